@@ -1,0 +1,54 @@
+# Every target sets up what it needs: .venv is made once, and filled again when pyproject.toml or constraints.txt change.
+PYTHON ?= python3# any Python from 3.11; used once, to make .venv
+EXPERIMENT ?= dreamer_ataripong
+ARGS ?=# overrides for the command: make train ARGS="seed=2 env.num_envs=4", make test ARGS="-k replay"
+
+BIN := .venv/bin
+READY := .venv/.installed
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1# no notice of newer versions: constraints.txt decides
+
+.PHONY: help train test gpu lint format doctor docs-figures clean
+
+help:
+	@echo "make train         train on Atari Pong; EXPERIMENT=dreamer_catch for another, ARGS=... for overrides"
+	@echo "make test          every test that needs no GPU"
+	@echo "make gpu           the tests that need a CUDA device"
+	@echo "make lint          ruff, pyright and the layers of the architecture"
+	@echo "make format        let ruff repair what it can"
+	@echo "make doctor        check this machine, with the repair for each finding"
+	@echo "make docs-figures  draw the figures of README.md and docs/ again from their raw data"
+	@echo "make clean         remove caches and builds; keeps .venv and experiments/"
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+train: $(READY)
+	$(BIN)/python scripts/train.py experiment=$(EXPERIMENT) $(ARGS)
+
+test: $(READY)
+	$(BIN)/python -m pytest $(ARGS)
+
+gpu: $(READY)
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+doctor: $(READY)
+	$(BIN)/python scripts/doctor.py
+
+docs-figures: $(READY)
+	$(BIN)/python scripts/make_figures.py $(ARGS)
+
+clean:
+	rm -rf build dist reverie.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	find src configs scripts tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,15 @@
+"""Where records wait to be trained on: memory that is allocated once."""
+
+from .batch import LatentSpec as LatentSpec
+from .batch import SampledPositions as SampledPositions
+from .batch import SequenceBatch as SequenceBatch
+from .batch import StoredLatent as StoredLatent
+from .config import LatentDtype as LatentDtype
+from .config import ReplayConfig as ReplayConfig
+from .config import ReplayStorage as ReplayStorage
+from .episode_replay import EpisodeReplayBuffer as EpisodeReplayBuffer
+from .plan import ReplayPlan as ReplayPlan
+from .plan import ReplayRequest as ReplayRequest
+from .plan import largest_capacity as largest_capacity
+from .plan import plan_replay as plan_replay
+from .storage import check_storage as check_storage

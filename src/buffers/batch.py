@@ -1,0 +1,97 @@
+"""What sampling returns, and the time convention it obeys.
+
+A window is consecutive records of one environment's stream; `reverie.utils.records` says what a record is.
+Column t holds observation t, the reward received on arriving at it, its flags, and the action chosen after
+seeing it. So the model's step that consumes column t takes the action of column t - 1, and where `is_first`
+is set it forgets both that action and its state. A window has `sequence_length` + 1 columns: column 0 gives
+only its stored latent and its action, columns 1 to T are trained.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float32, Int64, Shaped, UInt8
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSpec:
+    """Size of the latent state that the buffer keeps beside each record."""
+
+    deter_size: int
+    """Width of the deterministic state."""
+
+    num_latents: int
+    """Number of categorical variables, each with at most 256 classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLatent:
+    """Latent states as the buffer stores them, one a row, without graph."""
+
+    deter: Float[Tensor, "batch deter"]
+    """Deterministic state; in `buffer.latent_dtype` out of the buffer, in any float dtype on the way in."""
+
+    stoch: UInt8[Tensor, "batch latents"]
+    """Class index of each categorical variable."""
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "StoredLatent":
+        """Return the same states on `device`."""
+        return StoredLatent(
+            deter=self.deter.to(device, non_blocking=non_blocking),
+            stoch=self.stoch.to(device, non_blocking=non_blocking),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SampledPositions:
+    """Where the windows of a batch begin; stays true after eviction: stream indices are never reused."""
+
+    env: Int64[np.ndarray, "batch"]
+    """Environment of each window."""
+
+    start: Int64[np.ndarray, "batch"]
+    """Stream index of column 0: how many records of that environment were added before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatch:
+    """Windows in memory of their own, no view of the buffer; the module states the time convention."""
+
+    observation: dict[str, Shaped[Tensor, "batch length ..."]]
+    """Each key in its stored dtype; images are bytes until the model has them."""
+
+    action: Float32[Tensor, "batch length action"]
+    """Chosen after seeing the column; zeros where `is_last`."""
+
+    reward: Float32[Tensor, "batch length"]
+    """Received on arriving at the column, raw units; 0 where `is_first`."""
+
+    is_first: Bool[Tensor, "batch length"]
+    """First observation of an episode."""
+
+    is_last: Bool[Tensor, "batch length"]
+    """Final observation of an episode, or the last one known of an episode that was abandoned."""
+
+    is_terminal: Bool[Tensor, "batch length"]
+    """Terminated: no future to bootstrap from. Never set for an abandoned episode."""
+
+    context: StoredLatent | None
+    """Stored latent of column 0; None when the buffer stores no latents."""
+
+    positions: SampledPositions
+    """Where the windows came from, for `EpisodeReplayBuffer.write_back`; stays on the host."""
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "SequenceBatch":
+        """Return the same batch on `device`."""
+        return SequenceBatch(
+            observation={k: v.to(device, non_blocking=non_blocking) for k, v in self.observation.items()},
+            action=self.action.to(device, non_blocking=non_blocking),
+            reward=self.reward.to(device, non_blocking=non_blocking),
+            is_first=self.is_first.to(device, non_blocking=non_blocking),
+            is_last=self.is_last.to(device, non_blocking=non_blocking),
+            is_terminal=self.is_terminal.to(device, non_blocking=non_blocking),
+            context=self.context.to(device, non_blocking=non_blocking) if self.context else None,
+            positions=self.positions,
+        )

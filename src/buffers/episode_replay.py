@@ -1,0 +1,223 @@
+"""The replay buffer: memory that is allocated once, evicted by episodes and sampled by copy."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Integer
+from torch import Tensor
+
+from ..utils.records import ActionSpec, ArraySpec, Arrival
+from .batch import LatentSpec, SampledPositions, SequenceBatch, StoredLatent
+from .config import ReplayConfig
+from .episodes import EpisodeIndex
+from .persistence import load_records, save_records
+from .plan import OBSERVATION_PREFIX, ReplayRequest, plan_replay
+from .storage import Arena, check_storage
+
+
+class EpisodeReplayBuffer:
+    """Records of several environments in one arena of equal chunks.
+
+    Chunks belong to an environment's stream and episodes lie back to back in it, so short episodes waste
+    nothing. When a new record would pass `buffer.capacity`, the oldest complete episode of all environments
+    goes as a whole, and its chunks are free at once; see `EpisodeIndex` for the one exception. No array
+    given to `add` is kept, and nothing returned shares memory with the arena. After construction nothing is
+    allocated but what `sample` returns.
+
+    Args:
+        config: Settings typed by the user.
+        observation: Shape and dtype of each observation key.
+        action: Width of the action vector.
+        num_envs: Environments, each with a stream of its own.
+        window_length: Records in a window: training.sequence_length + 1.
+        latent: Sizes of the stored latents; None, or `store_latents` off, stores none.
+        generator: The only source of randomness; the buffer owns it and saves its state.
+        device: The training device; matters for `buffer.storage=cuda` only.
+        directory: Folder of the mapped files; needed for `buffer.storage=mmap` only.
+
+    Raises:
+        UserError: Before anything is allocated, if the request is over the budget, the disk or the capacity.
+    """
+
+    def __init__(
+        self,
+        config: ReplayConfig,
+        *,
+        observation: dict[str, ArraySpec],
+        action: ActionSpec,
+        num_envs: int,
+        window_length: int,
+        latent: LatentSpec | None,
+        generator: np.random.Generator,
+        device: torch.device | str = "cpu",
+        directory: Path | None = None,
+    ) -> None:
+        request = ReplayRequest(
+            config=config,
+            observation=observation,
+            action=action,
+            num_envs=num_envs,
+            window_length=window_length,
+            latent=latent,
+        )
+        self.plan = plan_replay(request)
+        check_storage(request, self.plan, torch.device(device), directory)
+        self.config = config
+        self.window_length = window_length
+        self.stores_latents = "deter" in self.plan.fields
+        self._observation_keys = list(observation)
+        self._generator = generator
+        self._index = EpisodeIndex(
+            num_envs, config.capacity, config.chunk_length, window_length, config.cross_episodes
+        )
+        self._arena = Arena(self.plan, config.storage, torch.device(device), directory)
+
+    def add(
+        self, arrival: Arrival, action: Float32[np.ndarray, "envs action"], latent: StoredLatent | None = None
+    ) -> None:
+        """Copy in one record of every environment, making room first.
+
+        Args:
+            arrival: What came from the environments.
+            action: Chosen after seeing it; stored as zeros where `is_last`, since it is never executed.
+            latent: Posterior state after seeing it, a row an environment; given exactly if `stores_latents`.
+        """
+        if (latent is not None) != self.stores_latents:
+            raise ValueError(f"latent is {type(latent).__name__}, but stores_latents={self.stores_latents}")
+        rows = self._arena.place(self._index.add(arrival.is_first, arrival.is_last))
+        for key in self._observation_keys:
+            self._write(OBSERVATION_PREFIX + key, rows, arrival.observation[key])
+        self._write("action", rows, np.where(arrival.is_last[:, None], np.float32(0), action))
+        self._write("reward", rows, arrival.reward)
+        self._write("is_first", rows, arrival.is_first)
+        self._write("is_last", rows, arrival.is_last)
+        self._write("is_terminal", rows, arrival.is_terminal)
+        if latent is not None:
+            self._arena.write("deter", rows, latent.deter.to(self._arena.dtype("deter")))
+            self._arena.write("stoch", rows, latent.stoch)
+
+    def _write(self, name: str, rows: Tensor, values: np.ndarray) -> None:
+        """Copy a NumPy array into the arena; torch refuses read-only arrays, so those are copied twice."""
+        self._arena.write(name, rows, torch.from_numpy(np.require(values, requirements=["C", "W"])))
+
+    @property
+    def num_windows(self) -> int:
+        """Windows that could be drawn now, as a number of different starts."""
+        return int(self._index.window_counts.sum())
+
+    @property
+    def can_sample(self) -> bool:
+        """Whether there is a window; dropping a long episode can make this false again for a while."""
+        return self.num_windows > 0
+
+    def sample(self, batch_size: int) -> SequenceBatch:
+        """Return windows drawn uniformly over all starts, with replacement, in memory of their own.
+
+        The batch lies in host memory, or on the GPU with `buffer.storage=cuda`. The time per window does not
+        depend on the fill.
+        """
+        if not self.can_sample:
+            raise ValueError(f"no window of {self.window_length} steps in {self.total_steps} stored steps")
+        positions = self._index.draw(batch_size, self._generator)
+        rows = self._arena.place(self._rows(positions))
+        gather = self._arena.gather
+        is_first, is_last = gather("is_first", rows), gather("is_last", rows)
+        is_last[:, :-1] |= is_first[:, 1:]  # an abandoned episode ends where the next one begins
+        return SequenceBatch(
+            observation={key: gather(OBSERVATION_PREFIX + key, rows) for key in self._observation_keys},
+            action=gather("action", rows),
+            reward=gather("reward", rows),
+            is_first=is_first,
+            is_last=is_last,
+            is_terminal=gather("is_terminal", rows),
+            context=self._context(rows[:, 0]) if self.stores_latents else None,
+            positions=positions,
+        )
+
+    def _rows(self, positions: SampledPositions) -> np.ndarray:
+        """Return the rows (batch, length) of windows that are held."""
+        index = positions.start[:, None] + np.arange(self.window_length)
+        return self._index.records.rows(positions.env[:, None], index)
+
+    def _context(self, rows: Tensor) -> StoredLatent:
+        """Return the stored latents of the given rows."""
+        return StoredLatent(deter=self._arena.gather("deter", rows), stoch=self._arena.gather("stoch", rows))
+
+    def write_back(
+        self,
+        positions: SampledPositions,
+        deter: Float[Tensor, "batch time deter"],
+        stoch: Integer[Tensor, "batch time latents"],
+    ) -> None:
+        """Replace the stored latents of columns 1 to T of sampled windows by fresher ones.
+
+        Records evicted since the batch was drawn are left out, so a chunk that serves other records by now is
+        never touched. Where windows overlap, the later row of the batch stands.
+
+        Args:
+            positions: Of the batch that the latents were computed from.
+            deter: Deterministic states in any float dtype, on any device; a graph is dropped.
+            stoch: Class indices.
+        """
+        if deter.shape[1] != self.window_length - 1:
+            raise ValueError(f"latents of {deter.shape[1]} columns, expected {self.window_length - 1}")
+        index = positions.start[:, None] + np.arange(1, self.window_length)
+        is_held = (index >= self._index.records.head[positions.env][:, None]).ravel()
+        env = np.repeat(positions.env, self.window_length - 1)[is_held]
+        rows = self._index.records.rows(env, index.ravel()[is_held])
+        # The last of equal rows: which of several copies stays would otherwise be up to the device.
+        unique, from_end = np.unique(rows[::-1], return_index=True)
+        source = torch.from_numpy(np.flatnonzero(is_held)[::-1][from_end]).to(deter.device)
+        rows = self._arena.place(unique)
+        fresh = deter.flatten(0, 1).index_select(0, source).to(self._arena.dtype("deter"))
+        self._arena.write("deter", rows, fresh)
+        self._arena.write("stoch", rows, stoch.flatten(0, 1).index_select(0, source).to(torch.uint8))
+
+    @property
+    def total_steps(self) -> int:
+        """Records held, over all environments; never more than `buffer.capacity`."""
+        return self._index.total_steps
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes of which a record is held, open ones included."""
+        return self._index.num_episodes
+
+    @property
+    def obs_bytes(self) -> int:
+        """Bytes of the arena that belong to observations, used or not: constant from construction on."""
+        return self.plan.obs_bytes
+
+    @property
+    def aux_bytes(self) -> int:
+        """Bytes of all else that the buffer owns: other fields, latents, index; `nbytes` less `obs_bytes`."""
+        return self.nbytes() - self.plan.obs_bytes
+
+    def nbytes(self) -> int:
+        """Return all bytes owned: the arena in its kind of memory, and the index in host memory."""
+        return self._arena.nbytes() + self._index.nbytes()
+
+    def stats(self) -> dict[str, float]:
+        """Return the numbers to log, by the end of their tag; bytes are those owned, `fill` is in [0, 1]."""
+        return {
+            "total_steps": float(self.total_steps),
+            "num_episodes": float(self.num_episodes),
+            "obs_bytes": float(self.obs_bytes),
+            "aux_bytes": float(self.aux_bytes),
+            "fill": self.total_steps / self.config.capacity,
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write what is held and the state of the generator into `folder`, chunk by chunk."""
+        save_records(folder, self._index, self._arena, self._generator)
+
+    def load(self, folder: Path) -> None:
+        """Take up what `save` wrote, in place of all that is held; at most one chunk is in memory twice.
+
+        An episode that was open is open again: add a record with `is_first` next and it counts as abandoned.
+
+        Raises:
+            UserError: If the records have other fields or environments, or exceed the capacity.
+        """
+        load_records(folder, self._index, self._arena, self._generator)

@@ -1,0 +1,183 @@
+"""How much memory a replay buffer will own, known before anything is allocated."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from ..utils.errors import UserError
+from ..utils.records import ActionSpec, ArraySpec
+from .batch import LatentSpec
+from .config import ReplayConfig
+from .episodes import EpisodeIndex
+from .queues import chunks_needed
+
+OBSERVATION_PREFIX = "observation."
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """One field of a record."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one record's share."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """Everything the size of a replay buffer depends on."""
+
+    config: ReplayConfig
+    observation: dict[str, ArraySpec]
+    action: ActionSpec
+    num_envs: int
+    window_length: int
+    """Records in a window: training.sequence_length + 1."""
+
+    latent: LatentSpec | None
+    """None, or `buffer.store_latents=false`, stores no latents."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """Fields and bytes of a buffer; equal to what the buffer made from it reports."""
+
+    fields: dict[str, FieldSpec]
+    num_rows: int
+    """Records the arena has room for: the capacity, rounded up to chunks, and two chunks an environment."""
+
+    arena_bytes: int
+    """Bytes of the arena, in the memory that `buffer.storage` names."""
+
+    obs_bytes: int
+    """Bytes of the arena that belong to observations."""
+
+    nbytes: int
+    """All bytes: the arena, and the index in host memory."""
+
+    @property
+    def aux_bytes(self) -> int:
+        """Bytes of everything that is not observations, the index included."""
+        return self.nbytes - self.obs_bytes
+
+
+def record_fields(request: ReplayRequest) -> dict[str, FieldSpec]:
+    """Return the fields of a record, observations in their own dtype."""
+    fields = {
+        OBSERVATION_PREFIX + key: FieldSpec(spec.shape, _torch_dtype(key, spec.dtype))
+        for key, spec in request.observation.items()
+    }
+    fields["action"] = FieldSpec((request.action.size,), torch.float32)
+    fields["reward"] = FieldSpec((), torch.float32)
+    for flag in ("is_first", "is_last", "is_terminal"):
+        fields[flag] = FieldSpec((), torch.bool)
+    if request.latent is not None and request.config.store_latents:
+        fields["deter"] = FieldSpec((request.latent.deter_size,), request.config.latent_dtype.torch_dtype)
+        fields["stoch"] = FieldSpec((request.latent.num_latents,), torch.uint8)
+    return fields
+
+
+def measure(request: ReplayRequest) -> ReplayPlan:
+    """Return the plan of a request, whatever its size; nothing is allocated."""
+    config = request.config
+    fields = record_fields(request)
+    num_rows = chunks_needed(request.num_envs, config.capacity, config.chunk_length) * config.chunk_length
+    index_bytes = EpisodeIndex.required_bytes(
+        request.num_envs, config.capacity, config.chunk_length, num_rows, config.cross_episodes
+    )
+    arena_bytes = num_rows * sum(spec.nbytes for spec in fields.values())
+    obs = sum(spec.nbytes for name, spec in fields.items() if name.startswith(OBSERVATION_PREFIX))
+    return ReplayPlan(
+        fields=fields,
+        num_rows=num_rows,
+        arena_bytes=arena_bytes,
+        obs_bytes=num_rows * obs,
+        nbytes=arena_bytes + index_bytes,
+    )
+
+
+def largest_capacity(request: ReplayRequest, max_bytes: int) -> int:
+    """Return the largest capacity that needs no more than `max_bytes`, 0 if there is none.
+
+    Bytes are a straight line in the number of whole chunks of capacity, so two points give it.
+    """
+    chunk = request.config.chunk_length
+
+    def needed(num_chunks: int) -> int:
+        return measure(replace(request, config=replace(request.config, capacity=num_chunks * chunk))).nbytes
+
+    one = needed(1)
+    return max(0, 1 + (max_bytes - one) // (needed(2) - one)) * chunk
+
+
+def plan_replay(request: ReplayRequest) -> ReplayPlan:
+    """Return the plan of a request after checking that it is possible; allocates nothing.
+
+    Raises:
+        UserError: If the capacity cannot hold a window of every environment, or the buffer would own more
+            than `buffer.memory_budget_gib`.
+    """
+    config = request.config
+    smallest = request.num_envs * request.window_length
+    if config.capacity < smallest:
+        raise UserError(
+            f"training.sequence_length={request.window_length - 1} with env.num_envs={request.num_envs} "
+            f"needs windows of {request.window_length} steps from each environment, {smallest} steps in all, "
+            f"over buffer.capacity={config.capacity}. Raise buffer.capacity to {smallest}"
+            + _shorter_sequence(config.capacity // request.num_envs - 1)
+        )
+    plan = measure(request)
+    budget = int(config.memory_budget_gib * GIB)
+    if plan.nbytes > budget:
+        raise UserError(
+            f"{describe(request)} need {in_gib(plan.nbytes)} GiB, over "
+            f"buffer.memory_budget_gib={config.memory_budget_gib:g}. {_repair(request, plan, budget)}"
+        )
+    return plan
+
+
+def in_gib(num_bytes: int) -> str:
+    """Return bytes as a number of GiB to read."""
+    gib = num_bytes / GIB
+    return f"{gib:,.1f}" if gib >= 0.1 else f"{gib:.2g}"
+
+
+def _torch_dtype(key: str, dtype: np.dtype) -> torch.dtype:
+    """Return the torch dtype of an observation, or refuse one that torch cannot copy by index."""
+    try:
+        found = torch.from_numpy(np.empty(0, dtype)).dtype
+    except TypeError:
+        found = None
+    if found in (None, torch.uint16, torch.uint32, torch.uint64):
+        raise UserError(
+            f"Observation `{key}` of the environment has dtype {dtype}, which replay cannot store: "
+            f"wrap the environment to give uint8, a signed integer or a float."
+        )
+    return found
+
+
+def _shorter_sequence(longest: int) -> str:
+    """Return the end of the sentence about a window that is too long."""
+    return f" or lower training.sequence_length to {longest}." if longest >= 1 else "."
+
+
+def describe(request: ReplayRequest) -> str:
+    """Return the request in words: '1,000,000 steps of (64, 64, 3) uint8'."""
+    arrays = " + ".join(f"{spec.shape} {spec.dtype}" for spec in request.observation.values())
+    return f"{request.config.capacity:,} steps of {arrays}"
+
+
+def _repair(request: ReplayRequest, plan: ReplayPlan, budget: int) -> str:
+    """Return the sentence that says what would fit into `budget` bytes."""
+    fits = largest_capacity(request, budget)
+    if fits >= request.num_envs * request.window_length:
+        return f"Lower buffer.capacity to {fits:,} or raise the budget."
+    gib = math.ceil(plan.nbytes / GIB * 1000) / 1000
+    return f"No capacity with a window of every environment fits: raise the budget to {gib:g}."

@@ -1,0 +1,134 @@
+"""Many first-in-first-out queues in one pool of equal chunks: which row is whose, not what is in it."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Int64, Integer
+
+TABLE_DTYPE = np.dtype(np.int32)
+COUNTER_DTYPE = np.dtype(np.int64)
+
+
+def chunks_needed(num_queues: int, capacity: int, chunk_length: int) -> int:
+    """Return the chunks of a pool that never runs out while all queues hold at most `capacity` entries.
+
+    A queue of n entries touches at most n / chunk_length + 2 - 2 / chunk_length chunks (both ends may lie
+    inside a chunk), and an empty one keeps at most the chunk that it will go on in. Summed over the queues
+    that is less than capacity / chunk_length + 2 * num_queues.
+    """
+    return -(-capacity // chunk_length) + 2 * num_queues
+
+
+class ChunkedQueues:
+    """Queues whose entries have absolute indices (never reused) and lie in rows of a pool (reused at once).
+
+    Everything is allocated here; appending and dropping allocate nothing and cost the same at any fill.
+
+    Args:
+        num_queues: Number of queues.
+        capacity: Most entries that all queues together will ever hold; keeping to it is the caller's duty.
+        chunk_length: Entries in a chunk.
+    """
+
+    def __init__(self, num_queues: int, capacity: int, chunk_length: int) -> None:
+        self.num_chunks = chunks_needed(num_queues, capacity, chunk_length)
+        self.chunk_length = chunk_length
+        self.head = np.zeros(num_queues, COUNTER_DTYPE)
+        self.tail = np.zeros(num_queues, COUNTER_DTYPE)
+        self._table = np.full((num_queues, self._table_width(capacity, chunk_length)), 0, TABLE_DTYPE)
+        self._free = np.arange(self.num_chunks, dtype=TABLE_DTYPE)
+        self._num_free = self.num_chunks
+
+    @staticmethod
+    def _table_width(capacity: int, chunk_length: int) -> int:
+        """Return how many chunks one queue can touch, were it alone."""
+        return -(-capacity // chunk_length) + 1
+
+    @classmethod
+    def required_bytes(cls, num_queues: int, capacity: int, chunk_length: int) -> int:
+        """Return what `nbytes` of such queues will be, in bytes, without making them."""
+        table = num_queues * cls._table_width(capacity, chunk_length)
+        free = chunks_needed(num_queues, capacity, chunk_length)
+        return (table + free) * TABLE_DTYPE.itemsize + 2 * num_queues * COUNTER_DTYPE.itemsize
+
+    def nbytes(self) -> int:
+        """Return the bytes of the index held here; the rows are the caller's."""
+        return self.head.nbytes + self.tail.nbytes + self._table.nbytes + self._free.nbytes
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that the caller must provide."""
+        return self.num_chunks * self.chunk_length
+
+    @property
+    def num_chunks_used(self) -> int:
+        """Chunks that belong to a queue now."""
+        return self.num_chunks - self._num_free
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, "queues"]:
+        """Entries in each queue."""
+        return self.tail - self.head
+
+    def rows(
+        self, queue: Integer[np.ndarray, "..."], index: Integer[np.ndarray, "..."]
+    ) -> Int64[np.ndarray, "..."]:
+        """Return the rows of held entries; `queue` and `index` broadcast."""
+        slot = (index // self.chunk_length) % self._table.shape[1]
+        return self._table[queue, slot].astype(COUNTER_DTYPE) * self.chunk_length + index % self.chunk_length
+
+    def append(self, queues: Integer[np.ndarray, "chosen"]) -> Int64[np.ndarray, "chosen"]:
+        """Make room for one more entry in each of the (distinct) `queues` and return its rows."""
+        index = self.tail[queues]
+        starts_chunk = index % self.chunk_length == 0
+        if starts_chunk.any():
+            self._take_chunks(queues[starts_chunk], index[starts_chunk] // self.chunk_length)
+        self.tail[queues] += 1
+        return self.rows(queues, index)
+
+    def drop(self, queue: int, count: int) -> None:
+        """Forget the `count` oldest entries of a queue; chunks wholly before the new head are freed."""
+        first = int(self.head[queue]) // self.chunk_length
+        self.head[queue] += count
+        slots = np.arange(first, int(self.head[queue]) // self.chunk_length) % self._table.shape[1]
+        self._free[self._num_free : self._num_free + len(slots)] = self._table[queue, slots]
+        self._num_free += len(slots)
+
+    def spans(self, queue: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (index, count, row) of the pieces of [start, stop) that lie in one chunk each, in order."""
+        while start < stop:
+            count = min(self.chunk_length - start % self.chunk_length, stop - start)
+            chunk = int(self._table[queue, start // self.chunk_length % self._table.shape[1]])
+            yield start, count, chunk * self.chunk_length + start % self.chunk_length
+            start += count
+
+    def restore(self, head: Sequence[int], tail: Sequence[int]) -> None:
+        """Become queues that hold [head, tail) each, in rows that the caller fills next."""
+        self.head[:] = head
+        self.tail[:] = tail
+        self._num_free = self.num_chunks
+        self._free[:] = np.arange(self.num_chunks)
+        for queue in range(len(self.head)):
+            last = -(-int(self.tail[queue]) // self.chunk_length)
+            chunks = np.arange(int(self.head[queue]) // self.chunk_length, last)
+            self._take_chunks(np.full(len(chunks), queue), chunks)
+
+    def _take_chunks(
+        self, queues: Integer[np.ndarray, "chunks"], chunks: Integer[np.ndarray, "chunks"]
+    ) -> None:
+        """Give a free chunk to each (queue, number of the chunk in that queue)."""
+        self._num_free -= len(chunks)
+        assert self._num_free >= 0, "more entries than the capacity"
+        self._table[queues, chunks % self._table.shape[1]] = self._free[
+            self._num_free : self._num_free + len(chunks)
+        ]
+
+
+def pick(
+    counts: Int64[np.ndarray, "queues"], batch_size: int, generator: np.random.Generator
+) -> tuple[Int64[np.ndarray, "batch"], Int64[np.ndarray, "batch"]]:
+    """Draw `batch_size` of all `counts.sum()` entries uniformly, with replacement, as (queue, rank in it)."""
+    ends = np.cumsum(counts)
+    draw = generator.integers(ends[-1], size=batch_size)
+    queue = np.searchsorted(ends, draw, side="right")
+    return queue, draw - (ends - counts)[queue]

@@ -1,0 +1,118 @@
+"""The arena: every field of every record in one tensor, allocated once."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from ..utils.errors import UserError
+from .config import ReplayStorage
+from .plan import FieldSpec, ReplayPlan, ReplayRequest, in_gib, largest_capacity
+
+
+class Arena:
+    """Rows of fields. Reading copies: nothing that leaves this class shares memory with it.
+
+    Args:
+        plan: Fields and number of rows.
+        storage: ram commits anonymous memory, mmap reserves disk space, cuda takes memory of `device`.
+        device: Used for cuda only.
+        directory: Folder for the mapped files, used for mmap only. They are unlinked as soon as they are
+            mapped, so that the space is free again when the process ends, in whatever way.
+    """
+
+    def __init__(
+        self, plan: ReplayPlan, storage: ReplayStorage, device: torch.device, directory: Path | None = None
+    ) -> None:
+        self.device = device if storage is ReplayStorage.cuda else torch.device("cpu")
+        self._fields: dict[str, Tensor] = {}
+        for name, spec in plan.fields.items():
+            if storage is ReplayStorage.mmap:
+                assert directory is not None, "storage=mmap needs a folder"
+                self._fields[name] = _mapped(spec, plan.num_rows, directory)
+            else:
+                # Written once, so that the pages are committed now and not at some step of the run.
+                self._fields[name] = torch.empty(
+                    (plan.num_rows, *spec.shape), dtype=spec.dtype, device=self.device
+                ).zero_()
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the fields."""
+        return list(self._fields)
+
+    def nbytes(self) -> int:
+        """Return the bytes of all fields, used or not."""
+        return sum(field.untyped_storage().nbytes() for field in self._fields.values())
+
+    def place(self, rows: Int64[np.ndarray, "..."]) -> Int64[Tensor, "..."]:
+        """Return row numbers where `gather` and `write` want them."""
+        return torch.from_numpy(rows).to(self.device)
+
+    def gather(self, name: str, rows: Int64[Tensor, "..."]) -> Tensor:
+        """Return a field of the given rows in fresh memory, shape (*rows.shape, *field)."""
+        field = self._fields[name]
+        return field.index_select(0, rows.reshape(-1)).view(*rows.shape, *field.shape[1:])
+
+    def write(self, name: str, rows: Int64[Tensor, "rows"], values: Tensor) -> None:
+        """Copy `values` (rows, *field) into distinct rows; a graph behind them never reaches the arena."""
+        self._fields[name].index_copy_(0, rows, values.detach().to(self.device))
+
+    def slab(self, name: str, row: int, count: int) -> Tensor:
+        """Return a view of consecutive rows, for saving and loading; it must not leave this package."""
+        return self._fields[name][row : row + count]
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Return the dtype of a field."""
+        return self._fields[name].dtype
+
+
+def check_storage(
+    request: ReplayRequest, plan: ReplayPlan, device: torch.device, directory: Path | None
+) -> None:
+    """Refuse an arena that has no place, before anything is allocated.
+
+    Raises:
+        UserError: If cuda storage is asked for on another device, or the disk is too full for mmap.
+    """
+    storage = request.config.storage
+    if storage is ReplayStorage.cuda and device.type != "cuda":
+        raise UserError(
+            f"buffer.storage=cuda needs device=cuda, got device={device}. Use buffer.storage=ram."
+        )
+    if storage is ReplayStorage.mmap:
+        assert directory is not None, "storage=mmap needs a folder"
+        free = shutil.disk_usage(_existing_parent(directory)).free
+        if plan.arena_bytes > free:
+            raise UserError(
+                f"buffer.storage=mmap with buffer.capacity={request.config.capacity} needs "
+                f"{in_gib(plan.arena_bytes)} GiB in {directory}, where {in_gib(free)} GiB are free. "
+                f"Lower buffer.capacity to {largest_capacity(request, free):,} or free some space."
+            )
+
+
+def _existing_parent(folder: Path) -> Path:
+    """Return the nearest folder that exists already."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def _mapped(spec: FieldSpec, num_rows: int, directory: Path) -> Tensor:
+    """Return a tensor of zeros over an unlinked file whose disk blocks are reserved."""
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor, path = tempfile.mkstemp(dir=directory, suffix=".arena")
+    try:
+        # Reserved, not sparse: a disk that fills up later must not kill the process with SIGBUS.
+        os.posix_fallocate(descriptor, 0, num_rows * spec.nbytes)
+        size = num_rows * (spec.nbytes // spec.dtype.itemsize)
+        return torch.from_file(path, shared=True, size=size, dtype=spec.dtype).view(num_rows, *spec.shape)
+    finally:
+        os.close(descriptor)
+        os.unlink(path)

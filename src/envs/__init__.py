@@ -1,0 +1,12 @@
+"""The world: any environment as records, with an explicit seed for every episode."""
+
+from .catch import CATCH_ID as CATCH_ID
+from .catch import Catch as Catch
+from .config import EnvConfig as EnvConfig
+from .config import Suite as Suite
+from .config import Vectorization as Vectorization
+from .config import atari_games as atari_games
+from .config import validate_env as validate_env
+from .make import make_environment as make_environment
+from .vector import EnvironmentCrashed as EnvironmentCrashed
+from .vector import VectorEnvironment as VectorEnvironment

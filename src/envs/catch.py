@@ -1,0 +1,65 @@
+"""Catch: a ball falls, a paddle has to be under it. A pixel task that is learned within minutes on a CPU."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+CATCH_ID = "reverie/Catch-v0"
+
+_ROWS, _COLUMNS, _PADDLE = 12, 10, 2
+_CELL_HEIGHT, _CELL_WIDTH, _MARGIN = 5, 6, 2
+_IMAGE_SIZE = 64
+_BALL_COLOUR = (255, 220, 60)
+_PADDLE_COLOUR = (80, 160, 255)
+_LEFT, _STAY, _RIGHT = range(3)
+
+
+class Catch(gymnasium.Env[NDArray[np.uint8], np.int64]):
+    """The ball starts at a random column of the top row and falls one row per step, eleven steps in all.
+
+    Actions are 0 left, 1 stay, 2 right. The reward is 1 when the ball lands on the paddle, -1 when beside
+    it, and 0 before. The paddle, two of ten columns wide, starts in the middle, four moves from either wall:
+    every ball can be caught, and standing still catches one in five. Observations are (64, 64, 3) uint8.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0, 255, (_IMAGE_SIZE, _IMAGE_SIZE, 3), np.uint8)
+        self.action_space = spaces.Discrete(3)
+        self._row = self._column = self._paddle = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """Put the ball at the top, at the column that the seed gives, and the paddle in the middle."""
+        super().reset(seed=seed)
+        self._row = 0
+        self._column = int(self.np_random.integers(_COLUMNS))
+        self._paddle = (_COLUMNS - _PADDLE) // 2
+        return self._picture(), {}
+
+    def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        """Move the paddle by at most one column, then let the ball fall by one row."""
+        move = {_LEFT: -1, _STAY: 0, _RIGHT: 1}[int(action)]
+        self._paddle = min(max(self._paddle + move, 0), _COLUMNS - _PADDLE)
+        self._row += 1
+        has_landed = self._row == _ROWS - 1
+        is_caught = self._paddle <= self._column < self._paddle + _PADDLE
+        reward = (1.0 if is_caught else -1.0) if has_landed else 0.0
+        return self._picture(), reward, has_landed, False, {}
+
+    def _picture(self) -> NDArray[np.uint8]:
+        image = np.zeros((_IMAGE_SIZE, _IMAGE_SIZE, 3), np.uint8)
+        _paint(image, _ROWS - 1, self._paddle, _PADDLE, _PADDLE_COLOUR)
+        _paint(image, self._row, self._column, 1, _BALL_COLOUR)
+        return image
+
+
+def _paint(image: NDArray[np.uint8], row: int, column: int, width: int, colour: tuple[int, int, int]) -> None:
+    top, left = _MARGIN + row * _CELL_HEIGHT, _MARGIN + column * _CELL_WIDTH
+    image[top : top + _CELL_HEIGHT, left : left + width * _CELL_WIDTH] = colour
+
+
+gymnasium.register(CATCH_ID, entry_point="reverie.envs.catch:Catch")

@@ -1,0 +1,127 @@
+"""Settings of the environments; `configs/env/*.yaml` sets them."""
+
+import importlib
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+
+import ale_py.roms
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from ..utils.errors import UserError, did_you_mean
+
+
+class Suite(Enum):
+    """Where environments come from."""
+
+    atari = "atari"
+    gymnasium = "gymnasium"
+    catch = "catch"
+
+
+# How Gymnasium environments run side by side: one after another in this process (best where a step costs less
+# than a message), or each in a process of its own. The functional form, because `async` is a keyword.
+Vectorization = Enum("Vectorization", {"sync": "sync", "async": "async"})
+
+
+@dataclass(kw_only=True, slots=True)
+class EnvConfig:
+    """Settings of `make_environment`."""
+
+    suite: Suite = Suite.atari
+    """Where the environment comes from."""
+
+    game: str = "pong"
+    """Atari game in snake_case; used by suite atari."""
+
+    id: str = "CartPole-v1"
+    """Gymnasium id, `module:Name-v0` to import a module first; used by suite gymnasium."""
+
+    num_envs: int = 1
+    """Environments stepped together."""
+
+    action_repeat: int = 4
+    """Emulator frames per agent step; the reward is their sum."""
+
+    image_size: int = 64
+    """Height and width of image observations, in pixels."""
+
+    noop_max: int = 30
+    """Most no-op frames at the start of an Atari episode; their number is drawn from the episode's seed."""
+
+    sticky_actions: float = 0.0
+    """Probability that an Atari frame repeats the action before; 0 as in Atari-100k."""
+
+    full_action_space: bool = False
+    """Whether all 18 Atari actions are offered instead of those that the game uses."""
+
+    max_episode_frames: int = 108_000
+    """Frames after which an Atari episode is truncated, no-ops apart; 108,000 are 30 minutes."""
+
+    vectorization: Vectorization = Vectorization["sync"]
+    """How Gymnasium environments run side by side."""
+
+    time_limit: int | None = None
+    """Frames after which a Gymnasium episode is truncated; null keeps the limit of the registered id."""
+
+    def __post_init__(self) -> None:
+        """Check the bounds of each field alone."""
+        for name, least in (("num_envs", 1), ("action_repeat", 1), ("image_size", 8), ("noop_max", 0)):
+            _require_at_least(name, getattr(self, name), least)
+        _require_at_least("max_episode_frames", self.max_episode_frames, 1)
+        if self.time_limit is not None:
+            _require_at_least("time_limit", self.time_limit, 1)
+        if not 0.0 <= self.sticky_actions <= 1.0:
+            raise UserError(f"env.sticky_actions is a probability in [0, 1], got {self.sticky_actions}.")
+
+
+def validate_env(config: EnvConfig) -> None:
+    """Check that the environment asked for exists, without starting it.
+
+    Raises:
+        UserError: If the game or the id is unknown; it names the key and the nearest known name.
+    """
+    if config.suite is Suite.atari:
+        _validate_game(config.game)
+    elif config.suite is Suite.gymnasium:
+        _validate_id(config.id)
+
+
+def find_registration(env_id: str) -> EnvSpec:
+    """Return what Gymnasium knows about `env_id`, after importing its `module:` if it has one."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    return gymnasium.spec(name)
+
+
+@lru_cache(maxsize=1)
+def atari_games() -> list[str]:
+    """Return the names of the games whose ROM ale-py ships."""
+    folder = Path(ale_py.roms.__file__).parent
+    return sorted(path.stem for path in folder.glob("*.bin"))
+
+
+def _require_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UserError(f"env.{name} must be at least {least}, got {value}.")
+
+
+def _validate_game(game: str) -> None:
+    if game not in atari_games():
+        raise UserError(
+            f"env.game={game} is not one of the {len(atari_games())} Atari games of ale-py."
+            f"{did_you_mean(game.lower(), atari_games())} Names are snake_case, as in env.game=ms_pacman."
+        )
+
+
+def _validate_id(env_id: str) -> None:
+    try:
+        find_registration(env_id)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise UserError(
+            f"env.id={env_id} is not registered with Gymnasium.{did_you_mean(env_id, gymnasium.registry)}"
+            " An id of another package needs its module in front, as in env.id=package:Name-v0."
+        ) from error

@@ -1,0 +1,26 @@
+"""From a configuration to environments: the only place that knows suites by name."""
+
+from .atari import AtariVectorEnvironment
+from .catch import CATCH_ID
+from .config import EnvConfig, Suite, validate_env
+from .gymnasium_vector import GymnasiumVectorEnvironment
+from .vector import VectorEnvironment
+
+
+def make_environment(config: EnvConfig, run_seed: int, render: bool = False) -> VectorEnvironment:
+    """Return the environments that `config` asks for, not yet reset.
+
+    Args:
+        config: Which environment, and how many.
+        run_seed: Seed of the run; the seeds of all episodes of all environments come from it.
+        render: Whether `VectorEnvironment.render` gives pictures of environment 0, where the suite draws any.
+
+    Raises:
+        UserError: If the environment is unknown, a package is missing, or the model cannot take its spaces.
+    """
+    validate_env(config)
+    if config.suite is Suite.atari:
+        return AtariVectorEnvironment(config, run_seed)
+    if config.suite is Suite.catch:
+        return GymnasiumVectorEnvironment(config, CATCH_ID, "catch", run_seed)
+    return GymnasiumVectorEnvironment(config, config.id, config.id, run_seed, render)

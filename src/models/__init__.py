@@ -1,0 +1,23 @@
+"""The networks and the mathematics of DreamerV3: no I/O, no loop."""
+
+from .config import ModelConfig as ModelConfig
+from .decoder import Decoder as Decoder
+from .distributions import CategoricalPolicy as CategoricalPolicy
+from .distributions import Noise as Noise
+from .distributions import NormalPolicy as NormalPolicy
+from .distributions import Policy as Policy
+from .distributions import categorical_entropy as categorical_entropy
+from .distributions import categorical_kl as categorical_kl
+from .distributions import unimix_log_probs as unimix_log_probs
+from .encoder import Encoder as Encoder
+from .heads import Actor as Actor
+from .heads import ContinueHead as ContinueHead
+from .heads import TwoHotHead as TwoHotHead
+from .heads import slow_update as slow_update
+from .optim import LaProp as LaProp
+from .optim import OptimizerConfig as OptimizerConfig
+from .returns import ReturnNormalizer as ReturnNormalizer
+from .returns import lambda_return as lambda_return
+from .rssm import RSSM as RSSM
+from .rssm import Observed as Observed
+from .state import LatentState as LatentState

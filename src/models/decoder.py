@@ -1,0 +1,104 @@
+"""Model states to predicted observations, and how wrong they are."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..utils.records import ArraySpec
+from .config import ModelConfig
+from .convolution import CHANNELS, STAGES, ChannelNorm, Upsample
+from .distributions import symexp, symlog
+from .encoder import image_keys, image_shape, vector_keys
+from .layers import MLP, BlockLinear, Linear, RMSNorm
+from .state import LatentState
+
+
+class ImageDecoder(nn.Module):
+    """Model state to one image tensor (all image keys on the channel axis), in [0, 1]."""
+
+    def __init__(self, shape: tuple[int, int, int], config: ModelConfig) -> None:
+        super().__init__()
+        height, width, channels = shape
+        self.blocks = config.blocks
+        self.grid = (height >> STAGES, width >> STAGES)
+        wide = CHANNELS[-1] * config.depth
+        cells = self.grid[0] * self.grid[1] * wide
+        self.from_deter = BlockLinear(config.deter, cells, config.blocks)
+        self.from_stoch = nn.Sequential(
+            Linear(config.stoch * config.classes, 2 * config.units),
+            RMSNorm(2 * config.units),
+            nn.SiLU(),
+            Linear(2 * config.units, cells),
+        )
+        self.norm = RMSNorm(wide)
+        stages: list[nn.Module] = []
+        for multiple in reversed(CHANNELS[:-1]):
+            out = multiple * config.depth
+            stages += [Upsample(wide, out, config.strided), ChannelNorm(out), nn.SiLU()]
+            wide = out
+        stages.append(Upsample(wide, channels, config.strided))
+        self.cnn = nn.Sequential(*stages).to(memory_format=torch.channels_last)
+
+    def forward(
+        self, deter: Float[Tensor, "n deter"], stoch: Float[Tensor, "n flat"]
+    ) -> Float[Tensor, "n h w c"]:
+        """Decode; the gradient flows into both inputs."""
+        h, w = self.grid
+        # Each block of the recurrent state paints its own channels: (block, h, w, c / blocks) -> (h, w, c).
+        x = self.from_deter(deter).unflatten(-1, (self.blocks, h, w, -1)).permute(0, 2, 3, 1, 4).flatten(3)
+        x = x + self.from_stoch(stoch).unflatten(-1, (h, w, -1))
+        x = nn.functional.silu(self.norm(x)).permute(0, 3, 1, 2)
+        return self.cnn(x).permute(0, 2, 3, 1).float().sigmoid()
+
+
+class Decoder(nn.Module):
+    """Predicts every observation from the model state.
+
+    Args:
+        observation: Specs by name, as for `Encoder`.
+        config: Sizes.
+    """
+
+    def __init__(self, observation: dict[str, ArraySpec], config: ModelConfig) -> None:
+        super().__init__()
+        self.image_channels = {key: observation[key].shape[2] for key in image_keys(observation)}
+        self.vector_shapes = {key: observation[key].shape for key in vector_keys(observation)}
+        if self.image_channels:
+            self.image = ImageDecoder(image_shape(observation), config)
+        if self.vector_shapes:
+            feature = config.deter + config.stoch * config.classes
+            self.mlp = MLP(feature, config.units, config.decoder_layers)
+            widths = {key: int(torch.Size(shape).numel()) for key, shape in self.vector_shapes.items()}
+            self.vector = nn.ModuleDict({key: Linear(config.units, width) for key, width in widths.items()})
+
+    def forward(self, state: LatentState) -> dict[str, Tensor]:
+        """Predict (batch, time, ...) observations: images in [0, 1], vectors in symlog space, both float32."""
+        batch, time = state.deter.shape[:2]
+        predictions: dict[str, Tensor] = {}
+        if self.image_channels:
+            image = self.image(state.deter.flatten(0, 1), state.flat_stoch.flatten(0, 1))
+            parts = image.unflatten(0, (batch, time)).split(list(self.image_channels.values()), -1)
+            predictions.update(zip(self.image_channels, parts, strict=True))
+        if self.vector_shapes:
+            hidden = self.mlp(state.feature)
+            for key, shape in self.vector_shapes.items():
+                predictions[key] = self.vector[key](hidden).float().unflatten(-1, shape or (1,))
+        return predictions
+
+    def losses(
+        self, predictions: dict[str, Tensor], observation: dict[str, Tensor]
+    ) -> dict[str, Float[Tensor, "batch time"]]:
+        """Return squared errors summed over each observation: images against x / 255, vectors against symlog(x)."""
+        losses: dict[str, Tensor] = {}
+        for key, prediction in predictions.items():
+            truth = observation[key].float()
+            target = truth / 255 if key in self.image_channels else symlog(truth).view_as(prediction)
+            losses[key] = (prediction - target).square().flatten(2).sum(-1)
+        return losses
+
+    def to_raw(self, predictions: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return predictions in the units of the observations: images as uint8, vectors as float32."""
+        return {
+            key: (value * 255).round().clamp(0, 255).byte() if key in self.image_channels else symexp(value)
+            for key, value in predictions.items()
+        }

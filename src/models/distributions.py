@@ -1,0 +1,194 @@
+"""Distributions of the model: categorical latents, two-hot numbers, policies; and the noise they draw from.
+
+Sampling takes noise from outside (`Noise`), so that a scan is a pure function, the whole noise of a window is drawn
+in one call, and a deterministic run (golden tests, `policy=mode`) is the same code with constant noise.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+MIN_STD, MAX_STD = 0.1, 1.0  # of continuous policies; dreamerv3 configs.yaml: policy.minstd, maxstd
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Source of sampling noise on one device.
+
+    Args:
+        generator: Where randomness comes from; None gives the mode of every distribution.
+        device: Where the noise is made.
+    """
+
+    generator: torch.Generator | None
+    device: torch.device
+
+    def get_state(self) -> Tensor:
+        """Return the generator's state; empty without one."""
+        return torch.empty(0, dtype=torch.uint8) if self.generator is None else self.generator.get_state()
+
+    def set_state(self, state: Tensor) -> None:
+        """Set the generator's state."""
+        if self.generator is not None:
+            self.generator.set_state(state.cpu())
+
+    def exponential(self, *shape: int) -> Float[Tensor, "..."]:
+        """Return Exp(1) noise; argmax(p / noise) is a sample of p, and of noise 1 its mode."""
+        noise = torch.ones(shape, device=self.device)
+        return noise if self.generator is None else noise.exponential_(generator=self.generator)
+
+    def normal(self, *shape: int) -> Float[Tensor, "..."]:
+        """Return standard normal noise; zeros for the mean."""
+        noise = torch.zeros(shape, device=self.device)
+        return noise if self.generator is None else noise.normal_(generator=self.generator)
+
+
+def symlog(x: Tensor) -> Tensor:
+    """Return sign(x) ln(1 + |x|)."""
+    return x.sign() * x.abs().log1p()
+
+
+def symexp(x: Tensor) -> Tensor:
+    """Return sign(x) (exp(|x|) - 1), the inverse of `symlog`."""
+    return x.sign() * x.abs().expm1()
+
+
+def unimix_probs(logits: Float[Tensor, "*batch classes"], unimix: float) -> Float[Tensor, "*batch classes"]:
+    """Return float32 probabilities (1 - unimix) softmax(logits) + unimix / classes."""
+    return (1.0 - unimix) * logits.float().softmax(-1) + unimix / logits.shape[-1]
+
+
+def unimix_log_probs(
+    logits: Float[Tensor, "*batch classes"], unimix: float
+) -> Float[Tensor, "*batch classes"]:
+    """Return float32 log-probabilities of (1 - unimix) softmax(logits) + unimix / classes."""
+    if unimix == 0.0:
+        return logits.float().log_softmax(-1)
+    return unimix_probs(logits, unimix).log()
+
+
+def sample_onehot(
+    probs: Float[Tensor, "*batch classes"], noise: Float[Tensor, "*batch classes"]
+) -> Float[Tensor, "*batch classes"]:
+    """Return a one-hot sample without gradient, from Exp(1) noise (the exponential race, a form of Gumbel-max)."""
+    return F.one_hot((probs.detach() / noise).argmax(-1), probs.shape[-1]).to(probs.dtype)
+
+
+def straight_through(
+    probs: Float[Tensor, "*batch classes"], noise: Float[Tensor, "*batch classes"]
+) -> Float[Tensor, "*batch classes"]:
+    """Return a one-hot sample whose gradient is that of the probabilities."""
+    onehot = sample_onehot(probs, noise)
+    return onehot + (probs - probs.detach()) if probs.requires_grad else onehot
+
+
+def categorical_kl(
+    left: Float[Tensor, "*batch latents classes"], right: Float[Tensor, "*batch latents classes"]
+) -> Float[Tensor, "*batch"]:
+    """Return KL(left || right) in nats from log-probabilities, summed over classes and latents."""
+    return (left.exp() * (left - right)).sum((-2, -1))
+
+
+def categorical_entropy(log_probs: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*batch"]:
+    """Return the entropy in nats."""
+    return -(log_probs.exp() * log_probs).sum(-1)
+
+
+def twohot_bins(bins: int) -> Float[Tensor, "bins"]:
+    """Return the raw values of the bins: symexp of `bins` even points in [-20, 20], mirrored so that they are odd."""
+    half = symexp(torch.linspace(-20.0, 0.0, (bins - 1) // 2 + 1))
+    return torch.cat([half, -half[:-1].flip(0)])
+
+
+def twohot_mean(
+    logits: Float[Tensor, "*batch bins"], bins: Float[Tensor, "bins"]
+) -> Float[Tensor, "*batch"]:
+    """Return the expectation in raw units, float32, exactly 0 for symmetric probabilities.
+
+    The outermost bins are +-4.85e8, so a plain sum would cancel badly: mirrored probabilities are subtracted
+    before they are multiplied.
+    """
+    probs = logits.float().softmax(-1)
+    half = bins.shape[0] // 2
+    difference = probs[..., half + 1 :] - probs[..., :half].flip(-1)
+    return (difference * bins[half + 1 :]).sum(-1)
+
+
+def twohot_loss(
+    logits: Float[Tensor, "*batch bins"], value: Float[Tensor, "*batch"], bins: Float[Tensor, "bins"]
+) -> Float[Tensor, "*batch"]:
+    """Return the cross-entropy, in nats, to the two-hot encoding of `value` (raw units; no gradient into it).
+
+    Weights are linear in the raw value between its two neighbouring bins; values beyond the ends are clamped.
+    """
+    value = value.detach().float().clamp(bins[0], bins[-1]).unsqueeze(-1)
+    log_probs = logits.float().log_softmax(-1)
+    above = torch.searchsorted(bins, value).clamp(1, bins.shape[0] - 1)
+    low, high = bins[above - 1], bins[above]
+    weight = (value - low) / (high - low)
+    picked = (1.0 - weight) * log_probs.gather(-1, above - 1) + weight * log_probs.gather(-1, above)
+    return -picked.squeeze(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class CategoricalPolicy:
+    """A discrete policy; actions are one-hot vectors."""
+
+    log_probs: Float[Tensor, "*batch actions"]
+
+    @staticmethod
+    def noise(source: Noise, *shape: int) -> Tensor:
+        """Draw what `sample` needs; `shape` is (*batch, actions)."""
+        return source.exponential(*shape)
+
+    def sample(self, noise: Float[Tensor, "*batch actions"]) -> Float[Tensor, "*batch actions"]:
+        """Return a one-hot action without gradient."""
+        return sample_onehot(self.log_probs.exp(), noise)
+
+    def log_prob(self, action: Float[Tensor, "*batch actions"]) -> Float[Tensor, "*batch"]:
+        """Return the log-probability of one-hot actions, in nats."""
+        return (self.log_probs * action).sum(-1)
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """Return the entropy in nats."""
+        return categorical_entropy(self.log_probs)
+
+
+@dataclass(frozen=True, slots=True)
+class NormalPolicy:
+    """A continuous policy: a diagonal normal, not squashed; the environment clips what it gets."""
+
+    mean: Float[Tensor, "*batch actions"]
+    std: Float[Tensor, "*batch actions"]
+
+    @staticmethod
+    def noise(source: Noise, *shape: int) -> Tensor:
+        """Draw what `sample` needs; `shape` is (*batch, actions)."""
+        return source.normal(*shape)
+
+    def sample(self, noise: Float[Tensor, "*batch actions"]) -> Float[Tensor, "*batch actions"]:
+        """Return an action without gradient."""
+        return (self.mean + self.std * noise).detach()
+
+    def log_prob(self, action: Float[Tensor, "*batch actions"]) -> Float[Tensor, "*batch"]:
+        """Return the log-density, in nats, summed over dimensions."""
+        return torch.distributions.Normal(self.mean, self.std, validate_args=False).log_prob(action).sum(-1)
+
+    def entropy(self) -> Float[Tensor, "*batch"]:
+        """Return the differential entropy in nats, summed over dimensions."""
+        return torch.distributions.Normal(self.mean, self.std, validate_args=False).entropy().sum(-1)
+
+
+Policy = CategoricalPolicy | NormalPolicy
+
+
+def bounded_normal(
+    mean: Float[Tensor, "*batch actions"], std: Float[Tensor, "*batch actions"]
+) -> NormalPolicy:
+    """Return the normal with mean tanh(mean) and std MIN + (MAX - MIN) sigmoid(std + 2), both from raw outputs."""
+    return NormalPolicy(
+        mean.float().tanh(), MIN_STD + (MAX_STD - MIN_STD) * torch.sigmoid(std.float() + 2.0)
+    )

@@ -1,0 +1,79 @@
+"""Observations to tokens."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..utils.errors import UserError
+from ..utils.records import ArraySpec
+from .config import ModelConfig
+from .convolution import CHANNELS, STAGES, ChannelNorm, Downsample
+from .distributions import symlog
+from .layers import MLP
+
+
+def image_keys(observation: dict[str, ArraySpec]) -> list[str]:
+    """Return the sorted names of the images."""
+    return sorted(key for key, spec in observation.items() if spec.is_image)
+
+
+def vector_keys(observation: dict[str, ArraySpec]) -> list[str]:
+    """Return the sorted names of everything that is not an image."""
+    return sorted(key for key, spec in observation.items() if not spec.is_image)
+
+
+def image_shape(observation: dict[str, ArraySpec]) -> tuple[int, int, int]:
+    """Return (height, width, channels over all images).
+
+    Raises:
+        UserError: If the images differ in size or their sides are not 16 times 3 to 16.
+    """
+    shapes = [observation[key].shape for key in image_keys(observation)]
+    height, width, _ = shapes[0]
+    if any(shape[:2] != (height, width) for shape in shapes):
+        raise UserError(f"All images must have one size, got {shapes}.")
+    for side in (height, width):
+        if side % 2**STAGES or not 3 <= side // 2**STAGES <= 16:
+            raise UserError(f"Image sides must be multiples of 16 from 48 to 256, got {height} x {width}.")
+    return height, width, sum(shape[2] for shape in shapes)
+
+
+class Encoder(nn.Module):
+    """Images through convolutions, vectors through an MLP; the tokens are both, vectors first.
+
+    Args:
+        observation: Specs by name. Bytes of rank 3 are images (height, width, channels), all else is flattened.
+        config: Sizes.
+    """
+
+    def __init__(self, observation: dict[str, ArraySpec], config: ModelConfig) -> None:
+        super().__init__()
+        self.images, self.vectors = image_keys(observation), vector_keys(observation)
+        self.size = 0
+        if self.vectors:
+            width = sum(int(torch.Size(observation[key].shape).numel()) for key in self.vectors)
+            self.mlp = MLP(width, config.units, config.encoder_layers)
+            self.size += config.units
+        if self.images:
+            height, width, channels = image_shape(observation)
+            stages: list[nn.Module] = []
+            for multiple in CHANNELS:
+                out = multiple * config.depth
+                stages += [Downsample(channels, out, config.strided), ChannelNorm(out), nn.SiLU()]
+                channels = out
+            self.cnn = nn.Sequential(*stages).to(memory_format=torch.channels_last)
+            self.size += channels * (height >> STAGES) * (width >> STAGES)
+
+    def forward(self, observation: dict[str, Tensor]) -> Float[Tensor, "batch time tokens"]:
+        """Encode (batch, time, ...) observations in their stored dtypes; images are uint8."""
+        parts: list[Tensor] = []
+        if self.vectors:
+            vector = torch.cat([observation[key].float().flatten(2) for key in self.vectors], -1)
+            parts.append(self.mlp(symlog(vector)))
+        if self.images:
+            image = torch.cat([observation[key] for key in self.images], -1)
+            batch, time = image.shape[:2]
+            x = image.flatten(0, 1).permute(0, 3, 1, 2).float() / 255 - 0.5
+            x = self.cnn(x).permute(0, 2, 3, 1)  # tokens are laid out (height, width, channel)
+            parts.append(x.reshape(batch, time, -1))
+        return torch.cat(parts, -1) if len(parts) > 1 else parts[0]

@@ -1,0 +1,150 @@
+"""The optimiser: adaptive gradient clipping, then LaProp, over all parameters at once."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ..utils.errors import UserError
+
+
+@dataclass(kw_only=True, slots=True)
+class OptimizerConfig:
+    """Settings of `LaProp`."""
+
+    learning_rate: float = 4e-5
+    """Step size after the warm-up."""
+
+    warmup_updates: int = 1000
+    """Updates over which the step size grows linearly from 0; the first update has step size 0. 0 for none."""
+
+    agc_clip: float = 0.3
+    """Largest gradient norm of a tensor, as a share of the tensor's own norm."""
+
+    agc_floor: float = 1e-3
+    """A tensor's norm counts as at least this, so that a tensor of zeros can move."""
+
+    beta1: float = 0.9
+    """Decay of the momentum."""
+
+    beta2: float = 0.999  # the reference code's value in every release; the paper's text says 0.99
+    """Decay of the mean square."""
+
+    eps: float = 1e-20
+    """Added to the root mean square."""
+
+    def __post_init__(self) -> None:
+        if self.learning_rate <= 0:
+            raise UserError(f"optimizer.learning_rate must be over 0, got {self.learning_rate}.")
+        if self.warmup_updates < 0:
+            raise UserError(f"optimizer.warmup_updates must not be negative, got {self.warmup_updates}.")
+        for name in ("agc_clip", "agc_floor", "eps"):
+            if getattr(self, name) <= 0:
+                raise UserError(f"optimizer.{name} must be over 0, got {getattr(self, name)}.")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"optimizer.{name} must be in [0, 1), got {getattr(self, name)}.")
+
+
+class LaProp:
+    """Adaptive gradient clipping per tensor, RMS normalisation, then momentum: m(normalised(clipped(g))).
+
+        g  <- g / max(1, |g| / (agc_clip * max(agc_floor, |p|)))          per tensor, L2 norms
+        v  <- beta2 v + (1 - beta2) g^2
+        m  <- beta1 m + (1 - beta1) g / (sqrt(v / (1 - beta2^t)) + eps)
+        p  <- p - lr_t m / (1 - beta1^t)
+
+    All state is float32 and lies on the parameters' device, counters and learning rate included, so that a step
+    never waits for the host. With eps=1e-20 a gradient whose square underflows would be divided by almost nothing;
+    such entries (|g| < `TINY`) are set to zero first.
+
+    Args:
+        parameters: Tensors to train; the order is kept for the state.
+        config: Settings.
+
+    Reference:
+        Ziyin et al. 2020, arXiv:2002.04839 (LaProp); Brock et al. 2021, arXiv:2102.06171 (clipping);
+        `embodied/jax/opt.py` in danijar/dreamerv3 at e3f0224.
+    """
+
+    TINY = 4e-18
+    """Smaller gradients count as zero: (1 - beta2) * g^2 would fall below float32's smallest normal, 1.2e-38."""
+
+    def __init__(self, parameters: Iterable[Parameter], config: OptimizerConfig) -> None:
+        self.config = config
+        self.parameters = list(parameters)
+        device = self.parameters[0].device
+        self.mean_square = [torch.zeros_like(p, dtype=torch.float32) for p in self.parameters]
+        self.momentum = [torch.zeros_like(p, dtype=torch.float32) for p in self.parameters]
+        self.updates = torch.zeros((), dtype=torch.float32, device=device)
+        self.beta1_power = torch.ones((), dtype=torch.float64, device=device)
+        self.beta2_power = self.beta1_power.clone()
+
+    @torch.no_grad()
+    def step(self) -> dict[str, Tensor]:
+        """Apply one update from the parameters' `grad`, which are freed.
+
+        Returns:
+            `gradient_norm` and `clipped_norm`: L2 norm over all tensors before and after clipping, 0-d float32.
+
+        Raises:
+            RuntimeError: If a parameter has no gradient.
+        """
+        c = self.config
+        gradients: list[Tensor] = []
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                raise RuntimeError("A parameter has no gradient; every loss must reach the graph once.")
+            gradients.append(parameter.grad.float())
+            parameter.grad = None
+        before, after = self._clip(gradients)
+        self.beta1_power.mul_(c.beta1)
+        self.beta2_power.mul_(c.beta2)
+        torch._foreach_mul_(self.mean_square, c.beta2)
+        torch._foreach_addcmul_(self.mean_square, gradients, gradients, 1.0 - c.beta2)
+        scale = torch._foreach_mul(self.mean_square, (1.0 / (1.0 - self.beta2_power)).float())
+        torch._foreach_sqrt_(scale)
+        torch._foreach_add_(scale, c.eps)
+        torch._foreach_div_(gradients, scale)
+        torch._foreach_lerp_(self.momentum, gradients, 1.0 - c.beta1)
+        step_size = self.learning_rate() / (1.0 - self.beta1_power).float()
+        torch._foreach_add_(self.parameters, torch._foreach_mul(self.momentum, -step_size))
+        self.updates.add_(1.0)
+        return {"gradient_norm": before, "clipped_norm": after}
+
+    def learning_rate(self) -> Tensor:
+        """Return the step size of the next update, 0-d float32 on the parameters' device."""
+        warmup = self.config.warmup_updates
+        share = (self.updates / warmup).clamp(max=1.0) if warmup else torch.ones_like(self.updates)
+        return self.config.learning_rate * share
+
+    def _clip(self, gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
+        c = self.config
+        norms = torch.stack(torch._foreach_norm(gradients))
+        limits = torch.stack(torch._foreach_norm(self.parameters)).clamp(min=c.agc_floor) * c.agc_clip
+        shrink = 1.0 / (norms / limits).clamp(min=1.0)
+        torch._foreach_mul_(gradients, list(shrink.unbind()))
+        for gradient in gradients:
+            gradient.masked_fill_(gradient.abs() < self.TINY, 0.0)
+        return norms.square().sum().sqrt(), (norms * shrink).square().sum().sqrt()
+
+    def state_dict(self) -> dict[str, Tensor | list[Tensor]]:
+        """Return every tensor of the state; they are the live ones, not copies."""
+        return {
+            "mean_square": self.mean_square,
+            "momentum": self.momentum,
+            "updates": self.updates,
+            "beta1_power": self.beta1_power,
+            "beta2_power": self.beta2_power,
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor | list[Tensor]]) -> None:
+        """Copy a state of the same parameters into this one."""
+        for name, mine in self.state_dict().items():
+            theirs = state[name]
+            pairs = zip(mine, theirs, strict=True) if isinstance(mine, list) else [(mine, theirs)]
+            for target, source in pairs:
+                target.copy_(source)

@@ -1,0 +1,112 @@
+"""What a run shows before it starts, in words and units."""
+
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from ..utils.records import EnvSpec
+from .config import CONFIG_PACKAGE, TrainConfig, actual_device
+
+
+def start_banner(config: TrainConfig, spec: EnvSpec, *, parameters: int, replay_bytes: int) -> list[str]:
+    """Return the banner of a run, one line per item.
+
+    Args:
+        config: The run, its folder named.
+        spec: Its environments.
+        parameters: Trained numbers of the model.
+        replay_bytes: Bytes that the replay buffer owns.
+    """
+    training = config.training
+    batch = f"{training.batch_size} windows of {training.sequence_length} steps"
+    lines = {
+        "run": f"{config.name}, seed {config.seed}",
+        "environment": f"{spec.name}, {_count(spec.num_envs, 'environment')}, "
+        f"{_count(spec.action_repeat, 'frame')} per agent step",
+        "device": f"{config.device.value}, precision {config.precision.value}",
+        "model": f"{model_name(config)}, {parameters:,} parameters",
+        "replay": f"{config.buffer.capacity:,} records, {_bytes(replay_bytes)} in {config.buffer.storage.value}",
+        "length": f"{training.total_timesteps:,} agent steps = {training.total_timesteps * spec.action_repeat:,} frames",
+        "updates": _updates(config, spec.action_repeat),
+        "batch": f"{batch} = {training.batch_size * training.sequence_length:,} trained steps per update",
+    }
+    if training.warmup_steps:
+        lines["warm-up"] = f"world model only for the first {training.warmup_steps:,} agent steps"
+    lines["folder"] = str(config.run_dir)
+    width = max(map(len, lines))
+    return [f"{name:<{width}}  {text}" for name, text in lines.items()]
+
+
+def device_choices(composed: DictConfig) -> dict[str, Any]:
+    """Return the settings that `${by_device:...}` decided, by their dotted keys."""
+    raw = OmegaConf.to_container(composed, resolve=False)
+    return {key: OmegaConf.select(composed, key) for key in _by_device_keys(raw)}
+
+
+def device_notice(composed: DictConfig) -> list[str]:
+    """Return the line that says what was chosen for the device and how to choose otherwise; none if nothing was."""
+    choices = device_choices(composed)
+    size = _size_of(OmegaConf.to_container(composed.model, resolve=True))
+    if size is not None and any(key.startswith("model.") for key in choices):
+        named = {f"model.{key}" for key in _sizes()[size]}
+        choices = {"model": size} | {key: value for key, value in choices.items() if key not in named}
+    if not choices:
+        return []
+    words = ", ".join(f"{key}={_typed_form(value)}" for key, value in choices.items())
+    key, value = next(iter(choices.items()))
+    example = ("model=size25m" if size == "size12m" else "model=size12m") if key == "model" else f"{key}={_typed_form(value)}"
+    return [f"device={actual_device(composed.device).value}: chose {words}; to change one, set it, as in {example}"]
+
+
+def model_name(config: TrainConfig) -> str:
+    """Return the name of the preset in `configs/model` that has the model's sizes, or `model` if none has."""
+    return _size_of({name: getattr(config.model, name) for name in config.model.__slots__}) or "model"
+
+
+def _updates(config: TrainConfig, action_repeat: int) -> str:
+    """Return how often the model is updated: "1 update per 8 agent steps = 32 frames, 12,364 updates in total"."""
+    training = config.training
+    steps = max(0, training.total_timesteps - training.learning_starts)
+    total = f"{int(steps * training.updates_per_step):,} updates in total, from step {training.learning_starts:,}"
+    if training.updates_per_step > 1:
+        return f"{training.updates_per_step:g} updates per agent step = {_count(action_repeat, 'frame')}, {total}"
+    every = 1 / training.updates_per_step
+    frames = every * action_repeat
+    plural = "" if every == 1 else "s"
+    return f"1 update per {every:g} agent step{plural} = {frames:g} frame{'' if frames == 1 else 's'}, {total}"
+
+
+def _by_device_keys(raw: Any, prefix: str = "") -> Iterator[str]:
+    for key, value in raw.items():
+        if isinstance(value, dict):
+            yield from _by_device_keys(value, f"{prefix}{key}.")
+        elif isinstance(value, str) and value.startswith("${by_device:"):
+            yield prefix + key
+
+
+def _sizes() -> dict[str, dict[str, int]]:
+    """Return the presets `size*` of `configs/model`."""
+    files = resources.files(CONFIG_PACKAGE).joinpath("model").iterdir()
+    return {
+        file.name.removesuffix(".yaml"): yaml.safe_load(file.read_text()) for file in files if file.name.startswith("size")
+    }
+
+
+def _size_of(model: Any) -> str | None:
+    matches = (name for name, size in _sizes().items() if all(model[key] == value for key, value in size.items()))
+    return next(matches, None)
+
+
+def _typed_form(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,190 @@
+"""From the command line to checked runs: one sentence and exit code 2 for every mistake, before anything is created.
+
+A single run is composed here and handed to the task. A multirun is checked job by job, then left to Hydra, whose
+launchers stay usable; so are `--cfg`, `--info` and `--help`.
+"""
+
+import argparse
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import hydra
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from .. import __version__
+from ..utils.errors import USER_ERROR_EXIT_CODE, UserError, did_you_mean
+from .banner import device_notice
+from .checks import check_run
+from .config import CONFIG_PACKAGE, TrainConfig, register_schemas, typed
+from .overrides import check, explain, parse
+from .run_folder import resume_run
+
+Task = Callable[[TrainConfig, list[str]], None]
+"""A run: takes its checked configuration and the notices to show before it starts."""
+
+HYDRA_VERSION_BASE = "1.3"
+
+
+def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) -> None:
+    """Run `task` for what the command line asks: one run, a resumed run, or every job of a multirun.
+
+    Args:
+        task: Called once per run, in this process and folder. What it raises passes, but for `UserError`.
+        arguments: Command line without the program's name; None for that of this process.
+
+    Raises:
+        SystemExit: With code 2 after a `UserError`, whose message is then the only line on stderr.
+    """
+    with exit_on_user_error():
+        flags = _parse_flags(sys.argv[1:] if arguments is None else list(arguments))
+        if flags.hydra_help:
+            return _leave_to_hydra(flags, task)
+        overrides = parse(flags.overrides)
+        resume = next((item.value() for item in reversed(overrides) if item.key_or_group == "resume"), None)
+        if resume is not None:
+            return _resume(task, flags, str(resume), [item for item in overrides if item.key_or_group != "resume"])
+        composed = compose_jobs(flags.overrides, multirun=flags.multirun, config_dir=flags.config_dir)
+        if flags.help or flags.info or flags.cfg:
+            return _leave_to_hydra(flags, task)
+        configs = [typed(job) for job in composed]
+        _check_runs(configs)
+        if flags.multirun:
+            return _leave_to_hydra(flags, task)
+        task(configs[0], device_notice(composed[0]))
+
+
+@contextmanager
+def exit_on_user_error() -> Iterator[None]:
+    """Turn a `UserError` inside into one line on stderr and exit code 2, without a traceback."""
+    try:
+        yield
+    except UserError as error:
+        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        raise SystemExit(USER_ERROR_EXIT_CODE) from None
+
+
+def compose_jobs(arguments: Sequence[str], *, multirun: bool = False, config_dir: str | None = None) -> list[DictConfig]:
+    """Return the composed, unresolved configuration of every job that the overrides `arguments` ask for.
+
+    Raises:
+        UserError: If an override is wrong, or a file of the configuration is.
+    """
+    register_schemas()
+    search = [] if config_dir is None else [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"]
+    with hydra.initialize_config_module(CONFIG_PACKAGE, version_base=HYDRA_VERSION_BASE):
+        loader = GlobalHydra.instance().config_loader()
+        groups = {group: loader.get_group_options(group) for group in loader.list_groups("")}
+        for file in sorted(Path(config_dir).glob("*/*.yaml")) if config_dir else []:
+            groups.setdefault(file.parent.name, []).append(file.stem)
+        jobs = _jobs(parse(arguments, loader), multirun)
+        for override in parse(dict.fromkeys(itertools.chain(*jobs)), loader):
+            check(override, groups)
+        try:
+            return [hydra.compose("train", overrides=[*search, *job]) for job in jobs]
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+            raise explain(error) from error
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose complaint is a `UserError` instead of usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; --help shows how to write the command.")
+
+
+def _parse_flags(arguments: list[str]) -> argparse.Namespace:
+    """Return the flags and, as `overrides`, the rest; a flag may stand before, between or after overrides."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*")
+    for short, long in (("-h", "--help"), ("-m", "--multirun")):
+        parser.add_argument(short, long, action="store_true")
+    for long in ("--hydra-help", "--resolve"):
+        parser.add_argument(long, action="store_true")
+    parser.add_argument("-c", "--cfg", choices=["job", "hydra", "all"])
+    parser.add_argument("-i", "--info", choices=["config", "defaults", "defaults-tree", "plugins", "searchpath"])
+    parser.add_argument("-cd", "--config-dir")
+    parser.add_argument("--version", action="version", version=f"reverie {__version__}")
+    known = [option for action in parser._actions for option in action.option_strings]
+    flags, unknown = parser.parse_known_intermixed_args(arguments)
+    if unknown:
+        name = unknown[0]
+        plain = " Settings are written without dashes: key=value." if "=" in name else ""
+        raise UserError(f"unknown flag {name}; the flags are {', '.join(known)}.{did_you_mean(name, known)}{plain}")
+    if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
+        raise UserError(f"--config-dir={flags.config_dir} is not a folder.")
+    if flags.resolve and not flags.cfg:
+        raise UserError("--resolve only goes with --cfg; write --cfg job --resolve.")
+    return flags
+
+
+def _jobs(overrides: list[Override], multirun: bool) -> list[list[str]]:
+    """Return the overrides of each job: the product of all values listed, in the order of Hydra's own sweeper."""
+    choices: list[list[str]] = []
+    for override in overrides:
+        if not override.is_sweep_override():
+            choices.append([str(override.input_line)])
+        elif not multirun:
+            raise UserError(f"{override.input_line} lists several values; add -m to run a job for each of them.")
+        elif not override.is_discrete_sweep():
+            raise UserError(f"{override.input_line}: an interval has no jobs to list; write the values, a,b,c.")
+        else:
+            key = override.get_key_element()
+            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+    return [list(job) for job in itertools.product(*choices)]
+
+
+def _check_runs(configs: list[TrainConfig]) -> None:
+    """Check every job before the first one starts."""
+    folders = [config.run_dir for config in configs if config.run_dir is not None]
+    if len(set(folders)) < len(folders):
+        raise UserError(
+            f"run_dir={folders[0]} would hold {len(folders)} runs. Leave it out, or name the folder of all jobs by "
+            f"hydra.sweep.dir={folders[0]}."
+        )
+    for config in configs:
+        check_run(config)
+
+
+def _resume(task: Task, flags: argparse.Namespace, folder: str, changes: list[Override]) -> None:
+    """Run `task` with the configuration saved in `folder`."""
+    if flags.multirun or flags.cfg or flags.help or flags.info or flags.config_dir:
+        raise UserError(f"resume={folder} goes on with one run as it was saved; it takes values, not flags.")
+    config, notices = resume_run(folder, changes)
+    check_run(config)
+    task(config, notices)
+
+
+def _leave_to_hydra(flags: argparse.Namespace, task: Task) -> None:
+    """Let Hydra do what the flags ask; overrides were checked before, so it has nothing to complain about."""
+    register_schemas()
+
+    def job(composed: DictConfig) -> None:
+        with exit_on_user_error():  # inside, since Hydra would print a traceback
+            config = typed(composed)
+            config.run_dir = config.run_dir or os.path.relpath(HydraConfig.get().runtime.output_dir)
+            task(config, device_notice(composed))
+
+    switches = [f"--{name.replace('_', '-')}" for name in _SWITCHES if getattr(flags, name)]
+    valued = [f"--{name.replace('_', '-')}={getattr(flags, name)}" for name in _VALUED if getattr(flags, name)]
+    before = sys.argv
+    sys.argv = [before[0], *switches, *valued, *flags.overrides]
+    try:
+        main = hydra.main(f"pkg://{CONFIG_PACKAGE}", config_name="train", version_base=HYDRA_VERSION_BASE)
+        main(job)()
+    finally:
+        sys.argv = before
+
+
+_SWITCHES = ("help", "hydra_help", "multirun", "resolve")
+_VALUED = ("cfg", "info", "config_dir")

@@ -1,0 +1,260 @@
+"""The whole run as one dataclass, and how Hydra's configuration becomes it.
+
+The settings of each part stand beside the part: `EnvConfig` in `envs`, `ReplayConfig` in `buffers`, `ModelConfig` and
+`OptimizerConfig` in `models`, `WorldModelConfig` and `ControllerConfig` in `workflows.world_models`. Here are the
+settings of the run itself and the relations between the parts. Values are in `configs/`.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ..buffers import ReplayConfig, ReplayStorage
+from ..envs import EnvConfig
+from ..models import ModelConfig, OptimizerConfig
+from ..utils.errors import UserError
+from ..workflows.world_models.config import ControllerConfig, WorldModelConfig
+
+CONFIG_PACKAGE = "reverie.configs"
+
+
+class Device(Enum):
+    """Where networks live; OmegaConf matches names, so the names are what users type."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Precision(Enum):
+    """Number format of the network's matrix products; parameters, norms and losses are always float32."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class Progress(Enum):
+    """How the terminal shows progress; `auto` is a bar on a terminal and plain lines elsewhere."""
+
+    auto = "auto"
+    bar = "bar"
+    plain = "plain"
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainingConfig:
+    """Settings of the training loop; `configs/training/*.yaml` sets them. Cadences are in agent steps, 0 for never."""
+
+    total_timesteps: int = 100_000
+    """Agent steps of the run, over all environments together."""
+
+    train_ratio: float = 256.0
+    """Replayed steps trained on per agent step."""
+
+    batch_size: int = 16
+    """Windows per update."""
+
+    sequence_length: int = 64
+    """Trained steps per window; the window also holds one earlier record for its context."""
+
+    warmup_steps: int = 0
+    """Agent steps during which only the world model is trained."""
+
+    learning_starts: int = 1088
+    """Agent steps before the first update."""
+
+    log_interval: int = 1000
+    """Agent steps between lines of metrics; at least 1."""
+
+    checkpoint_interval: int = 10_000
+    """Agent steps between checkpoints; the end of a run always leaves one."""
+
+    keep_checkpoints: int = 2
+    """Newest checkpoints kept on disk."""
+
+    evaluation_interval: int = 0
+    """Agent steps between evaluations."""
+
+    evaluation_episodes: int = 10
+    """Episodes of one evaluation."""
+
+    video_interval: int = 10_000
+    """Agent steps between videos of an episode and of open-loop predictions."""
+
+    max_updates_owed: int = 64
+    """Most updates made at once; what a stall owes beyond it is forgiven."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, "training", 1, "total_timesteps", "batch_size", "sequence_length", "learning_starts")
+        _at_least(self, "training", 1, "log_interval", "keep_checkpoints", "evaluation_episodes", "max_updates_owed")
+        _at_least(self, "training", 0, "warmup_steps", "checkpoint_interval", "evaluation_interval", "video_interval")
+        if self.train_ratio <= 0:
+            raise UserError(f"training.train_ratio must be over 0, got {self.train_ratio}.")
+
+    @property
+    def updates_per_step(self) -> float:
+        """Updates per agent step."""
+        return self.train_ratio / (self.batch_size * self.sequence_length)
+
+
+@dataclass(kw_only=True, slots=True)
+class LoggerConfig:
+    """Settings of what a run shows and writes besides `metrics.jsonl`; `configs/logger/*.yaml` sets them."""
+
+    tensorboard: bool = True
+    """Whether event files for TensorBoard are written."""
+
+    progress: Progress = Progress.auto
+    """How the terminal shows progress."""
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainConfig:
+    """A whole run; the root of `configs/train.yaml`."""
+
+    name: str = "run"
+    """Name of the run; its folder is `experiments/<name>-<time>`."""
+
+    seed: int = 0
+    """The one seed from which every random stream of the run is derived; not negative."""
+
+    device: Device = Device.auto
+    """Where networks live; `auto` is `cuda` where there is one."""
+
+    precision: Precision = Precision.auto
+    """Number format of matrix products; `auto` is `bfloat16` where the device computes it, else `float32`."""
+
+    run_dir: str | None = None
+    """Folder of the run; null for a new folder in `experiments/`."""
+
+    resume: str | None = None
+    """Folder of an earlier run to go on with; its `config.yaml` takes the place of every group."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    world_model: WorldModelConfig = field(default_factory=WorldModelConfig)
+    controller: ControllerConfig = field(default_factory=ControllerConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    buffer: ReplayConfig = field(default_factory=ReplayConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"seed must be in [0, 2**32), got {self.seed}.")
+        if not self.name or "/" in self.name:
+            raise UserError(f"name must be a word that can name a folder, got {self.name!r}.")
+        for key, value in leaves(self):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UserError(f"{key} must be a finite number, got {value}.")
+        self._check_windows()
+        self._check_updates()
+        self._check_device()
+
+    def _check_windows(self) -> None:
+        """Refuse windows that the replay could never hold."""
+        window = self.training.sequence_length + 1
+        share = self.buffer.capacity // self.env.num_envs
+        if window > share:
+            raise UserError(
+                f"training.sequence_length={self.training.sequence_length} needs windows of {window} records, but "
+                f"buffer.capacity={self.buffer.capacity} leaves {share} for each of env.num_envs={self.env.num_envs}. "
+                f"Set buffer.capacity={window * self.env.num_envs} or more, or training.sequence_length="
+                f"{max(1, share - 1)} or less."
+            )
+        if self.training.learning_starts < window * self.env.num_envs:
+            raise UserError(
+                f"training.learning_starts={self.training.learning_starts} is too early: one window of {window} "
+                f"records in each of env.num_envs={self.env.num_envs} takes {window * self.env.num_envs} steps. "
+                f"Set training.learning_starts={window * self.env.num_envs} or more."
+            )
+
+    def _check_updates(self) -> None:
+        """Refuse a ratio whose regular share of updates would be forgiven as if it were a stall."""
+        updates = math.ceil(self.training.updates_per_step * self.env.num_envs)
+        if updates > self.training.max_updates_owed:
+            raise UserError(
+                f"training.train_ratio={self.training.train_ratio:g} owes {updates} updates each time env.num_envs="
+                f"{self.env.num_envs} environments step, over training.max_updates_owed="
+                f"{self.training.max_updates_owed}. Set training.max_updates_owed={updates} or lower the ratio."
+            )
+
+    def _check_device(self) -> None:
+        """Refuse a device that is not there, and what the device cannot do."""
+        if self.device is Device.cuda and not torch.cuda.is_available():
+            raise UserError("device=cuda was asked for, but torch sees no CUDA device here. Set device=cpu.")
+        device = actual_device(self.device)
+        if self.precision is Precision.bfloat16 and not _has_bfloat16(device):
+            raise UserError(
+                f"precision=bfloat16 is not supported on device={device.value}; allowed there: float32. "
+                "Set precision=float32."
+            )
+        if self.buffer.storage is ReplayStorage.cuda and device is not Device.cuda:
+            raise UserError(f"buffer.storage=cuda needs device=cuda, got device={device.value}. Set buffer.storage=ram.")
+
+
+def actual_device(asked: Device) -> Device:
+    """Return `asked`, with `auto` decided by whether torch sees a CUDA device."""
+    if asked is Device.auto:
+        return Device.cuda if torch.cuda.is_available() else Device.cpu
+    return asked
+
+
+def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) of every single setting of a config dataclass, in the order of its fields."""
+    pairs = ((item.name, getattr(section, item.name)) for item in fields(section)) if is_dataclass(section) else section
+    for name, value in pairs:
+        if is_dataclass(value):
+            yield from leaves(value, f"{prefix}{name}.")
+        elif isinstance(value, dict):
+            yield from leaves(value.items(), f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def register_schemas() -> None:
+    """Give Hydra the schema `train_schema` and the resolver `${by_device:value on CPU,value on CUDA}`."""
+    ConfigStore.instance().store(name="train_schema", node=TrainConfig)
+    OmegaConf.register_new_resolver("by_device", _by_device, replace=True)
+
+
+def typed(composed: DictConfig) -> TrainConfig:
+    """Return the checked dataclasses of a composed configuration, its device and precision decided.
+
+    Raises:
+        UserError: If a value is missing, of the wrong type, out of range, or at odds with another.
+    """
+    config = composed.copy()
+    config.device = actual_device(config.device)
+    if config.precision is Precision.auto:
+        config.precision = Precision.bfloat16 if _has_bfloat16(config.device) else Precision.float32
+    try:
+        result = OmegaConf.to_object(config)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{error.full_key}: {error.msg or error}".splitlines()[0]) from error
+    assert isinstance(result, TrainConfig)
+    return result
+
+
+def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:
+    return on_cuda if actual_device(_root_.device) is Device.cuda else on_cpu
+
+
+def _has_bfloat16(device: Device) -> bool:
+    # On a CPU torch would emulate it, slower than float32; there float32 is the one exact path.
+    is_cuda = device is Device.cuda and torch.cuda.is_available()
+    return is_cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def _at_least(section: Any, prefix: str, limit: int, *names: str) -> None:
+    for name in names:
+        if getattr(section, name) < limit:
+            raise UserError(f"{prefix}.{name} must be at least {limit}, got {getattr(section, name)}.")

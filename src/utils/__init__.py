@@ -1,0 +1,1 @@
+"""Leaves: nothing here imports another part of Reverie."""

@@ -1,0 +1,6 @@
+"""What a run writes about itself: metrics, images and log lines."""
+
+from .console import CONSOLE as CONSOLE
+from .console import configure_logging as configure_logging
+from .tensorboard import EventFile as EventFile
+from .writer import MetricsWriter as MetricsWriter

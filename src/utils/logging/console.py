@@ -1,0 +1,59 @@
+"""Log lines of a run: on the terminal, and in `train.log`."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+LOG_FILE = "train.log"
+CONSOLE = Console(stderr=True)
+"""The one console of the process: log lines printed on it appear above a live progress bar, not inside it."""
+
+_ROOT = logging.getLogger("reverie")
+_OWN_HANDLER = "reverie:"  # handlers are found again by this prefix of their names
+
+
+def configure_logging(run_dir: Path | None = None) -> Callable[[], None]:
+    """Send the messages of all loggers `reverie.*`, from INFO upwards, to stderr and to `run_dir/train.log`.
+
+    A second call replaces what the first one set up. Handlers of the root logger are left alone and see
+    nothing of Reverie while this holds, so no line appears twice.
+
+    Args:
+        run_dir: The run folder, created when missing; its `train.log` is continued. None: stderr alone.
+
+    Returns:
+        A function that closes the file and undoes the set-up.
+    """
+    _remove_own_handlers()
+    handlers = {"console": _console_handler()}
+    if run_dir is not None:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        handlers["file"] = logging.FileHandler(run_dir / LOG_FILE, encoding="utf-8")
+        handlers["file"].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    for name, handler in handlers.items():
+        handler.name = _OWN_HANDLER + name
+        _ROOT.addHandler(handler)
+    _ROOT.setLevel(logging.INFO)
+    _ROOT.propagate = False
+    return _remove_own_handlers
+
+
+def _console_handler() -> logging.Handler:
+    """Return a handler for people on a terminal, and one that never breaks a line elsewhere."""
+    if CONSOLE.is_terminal:
+        return RichHandler(console=CONSOLE, show_path=False, log_time_format="[%X]")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    return handler
+
+
+def _remove_own_handlers() -> None:
+    """Undo `configure_logging`; without one before it, do nothing."""
+    for handler in [h for h in _ROOT.handlers if (h.name or "").startswith(_OWN_HANDLER)]:
+        _ROOT.removeHandler(handler)
+        handler.close()
+    _ROOT.setLevel(logging.NOTSET)
+    _ROOT.propagate = True

@@ -1,0 +1,70 @@
+"""One TensorBoard event file, written with TensorBoard's own protocol buffers and record format.
+
+`torch.utils.tensorboard` would do the same with a queue and a thread behind it; here each call is on disk
+when it returns, nothing stays in memory, and a fork of the process has no thread to lose.
+"""
+
+import io
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from PIL import Image
+
+# Protocol buffers make their classes when they are imported, where no type checker sees them.
+# pyright: reportAttributeAccessIssue=false
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.summary.writer.record_writer import RecordWriter
+
+
+class EventFile:
+    """A new event file in `folder`; TensorBoard shows all files of a folder as one run.
+
+    Args:
+        folder: Created when missing.
+        resume_step: Agent steps of the checkpoint a run goes on from; TensorBoard then drops what the
+            files before this one hold for later steps.
+    """
+
+    def __init__(self, folder: Path, resume_step: int | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+        # TensorBoard reads the files of a folder in the order of their names.
+        path = folder / f"events.out.tfevents.{seconds:010d}.{nanoseconds:09d}.{os.getpid()}"
+        self._records = RecordWriter(path.open("xb"))
+        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if resume_step is not None:
+            start = SessionLog(status=SessionLog.START)
+            self._write(Event(wall_time=time.time(), step=resume_step + 1, session_log=start))
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Write one event with all scalars of a step."""
+        self._summary(step, [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+
+    def image(self, step: int, tag: str, encoded: bytes) -> None:
+        """Write an encoded PNG or GIF, as it is: TensorBoard's page lets the browser animate it."""
+        with Image.open(io.BytesIO(encoded)) as opened:
+            width, height = opened.size
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=encoded)
+        self._summary(step, [Summary.Value(tag=tag, image=image)])
+
+    def text(self, step: int, tag: str, markdown: str) -> None:
+        """Write a text, which TensorBoard renders as Markdown."""
+        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+        tensor = TensorProto(dtype=DT_STRING, string_val=[markdown.encode()])
+        self._summary(step, [Summary.Value(tag=tag, metadata=metadata, tensor=tensor)])
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._records.close()
+
+    def _summary(self, step: int, values: list[Summary.Value]) -> None:
+        self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+
+    def _write(self, event: Event) -> None:
+        self._records.write(event.SerializeToString())
+        self._records.flush()

@@ -1,0 +1,111 @@
+"""Metrics, images and text of a run, as `metrics.jsonl` and TensorBoard events."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..metrics import require_detached_scalar
+from ..video import encode_animation, encode_image, upscale
+from .tensorboard import EventFile
+
+METRICS_FILE = "metrics.jsonl"
+TENSORBOARD_FOLDER = "tensorboard"
+_SCREEN_PIXELS = 512
+_LARGEST_FACTOR = 4
+
+
+class MetricsWriter:
+    """Writes what a run reports; every call is on disk when it returns, and nothing is kept in memory.
+
+    A line of `metrics.jsonl` is one flat JSON object: `step` and the tags of that call. JSON has no
+    NaN: a number that is not finite is written as "NaN", "Infinity" or "-Infinity", which `float()` reads.
+
+    Args:
+        run_dir: The run folder, created when missing. Its `metrics.jsonl` is continued when there is one.
+        tensorboard: Whether to write `tensorboard/` too; without it images and text go nowhere.
+        resume_step: Agent steps of the checkpoint the run goes on from. Lines of later steps, written between
+            that checkpoint and a crash, are dropped, because the run writes them again.
+    """
+
+    def __init__(self, run_dir: Path, tensorboard: bool = True, resume_step: int | None = None) -> None:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        path = run_dir / METRICS_FILE
+        if path.exists():
+            _drop_unwanted_lines(path, resume_step)
+        self._lines = path.open("a", encoding="utf-8")
+        self._events = EventFile(run_dir / TENSORBOARD_FOLDER, resume_step) if tensorboard else None
+
+    def scalars(self, step: int, values: Mapping[str, float | Tensor]) -> None:
+        """Write one line and one event.
+
+        Args:
+            step: Agent steps taken so far.
+            values: Numbers by tag. A tensor costs one wait for its device; use `MetricMeans` for many.
+
+        Raises:
+            GraphKept: If a tensor requires grad; nothing is written then.
+            ValueError: If a tensor has a dimension; nothing is written then.
+        """
+        numbers: dict[str, float] = {}
+        for tag, value in values.items():
+            if isinstance(value, Tensor):
+                require_detached_scalar(tag, value)
+            numbers[tag] = float(value)
+        line = {"step": step, **{tag: _json_number(number) for tag, number in numbers.items()}}
+        self._lines.write(json.dumps(line, allow_nan=False) + "\n")
+        self._lines.flush()
+        if self._events:
+            self._events.scalars(step, numbers)
+
+    def image(self, step: int, tag: str, image: NDArray[np.uint8]) -> None:
+        """Show an image, uint8 (height, width, 3), enlarged by a whole factor when it is small."""
+        if self._events:
+            enlarged = upscale(image[None], _screen_factor(*image.shape[:2]))[0]
+            self._events.image(step, tag, encode_image(enlarged))
+
+    def animation(self, step: int, tag: str, frames: NDArray[np.uint8], fps: float) -> None:
+        """Show frames, uint8 (time, height, width, 3), as an animated image under TensorBoard's Images."""
+        if self._events:
+            enlarged = upscale(frames, _screen_factor(*frames.shape[1:3]))
+            self._events.image(step, tag, encode_animation(enlarged, fps))
+
+    def text(self, step: int, tag: str, markdown: str) -> None:
+        """Show a text under TensorBoard's Text."""
+        if self._events:
+            self._events.text(step, tag, markdown)
+
+    def close(self) -> None:
+        """Close the files; a second call does nothing."""
+        self._lines.close()
+        if self._events:
+            self._events.close()
+
+
+def _screen_factor(height: int, width: int) -> int:
+    """Return the whole factor that brings 64 pixels to 256 and nothing beyond 512."""
+    return max(1, min(_LARGEST_FACTOR, _SCREEN_PIXELS // max(height, width)))
+
+
+def _json_number(number: float) -> float | str:
+    """Return the number, or its name in the spelling of protocol buffers' JSON when JSON has none."""
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else ("Infinity" if number > 0 else "-Infinity")
+
+
+def _drop_unwanted_lines(path: Path, resume_step: int | None) -> None:
+    """Drop a last line that a crash left unfinished, and the lines of steps after `resume_step`."""
+    kept_path = path.with_suffix(".tmp")
+    with path.open(encoding="utf-8") as lines, kept_path.open("w", encoding="utf-8") as kept:
+        for line in lines:
+            if not line.endswith("\n"):
+                break
+            if resume_step is None or json.loads(line)["step"] <= resume_step:
+                kept.write(line)
+    os.replace(kept_path, path)

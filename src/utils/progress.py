@@ -1,0 +1,109 @@
+"""How far a run is: a bar on a terminal, plain lines elsewhere."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from enum import Enum
+
+from rich import progress
+
+from .logging import CONSOLE
+
+_LOG = logging.getLogger(__name__)
+_PACE_UPDATES = 20  # time left follows the last calls: steps before the first update are far faster
+
+
+class ProgressMode(Enum):
+    """Where progress is shown; members are lower case as the user types them: `logger.progress=plain`."""
+
+    auto = "auto"
+    """A bar when stderr is a terminal, else plain lines."""
+    bar = "bar"
+    plain = "plain"
+
+
+class Progress:
+    """Shows the agent step, the last return, the pace, the memory in use and the time left.
+
+    Args:
+        total_steps: Agent steps of the whole run.
+        mode: See `ProgressMode`.
+        start_step: Agent steps a resumed run has behind it.
+        clock: Seconds since some fixed moment.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        mode: ProgressMode = ProgressMode.auto,
+        start_step: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total_steps = total_steps
+        self._clock = clock
+        self._pace = deque([(clock(), start_step)], maxlen=_PACE_UPDATES)
+        self._bar = None
+        if mode is ProgressMode.bar or (mode is ProgressMode.auto and CONSOLE.is_terminal):
+            self._bar = _bar(total_steps, start_step)
+            self._bar.start()
+
+    def update(
+        self,
+        step: int,
+        *,
+        episode_return: float | None,
+        updates_per_second: float,
+        memory_mb: float,
+        planned_mb: float | None,
+    ) -> None:
+        """Show the state of the run; a plain line each, so call it at log intervals.
+
+        Args:
+            step: Agent steps taken so far.
+            episode_return: Return of the last finished episode in raw units; None before the first.
+            updates_per_second: Optimiser steps per second of wall time.
+            memory_mb: Memory in use, in units of 1e6 bytes.
+            planned_mb: Memory the run has planned for, in units of 1e6 bytes; None when there is no plan.
+        """
+        self._pace.append((self._clock(), step))
+        words = [
+            "no episode finished" if episode_return is None else f"return {episode_return:.4g}",
+            f"{updates_per_second:.3g} updates/s",
+            f"memory {memory_mb:,.0f}{'' if planned_mb is None else f' of {planned_mb:,.0f}'} MB",
+            self._time_left(step),
+        ]
+        if self._bar:
+            self._bar.update(self._bar.task_ids[0], completed=step, description=", ".join(words))
+        else:
+            done = f"step {step:,} of {self._total_steps:,} ({step / self._total_steps:.1%})"
+            _LOG.info(", ".join([done, *words]))
+
+    def close(self) -> None:
+        """Leave the bar as it stands and give the terminal back; a second call does nothing."""
+        if self._bar:
+            self._bar.stop()
+
+    def _time_left(self, step: int) -> str:
+        """Return the time left at the pace of the last calls."""
+        before, before_step = self._pace[0]
+        seconds, steps = self._clock() - before, step - before_step
+        if steps <= 0:
+            return "time left unknown"
+        left = max(self._total_steps - step, 0) * seconds / steps
+        return f"{timedelta(seconds=round(left))} left"
+
+
+def _bar(total_steps: int, start_step: int) -> progress.Progress:
+    """Return a bar with one task, not yet shown."""
+    bar = progress.Progress(
+        progress.TextColumn("step {task.completed:,} of {task.total:,}"),
+        progress.BarColumn(bar_width=20),
+        progress.TaskProgressColumn(),
+        progress.TextColumn("{task.description}"),
+        console=CONSOLE,
+        refresh_per_second=2,  # its thread shares the interpreter with the training loop
+    )
+    bar.add_task("starting", total=total_steps, completed=start_step)
+    return bar

@@ -1,0 +1,58 @@
+"""When things are due, counted in agent steps."""
+
+
+class Every:
+    """True once for each `interval` steps passed; an interval of 0 is never due.
+
+    >>> due = Every(10)
+    >>> [step for step in range(0, 40, 4) if due(step)]
+    [12, 20, 32]
+    """
+
+    def __init__(self, interval: int, start: int = 0) -> None:
+        self.interval = interval
+        self._last = start // interval if interval else 0
+
+    def __call__(self, step: int) -> bool:
+        """Return whether a multiple of the interval was reached since the last call."""
+        if not self.interval or step // self.interval <= self._last:
+            return False
+        self._last = step // self.interval
+        return True
+
+
+class UpdateRatio:
+    """Updates owed for the steps taken: exact over any number of calls, and capped so that a stall is never paid back.
+
+    Args:
+        updates_per_step: Updates per agent step, train_ratio / (batch_size * sequence_length).
+        max_owed: Most updates that one call may return; what is beyond it is forgiven.
+
+    >>> owed = UpdateRatio(0.25, max_owed=8)
+    >>> [owed(step) for step in (100, 102, 104, 108, 1000)]
+    [1, 0, 1, 1, 8]
+    """
+
+    def __init__(self, updates_per_step: float, max_owed: int) -> None:
+        self.updates_per_step = updates_per_step
+        self.max_owed = max_owed
+        self._paid_step: float | None = None
+
+    def __call__(self, step: int) -> int:
+        """Return the updates owed at `step`: one on the first call, no backlog for the steps before it."""
+        if self._paid_step is None:
+            self._paid_step = float(step)
+            return 1
+        owed = int((step - self._paid_step) * self.updates_per_step + 1e-9)
+        self._paid_step += owed / self.updates_per_step if owed else 0.0
+        if owed > self.max_owed:
+            self._paid_step = float(step)
+        return min(owed, self.max_owed)
+
+    def state_dict(self) -> dict[str, float | None]:
+        """Return the debt as one number."""
+        return {"paid_step": self._paid_step}
+
+    def load_state_dict(self, state: dict[str, float | None]) -> None:
+        """Take up the debt where it was left."""
+        self._paid_step = state["paid_step"]

@@ -1,0 +1,43 @@
+"""One run seed, many independent named random streams."""
+
+import random
+import zlib
+
+import numpy as np
+import torch
+
+
+def named_seed(run_seed: int, *path: str | int) -> int:
+    """Return a 63-bit seed for the stream `path` of a run; distinct paths give independent streams.
+
+    >>> named_seed(0, "replay") == named_seed(0, "replay"), named_seed(0, "replay") == named_seed(1, "replay")
+    (True, False)
+    """
+    words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in path]
+    state = np.random.SeedSequence([run_seed, *words]).generate_state(1, np.uint64)
+    return int(state[0] >> np.uint64(1))
+
+
+def episode_seed(run_seed: int, env_index: int, episode_index: int) -> int:
+    """Return the seed of one episode, a non-negative 31-bit integer (the widest that every emulator takes).
+
+    With it an episode is reproduced by (seed, actions) alone.
+    """
+    return named_seed(run_seed, "episode", env_index, episode_index) & 0x7FFFFFFF
+
+
+def numpy_generator(run_seed: int, name: str) -> np.random.Generator:
+    """Return NumPy's generator for the stream `name`."""
+    return np.random.default_rng(named_seed(run_seed, name))
+
+
+def torch_generator(run_seed: int, name: str, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return torch's generator for the stream `name` on `device`."""
+    return torch.Generator(device=device).manual_seed(named_seed(run_seed, name))
+
+
+def seed_global(run_seed: int) -> None:
+    """Seed the global generators, which initialise parameters and serve libraries that know no other."""
+    random.seed(named_seed(run_seed, "python"))
+    np.random.seed(named_seed(run_seed, "numpy") & 0xFFFFFFFF)
+    torch.manual_seed(named_seed(run_seed, "torch"))

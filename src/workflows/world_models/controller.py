@@ -1,0 +1,98 @@
+"""The controller: actor and critic, learned from imagined trajectories and, for the critic, replayed ones."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from ...models import Actor, ModelConfig, Observed, ReturnNormalizer, TwoHotHead, lambda_return, slow_update
+from ...utils.records import ActionSpec
+from .config import ControllerConfig
+from .imagination import Imagined
+from .world_model import TrainedSteps
+
+
+class Controller(nn.Module):
+    """Actor, critic, slow critic and the return normaliser.
+
+    The fast critic gives every bootstrap and baseline; the slow critic only regularises it.
+
+    Args:
+        action: Kind and width of the actions.
+        feature_size: Width of the model state's feature.
+        model: Sizes.
+        config: Losses.
+    """
+
+    def __init__(
+        self, action: ActionSpec, feature_size: int, model: ModelConfig, config: ControllerConfig
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.actor = Actor(feature_size, action, config.actor_unimix, model)
+        self.critic = TwoHotHead(feature_size, model.critic_layers, model)
+        self.slow_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.normalizer = ReturnNormalizer(config.return_rate, config.return_low, config.return_high)
+
+    def losses(
+        self, imagined: Imagined, observed: Observed, steps: TrainedSteps
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the losses and the metrics; also moves the return normaliser.
+
+        Args:
+            imagined: Trajectories from every replayed state, in the order of (batch, time).
+            observed: Replayed states; the gradient of `replay_value` flows into them.
+            steps: Rewards and flags of the replayed steps.
+
+        Returns:
+            `policy` and `value`, (B * T, H), and `replay_value`, (B, T - 1), before their scales; and detached
+            0-d metrics.
+        """
+        logits = self.critic(imagined.feature)
+        value = self.critic.mean(logits).detach()
+        returns = lambda_return(imagined.reward, imagined.discount, value, self.config.return_lambda)
+        weight = imagined.discount.cumprod(1)[:, :-1]
+        self.normalizer.update(returns)
+        advantage = (returns - value[:, :-1]) / self.normalizer.scale()
+        policy = self.actor(imagined.feature[:, :-1])
+        entropy = policy.entropy()
+        losses = {
+            "policy": -weight
+            * (policy.log_prob(imagined.action) * advantage + self.config.entropy_scale * entropy),
+            "value": weight * self._critic_loss(logits[:, :-1], imagined.feature[:, :-1], returns),
+            "replay_value": self._replay_value_loss(returns[:, 0], observed, steps),
+        }
+        metrics = {
+            "policy_entropy": entropy.detach().mean(),
+            "return_scale": self.normalizer.scale(),
+            "return_mean": returns.mean(),
+            "value_mean": value.mean(),
+            "advantage_std": advantage.std(),
+            "imagined_reward_mean": imagined.reward.mean(),
+        }
+        return losses, metrics
+
+    def scales(self) -> dict[str, float]:
+        """Return the scales that differ from 1."""
+        return {"replay_value": self.config.replay_value_scale}
+
+    def update_slow_critic(self) -> None:
+        """Move the slow critic towards the fast one."""
+        slow_update(self.slow_critic, self.critic, self.config.slow_critic_decay)
+
+    def _critic_loss(self, logits: Tensor, feature: Tensor, target: Tensor) -> Tensor:
+        with torch.no_grad():
+            slow_value = self.slow_critic.mean(self.slow_critic(feature))
+        regularizer = self.critic.loss(logits, slow_value)
+        return self.critic.loss(logits, target) + self.config.slow_critic_scale * regularizer
+
+    def _replay_value_loss(self, imagined_return: Tensor, observed: Observed, steps: TrainedSteps) -> Tensor:
+        """Regress the critic, at replayed states, to returns of the real rewards bootstrapped by imagined ones."""
+        boot = imagined_return.unflatten(0, steps.reward.shape)
+        discount = self.config.discount * (1.0 - steps.is_terminal.float())
+        lambda_ = self.config.return_lambda * (1.0 - steps.is_last.float())
+        target = lambda_return(steps.reward, discount, boot, lambda_)
+        feature = observed.posterior.feature[:, :-1]
+        loss = self._critic_loss(self.critic(feature), feature, target)
+        # What follows a final record is another episode: it is nobody's return.
+        return (1.0 - steps.is_last[:, :-1].float()) * loss

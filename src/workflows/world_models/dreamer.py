@@ -1,0 +1,237 @@
+"""DreamerV3: acting, and learning a world model and a controller from replayed sequences."""
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ...buffers import SequenceBatch, StoredLatent
+from ...models import LaProp, LatentState, ModelConfig, Noise, Observed, OptimizerConfig
+from ...utils.records import Arrival, EnvSpec
+from ...utils.seeding import torch_generator
+from ..base import Collected, Updated
+from .config import ControllerConfig, WorldModelConfig
+from .controller import Controller
+from .imagination import imagine
+from .report import open_loop_animations
+from .world_model import WorldModel
+
+
+@dataclass(kw_only=True, slots=True)
+class DreamerConfig:
+    """The parts of a run's configuration that the algorithm reads."""
+
+    model: ModelConfig
+    world_model: WorldModelConfig
+    controller: ControllerConfig
+    optimizer: OptimizerConfig
+
+
+class DreamerWorkflow:
+    """DreamerV3 on one device.
+
+    Args:
+        env: What is observed and done.
+        config: Sizes, losses and optimiser.
+        device: Where everything lives.
+        autocast_dtype: Dtype of matrix products and convolutions; float32 for none. Parameters, norms, losses,
+            recurrent state and optimiser are float32 always.
+        seed: Run seed; acting and learning draw from streams of their own.
+    """
+
+    def __init__(
+        self,
+        env: EnvSpec,
+        config: DreamerConfig,
+        device: torch.device,
+        autocast_dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+    ) -> None:
+        self.config, self.device, self.autocast_dtype = config, device, autocast_dtype
+        self.env = env
+        self.world_model = WorldModel(env, config.model, config.world_model, config.controller.discount).to(device)
+        self.controller = Controller(
+            env.action, self.world_model.feature_size, config.model, config.controller
+        ).to(device)
+        # Two states of one optimiser: during the warm-up the controller's step count must stand still.
+        self.optimizers = {
+            "world_model": LaProp(self.world_model.parameters(), config.optimizer),
+            "controller": LaProp(_trained(self.controller), config.optimizer),
+        }
+        self.noise = {
+            name: Noise(torch_generator(seed, name, device), device) for name in ("collect", "update", "report")
+        }
+        self._prev_action = torch.zeros(env.num_envs, env.action.size, device=device)
+
+    @property
+    def num_parameters(self) -> int:
+        """Trained parameters; the slow critic is not among them."""
+        return sum(p.numel() for module in (self.world_model, self.controller) for p in _trained(module))
+
+    @torch.no_grad()
+    def collect_step(self, arrival: Arrival) -> Collected:
+        """Choose one action per environment and remember the model's state.
+
+        Two independent guards keep the graph of acting from living: no_grad here, and `detach_posteriors`.
+        """
+        noise = self.noise["collect"]
+        action, observed = self.act(arrival, self._prev_action, noise, noise, None)
+        self._prev_action = action
+        state = observed.posterior.select((slice(None), 0))
+        return Collected(action.cpu().numpy(), StoredLatent(*_stored(state)))
+
+    def act(
+        self, arrival: Arrival, prev_action: Tensor, latent_noise: Noise, action_noise: Noise, state: LatentState | None
+    ) -> tuple[Tensor, Observed]:
+        """Return actions (N, A) and the states they were chosen in; a state of None is the online one.
+
+        Call under no_grad.
+        """
+        observation = {
+            key: torch.from_numpy(value).to(self.device).unsqueeze(1) for key, value in arrival.observation.items()
+        }
+        is_first = torch.from_numpy(arrival.is_first).to(self.device).unsqueeze(1)
+        with self._autocast():
+            observed = self.world_model.rssm.observe(
+                self.world_model.encoder(observation),
+                prev_action.unsqueeze(1),
+                is_first,
+                latent_noise,
+                state=state,
+                detach_posteriors=True,
+            )
+            policy = self.controller.actor(observed.posterior.feature[:, 0])
+        action = policy.sample(policy.noise(action_noise, *prev_action.shape))
+        return action, observed
+
+    def update(self, batch: SequenceBatch) -> Updated:
+        """Make one update of world model and controller: one backward pass of the sum of all losses."""
+        return self._learn(batch, world_model=True, controller=True)
+
+    def update_world_model(self, batch: SequenceBatch) -> Updated:
+        """Make one update of the world model alone (warm-up)."""
+        return self._learn(batch, world_model=True, controller=False)
+
+    def update_controller(self, batch: SequenceBatch) -> Updated:
+        """Make one update of the controller alone, the world model held as it is."""
+        return self._learn(batch, world_model=False, controller=True)
+
+    def losses(
+        self, batch: SequenceBatch, noise: Noise, world_model: bool = True, controller: bool = True
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], Observed]:
+        """Return all losses before scale and mean, metrics, and the replayed states.
+
+        The three parts run under autocasts of their own: a cast that was cached without gradient (imagination) would
+        otherwise be used again where gradients are needed, and lose them.
+        """
+        losses: dict[str, Tensor] = {}
+        steps = self.world_model.trained_steps(batch)
+        with self._autocast(), torch.set_grad_enabled(world_model):
+            _, observed = self.world_model.observe(steps, noise)
+            if world_model:
+                losses |= self.world_model.losses(steps, observed)
+        metrics = {f"{name}_entropy": value for name, value in self.world_model.entropies(observed).items()}
+        if controller:
+            with self._autocast():
+                imagined = imagine(
+                    self.world_model,
+                    self.controller.actor,
+                    observed.posterior.flatten(),
+                    self.config.controller.horizon,
+                    noise,
+                )
+            with self._autocast():
+                controller_losses, controller_metrics = self.controller.losses(imagined, observed, steps)
+            losses |= controller_losses
+            metrics |= controller_metrics
+        return losses, metrics, observed
+
+    def total(self, losses: dict[str, Tensor]) -> Tensor:
+        """Return the scaled sum of the means of all losses, 0-d float32."""
+        scales = self.world_model.scales() | self.controller.scales()
+        return torch.stack([scales.get(name, 1.0) * loss.mean() for name, loss in losses.items()]).sum()
+
+    def report(self, batch: SequenceBatch) -> dict[str, Tensor]:
+        """Return open-loop predictions of each image: truth, prediction and error stacked, (T, H, W, 3) uint8."""
+        with torch.no_grad(), self._autocast():
+            steps = self.world_model.trained_steps(batch)
+            return open_loop_animations(self.world_model, steps, self.noise["report"])
+
+    def player(self, num_envs: int, seed: int, sample: bool) -> "DreamerPlayer":
+        """Return a policy for evaluation; `sample=False` takes the mode of the policy (latents are still drawn)."""
+        return DreamerPlayer(self, num_envs, torch_generator(seed, "player", self.device), sample)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return parameters, optimiser state, normaliser, slow critic and generators."""
+        return {
+            "world_model": self.world_model.state_dict(),
+            "controller": self.controller.state_dict(),
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "noise": {name: noise.get_state() for name, noise in self.noise.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state of the same sizes."""
+        self.world_model.load_state_dict(state["world_model"])
+        self.controller.load_state_dict(state["controller"])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        for name, noise in self.noise.items():
+            noise.set_state(state["noise"][name])
+
+    def _learn(self, batch: SequenceBatch, world_model: bool, controller: bool) -> Updated:
+        losses, metrics, observed = self.losses(batch, self.noise["update"], world_model, controller)
+        total = self.total(losses)
+        total.backward()
+        metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in losses.items()}
+        metrics["loss/total"] = total.detach()
+        if world_model:
+            metrics |= _named("world_model", self.optimizers["world_model"].step())
+        if controller:
+            metrics |= _named("controller", self.optimizers["controller"].step())
+            self.controller.update_slow_critic()
+        return Updated(metrics, *_stored(observed.posterior))
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self.autocast_dtype == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, self.autocast_dtype)
+
+
+class DreamerPlayer:
+    """Plays with a workflow's parameters, and its own model state and noise; training is not disturbed."""
+
+    def __init__(self, workflow: DreamerWorkflow, num_envs: int, generator: torch.Generator, sample: bool) -> None:
+        self.workflow = workflow
+        self.latent_noise = Noise(generator, workflow.device)
+        self.action_noise = self.latent_noise if sample else Noise(None, workflow.device)
+        self.state = workflow.world_model.rssm.initial(num_envs)
+        self.prev_action = torch.zeros(num_envs, workflow.env.action.size, device=workflow.device)
+
+    @torch.no_grad()
+    def act(self, arrival: Arrival) -> NDArray[np.float32]:
+        """Return the actions (N, A) for N arrivals."""
+        action, observed = self.workflow.act(
+            arrival, self.prev_action, self.latent_noise, self.action_noise, self.state
+        )
+        self.state = observed.posterior.select((slice(None), 0))
+        self.prev_action = action
+        return action.cpu().numpy()
+
+
+def _trained(module: nn.Module) -> Iterable[nn.Parameter]:
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def _stored(state: LatentState) -> tuple[Tensor, Tensor]:
+    """Return deter and class indices (uint8), as the replay stores them."""
+    return state.deter.detach(), state.stoch.detach().argmax(-1).to(torch.uint8)
+
+
+def _named(prefix: str, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}/{name}": value for name, value in metrics.items()}

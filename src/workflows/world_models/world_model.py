@@ -1,0 +1,137 @@
+"""The world model: what it is made of, and its losses on replayed sequences."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...buffers import SequenceBatch
+from ...models import (
+    RSSM,
+    ContinueHead,
+    Decoder,
+    Encoder,
+    LatentState,
+    ModelConfig,
+    Noise,
+    Observed,
+    TwoHotHead,
+    categorical_entropy,
+    categorical_kl,
+    unimix_log_probs,
+)
+from ...utils.records import EnvSpec
+from .config import WorldModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedSteps:
+    """The T steps of a batch that losses are computed on: columns 1..T; column 0 only gave their context."""
+
+    observation: dict[str, Tensor]
+    prev_action: Tensor
+    """(B, T, A) action before each observation."""
+
+    reward: Tensor
+    is_first: Tensor
+    is_last: Tensor
+    is_terminal: Tensor
+    start: LatentState
+    """(B, ...) state before the first step."""
+
+
+class WorldModel(nn.Module):
+    """Encoder, RSSM, decoder, reward and continue heads.
+
+    Args:
+        env: What is observed and done.
+        model: Sizes.
+        config: Losses.
+        discount: Gamma, which the continue head's target carries.
+    """
+
+    def __init__(self, env: EnvSpec, model: ModelConfig, config: WorldModelConfig, discount: float) -> None:
+        super().__init__()
+        self.config, self.discount = config, discount
+        self.feature_size = model.deter + model.stoch * model.classes
+        self.encoder = Encoder(env.observation, model)
+        self.rssm = RSSM(env.action.size, self.encoder.size, model)
+        self.decoder = Decoder(env.observation, model)
+        self.reward = TwoHotHead(self.feature_size, model.reward_layers, model)
+        self.continuation = ContinueHead(self.feature_size, model)
+
+    def trained_steps(self, batch: SequenceBatch) -> TrainedSteps:
+        """Return columns 1..T of a batch with the state that they start from.
+
+        Without stored latents the window starts like an episode: state and previous action are zero.
+        """
+        is_first = batch.is_first[:, 1:]
+        if batch.context is None:
+            start = self.rssm.initial(batch.reward.shape[0])
+            is_first = torch.cat([torch.ones_like(is_first[:, :1]), is_first[:, 1:]], 1)
+        else:
+            classes = self.rssm.config.classes
+            start = LatentState(
+                batch.context.deter.float(), F.one_hot(batch.context.stoch.long(), classes).float()
+            )
+        return TrainedSteps(
+            observation={key: value[:, 1:] for key, value in batch.observation.items()},
+            prev_action=batch.action[:, :-1],
+            reward=batch.reward[:, 1:],
+            is_first=is_first,
+            is_last=batch.is_last[:, 1:],
+            is_terminal=batch.is_terminal[:, 1:],
+            start=start,
+        )
+
+    def observe(self, steps: TrainedSteps, noise: Noise) -> tuple[Tensor, Observed]:
+        """Return the tokens and the posteriors and priors of every trained step."""
+        tokens = self.encoder(steps.observation)
+        observed = self.rssm.observe(tokens, steps.prev_action, steps.is_first, noise, state=steps.start)
+        return tokens, observed
+
+    def losses(self, steps: TrainedSteps, observed: Observed) -> dict[str, Tensor]:
+        """Return each loss per step, (B, T), before its scale; switched-off losses are absent.
+
+        `dynamics` and `representation` are KL in nats, at least `kl.free_nats`; `decoder/<key>` are summed squared
+        errors; `reward` and `continue` are cross-entropies in nats.
+        """
+        switches, losses = self.config.losses, {}
+        feature = observed.posterior.feature
+        if switches["kl"]:
+            losses |= self._kl_losses(observed)
+        if switches["decoder"]:
+            predictions = self.decoder(observed.posterior)
+            decoder_losses = self.decoder.losses(predictions, steps.observation)
+            losses |= {f"decoder/{key}": loss for key, loss in decoder_losses.items()}
+        if switches["reward"]:
+            losses["reward"] = self.reward.loss(self.reward(feature), steps.reward)
+        if switches["continue"]:
+            logit = self.continuation(feature)
+            losses["continue"] = self.continuation.loss(logit, steps.is_terminal.float(), self.discount)
+        return losses
+
+    def scales(self) -> dict[str, float]:
+        """Return the scales that differ from 1."""
+        return {"dynamics": self.config.kl.dynamics_scale, "representation": self.config.kl.rep_scale}
+
+    def entropies(self, observed: Observed) -> dict[str, Tensor]:
+        """Return mean entropies of prior and posterior latents, in nats summed over latents, detached."""
+        with torch.no_grad():
+            return {
+                name: categorical_entropy(self._log_probs(logits)).sum(-1).mean()
+                for name, logits in (("prior", observed.prior_logits), ("posterior", observed.posterior_logits))
+            }
+
+    def _kl_losses(self, observed: Observed) -> dict[str, Tensor]:
+        posterior, prior = self._log_probs(observed.posterior_logits), self._log_probs(observed.prior_logits)
+        free = self.config.kl.free_nats
+        # Summed over latents first, clipped per step, averaged last; clamp has no gradient below the free nats.
+        return {
+            "dynamics": categorical_kl(posterior.detach(), prior).clamp(min=free),
+            "representation": categorical_kl(posterior, prior.detach()).clamp(min=free),
+        }
+
+    def _log_probs(self, logits: Tensor) -> Tensor:
+        return unimix_log_probs(logits, self.rssm.config.latent_unimix)

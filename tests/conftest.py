@@ -1,0 +1,25 @@
+"""What holds for every test: one thread, a fixed seed, and GPU tests only where there is a GPU."""
+
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    """Give each test the same global random numbers, whichever tests ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip the tests marked `gpu` on a machine without CUDA."""
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")

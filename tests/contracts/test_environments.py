@@ -1,0 +1,253 @@
+"""What every vector environment promises, on the real ones."""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from ale_py.vector_env import AtariVectorEnv
+from numpy.typing import NDArray
+
+from reverie.envs import CATCH_ID, EnvConfig, Suite, Vectorization, make_environment
+from reverie.envs.config import find_registration
+from reverie.envs.spaces import convert_action, convert_observation
+from reverie.utils.records import Arrival
+from reverie.utils.seeding import episode_seed
+
+STEPS = 30
+TOY_FOLDER = str(Path(__file__).parents[1] / "envs")
+
+
+def gymnasium_config(env_id: str, **options: Any) -> EnvConfig:
+    return EnvConfig(suite=Suite.gymnasium, id=env_id, **{"action_repeat": 1, **options})
+
+
+CONFIGS: dict[str, EnvConfig] = {
+    "pong": EnvConfig(max_episode_frames=48),
+    "catch": EnvConfig(suite=Suite.catch, action_repeat=1),
+    "cartpole": gymnasium_config("CartPole-v1"),
+    "cartpole async": gymnasium_config("CartPole-v1", vectorization=Vectorization["async"]),
+    "pendulum": gymnasium_config("Pendulum-v1", time_limit=13, action_repeat=2),
+    "toy": gymnasium_config("toy_world:Toy-v0"),
+    "toy async": gymnasium_config("toy_world:Toy-v0", vectorization=Vectorization["async"]),
+}
+every_environment = pytest.mark.parametrize("name", CONFIGS)
+every_count = pytest.mark.parametrize("num_envs", [1, 2, 8])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def toy_world_is_importable() -> Iterator[None]:
+    sys.path.insert(0, TOY_FOLDER)
+    yield
+    sys.path.remove(TOY_FOLDER)
+
+
+def random_actions(size: int, is_discrete: bool, num_envs: int) -> NDArray[np.float32]:
+    """(STEPS, N, A); row i is the same for every number of environments."""
+    rows = [np.random.default_rng(i).uniform(-1, 1, (STEPS, size)) for i in range(num_envs)]
+    actions = np.stack(rows, axis=1)
+    if is_discrete:
+        actions = np.eye(size)[actions.argmax(axis=-1)]
+    return actions.astype(np.float32)
+
+
+def play(name: str, num_envs: int, run_seed: int) -> list[Arrival]:
+    environment = make_environment(dataclasses.replace(CONFIGS[name], num_envs=num_envs), run_seed)
+    spec = environment.spec
+    actions = random_actions(spec.action.size, spec.action.is_discrete, num_envs)
+    try:
+        return [environment.reset(), *[environment.step(action) for action in actions]]
+    finally:
+        environment.close()
+
+
+stream = cache(play)
+
+
+def assert_same(one: list[Arrival], other: list[Arrival]) -> None:
+    for left, right in zip(one, other, strict=True):
+        for field in ("reward", "is_first", "is_last", "is_terminal"):
+            np.testing.assert_array_equal(getattr(left, field), getattr(right, field))
+        assert left.observation.keys() == right.observation.keys()
+        for key in left.observation:
+            np.testing.assert_array_equal(left.observation[key], right.observation[key])
+
+
+@every_environment
+@every_count
+def test_the_same_seed_and_actions_give_the_same_stream(name: str, num_envs: int) -> None:
+    assert_same(stream(name, num_envs, 0), play(name, num_envs, 0))
+
+
+@every_environment
+def test_another_seed_gives_another_stream(name: str) -> None:
+    with pytest.raises(AssertionError):
+        assert_same(stream(name, 2, 0), play(name, 2, 1))
+
+
+# --- a slow reference: one bare environment, one loop, one explicit seed per episode ---
+
+
+Bare = tuple[Callable[[int], dict[str, NDArray]], Callable[[NDArray], tuple]]
+
+
+def bare_pong(config: EnvConfig) -> Bare:
+    env = AtariVectorEnv(
+        config.game, 1, img_height=64, img_width=64, grayscale=False, stack_num=1, frameskip=4,
+        max_num_frames_per_episode=config.max_episode_frames, reward_clipping=False, use_fire_reset=False,
+    )  # fmt: skip
+
+    def step(action: NDArray) -> tuple:
+        pixels, reward, terminated, truncated, _ = env.step(action.argmax(keepdims=True))
+        return {"image": pixels[0, 0].copy()}, reward[0], terminated[0], truncated[0]
+
+    return lambda seed: {"image": env.reset(seed=np.array([seed]))[0][0, 0].copy()}, step
+
+
+def bare_gymnasium(config: EnvConfig) -> Bare:
+    env_id = CATCH_ID if config.suite is Suite.catch else config.id
+    env = gymnasium.make(find_registration(env_id), max_episode_steps=config.time_limit)
+
+    def observe(observation: Any) -> dict[str, NDArray]:
+        return convert_observation(env.observation_space, observation, 64)
+
+    def step(action: NDArray) -> tuple:
+        total = 0.0
+        for _ in range(config.action_repeat):
+            observation, reward, terminated, truncated, _ = env.step(convert_action(env.action_space, action))
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observe(observation), total, terminated, truncated
+
+    return lambda seed: observe(env.reset(seed=seed)[0]), step
+
+
+def slow_stream(config: EnvConfig, index: int, actions: NDArray[np.float32]) -> list[tuple]:
+    """Records (observation, reward, is_first, is_last, is_terminal) of environment `index`."""
+    reset, step = bare_pong(config) if config.suite is Suite.atari else bare_gymnasium(config)
+    records = [(reset(episode_seed(0, index, 0)), 0.0, True, False, False)]
+    episode = 0
+    for action in actions:
+        if records[-1][3]:
+            episode += 1
+            records.append((reset(episode_seed(0, index, episode)), 0.0, True, False, False))
+            continue
+        observation, reward, terminated, truncated = step(action)
+        records.append((observation, np.float32(reward), False, terminated or truncated, terminated))
+    return records
+
+
+@every_environment
+@every_count
+def test_each_environment_of_a_vector_is_a_lone_one_run_with_its_own_seeds(name: str, num_envs: int) -> None:
+    arrivals = stream(name, num_envs, 0)
+    action = make_environment_spec(name)
+    actions = random_actions(*action, num_envs)
+    for index in {0, num_envs - 1}:
+        expected = slow_stream(CONFIGS[name], index, actions[:, index])
+        for arrival, (observation, *scalars) in zip(arrivals, expected, strict=True):
+            fields = (arrival.reward, arrival.is_first, arrival.is_last, arrival.is_terminal)
+            assert [field[index] for field in fields] == scalars
+            assert arrival.observation.keys() == observation.keys()
+            for key, value in observation.items():
+                np.testing.assert_array_equal(arrival.observation[key][index], value)
+
+
+@cache
+def make_environment_spec(name: str) -> tuple[int, bool]:
+    environment = make_environment(CONFIGS[name], 0)
+    environment.close()
+    return environment.spec.action.size, environment.spec.action.is_discrete
+
+
+@every_environment
+@every_count
+def test_a_first_record_follows_each_last_one_and_nothing_else(name: str, num_envs: int) -> None:
+    arrivals = stream(name, num_envs, 0)
+    assert arrivals[0].is_first.all()
+    assert sum(arrival.is_last.sum() for arrival in arrivals) >= num_envs  # else this test says nothing
+    for before, after in zip(arrivals, arrivals[1:], strict=False):
+        np.testing.assert_array_equal(after.is_first, before.is_last)
+
+
+@every_environment
+@every_count
+def test_a_first_record_has_no_reward_and_is_not_the_end(name: str, num_envs: int) -> None:
+    for arrival in stream(name, num_envs, 0):
+        assert not arrival.reward[arrival.is_first].any()
+        assert not (arrival.is_first & arrival.is_last).any()
+        assert not (arrival.is_terminal & ~arrival.is_last).any()
+
+
+@pytest.mark.parametrize("name", ["pong", "pendulum"])
+def test_a_time_limit_is_not_a_terminal(name: str) -> None:
+    arrivals = stream(name, 2, 0)
+    assert any(arrival.is_last.any() for arrival in arrivals)
+    assert not any(arrival.is_terminal.any() for arrival in arrivals)
+
+
+@pytest.mark.parametrize("name", ["catch", "cartpole", "cartpole async", "toy"])
+def test_an_episode_that_ends_by_itself_is_terminal(name: str) -> None:
+    for arrival in stream(name, 2, 0):
+        np.testing.assert_array_equal(arrival.is_terminal, arrival.is_last)
+
+
+@every_environment
+def test_what_arrives_has_the_shapes_and_dtypes_of_the_spec(name: str) -> None:
+    environment = make_environment(dataclasses.replace(CONFIGS[name], num_envs=2), 0)
+    arrival = environment.reset()
+    environment.close()
+    spec = environment.spec
+    assert {key: (value.shape, value.dtype) for key, value in arrival.observation.items()} == {
+        key: ((2, *part.shape), part.dtype) for key, part in spec.observation.items()
+    }
+    assert [arrival.reward.dtype, arrival.is_first.dtype, arrival.is_last.dtype, arrival.is_terminal.dtype] == [
+        np.float32, np.bool_, np.bool_, np.bool_
+    ]  # fmt: skip
+
+
+@every_environment
+def test_arrivals_own_their_memory_and_are_never_written_again(name: str) -> None:
+    environment = make_environment(dataclasses.replace(CONFIGS[name], num_envs=2), 0)
+    spec = environment.spec
+    kept, copies = [], []
+    for step, action in enumerate(random_actions(spec.action.size, spec.action.is_discrete, 2)):
+        kept.append(arrays(environment.step(action) if step else environment.reset()))
+        copies.append([array.copy() for array in kept[-1]])
+    environment.close()
+    assert all(array.flags.owndata for row in kept for array in row)
+    for row, copy in zip(kept, copies, strict=True):
+        for array, expected in zip(row, copy, strict=True):
+            np.testing.assert_array_equal(array, expected)
+
+
+def arrays(arrival: Arrival) -> list[NDArray]:
+    return [
+        *arrival.observation.values(),
+        arrival.reward,
+        arrival.is_first,
+        arrival.is_last,
+        arrival.is_terminal,
+    ]
+
+
+@pytest.mark.parametrize("name", ["pong", "catch", "cartpole async"])
+def test_a_loaded_state_goes_on_with_the_episodes_after_it(name: str) -> None:
+    """Environment 0 of a run that reset twice and one that took up the counters start the same third episode."""
+    environment = make_environment(CONFIGS[name], 0)
+    environment.reset()
+    environment.reset()
+    state = environment.state_dict()
+    third = environment.reset()
+    environment.close()
+    again = make_environment(CONFIGS[name], 0)
+    again.load_state_dict(state)
+    assert_same([third], [again.reset()])
+    again.close()
+    assert state == {"next_episode": [2]}

@@ -1,0 +1,54 @@
+"""A small world with every kind of observation, and with faults to order; an outside package to the tests."""
+
+import os
+import signal
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+
+class ToyWorld(gymnasium.Env[dict[str, Any], np.int64]):
+    """Counts to a limit of 3 to 7 drawn by the seed; the reward is count * action, and actions are 1 and 2.
+
+    Environments whose seed is odd raise at step `raise_at` and are killed at step `kill_at`.
+    """
+
+    def __init__(self, raise_at: int = 0, kill_at: int = 0) -> None:
+        self.observation_space = spaces.Dict(
+            camera=spaces.Box(0, 255, (48, 80), np.uint8),
+            pose=spaces.Box(-np.inf, np.inf, (2, 2), np.float64),
+            mode=spaces.Discrete(3, start=5),
+        )
+        self.action_space = spaces.Discrete(2, start=1)
+        self._raise_at, self._kill_at = raise_at, kill_at
+        self._count = self._limit = 0
+        self._is_faulty = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        super().reset(seed=seed)
+        self._is_faulty = seed is not None and seed % 2 == 1
+        self._count, self._limit = 0, int(self.np_random.integers(3, 8))
+        return self._observation(), {}
+
+    def step(self, action: np.int64) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        self._count += 1
+        if self._is_faulty and self._count == self._raise_at:
+            raise ArithmeticError("100 % broken")
+        if self._is_faulty and self._count == self._kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._observation(), float(self._count * action), self._count == self._limit, False, {}
+
+    def _observation(self) -> dict[str, Any]:
+        pose: NDArray[np.float64] = self.np_random.normal(size=(2, 2))
+        camera = np.full((48, 80), 10 * self._count, np.uint8)
+        return {"camera": camera, "pose": pose, "mode": np.int64(5 + self._count % 3)}
+
+
+gymnasium.register("Toy-v0", entry_point="toy_world:ToyWorld")
+gymnasium.register("ToyRaises-v0", entry_point="toy_world:ToyWorld", kwargs={"raise_at": 2})
+gymnasium.register("ToyDies-v0", entry_point="toy_world:ToyWorld", kwargs={"kill_at": 2})

@@ -1,0 +1,68 @@
+"""The counters are held against memory that is really taken."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from reverie.utils.memory import gpu_memory_stats, process_rss_mb
+
+FORK_SCRIPT = """
+import os
+import numpy as np
+from reverie.utils.memory import process_rss_mb
+process_rss_mb()
+if os.fork() == 0:
+    before = process_rss_mb()
+    held = np.ones(64_000_000, np.uint8)
+    print(process_rss_mb() - before, flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_resident_memory_grows_by_what_is_touched_and_falls_when_it_is_freed() -> None:
+    before = process_rss_mb()
+    held = np.ones(64_000_000, np.uint8)
+    assert process_rss_mb() - before == pytest.approx(64, abs=8)
+    del held
+    assert process_rss_mb() - before == pytest.approx(0, abs=8)
+
+
+def test_memory_that_was_asked_for_but_never_touched_is_not_resident() -> None:
+    before = process_rss_mb()
+    held = np.empty(64_000_000, np.uint8)
+    assert process_rss_mb() - before == pytest.approx(0, abs=8)
+    assert held.nbytes == 64_000_000
+
+
+def test_a_forked_process_counts_its_own_memory() -> None:
+    # In a process of its own: forking the test process would copy its threads' locks.
+    child = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK_SCRIPT], capture_output=True, text=True, check=True
+    )
+    assert float(child.stdout) == pytest.approx(64, abs=8)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_without_cuda_there_are_no_gpu_counters() -> None:
+    assert gpu_memory_stats() == {}
+
+
+@pytest.mark.gpu
+def test_gpu_counters_follow_one_tensor_to_the_byte() -> None:
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = gpu_memory_stats()
+    held = torch.empty(64 * 2**20, dtype=torch.uint8, device="cuda")
+    during = gpu_memory_stats()
+    assert during["alloc_mb"] - before["alloc_mb"] == pytest.approx(held.nbytes / 1e6)
+    assert during["reserved_mb"] - before["reserved_mb"] == pytest.approx(held.nbytes / 1e6)
+    assert during["max_alloc_mb"] == pytest.approx(during["alloc_mb"])
+    del held
+    after = gpu_memory_stats()
+    assert after["alloc_mb"] == pytest.approx(before["alloc_mb"])
+    assert after["reserved_mb"] == pytest.approx(during["reserved_mb"])  # freed tensors stay cached
+    assert after["max_alloc_mb"] == pytest.approx(during["max_alloc_mb"])

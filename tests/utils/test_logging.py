@@ -1,0 +1,291 @@
+"""What a run writes is read back with the tools its users have: JSON, TensorBoard's reader, Pillow."""
+
+import io
+import json
+import logging
+import math
+import os
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.util import img_mime_type_detector, tensor_util
+
+from reverie.utils.logging import MetricsWriter, configure_logging
+from reverie.utils.metrics import GraphKept
+
+Frames = NDArray[np.uint8]
+
+
+def lines_of(run_dir: Path) -> list[dict[str, float | str]]:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    text = (run_dir / "metrics.jsonl").read_text()
+    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+def events_of(run_dir: Path) -> EventAccumulator:
+    """The run as TensorBoard's own pages see it: through the plug-ins' reader."""
+    events = EventAccumulator(str(run_dir / "tensorboard"))
+    events.Reload()
+    return events
+
+
+def scalars_of(run_dir: Path, tag: str) -> list[tuple[int, float]]:
+    events = events_of(run_dir).Tensors(tag)
+    return [(event.step, tensor_util.make_ndarray(event.tensor_proto).item()) for event in events]
+
+
+def shown_image(run_dir: Path, tag: str) -> bytes:
+    events = events_of(run_dir)
+    assert events.SummaryMetadata(tag).plugin_data.plugin_name == "images"
+    (event,) = events.Tensors(tag)
+    width, height, encoded = event.tensor_proto.string_val
+    with Image.open(io.BytesIO(encoded)) as opened:
+        assert opened.size == (int(width), int(height))
+    return encoded
+
+
+def decode(encoded: bytes) -> Frames:
+    with Image.open(io.BytesIO(encoded)) as opened:
+        frames = []
+        for index in range(getattr(opened, "n_frames", 1)):
+            opened.seek(index)
+            frames.append(np.asarray(opened.convert("RGB")))
+    return np.stack(frames)
+
+
+def random_frames(*shape: int) -> Frames:
+    return np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[MetricsWriter]:
+    writer = MetricsWriter(tmp_path)
+    yield writer
+    writer.close()
+
+
+def test_a_call_is_one_flat_line_with_the_tags_and_values_of_tensorboard(
+    tmp_path: Path, writer: MetricsWriter
+) -> None:
+    writer.scalars(10, {"loss/image": 2.5, "buffer/replay/total_steps": 10})
+    writer.scalars(20, {"loss/image": 1.25})
+    # Read before the files are closed: each call is on disk when it returns.
+    assert lines_of(tmp_path) == [
+        {"step": 10, "loss/image": 2.5, "buffer/replay/total_steps": 10.0},
+        {"step": 20, "loss/image": 1.25},
+    ]
+    assert scalars_of(tmp_path, "loss/image") == [(10, 2.5), (20, 1.25)]
+    assert scalars_of(tmp_path, "buffer/replay/total_steps") == [(10, 10.0)]
+    assert events_of(tmp_path).SummaryMetadata("loss/image").plugin_data.plugin_name == "scalars"
+
+
+def test_detached_tensors_are_numbers(tmp_path: Path, writer: MetricsWriter) -> None:
+    writer.scalars(1, {"loss": torch.tensor(0.5), "count": torch.tensor(3)})
+    assert lines_of(tmp_path) == [{"step": 1, "loss": 0.5, "count": 3.0}]
+    assert scalars_of(tmp_path, "loss") == [(1, 0.5)]
+
+
+def test_a_tensor_with_a_graph_is_refused_by_name_and_nothing_is_written(
+    tmp_path: Path, writer: MetricsWriter
+) -> None:
+    loss = torch.ones(2, requires_grad=True).sum()
+    with pytest.raises(GraphKept, match=r"Metric `loss/critic` requires grad \(grad_fn=<SumBackward0"):
+        writer.scalars(1, {"return": 1.0, "loss/critic": loss})
+    assert lines_of(tmp_path) == []
+    assert events_of(tmp_path).Tags()["tensors"] == []
+
+
+def test_numbers_that_are_not_finite_are_valid_json_and_read_back(
+    tmp_path: Path, writer: MetricsWriter
+) -> None:
+    writer.scalars(1, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.0})
+    (line,) = lines_of(tmp_path)
+    assert line == {"step": 1, "a": "NaN", "b": "Infinity", "c": "-Infinity", "d": 1.0}
+    assert math.isnan(float(line["a"]))
+    assert (float(line["b"]), float(line["c"])) == (math.inf, -math.inf)
+    assert math.isnan(scalars_of(tmp_path, "a")[0][1])
+    assert scalars_of(tmp_path, "c") == [(1, -math.inf)]
+
+
+def test_an_existing_run_is_continued(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        writer = MetricsWriter(tmp_path)
+        writer.scalars(step, {"loss": float(step)})
+        writer.close()
+    assert lines_of(tmp_path) == [{"step": step, "loss": float(step)} for step in (1, 2, 3)]
+    assert scalars_of(tmp_path, "loss") == [(1, 1.0), (2, 2.0), (3, 3.0)]
+
+
+def test_a_line_that_a_crash_left_unfinished_is_dropped(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n{"step": 2, "lo')
+    writer = MetricsWriter(tmp_path, tensorboard=False)
+    writer.scalars(2, {"loss": 2.0})
+    writer.close()
+    assert lines_of(tmp_path) == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}]
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_resuming_from_a_checkpoint_drops_what_was_written_after_it(tmp_path: Path) -> None:
+    crashed = MetricsWriter(tmp_path)
+    for step in (10, 20, 30, 40):
+        crashed.scalars(step, {"loss": float(step)})
+    crashed.close()
+    resumed = MetricsWriter(tmp_path, resume_step=20)
+    resumed.scalars(30, {"loss": 0.5})
+    resumed.close()
+    assert [line["step"] for line in lines_of(tmp_path)] == [10, 20, 30]
+    assert scalars_of(tmp_path, "loss") == [(10, 10.0), (20, 20.0), (30, 0.5)]
+
+
+def test_an_image_is_shown_enlarged_with_its_exact_pixels(tmp_path: Path, writer: MetricsWriter) -> None:
+    image = random_frames(64, 48)
+    writer.image(5, "observation", image)
+    encoded = shown_image(tmp_path, "observation")
+    assert img_mime_type_detector.from_bytes(encoded) == "image/png"
+    np.testing.assert_array_equal(decode(encoded)[0], image.repeat(4, axis=0).repeat(4, axis=1))
+
+
+def test_an_animation_is_shown_with_every_frame_and_in_a_kind_that_browsers_animate(
+    tmp_path: Path, writer: MetricsWriter
+) -> None:
+    frames = random_frames(6, 64, 64)
+    writer.animation(5, "video/episode", frames, fps=20)
+    encoded = shown_image(tmp_path, "video/episode")
+    assert img_mime_type_detector.from_bytes(encoded) == "image/png"
+    assert encoded.count(b"acTL") == 1  # the chunk that makes a PNG an animated one
+    np.testing.assert_array_equal(decode(encoded), frames.repeat(4, axis=1).repeat(4, axis=2))
+    with Image.open(io.BytesIO(encoded)) as opened:
+        assert (opened.info["duration"], opened.info["loop"]) == (50, 0)
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"), [((64, 64), (256, 256)), ((192, 64), (384, 128)), ((192, 384), (192, 384))]
+)
+def test_pictures_are_enlarged_by_whole_factors_to_at_most_512_pixels(
+    tmp_path: Path, writer: MetricsWriter, size: tuple[int, int], shown: tuple[int, int]
+) -> None:
+    writer.animation(0, "strip", random_frames(2, *size), fps=10)
+    assert decode(shown_image(tmp_path, "strip")).shape == (2, *shown, 3)
+
+
+def test_text_is_shown_by_the_text_page(tmp_path: Path, writer: MetricsWriter) -> None:
+    writer.text(0, "config", "# Grüße\n\n    seed: 1")
+    events = events_of(tmp_path)
+    assert events.SummaryMetadata("config").plugin_data.plugin_name == "text"
+    (event,) = events.Tensors("config")
+    assert tensor_util.make_ndarray(event.tensor_proto).reshape(-1)[0].decode() == "# Grüße\n\n    seed: 1"
+
+
+def test_without_tensorboard_only_the_lines_are_written(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path, tensorboard=False)
+    writer.scalars(1, {"loss": 1.0})
+    writer.image(1, "image", random_frames(8, 8))
+    writer.animation(1, "video", random_frames(2, 8, 8), fps=5)
+    writer.text(1, "text", "words")
+    writer.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_nothing_given_to_the_writer_stays_alive(writer: MetricsWriter) -> None:
+    frames, metric = random_frames(4, 64, 64), torch.tensor(1.0)
+    writer.animation(1, "video", frames, fps=5)
+    writer.image(1, "image", frames[0])
+    writer.scalars(1, {"loss": metric})
+    given = [weakref.ref(frames), weakref.ref(metric)]
+    del frames, metric
+    assert [ref() for ref in given] == [None, None]
+
+
+def test_closing_twice_is_closing_once(writer: MetricsWriter) -> None:
+    writer.close()
+    writer.close()
+
+
+def test_the_writer_starts_no_thread_and_loads_no_tensorflow() -> None:
+    code = (
+        "import sys, tempfile, threading; from pathlib import Path; from reverie.utils.logging import MetricsWriter\n"
+        "writer = MetricsWriter(Path(tempfile.mkdtemp())); writer.scalars(0, {'a': 1.0})\n"
+        "print(threading.active_count(), 'tensorflow' in sys.modules); writer.close()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["1", "False"]
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Iterator[Callable[[], None]]:
+    close = configure_logging(tmp_path)
+    yield close
+    close()
+
+
+def test_messages_of_all_modules_reach_the_file_once_however_often_it_is_configured(tmp_path: Path) -> None:
+    for _ in range(3):
+        close = configure_logging(tmp_path)
+    logging.getLogger("reverie.buffers.replay").info("evicted %d episodes", 3)
+    logging.getLogger("reverie").debug("too fine for a log")
+    close()
+    (line,) = (tmp_path / "train.log").read_text().splitlines()
+    assert line.endswith(" INFO evicted 3 episodes")
+
+
+def test_the_log_of_an_existing_run_is_continued(tmp_path: Path) -> None:
+    for word in ("first", "second"):
+        close = configure_logging(tmp_path)
+        logging.getLogger("reverie").warning(word)
+        close()
+    assert [line.split()[-2:] for line in (tmp_path / "train.log").read_text().splitlines()] == [
+        ["WARNING", "first"],
+        ["WARNING", "second"],
+    ]
+
+
+def test_closing_gives_the_logger_back_as_it_was(tmp_path: Path, configured: Callable[[], None]) -> None:
+    logger = logging.getLogger("reverie")
+    configured()
+    assert logger.handlers == []
+    assert logger.propagate
+    logger.warning("after the end")
+    assert (tmp_path / "train.log").read_text() == ""
+
+
+def test_other_handlers_of_the_logger_are_left_alone(tmp_path: Path) -> None:
+    logger, other = logging.getLogger("reverie"), logging.NullHandler()
+    logger.addHandler(other)
+    try:
+        configure_logging(tmp_path)()
+        assert logger.handlers == [other]
+    finally:
+        logger.removeHandler(other)
+
+
+def test_off_a_terminal_a_long_message_is_one_plain_line_on_stderr() -> None:
+    message = "step 1,000 of [100,000] " + "memory " * 40
+    code = f"""
+import logging
+from reverie.utils.logging import configure_logging
+close = configure_logging()
+logging.getLogger("reverie.x").info({message!r})
+close()
+"""
+    environment = {
+        name: value for name, value in os.environ.items() if "COLOR" not in name and "TTY" not in name
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(f" INFO {message}")

@@ -1,0 +1,138 @@
+"""Progress is compared word for word; the bar is drawn on a real terminal."""
+
+import logging
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from reverie.utils.progress import Progress, ProgressMode
+
+SCRIPT = """
+import logging
+import sys
+from reverie.utils.logging import configure_logging
+from reverie.utils.progress import Progress, ProgressMode
+
+close = configure_logging()
+progress = Progress(200, ProgressMode[sys.argv[1]], clock=iter([0.0, 10.0, 10.0]).__next__)
+progress.update(50, episode_return=-19.0, updates_per_second=4.25, memory_mb=3100.0, planned_mb=3400.0)
+logging.getLogger("reverie.orchestration").info("checkpoint written")
+progress.close()
+progress.close()
+close()
+"""
+
+
+def run_on_a_terminal(mode: str) -> str:
+    """Run the script with stderr on a pseudo-terminal of 150 columns; return what it shows."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "150"}
+    environment.pop("NO_COLOR", None)
+    subprocess.run([sys.executable, "-c", SCRIPT, mode], stderr=theirs, check=True, env=environment)
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 65536):
+            shown += piece
+    except OSError:  # Linux: all of it is read and nobody writes any more
+        pass
+    os.close(ours)
+    return shown.decode()
+
+
+def lines_off_a_terminal(mode: str) -> list[str]:
+    environment = {
+        name: value for name, value in os.environ.items() if "COLOR" not in name and "TTY" not in name
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, mode], capture_output=True, text=True, check=True, env=environment
+    )
+    return done.stderr.splitlines()
+
+
+def test_a_plain_line_says_step_return_pace_memory_and_time_left(caplog: pytest.LogCaptureFixture) -> None:
+    times = iter([0.0, 60.0, 60.0])
+    progress = Progress(100_000, ProgressMode.plain, clock=times.__next__)
+    with caplog.at_level(logging.INFO, logger="reverie"):
+        progress.update(
+            12_000, episode_return=-19.0, updates_per_second=4.25, memory_mb=3100.4, planned_mb=3400.0
+        )
+    assert caplog.messages == [
+        "step 12,000 of 100,000 (12.0%), return -19, 4.25 updates/s, memory 3,100 of 3,400 MB, 0:07:20 left"
+    ]
+
+
+def test_what_is_not_known_is_said_or_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    progress = Progress(1000, ProgressMode.plain)
+    with caplog.at_level(logging.INFO, logger="reverie"):
+        progress.update(0, episode_return=None, updates_per_second=0.0, memory_mb=512.0, planned_mb=None)
+    assert caplog.messages == [
+        "step 0 of 1,000 (0.0%), no episode finished, 0 updates/s, memory 512 MB, time left unknown"
+    ]
+
+
+def times_left(
+    steps_and_seconds: list[tuple[int, float]], start: int, caplog: pytest.LogCaptureFixture
+) -> list[str]:
+    now = 0.0
+    progress = Progress(10_000, ProgressMode.plain, start_step=start, clock=lambda: now)
+    with caplog.at_level(logging.INFO, logger="reverie"):
+        for step, seconds in steps_and_seconds:
+            now = seconds
+            progress.update(step, episode_return=0.0, updates_per_second=0.0, memory_mb=0.0, planned_mb=None)
+    return [message.split(", ")[-1] for message in caplog.messages]
+
+
+def test_the_time_left_of_a_resumed_run_counts_its_own_steps_only(caplog: pytest.LogCaptureFixture) -> None:
+    assert times_left([(9100, 10.0)], 9000, caplog) == ["0:01:30 left"]
+
+
+def test_the_time_left_follows_the_pace_of_the_last_twenty_calls(caplog: pytest.LogCaptureFixture) -> None:
+    fast = [(4000, 1.0)]  # before the first update
+    slow = [(4000 + 100 * number, 1.0 + 10 * number) for number in range(1, 21)]
+    left = times_left(fast + slow, 0, caplog)
+    assert left[-1] == f"0:0{4000 // 10 // 60}:40 left"  # 4,000 steps at 10 per second
+
+
+def test_a_finished_run_has_no_time_left(caplog: pytest.LogCaptureFixture) -> None:
+    assert times_left([(10_000, 10.0)], 0, caplog) == ["0:00:00 left"]
+
+
+@pytest.mark.parametrize("mode", ["plain", "auto"])
+def test_off_a_terminal_each_update_is_one_line_between_the_log_lines(mode: str) -> None:
+    first, second = lines_off_a_terminal(mode)
+    expected = "step 50 of 200 (25.0%), return -19, 4.25 updates/s, memory 3,100 of 3,400 MB, 0:00:30 left"
+    assert first.endswith(f" INFO {expected}")
+    assert second.endswith(" INFO checkpoint written")
+
+
+@pytest.mark.parametrize("mode", ["bar", "auto"])
+def test_on_a_terminal_a_bar_shows_the_same_words_and_log_lines_stand_above_it(mode: str) -> None:
+    shown = run_on_a_terminal(mode)
+    for words in (
+        "step 50 of 200",
+        "25%",
+        "return -19, 4.25 updates/s",
+        "memory 3,100 of 3,400 MB, 0:00:30 left",
+    ):
+        assert words in without_styles(shown)
+    assert without_styles(shown).rindex("checkpoint written") < without_styles(shown).rindex("step 50 of 200")
+    assert (
+        shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1
+    )  # the cursor is hidden once and given back
+
+
+def test_on_a_terminal_plain_mode_draws_no_bar() -> None:
+    shown = without_styles(run_on_a_terminal("plain"))
+    assert "step 50 of 200 (25.0%)" in shown
+    assert "━" not in shown
+
+
+def without_styles(shown: str) -> str:
+    """Drop the escape sequences that colour words."""
+    import re
+
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
