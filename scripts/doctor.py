@@ -4,7 +4,10 @@ import sys
 
 try:
     from reverie.orchestration.doctor import main
-except ImportError as error:  # the commonest finding of all, so it gets its repair like the others
+except (
+    ImportError,
+    OSError,
+) as error:  # OSError: a shared library that PyTorch lacks
     sys.exit(
         f"FAIL  {error}, in {sys.executable}\n"
         "      Install Reverie with all it needs into this Python (pip install -c constraints.txt -e .),\n"

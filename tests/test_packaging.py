@@ -65,18 +65,10 @@ def test_the_sdist_holds_what_a_packager_needs_to_test_it(built: Distributions) 
 
 def test_the_wheel_is_importable_away_from_the_repository(built: Distributions, tmp_path: Path) -> None:
     zipfile.ZipFile(built.wheel).extractall(tmp_path / "site")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import reverie, reverie.configs as c; print(reverie.__file__, c.__path__[0])",
-        ],
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    code = "import reverie, reverie.configs; print(reverie.__file__, reverie.configs.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     site = tmp_path / "site" / "reverie"
     assert done.stdout.split() == [str(site / "__init__.py"), str(site / "configs" / "__init__.py")]
 

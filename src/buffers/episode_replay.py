@@ -84,7 +84,9 @@ class EpisodeReplayBuffer:
             latent: Posterior state after seeing it, a row an environment; given exactly if `stores_latents`.
         """
         if (latent is not None) != self.stores_latents:
-            raise ValueError(f"latent is {type(latent).__name__}, but stores_latents={self.stores_latents}")
+            raise ValueError(
+                f"latent is {type(latent).__name__}, but buffer.store_latents={self.stores_latents}"
+            )
         rows = self._arena.place(self._index.add(arrival.is_first, arrival.is_last))
         for key in self._observation_keys:
             self._write(OBSERVATION_PREFIX + key, rows, arrival.observation[key])

@@ -16,7 +16,7 @@ class EpisodeIndex:
 
     Each call of `add` adds one record to every stream, so a stream index is also an age: the smaller, the
     older. Room is made by dropping the oldest complete episode of all streams. Only while no episode is
-    complete does the longest stream lose its oldest records, no more of them than needed.
+    complete does the longest stream lose its oldest record, until there is room.
 
     Args:
         num_envs: Number of streams.
@@ -64,7 +64,7 @@ class EpisodeIndex:
     @property
     def num_episodes(self) -> int:
         """Episodes of which a record is held, open ones included."""
-        return int(self._num_complete.sum() + (self._is_open & (self.records.lengths > 0)).sum())
+        return int(self._num_complete.sum() + self._is_open.sum())
 
     @property
     def window_counts(self) -> Int64[np.ndarray, "envs"]:
@@ -100,15 +100,15 @@ class EpisodeIndex:
 
     def _make_room(self, count: int) -> None:
         """Drop what must go so that `count` more records keep to the capacity."""
-        while (excess := self.total_steps + count - self.capacity) > 0:
+        while self.total_steps + count > self.capacity:
             complete = np.flatnonzero(self._num_complete)
             if len(complete):
                 env = int(complete[self.records.head[complete].argmin()])
                 stop = self._end_of_oldest_episode(env)
                 self._num_complete[env] -= 1
             else:
-                env = int(self.records.lengths.argmax())
-                stop = int(min(self.records.head[env] + excess, self.records.tail[env]))
+                env = int(self.records.lengths.argmax())  # holds a whole window, so it is never emptied
+                stop = int(self.records.head[env]) + 1
             self.records.drop(env, stop - int(self.records.head[env]))
             if self.starts:
                 self.starts.drop_before(env, stop)

@@ -4,9 +4,8 @@ import importlib
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from pathlib import Path
 
-import ale_py.roms
+import ale_py  # noqa: F401, its import registers the Atari games
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
@@ -99,9 +98,9 @@ def find_registration(env_id: str) -> EnvSpec:
 
 @lru_cache(maxsize=1)
 def atari_games() -> list[str]:
-    """Return the names of the games whose ROM ale-py ships."""
-    folder = Path(ale_py.roms.__file__).parent
-    return sorted(path.stem for path in folder.glob("*.bin"))
+    """Return the games that ale-py registers; it ends the process on its other ROMs, made for two players."""
+    specs = (spec for env_id, spec in gymnasium.registry.items() if env_id.startswith("ALE/"))
+    return sorted({spec.kwargs["game"] for spec in specs})
 
 
 def _require_at_least(name: str, value: int, least: int) -> None:

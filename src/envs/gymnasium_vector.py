@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import traceback
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -167,6 +168,7 @@ def _make_vector(
             return AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.NEXT_STEP), action
         return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP), action
     except _PROCESS_DIED as error:
+        traceback.clear_frames(error.__traceback__)  # only they still hold the other processes
         raise EnvironmentCrashed(f"{env_id}: the process of an environment died while it started.") from error
     except gymnasium.error.DependencyNotInstalled as error:
         raise UserError(f"env.id={env_id} needs a package that is missing: {error}") from error

@@ -114,7 +114,5 @@ class EpisodeBook:
         """
         counters = list(state["next_episode"])
         if len(counters) != self.num_envs:
-            raise ValueError(
-                f"The state is of {len(counters)} environments, but env.num_envs={self.num_envs}."
-            )
+            raise ValueError(f"The state has {len(counters)} environments, but env.num_envs={self.num_envs}.")
         self._next_episode = counters

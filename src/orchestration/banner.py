@@ -1,6 +1,7 @@
 """What a run shows before it starts, in words and units."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
@@ -20,7 +21,8 @@ def start_banner(config: TrainConfig, spec: EnvSpec, *, parameters: int, replay_
         parameters: Trained numbers of the model.
         replay_bytes: Bytes that the replay buffer owns.
     """
-    training = config.training
+    training, buffer = config.training, config.buffer
+    frames = training.total_timesteps * spec.action_repeat
     batch = f"{training.batch_size} windows of {training.sequence_length} steps"
     lines = {
         "run": f"{config.name}, seed {config.seed}",
@@ -28,8 +30,8 @@ def start_banner(config: TrainConfig, spec: EnvSpec, *, parameters: int, replay_
         f"{_count(spec.action_repeat, 'frame')} per agent step",
         "device": f"{config.device.value}, precision {config.precision.value}",
         "model": f"{model_name(config)}, {parameters:,} parameters",
-        "replay": f"{config.buffer.capacity:,} records, {_bytes(replay_bytes)} in {config.buffer.storage.value}",
-        "length": f"{training.total_timesteps:,} agent steps = {training.total_timesteps * spec.action_repeat:,} frames",
+        "replay": f"{buffer.capacity:,} records, {_bytes(replay_bytes)} in {buffer.storage.value}",
+        "length": f"{training.total_timesteps:,} agent steps = {frames:,} frames",
         "updates": _updates(config, spec.action_repeat),
         "batch": f"{batch} = {training.batch_size * training.sequence_length:,} trained steps per update",
     }
@@ -47,7 +49,7 @@ def device_choices(composed: DictConfig) -> dict[str, Any]:
 
 
 def device_notice(composed: DictConfig) -> list[str]:
-    """Return the line that says what was chosen for the device and how to choose otherwise; none if nothing was."""
+    """Return the line that says what the device decided and how to decide otherwise; none if nothing was."""
     choices = device_choices(composed)
     size = _size_of(OmegaConf.to_container(composed.model, resolve=True))
     if size is not None and any(key.startswith("model.") for key in choices):
@@ -57,26 +59,28 @@ def device_notice(composed: DictConfig) -> list[str]:
         return []
     words = ", ".join(f"{key}={_typed_form(value)}" for key, value in choices.items())
     key, value = next(iter(choices.items()))
-    example = ("model=size25m" if size == "size12m" else "model=size12m") if key == "model" else f"{key}={_typed_form(value)}"
-    return [f"device={actual_device(composed.device).value}: chose {words}; to change one, set it, as in {example}"]
+    if key == "model":
+        value = "size25m" if value == "size12m" else "size12m"
+    device = actual_device(composed.device).value
+    return [f"device={device}: chose {words}; to change one, set it, as in {key}={_typed_form(value)}"]
 
 
 def model_name(config: TrainConfig) -> str:
-    """Return the name of the preset in `configs/model` that has the model's sizes, or `model` if none has."""
-    return _size_of({name: getattr(config.model, name) for name in config.model.__slots__}) or "model"
+    """Return the preset of `configs/model` that has the model's sizes, or `own size` if none has."""
+    return _size_of(asdict(config.model)) or "own size"
 
 
 def _updates(config: TrainConfig, action_repeat: int) -> str:
-    """Return how often the model is updated: "1 update per 8 agent steps = 32 frames, 12,364 updates in total"."""
+    """Return "1 update per 8 agent steps = 32 frames, 12,365 updates in total, from step 1,088"."""
     training = config.training
-    steps = max(0, training.total_timesteps - training.learning_starts)
-    total = f"{int(steps * training.updates_per_step):,} updates in total, from step {training.learning_starts:,}"
-    if training.updates_per_step > 1:
-        return f"{training.updates_per_step:g} updates per agent step = {_count(action_repeat, 'frame')}, {total}"
-    every = 1 / training.updates_per_step
-    frames = every * action_repeat
-    plural = "" if every == 1 else "s"
-    return f"1 update per {every:g} agent step{plural} = {frames:g} frame{'' if frames == 1 else 's'}, {total}"
+    per_step = training.updates_per_step
+    steps = training.total_timesteps - training.learning_starts
+    updates = 1 + int(steps * per_step) if steps >= 0 else 0  # as `UpdateRatio` pays: one at once
+    total = f"{_count(updates, 'update')} in total, from step {training.learning_starts:,}"
+    if per_step > 1:
+        return f"{per_step:g} updates per agent step = {_count(action_repeat, 'frame')}, {total}"
+    every = _count(1 / per_step, "agent step")
+    return f"1 update per {every} = {_count(action_repeat / per_step, 'frame')}, {total}"
 
 
 def _by_device_keys(raw: Any, prefix: str = "") -> Iterator[str]:
@@ -89,24 +93,28 @@ def _by_device_keys(raw: Any, prefix: str = "") -> Iterator[str]:
 
 def _sizes() -> dict[str, dict[str, int]]:
     """Return the presets `size*` of `configs/model`."""
-    files = resources.files(CONFIG_PACKAGE).joinpath("model").iterdir()
-    return {
-        file.name.removesuffix(".yaml"): yaml.safe_load(file.read_text()) for file in files if file.name.startswith("size")
-    }
+    files = [
+        file for file in resources.files(CONFIG_PACKAGE).joinpath("model").iterdir() if "size" in file.name
+    ]
+    return {file.name.removesuffix(".yaml"): yaml.safe_load(file.read_text()) for file in files}
 
 
 def _size_of(model: Any) -> str | None:
-    matches = (name for name, size in _sizes().items() if all(model[key] == value for key, value in size.items()))
-    return next(matches, None)
+    """Return the preset all of whose sizes the model has."""
+    return next((name for name, size in _sizes().items() if size.items() <= model.items()), None)
 
 
 def _typed_form(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    """Return a value as it is typed on the command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _bytes(count: int) -> str:
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _count(number: float, noun: str) -> str:
+    text = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{text} {noun}" if number == 1 else f"{text} {noun}s"

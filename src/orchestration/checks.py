@@ -22,6 +22,7 @@ def check_run(config: TrainConfig) -> None:
     alone = replace(config.env, num_envs=1, vectorization=Vectorization.sync)
     with closing(make_environment(alone, config.seed)) as environment:
         spec = environment.spec
+    latent = LatentSpec(deter_size=config.model.deter, num_latents=config.model.stoch)
     plan_replay(
         ReplayRequest(
             config=config.buffer,
@@ -29,6 +30,6 @@ def check_run(config: TrainConfig) -> None:
             action=spec.action,
             num_envs=config.env.num_envs,
             window_length=config.training.sequence_length + 1,
-            latent=LatentSpec(config.model.deter, config.model.stoch) if config.buffer.store_latents else None,
+            latent=latent if config.buffer.store_latents else None,
         )
     )

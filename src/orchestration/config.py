@@ -1,8 +1,9 @@
 """The whole run as one dataclass, and how Hydra's configuration becomes it.
 
-The settings of each part stand beside the part: `EnvConfig` in `envs`, `ReplayConfig` in `buffers`, `ModelConfig` and
-`OptimizerConfig` in `models`, `WorldModelConfig` and `ControllerConfig` in `workflows.world_models`. Here are the
-settings of the run itself and the relations between the parts. Values are in `configs/`.
+The settings of each part stand beside the part: `EnvConfig` in `envs`, `ReplayConfig` in `buffers`,
+`ModelConfig` and `OptimizerConfig` in `models`, `WorldModelConfig` and `ControllerConfig` in
+`workflows.world_models`. Here are the settings of the run itself and the relations between the parts. Values
+are in `configs/`.
 """
 
 import math
@@ -20,7 +21,7 @@ from ..buffers import ReplayConfig, ReplayStorage
 from ..envs import EnvConfig
 from ..models import ModelConfig, OptimizerConfig
 from ..utils.errors import UserError
-from ..workflows.world_models.config import ControllerConfig, WorldModelConfig
+from ..workflows.world_models import ControllerConfig, WorldModelConfig
 
 CONFIG_PACKAGE = "reverie.configs"
 
@@ -51,7 +52,7 @@ class Progress(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class TrainingConfig:
-    """Settings of the training loop; `configs/training/*.yaml` sets them. Cadences are in agent steps, 0 for never."""
+    """Settings of the training loop; `configs/training/*.yaml` sets them. An interval of 0 is never."""
 
     total_timesteps: int = 100_000
     """Agent steps of the run, over all environments together."""
@@ -93,9 +94,11 @@ class TrainingConfig:
     """Most updates made at once; what a stall owes beyond it is forgiven."""
 
     def __post_init__(self) -> None:
-        _at_least(self, "training", 1, "total_timesteps", "batch_size", "sequence_length", "learning_starts")
-        _at_least(self, "training", 1, "log_interval", "keep_checkpoints", "evaluation_episodes", "max_updates_owed")
-        _at_least(self, "training", 0, "warmup_steps", "checkpoint_interval", "evaluation_interval", "video_interval")
+        may_be_zero = ("warmup_steps", "checkpoint_interval", "evaluation_interval", "video_interval")
+        for item in fields(self):
+            value, limit = getattr(self, item.name), 0 if item.name in may_be_zero else 1
+            if item.type is int and value < limit:
+                raise UserError(f"training.{item.name} must be at least {limit}, got {value}.")
         if self.train_ratio <= 0:
             raise UserError(f"training.train_ratio must be over 0, got {self.train_ratio}.")
 
@@ -161,30 +164,32 @@ class TrainConfig:
 
     def _check_windows(self) -> None:
         """Refuse windows that the replay could never hold."""
-        window = self.training.sequence_length + 1
-        share = self.buffer.capacity // self.env.num_envs
+        capacity, num_envs = self.buffer.capacity, self.env.num_envs
+        length, starts = self.training.sequence_length, self.training.learning_starts
+        window = length + 1
+        share = capacity // num_envs
         if window > share:
             raise UserError(
-                f"training.sequence_length={self.training.sequence_length} needs windows of {window} records, but "
-                f"buffer.capacity={self.buffer.capacity} leaves {share} for each of env.num_envs={self.env.num_envs}. "
-                f"Set buffer.capacity={window * self.env.num_envs} or more, or training.sequence_length="
-                f"{max(1, share - 1)} or less."
+                f"training.sequence_length={length} needs windows of {window} records, but buffer.capacity="
+                f"{capacity} leaves {share} for each of env.num_envs={num_envs}. Set buffer.capacity="
+                f"{window * num_envs} or more, or training.sequence_length={max(1, share - 1)} or less."
             )
-        if self.training.learning_starts < window * self.env.num_envs:
+        if starts < window * num_envs:
             raise UserError(
-                f"training.learning_starts={self.training.learning_starts} is too early: one window of {window} "
-                f"records in each of env.num_envs={self.env.num_envs} takes {window * self.env.num_envs} steps. "
-                f"Set training.learning_starts={window * self.env.num_envs} or more."
+                f"training.learning_starts={starts} is too early: one window of {window} records in each of "
+                f"env.num_envs={num_envs} takes {window * num_envs} steps. Set training.learning_starts="
+                f"{window * num_envs} or more."
             )
 
     def _check_updates(self) -> None:
         """Refuse a ratio whose regular share of updates would be forgiven as if it were a stall."""
-        updates = math.ceil(self.training.updates_per_step * self.env.num_envs)
-        if updates > self.training.max_updates_owed:
+        limit, num_envs = self.training.max_updates_owed, self.env.num_envs
+        updates = math.ceil(self.training.updates_per_step * num_envs)
+        if updates > limit:
             raise UserError(
-                f"training.train_ratio={self.training.train_ratio:g} owes {updates} updates each time env.num_envs="
-                f"{self.env.num_envs} environments step, over training.max_updates_owed="
-                f"{self.training.max_updates_owed}. Set training.max_updates_owed={updates} or lower the ratio."
+                f"training.train_ratio={self.training.train_ratio:g} owes {updates} updates each time "
+                f"env.num_envs={num_envs} environments step, over training.max_updates_owed={limit}. Set "
+                f"training.max_updates_owed={updates} or lower the ratio."
             )
 
     def _check_device(self) -> None:
@@ -198,7 +203,9 @@ class TrainConfig:
                 "Set precision=float32."
             )
         if self.buffer.storage is ReplayStorage.cuda and device is not Device.cuda:
-            raise UserError(f"buffer.storage=cuda needs device=cuda, got device={device.value}. Set buffer.storage=ram.")
+            raise UserError(
+                f"buffer.storage=cuda needs device=cuda, got device={device.value}. Set buffer.storage=ram."
+            )
 
 
 def actual_device(asked: Device) -> Device:
@@ -210,12 +217,12 @@ def actual_device(asked: Device) -> Device:
 
 def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value) of every single setting of a config dataclass, in the order of its fields."""
-    pairs = ((item.name, getattr(section, item.name)) for item in fields(section)) if is_dataclass(section) else section
-    for name, value in pairs:
-        if is_dataclass(value):
+    items = (
+        section if isinstance(section, dict) else {f.name: getattr(section, f.name) for f in fields(section)}
+    )
+    for name, value in items.items():
+        if isinstance(value, dict) or is_dataclass(value):
             yield from leaves(value, f"{prefix}{name}.")
-        elif isinstance(value, dict):
-            yield from leaves(value.items(), f"{prefix}{name}.")
         else:
             yield prefix + name, value
 
@@ -252,9 +259,3 @@ def _has_bfloat16(device: Device) -> bool:
     # On a CPU torch would emulate it, slower than float32; there float32 is the one exact path.
     is_cuda = device is Device.cuda and torch.cuda.is_available()
     return is_cuda and torch.cuda.is_bf16_supported(including_emulation=False)
-
-
-def _at_least(section: Any, prefix: str, limit: int, *names: str) -> None:
-    for name in names:
-        if getattr(section, name) < limit:
-            raise UserError(f"{prefix}.{name} must be at least {limit}, got {getattr(section, name)}.")

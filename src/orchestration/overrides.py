@@ -37,7 +37,7 @@ def check(override: Override, groups: Mapping[str, list[str]]) -> None:
         groups: The choices of every group.
 
     Raises:
-        UserError: Otherwise; it names the key and value as typed, what is allowed, and the nearest known name.
+        UserError: Otherwise; it names key and value as typed, what is allowed, and the nearest known name.
     """
     key = override.key_or_group
     if override.is_hydra_override() or override.is_delete() or override.package is not None:
@@ -64,8 +64,8 @@ def check_setting(override: Override) -> None:
     try:
         OmegaConf.update(OmegaConf.structured(TrainConfig), key, value)
     except OmegaConfBaseException as error:
-        kind = describe(setting_types()[key])
-        raise UserError(f"{typed}: {key} must be {kind}, got `{_value_text(override)}`.{_hint(key, value)}") from error
+        expected = f"{key} must be {describe(setting_types()[key])}, got `{_value_text(override)}`."
+        raise UserError(f"{typed}: {expected}{_hint(key, value)}") from error
 
 
 @cache
@@ -101,27 +101,29 @@ def explain(error: Exception) -> UserError:
 
 def _parse_one(argument: str, parser: OverridesParser) -> Override:
     if "=" not in argument and not argument.startswith("~"):
-        known = did_you_mean(argument, setting_types())
-        raise UserError(f"`{argument}` is not of the form key=value, as in training.batch_size=16.{known}")
+        known = setting_types()
+        hint = f" Write {argument}=VALUE." if argument in known else did_you_mean(argument, known)
+        raise UserError(f"`{argument}` is not of the form key=value, as in training.batch_size=16.{hint}")
     try:
         override = parser.parse_overrides([argument])[0]
     except HydraException as error:
         key = argument.split("=")[0]
         raise UserError(
-            f"{argument}: not in Hydra's grammar ({_first_line(error)}). Quote the value twice if it holds spaces, "
-            f"commas or brackets: '{key}=\"...\"'."
+            f"{argument}: not in Hydra's grammar ({_first_line(error)}). Quote the value twice if it holds "
+            f"spaces, commas or brackets: '{key}=\"...\"'."
         ) from error
     if not override.is_delete() and override.get_value_string() == "":
-        raise UserError(f"{argument} has no value; write {argument}VALUE, or {argument}null for none.")
+        raise UserError(f"{argument} has no value; write one behind the sign, as in {argument}VALUE.")
     return override
 
 
 def _check_choice(override: Override, options: list[str]) -> None:
     value = override.value()
     for choice in value if isinstance(value, list) else [value]:
-        if choice is not None and str(choice) not in options:
+        if str(choice) not in options:
+            name = "null" if choice is None else choice
             raise UserError(
-                f"{override.input_line}: there is no {override.key_or_group} `{choice}`; choose one of "
+                f"{override.input_line}: there is no {override.key_or_group} `{name}`; choose one of "
                 f"{', '.join(options)}.{did_you_mean(str(choice), options)}"
             )
 
@@ -138,7 +140,8 @@ def _unknown_key(key: str) -> str:
     section = key.rpartition(".")[0]
     while section and not any(name.startswith(f"{section}.") for name in known):
         section = section.rpartition(".")[0]
-    beside = sorted({name[len(section) :].lstrip(".").split(".")[0] for name in known if name.startswith(section)})
+    start = f"{section}." if section else ""
+    beside = sorted({name.removeprefix(start).split(".")[0] for name in known if name.startswith(start)})
     where = f"{section} has the keys" if section else "the sections and keys are"
     return f"there is no key {key}; {where} {', '.join(beside)}.{hint}"
 
@@ -158,7 +161,7 @@ def _value_text(override: Override) -> str:
 
 
 def _hint(key: str, value: Any) -> str:
-    """Return the repair of the two near misses: a float that is a whole number, a misspelt member of an enum."""
+    """Return the repair of two near misses: a float that is a whole number, a misspelt member of an enum."""
     kind = setting_types()[key]
     if isinstance(value, float) and value.is_integer() and kind in (int, int | None):
         return f" Write {key}={int(value)}."

@@ -9,15 +9,16 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ..buffers import ReplayStorage
 from ..utils.errors import UserError, did_you_mean
-from .config import TrainConfig, typed
-from .overrides import check_setting, explain
+from .config import Device, Precision, TrainConfig, actual_device, typed
+from .overrides import check_setting, explain, setting_types
 
 CONFIG_FILE = "config.yaml"
 EXPERIMENTS = Path("experiments")
 FIXED = ("name", "seed", "run_dir", "resume", "env", "model", "buffer")
 """What a checkpoint is made of: a resumed run cannot change it."""
-FREE = ("buffer.memory_budget_gib",)
+FREE = ("buffer.memory_budget_gib", "buffer.storage")
 """Exceptions to `FIXED`."""
 
 
@@ -58,22 +59,27 @@ def prepare_run_folder(config: TrainConfig) -> Path:
     return folder
 
 
-def load_run(folder: str, changes: Iterable[Override] = (), fixed: tuple[str, ...] = FIXED) -> TrainConfig:
+def load_run(folder: str, changes: Iterable[Override] = (), device: Device | None = None) -> TrainConfig:
     """Return the configuration of the run in `folder` with some values changed.
 
     Args:
         folder: Folder of the run; it may have moved since.
         changes: Parsed overrides of single settings.
-        fixed: Settings and sections that may not be changed.
+        device: Where to use it; None for where it ran. On another device what belongs to the old one is
+            dropped: its precision, and replay in its memory.
 
     Raises:
         UserError: If there is no run, or a change is not a setting, not of its type, or fixed.
     """
     config = _read(folder)
     for change in changes:
-        _check_change(change, fixed)
+        _check_change(change)
         OmegaConf.update(config, change.key_or_group, change.value())
     config.run_dir = folder
+    if device is not None and actual_device(device) is not config.device:
+        config.device, config.precision = device, Precision.auto
+        if config.buffer.storage is ReplayStorage.cuda:
+            config.buffer.storage = ReplayStorage.ram
     return typed(config)
 
 
@@ -84,11 +90,12 @@ def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, l
         UserError: As `load_run`.
     """
     changes = list(changes)
-    before, after = load_run(folder), load_run(folder, changes)
-    after.resume = folder
+    config = load_run(folder, changes)
+    config.resume = folder
+    before, after = _read(folder), OmegaConf.structured(config)  # unchecked: its device may be gone
     keys = dict.fromkeys(change.key_or_group for change in changes)
-    differences = [f"{key} {_shown(before, key)} -> {_shown(after, key)}" for key in keys]
-    return after, [f"resuming {folder}", *differences]
+    shown = [(key, _shown(before, key), _shown(after, key)) for key in keys]
+    return config, [f"resuming {folder}", *(f"{key} {old} -> {new}" for key, old, new in shown if old != new)]
 
 
 def _new_folder(name: str, now: datetime) -> Path:
@@ -109,30 +116,34 @@ def _read(folder: str) -> DictConfig:
     if not (path / CONFIG_FILE).is_file():
         raise UserError(f"{folder} holds no run: it has no {CONFIG_FILE}.")
     try:
-        config = OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(path / CONFIG_FILE))
+        saved = OmegaConf.load(path / CONFIG_FILE)
+        config = OmegaConf.merge(OmegaConf.structured(TrainConfig), saved)
     except (OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path / CONFIG_FILE} cannot be read: {explain(error)}") from error
+    if not saved:
+        raise UserError(f"{path / CONFIG_FILE} is empty.")
     assert isinstance(config, DictConfig)
     return config
 
 
-def _check_change(change: Override, fixed: tuple[str, ...]) -> None:
+def _check_change(change: Override) -> None:
     key = change.key_or_group
     if change.is_delete() or change.is_add() or isinstance(change.value(), dict):
         raise UserError(f"{change.input_line}: a saved run takes only changes of the form key=value.")
-    if key in ("experiment", "workflow") or isinstance(OmegaConf.select(OmegaConf.structured(TrainConfig), key), DictConfig):
+    sections = {name.partition(".")[0] for name in setting_types() if "." in name}
+    if key in ("experiment", "workflow", *sections):
         raise UserError(
             f"{change.input_line}: a saved run keeps its groups and sections; change single settings, "
             "as in training.total_timesteps=200000."
         )
     check_setting(change)
-    if key not in FREE and any(key == name or key.startswith(f"{name}.") for name in fixed):
+    if key not in FREE and any(key == name or key.startswith(f"{name}.") for name in FIXED):
         raise UserError(
             f"{change.input_line}: {key} cannot change, the checkpoint was made with it. Leave it out, "
             "or start a new run."
         )
 
 
-def _shown(config: TrainConfig, key: str) -> str:
-    value = OmegaConf.select(OmegaConf.structured(config), key)
+def _shown(config: DictConfig, key: str) -> str:
+    value = OmegaConf.select(config, key)
     return str(getattr(value, "value", value))

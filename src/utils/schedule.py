@@ -22,7 +22,7 @@ class Every:
 
 
 class UpdateRatio:
-    """Updates owed for the steps taken: exact over any number of calls, and capped so that a stall is never paid back.
+    """Updates owed for the steps taken: exact over any number of calls, capped so that a stall is never paid back.
 
     Args:
         updates_per_step: Updates per agent step, train_ratio / (batch_size * sequence_length).
@@ -36,23 +36,25 @@ class UpdateRatio:
     def __init__(self, updates_per_step: float, max_owed: int) -> None:
         self.updates_per_step = updates_per_step
         self.max_owed = max_owed
-        self._paid_step: float | None = None
+        self._start_step: int | None = None
+        self._paid = 0
 
     def __call__(self, step: int) -> int:
         """Return the updates owed at `step`: one on the first call, no backlog for the steps before it."""
-        if self._paid_step is None:
-            self._paid_step = float(step)
+        if self._start_step is None:
+            self._start_step = step
             return 1
-        owed = int((step - self._paid_step) * self.updates_per_step + 1e-9)
-        self._paid_step += owed / self.updates_per_step if owed else 0.0
+        # Whole counts from a fixed step: adding up fractions would drift. The small term is for ratios like 1/3.
+        total = int((step - self._start_step) * self.updates_per_step + 1e-6)
+        owed, self._paid = total - self._paid, total
         if owed > self.max_owed:
-            self._paid_step = float(step)
+            self._start_step, self._paid = step, 0
         return min(owed, self.max_owed)
 
-    def state_dict(self) -> dict[str, float | None]:
-        """Return the debt as one number."""
-        return {"paid_step": self._paid_step}
+    def state_dict(self) -> dict[str, int | None]:
+        """Return the debt as two numbers."""
+        return {"start_step": self._start_step, "paid": self._paid}
 
-    def load_state_dict(self, state: dict[str, float | None]) -> None:
+    def load_state_dict(self, state: dict[str, int | None]) -> None:
         """Take up the debt where it was left."""
-        self._paid_step = state["paid_step"]
+        self._start_step, self._paid = state["start_step"], state["paid"] or 0

@@ -14,7 +14,8 @@ def named_seed(run_seed: int, *path: str | int) -> int:
     (True, False)
     """
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in path]
-    state = np.random.SeedSequence([run_seed, *words]).generate_state(1, np.uint64)
+    # The length tells ("a",) from ("a", 0): SeedSequence pads short entropy with zeros.
+    state = np.random.SeedSequence([run_seed, len(words), *words]).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
 
 

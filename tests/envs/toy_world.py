@@ -1,5 +1,6 @@
 """A small world with every kind of observation, and with faults to order; an outside package to the tests."""
 
+import multiprocessing
 import os
 import signal
 from typing import Any
@@ -10,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 
-class ToyWorld(gymnasium.Env[dict[str, Any], np.int64]):
+class ToyWorld(gymnasium.Env[dict[str, Any], Any]):
     """Counts to a limit of 3 to 7 drawn by the seed; the reward is count * action, and actions are 1 and 2.
 
     Environments whose seed is odd raise at step `raise_at` and are killed at step `kill_at`.
@@ -49,6 +50,33 @@ class ToyWorld(gymnasium.Env[dict[str, Any], np.int64]):
         return {"camera": camera, "pose": pose, "mode": np.int64(5 + self._count % 3)}
 
 
+class ToyMany(ToyWorld):
+    """Two choices at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.MultiDiscrete([2, 3])
+
+
+class ToyNeeds(ToyWorld):
+    """Needs what nobody has."""
+
+    def __init__(self) -> None:
+        raise gymnasium.error.DependencyNotInstalled("stuff is not installed, run `pip install stuff`")
+
+
+class ToyUnborn(ToyWorld):
+    """Can be made in the main process only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 gymnasium.register("Toy-v0", entry_point="toy_world:ToyWorld")
 gymnasium.register("ToyRaises-v0", entry_point="toy_world:ToyWorld", kwargs={"raise_at": 2})
 gymnasium.register("ToyDies-v0", entry_point="toy_world:ToyWorld", kwargs={"kill_at": 2})
+gymnasium.register("ToyMany-v0", entry_point="toy_world:ToyMany")
+gymnasium.register("ToyNeeds-v0", entry_point="toy_world:ToyNeeds")
+gymnasium.register("ToyUnborn-v0", entry_point="toy_world:ToyUnborn")

@@ -17,17 +17,8 @@ def test_seeds_are_the_same_in_every_version() -> None:
 
 
 def test_every_part_of_the_path_and_their_order_matter() -> None:
-    paths = [
-        ("a",),
-        ("b",),
-        ("a", "b"),
-        ("b", "a"),
-        ("a", 0),
-        ("a", 1),
-        ("a", 0, 0),
-        ("a", 0, 1),
-        ("a", 1, 0),
-    ]
+    words = [("a",), ("b",), ("a", "b"), ("b", "a")]
+    paths = [*words, ("a", 0), ("a", 1), ("a", 0, 0), ("a", 0, 1), ("a", 1, 0)]
     seeds = [named_seed(run_seed, *path) for run_seed in (0, 1, 2) for path in paths]
     assert len(set(seeds)) == len(seeds)
 
@@ -68,15 +59,13 @@ def test_streams_are_uncorrelated(first: tuple[int, str], second: tuple[int, str
 
 
 def test_a_stream_repeats_itself_whatever_else_is_drawn() -> None:
-    expected = (
-        numpy_generator(3, "replay").random(4).tolist(),
-        torch.rand(4, generator=torch_generator(3, "actor")),
-    )
+    expected_numpy = numpy_generator(3, "replay").random(4).tolist()
+    expected_torch = torch.rand(4, generator=torch_generator(3, "actor"))
     replay, actor = numpy_generator(3, "replay"), torch_generator(3, "actor")
     numpy_generator(3, "other").random(100)
     torch.rand(100)
-    assert replay.random(4).tolist() == expected[0]
-    assert torch.equal(torch.rand(4, generator=actor), expected[1])
+    assert replay.random(4).tolist() == expected_numpy
+    assert torch.equal(torch.rand(4, generator=actor), expected_torch)
 
 
 def draws_of_global_generators() -> list[float]:

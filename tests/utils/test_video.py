@@ -27,7 +27,10 @@ def moving_square(num_frames: int = 12, height: int = 64, width: int = 64) -> Fr
 
 def decode_mp4(path: Path) -> Frames:
     with av.open(str(path)) as container:
-        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+        frames = [
+            np.asarray(frame.to_ndarray(format="rgb24"), np.uint8) for frame in container.decode(video=0)
+        ]
+    return np.stack(frames)
 
 
 def decode_image_file(path: Path) -> Frames:
@@ -122,7 +125,8 @@ def test_mp4_and_gif_are_accepted_ahead_of_time(tmp_path: Path) -> None:
 
 
 def frames_that_break() -> Iterator[Frames]:
-    yield from moving_square(3)
+    for _ in range(8):  # enough for the encoder to have begun the file
+        yield from moving_square(12)
     raise RuntimeError("the environment crashed")
 
 

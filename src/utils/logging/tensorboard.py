@@ -32,14 +32,17 @@ class EventFile:
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        is_first = not any(folder.iterdir())
         seconds, nanoseconds = divmod(time.time_ns(), 10**9)
         # TensorBoard reads the files of a folder in the order of their names.
         path = folder / f"events.out.tfevents.{seconds:010d}.{nanoseconds:09d}.{os.getpid()}"
         self._records = RecordWriter(path.open("xb"))
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
-        if resume_step is not None:
+        if is_first or resume_step is not None:
+            # A start after the first start makes TensorBoard drop the events from its step on.
+            step = 0 if resume_step is None else resume_step + 1
             start = SessionLog(status=SessionLog.START)
-            self._write(Event(wall_time=time.time(), step=resume_step + 1, session_log=start))
+            self._write(Event(wall_time=time.time(), step=step, session_log=start))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write one event with all scalars of a step."""

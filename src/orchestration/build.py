@@ -1,0 +1,58 @@
+"""From a configuration to the objects of a run, in the order of data: the wiring diagram as code."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..buffers import EpisodeReplayBuffer, LatentSpec
+from ..envs import VectorEnvironment, make_environment
+from ..utils.records import EnvSpec
+from ..utils.seeding import numpy_generator, seed_global
+from ..workflows.world_models import DreamerConfig, DreamerWorkflow
+from .config import Precision, TrainConfig, actual_device
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a run is made of."""
+
+    environment: VectorEnvironment
+    replay: EpisodeReplayBuffer
+    workflow: DreamerWorkflow
+
+
+def build(config: TrainConfig, run_dir: Path) -> Parts:
+    """Return the parts of a run; seeds the global generators, from which parameters are initialised."""
+    seed_global(config.seed)
+    environment = make_environment(config.env, config.seed)
+    return Parts(
+        environment, build_replay(config, environment.spec, run_dir), build_workflow(config, environment.spec)
+    )
+
+
+def build_replay(config: TrainConfig, env: EnvSpec, run_dir: Path) -> EpisodeReplayBuffer:
+    """Return the replay buffer of a run, all its memory allocated."""
+    return EpisodeReplayBuffer(
+        config.buffer,
+        observation=env.observation,
+        action=env.action,
+        num_envs=env.num_envs,
+        window_length=config.training.sequence_length + 1,
+        latent=LatentSpec(config.model.deter, config.model.stoch),
+        generator=numpy_generator(config.seed, "replay"),
+        device=actual_device(config.device).value,
+        directory=run_dir / "replay",
+    )
+
+
+def build_workflow(config: TrainConfig, env: EnvSpec) -> DreamerWorkflow:
+    """Return Dreamer for an environment, its parameters initialised."""
+    parts = DreamerConfig(
+        model=config.model,
+        world_model=config.world_model,
+        controller=config.controller,
+        optimizer=config.optimizer,
+    )
+    dtype = torch.bfloat16 if config.precision is Precision.bfloat16 else torch.float32
+    return DreamerWorkflow(env, parts, torch.device(actual_device(config.device).value), dtype, config.seed)

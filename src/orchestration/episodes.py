@@ -1,0 +1,70 @@
+"""Bookkeeping of episodes while they are played: returns, lengths, and the frames of one of them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..utils.records import Arrival, EnvSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A finished episode."""
+
+    env: int
+    """Which environment played it."""
+
+    episode_return: float
+    """Sum of rewards, raw units, undiscounted."""
+
+    length: int
+    """Agent steps."""
+
+
+class EpisodeTracker:
+    """Adds up rewards and steps of N environments."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._returns = np.zeros(num_envs)
+        self._lengths = np.zeros(num_envs, np.int64)
+
+    def add(self, arrival: Arrival) -> list[Episode]:
+        """Count one arrival per environment and return the episodes that it finished."""
+        self._returns = np.where(arrival.is_first, 0.0, self._returns + arrival.reward)
+        self._lengths = np.where(arrival.is_first, 0, self._lengths + 1)
+        return [
+            Episode(int(i), float(self._returns[i]), int(self._lengths[i])) for i in np.flatnonzero(arrival.is_last)
+        ]
+
+
+class EpisodeRecorder:
+    """Keeps the images of one whole episode of environment 0, when asked to.
+
+    Args:
+        spec: Environments; without an image there is nothing to record.
+        max_frames: Longer episodes are cut; bounds the memory held.
+    """
+
+    def __init__(self, spec: EnvSpec, max_frames: int = 1000) -> None:
+        self._key = next((key for key, array in sorted(spec.observation.items()) if array.is_image), None)
+        self._max_frames = max_frames
+        self._wanted = False
+        self._frames: list[NDArray[np.uint8]] | None = None
+
+    def request(self) -> None:
+        """Record the next episode from its first frame."""
+        self._wanted = self._key is not None
+
+    def add(self, arrival: Arrival) -> NDArray[np.uint8] | None:
+        """Take environment 0's frame; return (time, height, width, 3) when the recorded episode is over."""
+        if self._wanted and arrival.is_first[0]:
+            self._wanted, self._frames = False, []
+        if self._frames is None or self._key is None:
+            return None
+        image = arrival.observation[self._key][0]
+        self._frames.append(image if image.shape[-1] == 3 else np.repeat(image[..., :1], 3, axis=-1))
+        if not arrival.is_last[0] and len(self._frames) < self._max_frames:
+            return None
+        frames, self._frames = np.stack(self._frames), None
+        return frames

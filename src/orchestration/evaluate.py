@@ -1,0 +1,174 @@
+"""Playing a policy without learning: during training, and `reverie-evaluate` for a checkpoint."""
+
+import json
+import math
+import sys
+from contextlib import closing
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+import numpy as np
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ..envs import EnvConfig, make_environment
+from ..utils.errors import UserError, did_you_mean
+from ..utils.video import require_video_path, save_video, upscale
+from ..workflows import Workflow
+from .build import build_workflow
+from .checkpoint import latest_checkpoint
+from .command_line import exit_on_user_error
+from .config import Device, TrainConfig, actual_device
+from .episodes import Episode, EpisodeRecorder, EpisodeTracker
+from .run_folder import load_run
+
+VIDEO_FPS = 15  # an Atari agent step is 4 frames of 60 Hz
+VIDEO_SCALE = 4
+
+
+class PolicyMode(Enum):
+    """How evaluation acts; OmegaConf matches names, so the names are what users type."""
+
+    sample = "sample"
+    mode = "mode"
+
+
+@dataclass(kw_only=True, slots=True)
+class EvaluateConfig:
+    """Settings of `reverie-evaluate`, typed as key=value."""
+
+    run: str | None = None
+    """Folder of the run to play."""
+
+    episodes: int = 20
+    """Episodes to play."""
+
+    seed: int = 0
+    """Seed of episodes and policy; distinct from any training episode's."""
+
+    policy: PolicyMode = PolicyMode.sample
+    """`sample` acts as in training; `mode` takes the likeliest action."""
+
+    video: str | None = None
+    """File (.mp4 or .gif) for the first episode; image observations only."""
+
+    device: Device = Device.auto
+    """Where the networks live."""
+
+    def __post_init__(self) -> None:
+        if not self.run:
+            raise UserError("run is missing: name the folder of a run, as in run=experiments/<run>.")
+        if self.episodes < 1:
+            raise UserError(f"episodes must be at least 1, got {self.episodes}.")
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"seed must be in [0, 2**32), got {self.seed}.")
+        if self.video is not None:
+            require_video_path(Path(self.video))
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Finished episodes in the order they ended, and the frames of one of them."""
+
+    episodes: list[Episode]
+    frames: np.ndarray | None
+    """(T, H, W, 3) uint8 of environment 0's first episode, if recorded and there is an image."""
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean([episode.episode_return for episode in self.episodes]))
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the mean return; 0 for a single episode."""
+        returns = [episode.episode_return for episode in self.episodes]
+        return float(np.std(returns, ddof=1) / math.sqrt(len(returns))) if len(returns) > 1 else 0.0
+
+
+def evaluate(
+    workflow: Workflow, env: EnvConfig, episodes: int, seed: int, sample: bool = True, record: bool = False
+) -> Evaluation:
+    """Play `episodes` whole episodes with a policy that shares nothing with training but parameters.
+
+    Each environment plays a fixed number of episodes: taking the first to finish would favour short ones.
+    """
+    num_envs = min(env.num_envs, episodes)
+    quota = [episodes // num_envs + (i < episodes % num_envs) for i in range(num_envs)]
+    finished: list[Episode] = []
+    frames = None
+    with closing(make_environment(replace(env, num_envs=num_envs), seed)) as environment:
+        player, tracker = workflow.player(num_envs, seed, sample), EpisodeTracker(num_envs)
+        recorder = EpisodeRecorder(environment.spec, max_frames=sys.maxsize)
+        if record:
+            recorder.request()
+        arrival = environment.reset()
+        while True:
+            for episode in tracker.add(arrival):
+                if quota[episode.env]:
+                    quota[episode.env] -= 1
+                    finished.append(episode)
+            recorded = recorder.add(arrival)
+            frames = recorded if recorded is not None else frames
+            if not any(quota):
+                return Evaluation(finished, frames)
+            arrival = environment.step(player.act(arrival))
+
+
+def evaluate_run(config: EvaluateConfig) -> dict[str, object]:
+    """Play the newest checkpoint of a run and return what `reverie-evaluate` prints."""
+    assert config.run is not None
+    run = load_run(config.run)
+    run.device = actual_device(config.device)
+    checkpoint = latest_checkpoint(Path(config.run))
+    workflow = _load_workflow(run, checkpoint)
+    sample = config.policy is PolicyMode.sample
+    result = evaluate(workflow, run.env, config.episodes, config.seed, sample, record=config.video is not None)
+    if config.video is not None:
+        if result.frames is None:
+            raise UserError(f"video={config.video}: {workflow.env.name} has no image observation to record.")
+        save_video(Path(config.video), iter(upscale(result.frames, VIDEO_SCALE)), VIDEO_FPS)
+    return {
+        "run": config.run,
+        "step": checkpoint.step,
+        "environment": workflow.env.name,
+        "policy": config.policy.value,
+        "seed": config.seed,
+        "returns": [episode.episode_return for episode in result.episodes],
+        "lengths": [episode.length for episode in result.episodes],
+        "mean": result.mean,
+        "standard_error": result.standard_error,
+    }
+
+
+def main() -> None:
+    """Run `reverie-evaluate run=<folder> [episodes= seed= policy= video= device=]`."""
+    with exit_on_user_error():
+        result = evaluate_run(_parse(sys.argv[1:]))
+        sys.stdout.write(json.dumps(result) + "\n")
+
+
+def _load_workflow(run: TrainConfig, checkpoint):
+    with closing(make_environment(replace(run.env, num_envs=1), run.seed)) as environment:
+        workflow = build_workflow(run, environment.spec)
+    workflow.load_state_dict(checkpoint.model(workflow.device))
+    return workflow
+
+
+def _parse(arguments: list[str]) -> EvaluateConfig:
+    schema = OmegaConf.structured(EvaluateConfig)
+    known = list(EvaluateConfig.__slots__)
+    for argument in arguments:
+        key = argument.split("=")[0]
+        if "=" not in argument or key not in known:
+            raise UserError(
+                f"{argument} is not a setting; evaluate takes {', '.join(f'{name}=' for name in known)}."
+                + did_you_mean(key, known)
+            )
+    try:
+        config = OmegaConf.to_object(OmegaConf.merge(schema, OmegaConf.from_dotlist(arguments)))
+    except OmegaConfBaseException as error:
+        raise UserError(f"{error.full_key}: {error.msg or error}".splitlines()[0]) from error
+    assert isinstance(config, EvaluateConfig)
+    return config

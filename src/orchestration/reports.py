@@ -1,0 +1,96 @@
+"""What a run writes and shows: scalars, episodes, animations, progress."""
+
+import logging
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..utils.logging import MetricsWriter
+from ..utils.progress import Progress, ProgressMode
+from ..utils.records import EnvSpec
+from ..utils.video import save_video, upscale
+from .config import TrainConfig
+from .episodes import Episode
+
+_LOG = logging.getLogger(__name__)
+VIDEOS = "videos"
+VIDEO_FPS = 15  # an Atari agent step is 4 frames of 60 Hz
+OPEN_LOOP_FPS = 5
+VIDEO_SCALE = 4
+
+
+class Reports:
+    """Writes a run's metrics to `metrics.jsonl` and TensorBoard, its videos to `videos/`, its progress to the terminal.
+
+    Args:
+        config: The whole run.
+        run_dir: Folder of the run.
+        spec: Its environments.
+        resume_step: Step of the checkpoint that the run goes on from; what was written after it is dropped.
+    """
+
+    def __init__(self, config: TrainConfig, run_dir: Path, spec: EnvSpec, resume_step: int | None = None) -> None:
+        self._run_dir, self._action_repeat = run_dir, spec.action_repeat
+        self._writer = MetricsWriter(run_dir, config.logger.tensorboard, resume_step)
+        mode = ProgressMode(config.logger.progress.value)
+        self._progress = Progress(config.training.total_timesteps, mode, resume_step or 0)
+        self._last_return: float | None = None
+        self._since = (time.monotonic(), resume_step or 0, 0)
+
+    def text(self, step: int, tag: str, markdown: str) -> None:
+        """Write a text."""
+        self._writer.text(step, tag, markdown)
+
+    def episode(self, step: int, episode: Episode) -> None:
+        """Write a finished training episode."""
+        self._last_return = episode.episode_return
+        self._writer.scalars(step, {"episode/return": episode.episode_return, "episode/length": float(episode.length)})
+
+    def interval(self, step: int, updates: int, metrics: dict[str, float]) -> None:
+        """Write the metrics of a log interval with its speeds, and show progress.
+
+        Args:
+            step: Agent steps taken so far.
+            updates: Updates made since this process started.
+            metrics: Values by tag.
+        """
+        now, (then, then_step, then_updates) = time.monotonic(), self._since
+        self._since = (now, step, updates)
+        seconds = max(now - then, 1e-9)
+        speeds = {
+            "speed/steps_per_second": (step - then_step) / seconds,
+            "speed/frames_per_second": (step - then_step) * self._action_repeat / seconds,
+            "speed/updates_per_second": (updates - then_updates) / seconds,
+        }
+        self._writer.scalars(step, metrics | speeds)
+        self._progress.update(
+            step,
+            episode_return=self._last_return,
+            updates_per_second=speeds["speed/updates_per_second"],
+            memory_mb=metrics["debug/cpu/rss_mb"] + metrics["debug/gpu/reserved_mb"],
+            planned_mb=None,
+        )
+
+    def evaluation(self, step: int, mean: float, standard_error: float, mean_length: float) -> None:
+        """Write the result of an evaluation."""
+        _LOG.info("step %s: evaluation return %.4g (standard error %.2g)", f"{step:,}", mean, standard_error)
+        values = {"return_mean": mean, "return_standard_error": standard_error, "length_mean": mean_length}
+        self._writer.scalars(step, {f"evaluation/{name}": value for name, value in values.items()})
+
+    def animation(self, step: int, name: str, frames: NDArray[np.uint8], fps: float) -> None:
+        """Write frames (T, H, W, 3) as an animation for TensorBoard and as `videos/<name>_step_<step>.mp4`."""
+        self._writer.animation(step, f"video/{name}", frames, fps)
+        scale = max(1, VIDEO_SCALE * 64 // max(frames.shape[1:3]))
+        path = self._run_dir / VIDEOS / f"{name.replace('/', '_')}_step_{step:09d}.mp4"
+        save_video(path, iter(upscale(frames, scale)), fps)
+
+    def image(self, step: int, name: str, image: NDArray[np.uint8]) -> None:
+        """Write a still (H, W, 3)."""
+        self._writer.image(step, f"image/{name}", image)
+
+    def close(self) -> None:
+        """Close files and give the terminal back; a second call does nothing."""
+        self._progress.close()
+        self._writer.close()

@@ -1,0 +1,163 @@
+"""The life of a run: act, remember, learn, report, save. Knows no loss and no environment."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from ..utils.metrics import MetricMeans, StopWatch
+from ..utils.records import Arrival
+from ..utils.schedule import Every, UpdateRatio
+from .build import Parts
+from .checkpoint import Checkpoint, save_checkpoint
+from .config import TrainConfig
+from .diagnostics import Diagnostics
+from .episodes import EpisodeRecorder, EpisodeTracker
+from .evaluate import VIDEO_FPS, evaluate
+from .reports import OPEN_LOOP_FPS, Reports
+from .signals import StopRequest
+
+_LOG = logging.getLogger(__name__)
+STRIP_FRAMES = 8
+
+
+class WorldModelOrchestrator:
+    """Runs a workflow on an environment until `training.total_timesteps`, or until it is asked to stop.
+
+    Args:
+        config: The whole run.
+        parts: What it is made of.
+        reports: Where everything about it is written.
+        run_dir: Folder of its checkpoints.
+        checkpoint: Where to go on from; None starts anew.
+    """
+
+    def __init__(
+        self, config: TrainConfig, parts: Parts, reports: Reports, run_dir: Path, checkpoint: Checkpoint | None = None
+    ) -> None:
+        self.config, self.parts, self.reports, self.run_dir = config, parts, reports, run_dir
+        training = config.training
+        self.step, self.updates = 0, 0
+        self.owed = UpdateRatio(training.updates_per_step, training.max_updates_owed)
+        self.tracker = EpisodeTracker(config.env.num_envs)
+        self.recorder = EpisodeRecorder(parts.environment.spec)
+        self.means = MetricMeans()
+        self.watch = StopWatch("collect", "sample", "update", "report", "save")
+        self.diagnostics = Diagnostics()
+        if checkpoint is not None:
+            self._restore(checkpoint)
+        self.start_updates = self.updates
+
+    def run(self) -> bool:
+        """Train; return whether the end was reached. False: stopped by a signal, with a checkpoint written."""
+        training = self.config.training
+        video_due = Every(training.video_interval, self.step)
+        evaluate_due = Every(training.evaluation_interval, self.step)
+        log_due = Every(training.log_interval, self.step)
+        save_due = Every(training.checkpoint_interval, self.step)
+        self.recorder.request()
+        saved_step = None
+        with StopRequest() as stop:
+            arrival = self.parts.environment.reset()
+            while self.step < training.total_timesteps and not stop:
+                arrival = self._collect(arrival)
+                self._learn(stop)
+                if video_due(self.step):
+                    self._show()
+                if evaluate_due(self.step):
+                    self._evaluate()
+                if log_due(self.step):
+                    self._log()
+                if save_due(self.step):
+                    saved_step = self._save()
+            if not stop:
+                self._show()
+            if saved_step != self.step:
+                self._save()
+            return not stop
+
+    def _collect(self, arrival: Arrival) -> Arrival:
+        """Act once in every environment and remember what was seen and done; return what comes next."""
+        workflow, replay = self.parts.workflow, self.parts.replay
+        with self.watch("collect"):
+            self.step += int((~arrival.is_first).sum())
+            for episode in self.tracker.add(arrival):
+                self.reports.episode(self.step, episode)
+            frames = self.recorder.add(arrival)
+            collected = workflow.collect_step(arrival)
+            replay.add(arrival, collected.action, collected.latent if replay.stores_latents else None)
+            following = self.parts.environment.step(collected.action)
+        if frames is not None:
+            with self.watch("report"):
+                self.reports.animation(self.step, "episode", frames, VIDEO_FPS)
+        return following
+
+    def _learn(self, stop: StopRequest) -> None:
+        """Make the updates owed for the steps taken; the first steps are for the world model alone, if so wished."""
+        training, workflow, replay = self.config.training, self.parts.workflow, self.parts.replay
+        if self.step < training.learning_starts or not replay.can_sample:
+            return
+        update = workflow.update if self.step >= training.warmup_steps else workflow.update_world_model
+        for _ in range(self.owed(self.step)):
+            with self.watch("sample"):
+                batch = replay.sample(training.batch_size).to(workflow.device, non_blocking=True)
+            with self.watch("update"):
+                updated = update(batch)
+                self.means.add(updated.metrics)
+                if replay.stores_latents:
+                    replay.write_back(batch.positions, updated.deter, updated.stoch)
+            self.updates += 1
+            if stop:
+                return
+
+    def _show(self) -> None:
+        """Show what the world model believes, and record the next episode."""
+        if self.parts.replay.can_sample:
+            with self.watch("report"):
+                batch = self.parts.replay.sample(self.config.training.batch_size).to(self.parts.workflow.device)
+                for key, animation in self.parts.workflow.report(batch).items():
+                    frames = animation.numpy()
+                    self.reports.animation(self.step, f"open_loop/{key}", frames, OPEN_LOOP_FPS)
+                    self.reports.image(self.step, f"open_loop/{key}", _strip(frames))
+        self.recorder.request()
+
+    def _evaluate(self) -> None:
+        with self.watch("report"):
+            episodes = self.config.training.evaluation_episodes
+            # One above the training seed: episodes that training never sees, the same ones at every evaluation.
+            result = evaluate(self.parts.workflow, self.config.env, episodes, self.config.seed + 1)
+            lengths = [episode.length for episode in result.episodes]
+            self.reports.evaluation(self.step, result.mean, result.standard_error, float(np.mean(lengths)))
+
+    def _log(self) -> None:
+        metrics = {f"train/{name}": value for name, value in self.means.flush().items()}
+        metrics |= self.watch.flush() | self.diagnostics.read(self.parts)
+        metrics["train/updates"] = float(self.updates)
+        self.reports.interval(self.step, self.updates - self.start_updates, metrics)
+
+    def _save(self) -> int:
+        with self.watch("save"):
+            loop = {
+                "updates": self.updates,
+                "ratio": self.owed.state_dict(),
+                "environment": self.parts.environment.state_dict(),
+            }
+            keep, state = self.config.training.keep_checkpoints, self.parts.workflow.state_dict()
+            checkpoint = save_checkpoint(self.run_dir, self.step, loop, state, self.parts.replay, keep)
+        _LOG.info("step %s: checkpoint %s", f"{self.step:,}", checkpoint.folder)
+        return self.step
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        loop = checkpoint.loop()
+        self.step, self.updates = checkpoint.step, loop["updates"]
+        self.owed.load_state_dict(loop["ratio"])
+        self.parts.environment.load_state_dict(loop["environment"])
+        self.parts.workflow.load_state_dict(checkpoint.model(self.parts.workflow.device))
+        checkpoint.restore_replay(self.parts.replay)
+
+
+def _strip(frames: np.ndarray) -> np.ndarray:
+    """Return frames evenly spaced in time as one picture: (T, H, W, 3) to (H, n * w, 3) of the first sequence."""
+    chosen = frames[np.linspace(0, len(frames) - 1, STRIP_FRAMES).round().astype(int)]
+    height = frames.shape[1] // 3  # truth, prediction, error; images are square, so one sequence is as wide
+    return np.concatenate(list(chosen[:, :, :height]), axis=1)

@@ -1,0 +1,115 @@
+"""Any interleaving of add, evict, sample and write-back, against the slow reference."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from reverie.buffers import EpisodeReplayBuffer, ReplayStorage, SequenceBatch
+
+from .reference import LATENT, OUTCOMES, ReferenceReplay, ToyWorld, held_values, make_buffer, reward_of
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> dict:
+    """Settings of a buffer, and what happens to it: outcomes of each step, whether to sample or write."""
+    num_envs = draw(st.integers(1, 3))
+    window_length = draw(st.integers(2, 5))
+    outcome = st.sampled_from(OUTCOMES[:1] * 5 + OUTCOMES)
+    return {
+        "num_envs": num_envs,
+        "window_length": window_length,
+        "capacity": draw(st.integers(num_envs * window_length, 30)),
+        "chunk_length": draw(st.integers(1, 7)),
+        "cross_episodes": draw(st.booleans()),
+        "storage": draw(st.sampled_from([ReplayStorage.ram, ReplayStorage.mmap])),
+        "steps": draw(
+            st.lists(
+                st.tuples(
+                    st.lists(outcome, min_size=num_envs, max_size=num_envs), st.booleans(), st.booleans()
+                ),
+                min_size=1,
+                max_size=40,
+            )
+        ),
+    }
+
+
+@given(history=histories())
+@settings(max_examples=250, deadline=None)
+def test_every_interleaving_equals_the_slow_reference(tmp_path_factory, history: dict) -> None:
+    num_envs, window_length = history["num_envs"], history["window_length"]
+    keys = ("num_envs", "window_length", "capacity", "chunk_length", "cross_episodes", "storage")
+    folder: Path = tmp_path_factory.getbasetemp()
+    buffer = make_buffer(directory=folder, **{key: history[key] for key in keys})
+    reference = ReferenceReplay(num_envs, history["capacity"], window_length, history["cross_episodes"])
+    world, batches = ToyWorld(num_envs), []
+    for step, (outcomes, samples, writes_back) in enumerate(history["steps"]):
+        arrived = world.advance(outcomes)
+        buffer.add(*arrived)
+        reference.add(*arrived)
+        assert_same_sizes(buffer, reference)
+        assert buffer.can_sample == (buffer.num_windows > 0)
+        if samples and buffer.can_sample:
+            batch = buffer.sample(4)
+            assert_true_and_private(batch, buffer, reference)
+            batches.append(batch)
+        if writes_back and batches:
+            old = batches[step % len(batches)]  # often so old that some of it is evicted
+            deter = torch.full((4, window_length - 1, LATENT.deter_size), float(step))
+            deter += torch.arange(4)[:, None, None] / 8
+            stoch = torch.full((4, window_length - 1, LATENT.num_latents), step % 256)
+            buffer.write_back(old.positions, deter, stoch)
+            reference.write_back(old.positions.env, old.positions.start, deter, stoch)
+    for name in ("deter", "stoch", "reward"):
+        expected = [getattr(record, name) for env in range(num_envs) for record in reference.stream(env)]
+        np.testing.assert_array_equal(held_values(buffer, name).numpy(), np.stack(expected))
+
+
+def assert_same_sizes(buffer: EpisodeReplayBuffer, reference: ReferenceReplay) -> None:
+    assert buffer.total_steps == reference.total_steps <= reference.capacity
+    assert buffer.num_episodes == reference.num_episodes
+    assert buffer.num_windows == len(reference.starts())
+    records = buffer._index.records
+    length = records.chunk_length
+    needed = np.ceil(records.tail / length) - records.head // length  # a freed chunk is back at once
+    assert records.num_chunks_used == needed.sum() <= records.num_chunks
+
+
+def assert_true_and_private(
+    batch: SequenceBatch, buffer: EpisodeReplayBuffer, reference: ReferenceReplay
+) -> None:
+    starts = reference.starts()
+    for row, (env, start) in enumerate(zip(batch.positions.env, batch.positions.start, strict=True)):
+        assert (env, start) in starts
+        records = reference.window(env, start)
+        for key in records[0].observation:
+            expected = np.stack([record.observation[key] for record in records])
+            np.testing.assert_array_equal(batch.observation[key][row].numpy(), expected)
+            assert batch.observation[key].numpy().dtype == expected.dtype
+        np.testing.assert_array_equal(batch.action[row].numpy(), [record.action for record in records])
+        assert batch.reward[row].tolist() == [record.reward for record in records]
+        assert batch.is_first[row].tolist() == [record.is_first for record in records]
+        assert batch.is_terminal[row].tolist() == [record.is_terminal for record in records]
+        next_is_first = [record.is_first for record in records[1:]] + [False]
+        ends = [r.is_last or follows for r, follows in zip(records, next_is_first, strict=True)]
+        assert batch.is_last[row].tolist() == ends
+        assert batch.context is not None
+        np.testing.assert_array_equal(batch.context.deter[row].numpy(), records[0].deter)
+        np.testing.assert_array_equal(batch.context.stoch[row].numpy(), records[0].stoch)
+        for before, after in pairwise(records):  # facts 11.1: reward = f(previous action)
+            assert after.reward == (0.0 if after.is_first else reward_of(before.action))
+    arena = [buffer._arena.slab(name, 0, buffer.plan.num_rows) for name in buffer._arena.names]
+    for tensor in tensors_of(batch):
+        assert tensor.is_contiguous()
+        assert not any(np.shares_memory(tensor.numpy(), field.numpy()) for field in arena)
+
+
+def tensors_of(batch: SequenceBatch) -> list[Tensor]:
+    assert batch.context is not None
+    fields = [batch.action, batch.reward, batch.is_first, batch.is_last, batch.is_terminal]
+    return [*batch.observation.values(), *fields, batch.context.deter, batch.context.stoch]

@@ -1,0 +1,130 @@
+"""What the buffer owns: as much as it says, from construction on, and nothing of what passes through it."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from reverie.buffers import EpisodeReplayBuffer
+from reverie.utils.memory import process_rss_mb
+
+from .memory import in_use_bytes
+from .reference import ToyWorld, advance, fill, make_buffer
+
+
+def large_buffer(cross_episodes: bool) -> EpisodeReplayBuffer:
+    """Return a buffer of some MB, so that a few objects do not matter."""
+    return make_buffer(num_envs=4, capacity=100_000, chunk_length=256, cross_episodes=cross_episodes)
+
+
+@pytest.mark.parametrize("cross_episodes", [True, False])
+def test_nbytes_is_what_is_really_held_within_one_percent(cross_episodes: bool) -> None:
+    large_buffer(cross_episodes)  # what torch and NumPy allocate once is not the buffer's
+    before = in_use_bytes()
+    buffer = large_buffer(cross_episodes)
+    held = in_use_bytes() - before
+    assert held > 5_000_000
+    assert abs(buffer.nbytes() - held) < 0.01 * held
+
+
+def test_all_memory_is_committed_at_construction() -> None:
+    before = process_rss_mb()
+    buffer = make_buffer(num_envs=2, capacity=1_000_000, cross_episodes=False)
+    assert process_rss_mb() - before > 0.85 * buffer.nbytes() / 1e6  # part of it was resident before
+
+
+@pytest.mark.parametrize("cross_episodes", [True, False])
+def test_nothing_is_allocated_in_steady_state(cross_episodes: bool) -> None:
+    buffer = make_buffer(num_envs=2, capacity=200, cross_episodes=cross_episodes)
+    chance = np.random.default_rng(0)
+    world = fill(buffer, num_envs=2, steps=300)
+    owned, before = buffer.nbytes(), in_use_bytes()
+    for _ in range(4):
+        advance(buffer, world, 400, chance)
+        sample_and_write_back(buffer)
+    assert buffer.nbytes() == owned
+    assert in_use_bytes() - before < 20_000  # one small object kept at each of the 1600 steps would be 50,000
+
+
+def sample_and_write_back(buffer: EpisodeReplayBuffer) -> None:
+    """Draw a batch and store its context as the latents of its columns 1 to T."""
+    batch = buffer.sample(8)
+    assert batch.context is not None
+    time = batch.action.shape[1] - 1
+    deter, stoch = batch.context.deter[:, None], batch.context.stoch[:, None]
+    buffer.write_back(batch.positions, deter.repeat(1, time, 1), stoch.repeat(1, time, 1))
+
+
+def test_no_reference_is_kept_to_what_was_given_or_returned() -> None:
+    buffer, world = make_buffer(), ToyWorld(1)
+    references = [ref for _ in range(10) for ref in given(buffer, world)] + returned(buffer)
+    gc.collect()
+    assert len(references) == 10 * 9 + 6
+    assert [ref for ref in references if ref() is not None] == []
+
+
+def given(buffer: EpisodeReplayBuffer, world: ToyWorld) -> list[weakref.ref]:
+    """Add a record and return weak references to all that was given."""
+    arrival, action, latent = world.advance(["go on"])
+    world.previous = [action[0].copy()]  # the toy alone would keep the action
+    buffer.add(arrival, action, latent)
+    flags = (arrival.is_first, arrival.is_last, arrival.is_terminal)
+    things = (*arrival.observation.values(), action, arrival.reward, *flags, latent.deter, latent.stoch)
+    return [weakref.ref(thing) for thing in things]
+
+
+def returned(buffer: EpisodeReplayBuffer) -> list[weakref.ref]:
+    """Sample and return weak references to what came."""
+    batch = buffer.sample(2)
+    assert batch.context is not None
+    things = (*batch.observation.values(), batch.action, batch.context.deter)
+    return [weakref.ref(thing) for thing in (*things, batch.positions.env, batch.positions.start)]
+
+
+def test_a_changed_argument_or_batch_never_changes_the_buffer() -> None:
+    buffer, world = make_buffer(window_length=2), ToyWorld(1)
+    for _ in range(2):
+        arrival, action, latent = world.advance(["go on"])
+        buffer.add(arrival, action, latent)
+        arrival.observation["speed"][:] = action[:] = -1
+        latent.deter[:] = -1
+    first = buffer.sample(1)
+    expected = first.observation["speed"].clone(), first.action.clone()
+    first.observation["speed"][:] = -1
+    first.action[:] = -1
+    again = buffer.sample(1)
+    assert (again.observation["speed"] == expected[0]).all() and (again.action == expected[1]).all()
+    assert (again.observation["speed"] >= 0).all() and (again.action >= 0).all()
+
+
+def test_read_only_and_strided_arrays_are_copied_as_they_are() -> None:
+    buffer = make_buffer(window_length=2, num_envs=2, store_latents=False)
+    world, seen = ToyWorld(2), []
+    for _ in range(2):
+        arrival, action, _ = world.advance(["go on", "go on"])
+        image = np.asfortranarray(arrival.observation["image"])
+        image.flags.writeable = False
+        arrival.observation["image"] = image
+        arrival.reward.flags.writeable = False
+        buffer.add(arrival, action)
+        seen.append(image)
+    batch = buffer.sample(1)
+    env = int(batch.positions.env[0])
+    np.testing.assert_array_equal(
+        batch.observation["image"][0].numpy(), np.stack([image[env] for image in seen])
+    )
+
+
+def test_stats_are_floats_under_the_names_of_the_tags() -> None:
+    buffer = make_buffer(capacity=40)
+    fill(buffer, num_envs=1, steps=10)
+    stats = buffer.stats()
+    assert stats == {
+        "total_steps": 10.0,
+        "num_episodes": float(buffer.num_episodes),
+        "obs_bytes": float(buffer.obs_bytes),
+        "aux_bytes": float(buffer.aux_bytes),
+        "fill": 0.25,
+    }
+    assert all(type(value) is float for value in stats.values())

@@ -1,0 +1,71 @@
+"""Queues that share a pool of chunks."""
+
+from collections import deque
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reverie.buffers.queues import ChunkedQueues, pick
+
+
+@given(
+    num_queues=st.integers(1, 4),
+    capacity=st.integers(1, 25),
+    chunk_length=st.integers(1, 8),
+    actions=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), max_size=150),
+)
+@settings(max_examples=200, deadline=None)
+def test_queues_never_mix_their_rows_nor_run_out_of_chunks(
+    num_queues: int, capacity: int, chunk_length: int, actions: list[tuple[int, int]]
+) -> None:
+    queues = ChunkedQueues(num_queues, capacity, chunk_length)
+    rows, expected = np.zeros(queues.num_rows, np.int64), [deque() for _ in range(num_queues)]
+    for token, (queue, drops) in enumerate(actions):
+        queue %= num_queues
+        if sum(map(len, expected)) == capacity or drops > 4:
+            drops = min(drops, len(expected[queue]))
+            queues.drop(queue, drops)
+            for _ in range(drops):
+                expected[queue].popleft()
+        if sum(map(len, expected)) < capacity:
+            rows[queues.append(np.array([queue]))] = token
+            expected[queue].append(token)
+        for number, tokens in enumerate(expected):
+            head, tail = int(queues.head[number]), int(queues.tail[number])
+            assert rows[queues.rows(np.array(number), np.arange(head, tail))].tolist() == list(tokens)
+            pieces = [rows[row : row + count] for _, count, row in queues.spans(number, head, tail)]
+            assert [token for piece in pieces for token in piece] == list(tokens)
+    touched = sum(
+        -(-int(t) // chunk_length) - int(h) // chunk_length
+        for h, t in zip(queues.head, queues.tail, strict=True)
+    )
+    assert queues.num_chunks_used == touched
+    assert queues.nbytes() == ChunkedQueues.required_bytes(num_queues, capacity, chunk_length)
+
+
+def test_the_pool_is_as_small_as_it_can_be_proved_to_be() -> None:
+    # Chunks of two rows, and in each queue an entry in the last row of one and the first row of the next.
+    queues = ChunkedQueues(num_queues=2, capacity=4, chunk_length=2)
+    for _ in range(2):
+        for queue in (0, 1):
+            queues.append(np.array([queue]))
+    for queue in (0, 1):
+        queues.drop(queue, 1)
+        queues.append(np.array([queue]))
+    assert queues.num_chunks_used == 4 <= queues.num_chunks
+
+
+def test_appending_over_the_capacity_is_caught() -> None:
+    queues = ChunkedQueues(num_queues=1, capacity=1, chunk_length=1)
+    for _ in range(queues.num_chunks):
+        queues.append(np.array([0]))
+    with pytest.raises(AssertionError, match="more entries than the capacity"):
+        queues.append(np.array([0]))
+
+
+def test_a_pick_covers_each_entry_and_no_empty_queue() -> None:
+    queue, rank = pick(np.array([3, 0, 2]), 200, np.random.default_rng(0))
+    drawn = set(zip(queue.tolist(), rank.tolist(), strict=True))
+    assert drawn == {(0, 0), (0, 1), (0, 2), (2, 0), (2, 1)}

@@ -1,0 +1,82 @@
+"""Atari where episodes end at different times, and what the numbers of its settings mean."""
+
+import itertools
+
+import numpy as np
+from ale_py.vector_env import AtariVectorEnv
+from numpy.typing import NDArray
+
+from reverie.envs import EnvConfig, make_environment
+from reverie.utils.records import Arrival
+from reverie.utils.seeding import episode_seed
+
+
+def breakout_actions(index: int, steps: int) -> NDArray[np.float32]:
+    """(steps, 4) random actions, under which the five balls are lost within some 200 steps."""
+    return np.eye(4, dtype=np.float32)[np.random.default_rng(index).integers(4, size=steps)]
+
+
+def play(config: EnvConfig, actions: NDArray[np.float32], run_seed: int = 0) -> list[Arrival]:
+    environment = make_environment(config, run_seed)
+    arrivals = [environment.reset(), *[environment.step(action) for action in actions]]
+    environment.close()
+    return arrivals
+
+
+def bare_emulator() -> AtariVectorEnv:
+    return AtariVectorEnv(
+        "breakout", 1, img_height=64, img_width=64, grayscale=False, stack_num=1,
+        reward_clipping=False, use_fire_reset=False,
+    )  # fmt: skip
+
+
+def test_an_episode_that_starts_leaves_the_other_emulators_alone() -> None:
+    """Every episode equals the one of a fresh emulator with its seed, while the others end elsewhere."""
+    steps = 320
+    actions = np.stack([breakout_actions(index, steps) for index in range(2)], axis=1)
+    arrivals = play(EnvConfig(game="breakout", num_envs=2), actions)
+    is_first = np.array([arrival.is_first for arrival in arrivals])
+    assert is_first.sum(axis=0).tolist() == [2, 2]
+    assert is_first.argmin(axis=0).tolist() == [1, 1]
+    assert not is_first[1:].all(axis=1).any()  # their second episodes start at different times
+    for index in range(2):
+        starts = np.flatnonzero(is_first[:, index])
+        for episode, (start, stop) in enumerate(itertools.pairwise([*starts.tolist(), steps + 1])):
+            emulator = bare_emulator()
+            pixels, _ = emulator.reset(seed=np.array([episode_seed(0, index, episode)]))
+            for arrival, action in zip(arrivals[start:stop], actions[start:, index], strict=False):
+                np.testing.assert_array_equal(arrival.observation["image"][index], pixels[0, 0])
+                pixels, *_ = emulator.step(np.array([action.argmax()]))
+
+
+def test_game_over_is_terminal_and_rewards_are_whole_points() -> None:
+    actions = breakout_actions(0, 320)[:, None]
+    arrivals = play(EnvConfig(game="breakout"), actions)
+    last = [arrival for arrival in arrivals if arrival.is_last[0]]
+    assert [bool(arrival.is_terminal[0]) for arrival in last] == [True]
+    rewards = {float(arrival.reward[0]) for arrival in arrivals}
+    assert rewards == {0.0, 1.0}
+
+
+def test_a_limit_of_frames_truncates_after_frames_over_repeat_actions() -> None:
+    actions = np.eye(6, dtype=np.float32)[np.zeros((30, 1), int)]
+    arrivals = play(EnvConfig(max_episode_frames=40, action_repeat=4), actions)
+    assert [step for step, arrival in enumerate(arrivals) if arrival.is_last[0]] == [10, 21]
+    assert [step for step, arrival in enumerate(arrivals) if arrival.is_first[0]] == [0, 11, 22]
+    assert not any(arrival.is_terminal[0] for arrival in arrivals)
+
+
+def test_pong_has_six_actions_and_eighteen_when_all_are_asked_for() -> None:
+    minimal = make_environment(EnvConfig(), 0)
+    full = make_environment(EnvConfig(full_action_space=True), 0)
+    assert [minimal.spec.action.size, full.spec.action.size] == [6, 18]
+    minimal.close()
+    full.close()
+
+
+def test_pong_loses_points_of_minus_one() -> None:
+    """Whoever never moves loses the first point, and the reward says so once."""
+    actions = np.eye(6, dtype=np.float32)[np.zeros((100, 1), int)]
+    rewards = [float(arrival.reward[0]) for arrival in play(EnvConfig(), actions)]
+    assert set(rewards) == {0.0, -1.0}
+    assert rewards.count(-1.0) < 5

@@ -1,0 +1,161 @@
+"""Gymnasium environments: literal streams, faults, processes, pictures."""
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reverie.envs import (
+    EnvConfig,
+    EnvironmentCrashed,
+    Suite,
+    VectorEnvironment,
+    Vectorization,
+    make_environment,
+)
+from reverie.utils.errors import UserError
+from reverie.utils.seeding import episode_seed
+
+both = pytest.mark.parametrize("vectorization", list(Vectorization), ids=lambda kind: kind.name)
+RIGHT = np.array([0, 1], np.float32)
+
+
+@pytest.fixture(autouse=True)
+def toy_world_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    yield
+    assert multiprocessing.active_children() == []
+
+
+def make(env_id: str, run_seed: int = 0, *, render: bool = False, **options: Any) -> VectorEnvironment:
+    config = EnvConfig(suite=Suite.gymnasium, id=env_id, **{"action_repeat": 1, **options})
+    return make_environment(config, run_seed, render)
+
+
+def run_seed_that_fails_environment_1() -> int:
+    """Run seed whose first episode seeds are even, odd, even: only environment 1 of `ToyWorld` is faulty."""
+    parities = {seed: [episode_seed(seed, index, 0) % 2 for index in range(3)] for seed in range(100)}
+    return next(seed for seed, parity in parities.items() if parity == [0, 1, 0])
+
+
+@both
+def test_cartpole_pushed_to_one_side_pays_one_per_step_until_it_falls(vectorization: Vectorization) -> None:
+    environment = make("CartPole-v1", vectorization=vectorization)
+    arrivals = [environment.reset(), *[environment.step(RIGHT[None]) for _ in range(20)]]
+    environment.close()
+    length = next(step for step, arrival in enumerate(arrivals) if arrival.is_last[0])
+    assert 8 <= length <= 11
+    assert [float(arrival.reward[0]) for arrival in arrivals[: length + 2]] == [0.0] + [1.0] * length + [0.0]
+    assert arrivals[length].observation["vector"][0, 2] < -0.2  # radians: it fell to the left
+    assert abs(arrivals[length + 1].observation["vector"]).max() <= 0.05  # CartPole starts within +-0.05
+
+
+def test_an_action_repeated_pays_the_sum_and_stops_at_the_end() -> None:
+    once, thrice = make("CartPole-v1"), make("CartPole-v1", action_repeat=3)
+    singles = [once.reset(), *[once.step(RIGHT[None]) for _ in range(12)]]
+    length = next(step for step, arrival in enumerate(singles) if arrival.is_last[0])
+    thrice.reset()
+    repeated = [thrice.step(RIGHT[None]) for _ in range(-(-length // 3))]
+    assert sum(float(arrival.reward[0]) for arrival in repeated) == length
+    assert [bool(arrival.is_last[0]) for arrival in repeated] == [False] * (len(repeated) - 1) + [True]
+    np.testing.assert_array_equal(repeated[-1].observation["vector"], singles[length].observation["vector"])
+
+
+def test_a_time_limit_counts_frames_and_truncates() -> None:
+    environment = make("Pendulum-v1", time_limit=10, action_repeat=4)
+    environment.reset()
+    arrivals = [environment.step(np.zeros((1, 1), np.float32)) for _ in range(3)]
+    assert [bool(arrival.is_last[0]) for arrival in arrivals] == [False, False, True]
+    assert not arrivals[-1].is_terminal[0]
+
+
+@both
+def test_an_exception_names_the_environment_and_where_it_was_raised(
+    vectorization: Vectorization,
+) -> None:
+    seed = run_seed_that_fails_environment_1()
+    environment = make("toy_world:ToyRaises-v0", seed, num_envs=2, vectorization=vectorization)
+    environment.reset()
+    action = np.tile(RIGHT, (2, 1))
+    environment.step(action)
+    with pytest.raises(EnvironmentCrashed) as caught:
+        environment.step(action)
+    environment.close()
+    message = str(caught.value)
+    assert message.startswith("toy_world:ToyRaises-v0: environment 1 failed.")
+    assert "ArithmeticError: 100 % broken" in message
+    assert "toy_world.py" in message
+
+
+def test_a_killed_process_is_named_with_its_signal() -> None:
+    seed = run_seed_that_fails_environment_1()
+    environment = make("toy_world:ToyDies-v0", seed, num_envs=3, vectorization=Vectorization["async"])
+    environment.reset()
+    action = np.tile(RIGHT, (3, 1))
+    environment.step(action)
+    with pytest.raises(EnvironmentCrashed, match=r"ToyDies-v0: .* environment 1 \(exit code -9\) died"):
+        environment.step(action)
+    assert multiprocessing.active_children() == []
+    environment.close()
+
+
+def test_a_process_that_dies_while_it_starts_leaves_no_other_behind() -> None:
+    with pytest.raises(EnvironmentCrashed, match=r"ToyUnborn-v0: .* died while it started"):
+        make("toy_world:ToyUnborn-v0", num_envs=2, vectorization=Vectorization["async"])
+
+
+def test_an_interrupt_of_the_whole_group_leaves_the_workers_running() -> None:
+    environment = make("CartPole-v1", vectorization=Vectorization["async"], num_envs=2)
+    environment.reset()
+    for process in multiprocessing.active_children():
+        os.kill(process.pid or 0, signal.SIGINT)
+    assert environment.step(np.tile(RIGHT, (2, 1))).reward.tolist() == [1.0, 1.0]
+    environment.close()
+    environment.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_workers_do_not_load_torch() -> None:
+    environment = make("CartPole-v1", vectorization=Vectorization["async"], num_envs=2)
+    (first, second) = multiprocessing.active_children()
+    maps = [Path(f"/proc/{process.pid}/maps").read_text() for process in (first, second)]
+    environment.close()
+    assert all("numpy" in text and "libtorch" not in text for text in maps)
+
+
+def test_pictures_are_drawn_only_for_who_asked_for_them() -> None:
+    drawn, plain = make("CartPole-v1", num_envs=2, render=True), make("CartPole-v1")
+    drawn.reset()
+    plain.reset()
+    picture = drawn.render()
+    assert picture is not None
+    assert (picture.shape, picture.dtype) == ((400, 600, 3), np.uint8)
+    assert plain.render() is None
+    drawn.close()
+    plain.close()
+
+
+def test_spaces_that_the_model_cannot_take_are_refused_by_the_id() -> None:
+    with pytest.raises(UserError, match=r"env\.id=toy_world:ToyMany-v0 has actions in MultiDiscrete"):
+        make("toy_world:ToyMany-v0")
+
+
+def test_a_missing_package_is_named_with_its_repair() -> None:
+    with pytest.raises(UserError, match=r"env\.id=toy_world:ToyNeeds-v0 needs .* `pip install stuff`"):
+        make("toy_world:ToyNeeds-v0")
+
+
+def test_counters_of_another_number_of_environments_are_refused() -> None:
+    environment = make("CartPole-v1", num_envs=2)
+    with pytest.raises(ValueError, match=r"The state has 3 environments, but env\.num_envs=2"):
+        environment.load_state_dict({"next_episode": [1, 2, 3]})

@@ -1,0 +1,112 @@
+"""Literal conversions between Gymnasium's spaces and what the model takes."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from reverie.envs.spaces import action_spec, convert_action, convert_observation, observation_space
+from reverie.utils.errors import UserError
+
+
+def bytes_box(*shape: int) -> spaces.Box:
+    return spaces.Box(0, 255, shape, np.uint8)
+
+
+def float_box(low: float, high: float, *shape: int, dtype: type = np.float32) -> spaces.Box:
+    return spaces.Box(low, high, shape, dtype)
+
+
+def test_a_lone_observation_is_named_by_its_kind() -> None:
+    assert list(observation_space(bytes_box(10, 10, 3), 64)) == ["image"]
+    assert list(observation_space(float_box(-1, 1, 3), 64)) == ["vector"]
+    assert list(observation_space(bytes_box(128), 64)) == ["vector"]
+
+
+@pytest.mark.parametrize(("given", "delivered"), [(np.float16, np.float16), (np.float32, np.float32),
+                                                  (np.float64, np.float32)])  # fmt: skip
+def test_floats_keep_their_type_up_to_four_bytes(given: type, delivered: type) -> None:
+    space = float_box(-9, 9, 2, dtype=given)
+    vector = convert_observation(space, np.array([0.5, -2], given), 64)["vector"]
+    assert vector.dtype == observation_space(space, 64)["vector"].dtype == delivered
+    assert vector.tolist() == [0.5, -2.0]
+
+
+def test_a_choice_becomes_one_hot_counted_from_the_start_of_its_space() -> None:
+    assert convert_observation(spaces.Discrete(4, start=2), 3, 64)["vector"].tolist() == [0, 1, 0, 0]
+
+
+def test_a_dict_keeps_its_keys() -> None:
+    space = spaces.Dict(a=bytes_box(4, 4, 3), b=float_box(0, 1, 2, 2), c=spaces.Discrete(2))
+    value = {"a": np.zeros((4, 4, 3), np.uint8), "b": np.eye(2, dtype=np.float32), "c": 1}
+    converted = convert_observation(space, value, 8)
+    assert {key: array.shape for key, array in converted.items()} == {"a": (8, 8, 3), "b": (4,), "c": (2,)}
+    assert observation_space(space, 8).contains(converted)
+
+
+def test_an_image_of_the_right_size_is_delivered_byte_for_byte() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    np.testing.assert_array_equal(convert_observation(bytes_box(64, 64, 3), image, 64)["image"], image)
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (6, 6, 1)])
+def test_a_grey_image_becomes_three_equal_channels(shape: tuple[int, ...]) -> None:
+    image = np.arange(36, dtype=np.uint8).reshape(shape)
+    converted = convert_observation(bytes_box(*shape), image, 6)["image"]
+    for channel in range(3):
+        np.testing.assert_array_equal(converted[:, :, channel], image.reshape(6, 6))
+
+
+def test_one_bright_pixel_survives_shrinking_as_the_mean_of_its_block() -> None:
+    for row, column in [(0, 0), (101, 57), (127, 127)]:
+        image = np.zeros((256, 128, 3), np.uint8)
+        image[row, column] = 240
+        small = convert_observation(bytes_box(256, 128, 3), image, 64)["image"]
+        assert small[row // 4, column // 2].tolist() == [30, 30, 30]  # 240 over 4 * 2 pixels
+        assert small.sum() == 90
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        bytes_box(4, 64, 64, 3),
+        bytes_box(64, 64, 4),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.Text(4),
+        spaces.Dict(inner=spaces.Dict(a=spaces.Discrete(2))),
+    ],
+)
+def test_other_observations_are_refused(space: spaces.Space) -> None:
+    with pytest.raises(UserError, match=r"has an observation `(vector|inner)` in"):
+        observation_space(space, 64)
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3), spaces.Box(0, 9, (2,), np.int64)]
+)
+def test_other_actions_are_refused(space: spaces.Space) -> None:
+    with pytest.raises(UserError, match="has actions in"):
+        action_spec(space)
+
+
+def test_one_hot_is_the_choice_counted_from_the_start_of_the_space() -> None:
+    assert convert_action(spaces.Discrete(3), np.array([0, 0, 1], np.float32)) == 2
+    assert convert_action(spaces.Discrete(3, start=-1), np.array([1, 0, 0], np.float32)) == -1
+
+
+def test_numbers_are_clipped_and_spread_over_the_bounds() -> None:
+    pendulum = float_box(-2, 2, 1)
+    actions = [convert_action(pendulum, np.array([x], np.float32)).item() for x in (-7, -1, 0, 0.5, 1, 7)]
+    assert actions == [-2.0, -2.0, 0.0, 1.0, 2.0, 2.0]
+
+
+def test_a_dimension_without_bounds_takes_the_number_as_it_is() -> None:
+    space = spaces.Box(np.array([0, -np.inf, 0]), np.array([10, np.inf, np.inf]), dtype=np.float64)
+    action = convert_action(space, np.array([-1, 3, -3], np.float32))
+    assert action.tolist() == [0.0, 3.0, -3.0]
+    assert action.dtype == np.float64
+
+
+def test_an_action_gets_the_shape_of_its_space() -> None:
+    space = float_box(-1, 1, 2, 2)
+    assert action_spec(space).size == 4
+    assert convert_action(space, np.array([-1, 0, 0.5, 1], np.float32)).tolist() == [[-1, 0], [0.5, 1]]

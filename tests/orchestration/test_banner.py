@@ -1,0 +1,102 @@
+"""What is shown before a run starts is true and complete."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from reverie.models import ModelConfig
+from reverie.orchestration.banner import device_choices, device_notice, model_name, start_banner
+from reverie.orchestration.command_line import compose_jobs
+from reverie.orchestration.config import TrainConfig, TrainingConfig, typed
+from reverie.utils.records import ActionSpec, ArraySpec, EnvSpec
+
+PONG = EnvSpec(
+    name="atari/pong",
+    observation={"image": ArraySpec((64, 64, 3), np.dtype(np.uint8))},
+    action=ActionSpec(6, is_discrete=True),
+    num_envs=4,
+    action_repeat=4,
+)
+
+
+def flagship(*overrides: str) -> TrainConfig:
+    [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cpu", "run_dir=runs/a", *overrides])
+    return typed(job)
+
+
+def updates(config: TrainConfig) -> str:
+    lines = start_banner(config, PONG, parameters=1, replay_bytes=1)
+    [line] = [line for line in lines if line.startswith("updates")]
+    return line.removeprefix("updates").strip()
+
+
+def test_the_banner_says_in_words_and_units_what_will_run() -> None:
+    assert start_banner(flagship(), PONG, parameters=686_456, replay_bytes=3 * 2**29) == [
+        "run          dreamer_ataripong, seed 0",
+        "environment  atari/pong, 4 environments, 4 frames per agent step",
+        "device       cpu, precision float32",
+        "model        size1m, 686,456 parameters",
+        "replay       100,000 records, 1.50 GiB in ram",
+        "length       100,000 agent steps = 400,000 frames",
+        "updates      1 update per 8 agent steps = 32 frames, 12,365 updates in total, from step 1,088",
+        "batch        8 windows of 32 steps = 256 trained steps per update",
+        "folder       runs/a",
+    ]
+
+
+def test_a_warm_up_is_part_of_the_banner() -> None:
+    lines = start_banner(flagship("training.warmup_steps=25000"), PONG, parameters=1, replay_bytes=1)
+    assert "warm-up      world model only for the first 25,000 agent steps" in lines
+
+
+def test_a_ratio_of_one_update_per_step_is_in_the_singular() -> None:
+    config = flagship("training.train_ratio=256")
+    assert updates(config) == "1 update per 1 agent step = 4 frames, 98,913 updates in total, from step 1,088"
+
+
+def test_a_ratio_over_one_update_per_step_counts_updates() -> None:
+    config = flagship("training.train_ratio=512")
+    assert updates(config) == "2 updates per agent step = 4 frames, 197,825 updates in total, from step 1,088"
+
+
+def test_a_run_that_ends_before_learning_starts_makes_no_update() -> None:
+    config = flagship("training.total_timesteps=1000")
+    assert ", 0 updates in total" in updates(config)
+    at_start = replace(config, training=TrainingConfig(total_timesteps=1088, learning_starts=1088))
+    assert ", 1 update in total" in updates(at_start)
+
+
+def test_the_notice_names_what_the_device_chose_and_how_to_choose_otherwise() -> None:
+    [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cpu"])
+    assert device_notice(job) == [
+        "device=cpu: chose model=size1m, env.num_envs=4, model.strided=true, training.train_ratio=32, "
+        "training.batch_size=8, training.sequence_length=32, training.log_interval=500, "
+        "training.checkpoint_interval=5000; to change one, set it, as in model=size12m"
+    ]
+
+
+def test_the_notice_on_cuda_names_the_choices_of_cuda() -> None:
+    [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cuda"])
+    [line] = device_notice(job)
+    assert line.startswith("device=cuda: chose model=size12m, env.num_envs=1, ")
+    assert line.endswith("as in model=size25m")
+
+
+def test_what_the_user_chose_was_not_chosen_by_the_device() -> None:
+    [job] = compose_jobs(
+        ["experiment=dreamer_ataripong", "device=cpu", "model=size25m", "training.batch_size=4"]
+    )
+    assert "training.batch_size" not in device_choices(job)
+    [line] = device_notice(job)
+    assert "model=" not in line
+    assert line.endswith("as in env.num_envs=4")
+
+
+def test_an_experiment_without_device_values_has_no_notice() -> None:
+    [job] = compose_jobs(["experiment=dreamer_catch", "device=cpu"])
+    assert device_notice(job) == []
+
+
+def test_a_model_is_named_by_its_sizes_alone() -> None:
+    assert model_name(flagship("model=size12m", "model.strided=true")) == "size12m"
+    assert model_name(replace(flagship(), model=ModelConfig(units=100))) == "own size"

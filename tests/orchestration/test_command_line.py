@@ -1,0 +1,300 @@
+"""Every kind of bad input gives one sentence and exit code 2 and leaves nothing behind; good input runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from reverie.orchestration.command_line import run_from_command_line
+from reverie.orchestration.config import TrainConfig
+from reverie.orchestration.run_folder import prepare_run_folder
+from reverie.utils.errors import UserError
+
+CPU = "device=cpu"
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run each test in an empty folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str) -> list[tuple[TrainConfig, list[str]]]:
+    """Return what the task was called with."""
+    calls: list[tuple[TrainConfig, list[str]]] = []
+    run_from_command_line(lambda config, notices: calls.append((config, notices)), arguments)
+    return calls
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the message of a command that must fail with exit code 2 and one line on stderr alone."""
+    with pytest.raises(SystemExit) as failure:
+        run(*arguments)
+    assert failure.value.code == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n"), shown.err[:7]) == ("", 1, "error: ")
+    return shown.err.removeprefix("error: ").rstrip("\n")
+
+
+SUBPROCESS = """
+import sys
+from reverie.orchestration.command_line import run_from_command_line
+from reverie.orchestration.run_folder import prepare_run_folder
+run_from_command_line(lambda config, notices: print("ran", config.seed, prepare_run_folder(config)))
+"""
+
+
+def in_a_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", SUBPROCESS, *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+# Each kind of mistake: what is typed, and every part that its message must have.
+MISTAKES = {
+    "unknown key": (
+        ["training.batchsize=3"],
+        ["training.batchsize=3", "batch_size, ", "`training.batch_size`?"],
+    ),
+    "key without its section": (
+        ["batch_size=3"],
+        ["no key batch_size", "Did you mean `training.batch_size`?"],
+    ),
+    "added key": (["+training.foo=3"], ["+training.foo=3", "no key training.foo"]),
+    "section for a key": (["world_model=3"], ["world_model is a section", "world_model.kl.rep_scale"]),
+    "key in a section given whole": (["training={foo:3}"], ["training.foo", "not in 'TrainingConfig'"]),
+    "unknown experiment": (
+        ["experiment=dreamer_pong"],
+        ["experiment=dreamer_pong", "dreamer_catch", "Did you mean `dreamer_ataripong`?"],
+    ),
+    "unknown model": (
+        ["model=size13m"],
+        ["there is no model `size13m`; choose one of by_device, debug, size1"],
+    ),
+    "no experiment": (["experiment=null"], ["there is no experiment `null`"]),
+    "text for a whole number": (
+        ["training.batch_size=abc"],
+        ["training.batch_size=abc: training.batch_size must be a whole number, got `abc`."],
+    ),
+    "float for a whole number": (
+        ["training.total_timesteps=1e6"],
+        ["must be a whole number, got `1e6`. Write training.total_timesteps=1000000."],
+    ),
+    "text for a switch": (["logger.tensorboard=maybe"], ["must be true or false, got `maybe`"]),
+    "unknown member": (
+        ["device=gpu"],
+        ["device must be one of auto, cpu, cuda, got `gpu`. Did you mean `cpu`?"],
+    ),
+    "misspelt loss": (
+        ["world_model.losses.decodr=false"],
+        ["world_model.losses has the keys continue, decoder, kl, reward", "`world_model.losses.decoder`?"],
+    ),
+    "out of range": (["training.batch_size=0"], ["training.batch_size must be at least 1, got 0"]),
+    "not finite": (
+        ["optimizer.learning_rate=nan"],
+        ["optimizer.learning_rate must be a finite number, got nan"],
+    ),
+    "window over the capacity": (
+        ["training.sequence_length=60000"],
+        [
+            "training.sequence_length=60000",
+            "buffer.capacity=100000",
+            "training.sequence_length=24999 or less",
+        ],
+    ),
+    "no imagination": (["controller.horizon=0"], ["controller.horizon must be at least 1", "got 0"]),
+    "precision of another device": (
+        ["precision=bfloat16"],
+        ["precision=bfloat16 is not supported on device=cpu"],
+    ),
+    "unknown game": (["env.game=pongg"], ["env.game=pongg", "Did you mean `pong`?"]),
+    "unknown id": (
+        ["experiment=dreamer_cartpole", "env.id=CartPole-v7"],
+        ["env.id=CartPole-v7", "Did you mean `CartPole-v1`?"],
+    ),
+    "replay over its budget": (
+        ["buffer.memory_budget_gib=0.25"],
+        ["100,000 steps", "over buffer.memory_budget_gib=0.25. Lower buffer.capacity to"],
+    ),
+    "replay on a device that is not used": (["buffer=cuda"], ["buffer.storage=cuda needs device=cuda"]),
+    "no assignment": (["foo"], ["`foo` is not of the form key=value"]),
+    "no value": (["training.batch_size="], ["training.batch_size= has no value"]),
+    "broken grammar": (["run_dir=a b("], ["run_dir=a b(", "not in Hydra's grammar", "Quote"]),
+    "interpolation of nothing": (["env.game=${foo}"], ["env.game", "'foo' not found"]),
+    "several values without -m": (["seed=1,2"], ["seed=1,2 lists several values; add -m"]),
+    "unknown flag": (["--multrun"], ["unknown flag --multrun", "Did you mean `--multirun`?"]),
+    "key as a flag": (["--seed=3"], ["unknown flag --seed=3", "without dashes: key=value"]),
+    "flag without its value": (["--cfg"], ["--cfg", "expected one argument"]),
+    "unknown folder of files": (["--config-dir=nowhere"], ["--config-dir=nowhere is not a folder"]),
+    "resume of nothing": (["resume=nowhere"], ["nowhere is not a folder"]),
+    "jobs in one folder": (
+        ["-m", "seed=1,2", "run_dir=x"],
+        ["run_dir=x would hold 2 runs", "hydra.sweep.dir=x"],
+    ),
+    "one bad job of several": (["-m", "env.game=pong,pongg"], ["env.game=pongg", "Did you mean `pong`?"]),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_mistake_gives_one_sentence_and_creates_nothing(
+    kind: str, capsys: pytest.CaptureFixture[str], empty_folder: Path
+) -> None:
+    arguments, parts = MISTAKES[kind]
+    device = [] if kind in ("unknown member", "resume of nothing") else [CPU]
+    message = error_of(capsys, *device, *arguments)
+    for part in parts:
+        assert part in message
+    assert list(empty_folder.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_cuda_where_there_is_none_is_a_mistake(
+    capsys: pytest.CaptureFixture[str], empty_folder: Path
+) -> None:
+    assert "device=cuda was asked for" in error_of(capsys, "device=cuda")
+    assert list(empty_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["training.batchsize=3"], "there is no key training.batchsize"),
+        (["experiment=dreamer_pong"], "there is no experiment `dreamer_pong`"),
+        (["-m", "seed=1,2", "training.batch_size=0"], "training.batch_size must be at least 1"),
+    ],
+)
+def test_a_mistake_ends_the_process_with_exit_code_2(
+    arguments: list[str], part: str, empty_folder: Path
+) -> None:
+    done = in_a_process(*arguments)
+    assert done.returncode == 2
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+    assert done.stderr.startswith("error: ") and part in done.stderr
+    assert list(empty_folder.iterdir()) == []
+
+
+def test_a_user_error_inside_the_run_is_told_in_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
+    def task(config: TrainConfig, notices: list[str]) -> None:
+        raise UserError("the disk\nis full.")
+
+    with pytest.raises(SystemExit) as failure:
+        run_from_command_line(task, [CPU])
+    assert failure.value.code == 2
+    assert capsys.readouterr().err == "error: the disk is full.\n"
+
+
+def test_any_other_error_of_the_run_passes() -> None:
+    def task(config: TrainConfig, notices: list[str]) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_from_command_line(task, [CPU])
+
+
+def test_a_single_run_is_called_once_with_its_values_and_the_notice(empty_folder: Path) -> None:
+    [(config, notices)] = run(
+        "experiment=dreamer_ataripong", CPU, "seed=7", "world_model.losses.continue=false"
+    )
+    assert (config.seed, config.run_dir) == (7, None)
+    assert config.world_model.losses == {"decoder": True, "reward": True, "continue": False, "kl": True}
+    assert notices[0].startswith("device=cpu: chose model=size1m")
+    assert list(empty_folder.iterdir()) == []
+
+
+def test_a_flag_may_stand_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "2 runs" in error_of(capsys, "seed=1,2", "-m", "run_dir=x", CPU)
+
+
+def test_cfg_shows_every_setting_and_runs_nothing(
+    capsys: pytest.CaptureFixture[str], empty_folder: Path
+) -> None:
+    assert run("experiment=dreamer_catch", "device=cuda", "seed=5", "--cfg", "job", "--resolve") == []
+    shown = OmegaConf.create(capsys.readouterr().out)
+    assert (shown.name, shown.seed, shown.training.sequence_length) == ("dreamer_catch", 5, 16)
+    assert list(empty_folder.iterdir()) == []
+
+
+def test_help_names_the_experiments_and_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        run("--help")
+    assert done.value.code == 0
+    text = capsys.readouterr().out
+    assert "dreamer_catch" in text and "train_ratio" in text
+
+
+def test_files_of_the_user_join_the_groups(capsys: pytest.CaptureFixture[str], empty_folder: Path) -> None:
+    folder = empty_folder / "mine" / "env"
+    folder.mkdir(parents=True)
+    (folder / "boxing.yaml").write_text("game: boxing\n")
+    (folder / "wrong.yaml").write_text("gaem: boxing\n")
+    [(config, _)] = run("--config-dir=mine", "env=boxing", "experiment=dreamer_atari100k", CPU)
+    assert config.env.game == "boxing"
+    assert "Key 'gaem' not in 'EnvConfig'" in error_of(capsys, "--config-dir=mine", "env=wrong", CPU)
+    assert "Did you mean `boxing`?" in error_of(capsys, "--config-dir=mine", "env=boxin", CPU)
+
+
+def test_a_multirun_gives_each_job_its_values_and_its_folder(empty_folder: Path) -> None:
+    done = in_a_process("-m", "experiment=dreamer_catch", CPU, "seed=1,2", "hydra.sweep.dir=sweep")
+    assert (done.returncode, done.stderr) == (0, "")
+    ran = [line for line in done.stdout.splitlines() if line.startswith("ran")]
+    assert ran == ["ran 1 sweep/0", "ran 2 sweep/1"]
+    files = sorted(str(path.relative_to(empty_folder)) for path in empty_folder.rglob("*") if path.is_file())
+    assert files == ["sweep/0/config.yaml", "sweep/1/config.yaml", "sweep/multirun.yaml"]
+    assert OmegaConf.load("sweep/1/config.yaml").seed == 2
+
+
+@pytest.fixture
+def finished(empty_folder: Path) -> str:
+    """Return the folder of an earlier run."""
+    [(config, _)] = run("experiment=dreamer_catch", CPU, "seed=3", "run_dir=earlier")
+    return str(prepare_run_folder(config))
+
+
+def test_a_resumed_run_keeps_its_configuration_and_lists_what_changes(finished: str) -> None:
+    [(config, notices)] = run(
+        f"resume={finished}", "training.total_timesteps=50000", "training.batch_size=16"
+    )
+    assert (config.name, config.seed, config.training.total_timesteps) == ("dreamer_catch", 3, 50_000)
+    assert (config.run_dir, config.resume) == ("earlier", "earlier")
+    assert notices == ["resuming earlier", "training.total_timesteps 20000 -> 50000"]
+
+
+def test_a_run_that_moved_is_resumed_where_it_is(finished: str, empty_folder: Path) -> None:
+    (empty_folder / finished).rename(empty_folder / "moved")
+    [(config, _)] = run("resume=moved")
+    assert config.run_dir == "moved"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["model=size12m"], "model=size12m: a saved run keeps its groups and sections"),
+        (["experiment=dreamer_catch"], "a saved run keeps its groups"),
+        (["+training.batch_size=3"], "only changes of the form key=value"),
+        (["model.units=128"], "model.units cannot change, the checkpoint was made with it"),
+        (["seed=4"], "seed cannot change"),
+        (["training.batchsize=3"], "Did you mean `training.batch_size`?"),
+        (["training.batch_size=x"], "training.batch_size must be a whole number, got `x`"),
+        (["training.batch_size=0"], "training.batch_size must be at least 1, got 0"),
+        (["buffer.memory_budget_gib=0.01"], "over buffer.memory_budget_gib=0.01"),
+        (["-m"], "it takes values, not flags"),
+    ],
+)
+def test_a_change_that_a_resumed_run_cannot_take_is_refused(
+    arguments: list[str], part: str, finished: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert part in error_of(capsys, f"resume={finished}", *arguments)
+
+
+def test_a_misspelt_folder_to_resume_is_recognised(finished: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Did you mean `earlier`?" in error_of(capsys, "resume=earlyer")
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(
+    finished: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = error_of(capsys, CPU, f"run_dir={finished}")
+    assert "run_dir=earlier already holds a run. Go on with it by resume=earlier" in message

@@ -1,0 +1,236 @@
+"""Every experiment composes to the numbers it promises, and impossible combinations are refused."""
+
+from dataclasses import replace
+from importlib import resources
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from reverie.buffers import ReplayConfig, ReplayStorage
+from reverie.envs import EnvConfig, Suite
+from reverie.models import ModelConfig
+from reverie.orchestration.command_line import compose_jobs
+from reverie.orchestration.config import (
+    Device,
+    Precision,
+    TrainConfig,
+    TrainingConfig,
+    actual_device,
+    leaves,
+    typed,
+)
+from reverie.utils.errors import UserError
+
+
+def composed(*overrides: str) -> DictConfig:
+    [job] = compose_jobs(overrides)
+    return job
+
+
+def values(config: TrainConfig, *keys: str) -> list[Any]:
+    settings = dict(leaves(config))
+    return [settings[key] for key in keys]
+
+
+LENGTH = (
+    "training.total_timesteps",
+    "training.train_ratio",
+    "training.batch_size",
+    "training.sequence_length",
+    "env.num_envs",
+    "buffer.capacity",
+    "model.units",
+    "model.deter",
+    "model.classes",
+    "model.strided",
+)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "suite", "expected"),
+    [
+        ("dreamer_ataripong", Suite.atari, [100_000, 32.0, 8, 32, 4, 100_000, 64, 512, 4, True]),
+        ("dreamer_atari100k", Suite.atari, [100_000, 32.0, 8, 32, 4, 100_000, 64, 512, 4, True]),
+        ("dreamer_incident", Suite.atari, [100_000, 32.0, 8, 50, 4, 50_000, 64, 512, 4, True]),
+    ],
+)
+def test_an_atari_experiment_is_small_on_a_cpu(experiment: str, suite: Suite, expected: list[Any]) -> None:
+    config = typed(composed(f"experiment={experiment}", "device=cpu"))
+    assert config.env.suite is suite
+    assert values(config, *LENGTH) == expected
+    assert config.precision is Precision.float32
+
+
+@pytest.mark.parametrize(
+    ("experiment", "expected"),
+    [
+        ("dreamer_ataripong", [100_000, 1024.0, 16, 64, 1, 100_000, 256, 2048, 16, False]),
+        ("dreamer_atari100k", [100_000, 256.0, 16, 64, 1, 100_000, 256, 2048, 16, False]),
+        ("dreamer_incident", [100_000, 256.0, 16, 50, 1, 50_000, 256, 2048, 16, False]),
+    ],
+)
+def test_an_atari_experiment_is_size12m_on_cuda(experiment: str, expected: list[Any]) -> None:
+    job = composed(f"experiment={experiment}", "device=cuda")
+    assert [OmegaConf.select(job, key) for key in LENGTH] == expected
+
+
+@pytest.mark.parametrize(
+    ("experiment", "suite", "env_id"),
+    [
+        ("dreamer_catch", Suite.catch, None),
+        ("dreamer_cartpole", Suite.gymnasium, "CartPole-v1"),
+        ("dreamer_pendulum", Suite.gymnasium, "Pendulum-v1"),
+    ],
+)
+def test_a_small_experiment_is_the_same_on_every_device(
+    experiment: str, suite: Suite, env_id: str | None
+) -> None:
+    on_cpu, on_cuda = (composed(f"experiment={experiment}", f"device={name}") for name in ("cpu", "cuda"))
+    config = typed(on_cpu)
+    assert config.name == experiment
+    assert config.env.suite is suite
+    assert env_id in (None, config.env.id)
+    on_cuda.device = on_cpu.device
+    assert OmegaConf.to_container(on_cuda, resolve=True) == OmegaConf.to_container(on_cpu, resolve=True)
+
+
+def test_the_incident_trains_only_the_world_model_for_25000_steps() -> None:
+    config = typed(composed("experiment=dreamer_incident", "device=cpu"))
+    assert config.training.warmup_steps == 25_000
+
+
+def test_the_run_of_a_game_is_named_after_the_game() -> None:
+    config = typed(composed("experiment=dreamer_atari100k", "env.game=boxing", "device=cpu"))
+    assert (config.name, config.env.game) == ("dreamer_atari100k_boxing", "boxing")
+
+
+def test_the_flagship_keeps_the_constants_of_the_reference_code() -> None:
+    config = typed(composed("device=cpu"))
+    assert config.name == "dreamer_ataripong"
+    assert values(
+        config,
+        "world_model.kl.dynamics_scale",
+        "world_model.kl.rep_scale",
+        "world_model.kl.free_nats",
+        "controller.horizon",
+        "controller.discount_horizon",
+        "controller.return_lambda",
+        "controller.entropy_scale",
+        "optimizer.learning_rate",
+        "optimizer.warmup_updates",
+        "training.learning_starts",
+        "env.noop_max",
+        "env.sticky_actions",
+    ) == [1.0, 0.1, 1.0, 15, 333.0, 0.95, 3e-4, 4e-5, 1000, 1088, 30, 0.0]
+
+
+@pytest.mark.parametrize(
+    "name", ["size1m", "size12m", "size25m", "size50m", "size100m", "size200m", "size400m"]
+)
+def test_every_size_follows_the_rule_of_the_paper(name: str) -> None:
+    model = typed(composed(f"model={name}", "device=cpu")).model
+    assert (model.deter, model.hidden) == (8 * model.units, model.units)
+    assert (model.depth, model.classes, model.stoch) == (model.units // 16, model.units // 16, 32)
+
+
+def test_every_file_of_a_group_composes() -> None:
+    for group in resources.files("reverie.configs").iterdir():
+        for file in group.iterdir() if group.is_dir() and "__" not in group.name else []:
+            choice = f"{group.name}={file.name.removesuffix('.yaml')}"
+            tested_above = group.name == "experiment" or "size" in file.name
+            if not tested_above and choice != "buffer=cuda":  # which needs a GPU
+                assert typed(composed(choice, "device=cpu")).device is Device.cpu, choice
+
+
+def test_the_yaml_of_the_root_names_no_value_twice() -> None:
+    root = yaml.safe_load(resources.files("reverie.configs").joinpath("train.yaml").read_text())
+    assert set(root) == {"defaults", "name", "seed", "device", "precision", "run_dir", "resume", "hydra"}
+
+
+def test_auto_is_decided_before_the_run_starts() -> None:
+    config = typed(composed("device=auto", "precision=auto"))
+    has_cuda = torch.cuda.is_available()
+    assert config.device is (Device.cuda if has_cuda else Device.cpu)
+    assert config.precision is not Precision.auto
+
+
+def test_deciding_leaves_the_composed_configuration_as_it_was() -> None:
+    job = composed()
+    typed(job)
+    assert job.device is Device.auto
+
+
+def test_updates_per_step_is_the_ratio_over_the_steps_of_a_batch() -> None:
+    assert TrainingConfig(train_ratio=1024, batch_size=16, sequence_length=64).updates_per_step == 1.0
+    assert TrainingConfig(train_ratio=32, batch_size=8, sequence_length=32).updates_per_step == 0.125
+
+
+def test_leaves_are_single_settings_with_dotted_keys() -> None:
+    settings = dict(leaves(TrainConfig()))
+    assert settings["world_model.losses.continue"] is True
+    assert settings["training.batch_size"] == 16
+    assert "training" not in settings
+
+
+RUN = TrainConfig(device=Device.cpu, model=ModelConfig(), env=EnvConfig(), buffer=ReplayConfig())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": -1}, r"seed must be in \[0, 2\*\*32\), got -1"),
+        ({"name": "a/b"}, "name must be a word that can name a folder, got 'a/b'"),
+        (
+            {"buffer": ReplayConfig(capacity=64)},
+            "training.sequence_length=64 needs windows of 65 records, but buffer.capacity=64 leaves 64 for "
+            "each of env.num_envs=1. Set buffer.capacity=65 or more, or training.sequence_length=63 or less",
+        ),
+        (
+            {"training": TrainingConfig(learning_starts=64)},
+            "training.learning_starts=64 is too early: .* Set training.learning_starts=65 or more",
+        ),
+        (
+            {"training": TrainingConfig(train_ratio=1024 * 65)},
+            "training.train_ratio=66560 owes 65 updates .* Set training.max_updates_owed=65 or lower the",
+        ),
+        (
+            {"precision": Precision.bfloat16},
+            "precision=bfloat16 is not supported on device=cpu; allowed there: float32",
+        ),
+        (
+            {"buffer": ReplayConfig(storage=ReplayStorage.cuda)},
+            "buffer.storage=cuda needs device=cuda, got device=cpu. Set buffer.storage=ram",
+        ),
+    ],
+)
+def test_an_impossible_combination_is_refused_with_its_repair(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        replace(RUN, **change)
+
+
+def test_the_smallest_replay_that_holds_a_window_is_allowed() -> None:
+    assert replace(RUN, buffer=ReplayConfig(capacity=65)).buffer.capacity == 65
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_is_not_finite_is_refused_by_its_key(value: float) -> None:
+    with pytest.raises(UserError, match=r"training\.train_ratio must be a finite number"):
+        replace(RUN, training=TrainingConfig(train_ratio=value))
+
+
+@pytest.mark.parametrize(
+    ("key", "limit"), [("total_timesteps", 1), ("batch_size", 1), ("sequence_length", 1), ("warmup_steps", 0)]
+)
+def test_a_training_setting_below_its_limit_is_refused(key: str, limit: int) -> None:
+    with pytest.raises(UserError, match=f"training.{key} must be at least {limit}, got {limit - 1}"):
+        TrainingConfig(**{key: limit - 1})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_cuda_is_refused_where_there_is_none() -> None:
+    assert actual_device(Device.auto) is Device.cpu
+    with pytest.raises(UserError, match="device=cuda was asked for, but torch sees no CUDA device"):
+        TrainConfig(device=Device.cuda)

@@ -1,0 +1,90 @@
+"""The folder of a run has a name of its own, and its configuration comes back as it went in."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from reverie.buffers import ReplayStorage
+from reverie.orchestration.config import Device, Precision, TrainConfig
+from reverie.orchestration.overrides import parse
+from reverie.orchestration.run_folder import check_run_folder, load_run, prepare_run_folder, resume_run
+from reverie.utils.errors import UserError
+
+RUN = TrainConfig(name="try", device=Device.cpu, precision=Precision.float32)
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run each test in an empty folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_runs_of_one_name_in_one_second_get_folders_of_their_own() -> None:
+    folders = [prepare_run_folder(replace(RUN)) for _ in range(12)]  # 12 in a few ms: most share a second
+    assert len(set(folders)) == 12
+    pattern = r"experiments/try-\d{8}_\d{6}(-\d+)?"
+    assert all(re.fullmatch(pattern, folder.as_posix()) for folder in folders)
+    assert any(folder.name.endswith("-2") for folder in folders)
+
+
+def test_the_saved_configuration_comes_back_equal() -> None:
+    config = replace(RUN, seed=9, run_dir="a/b")
+    assert prepare_run_folder(config) == Path("a/b")
+    assert load_run("a/b") == config
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_run_of_another_device_is_loaded_without_what_only_that_one_can_do(empty_folder: Path) -> None:
+    prepare_run_folder(replace(RUN, run_dir="run"))
+    text = (empty_folder / "run" / "config.yaml").read_text()
+    for on_cpu, on_cuda in (("cpu", "cuda"), ("float32", "bfloat16"), ("storage: ram", "storage: cuda")):
+        text = text.replace(on_cpu, on_cuda)
+    (empty_folder / "run" / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match="device=cuda was asked for"):
+        load_run("run")
+    config = load_run("run", device=Device.auto)
+    moved = (config.device, config.precision, config.buffer.storage)
+    assert moved == (Device.cpu, Precision.float32, ReplayStorage.ram)
+    resumed, notices = resume_run("run", parse(["device=cpu", "precision=float32", "buffer.storage=ram"]))
+    assert (resumed.device, resumed.precision, resumed.buffer.storage) == moved
+    assert notices[1:] == [
+        "device cuda -> cpu",
+        "precision bfloat16 -> float32",
+        "buffer.storage cuda -> ram",
+    ]
+
+
+def test_an_empty_folder_may_be_named_as_the_run_folder(empty_folder: Path) -> None:
+    (empty_folder / "ready").mkdir()
+    check_run_folder(replace(RUN, run_dir="ready"))
+
+
+def test_a_file_cannot_be_the_run_folder(empty_folder: Path) -> None:
+    (empty_folder / "file").touch()
+    with pytest.raises(UserError, match=r"run_dir=file/x cannot be a folder: .*file is a file"):
+        check_run_folder(replace(RUN, run_dir="file/x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "holds no run: it has no config.yaml"),
+        ("", "is empty"),
+        ("seed: [1", "cannot be read"),
+        ("seed: many\n", "cannot be read: seed: .*many"),
+        ("sed: 1\n", "cannot be read: sed: "),
+        ("training: {batch_size: 0}\n", "training.batch_size must be at least 1, got 0"),
+    ],
+)
+def test_a_folder_without_a_whole_configuration_is_refused(
+    text: str | None, message: str, empty_folder: Path
+) -> None:
+    (empty_folder / "run").mkdir()
+    if text is not None:
+        (empty_folder / "run" / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=message):
+        load_run("run")
