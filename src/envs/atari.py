@@ -32,7 +32,7 @@ class AtariVectorEnvironment:
             stack_num=1,
             frameskip=config.action_repeat,
             maxpool=True,
-            noop_max=config.noop_max,
+            noop_max=config.noop_max + 1,  # ale-py draws below it
             episodic_life=False,
             reward_clipping=False,
             use_fire_reset=False,

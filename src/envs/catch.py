@@ -9,20 +9,22 @@ from numpy.typing import NDArray
 
 CATCH_ID = "reverie/Catch-v0"
 
-_ROWS, _COLUMNS, _PADDLE = 12, 10, 2
-_CELL_HEIGHT, _CELL_WIDTH, _MARGIN = 5, 6, 2
+_ROWS, _COLUMNS, _PADDLE = 8, 8, 2
+_CELL = 8  # pixels
 _IMAGE_SIZE = 64
-_BALL_COLOUR = (255, 220, 60)
+# Grey, not black: a decoder that ends in a sigmoid saturates on black and then hardly sees the ball.
+_BACKGROUND = (96, 96, 96)
+_BALL_COLOUR = (255, 255, 255)
 _PADDLE_COLOUR = (80, 160, 255)
 _LEFT, _STAY, _RIGHT = range(3)
 
 
 class Catch(gymnasium.Env[NDArray[np.uint8], np.int64]):
-    """The ball starts at a random column of the top row and falls one row per step, eleven steps in all.
+    """The ball starts at a random column of the top row and falls one row per step, seven steps in all.
 
     Actions are 0 left, 1 stay, 2 right. The reward is 1 when the ball lands on the paddle, -1 when beside
-    it, and 0 before. The paddle, two of ten columns wide, starts in the middle, four moves from either wall:
-    every ball can be caught, and standing still catches one in five. Observations are (64, 64, 3) uint8.
+    it, and 0 before. The paddle, two of eight columns wide, starts in the middle, three moves from either
+    wall: every ball can be caught, and standing still catches one in four. Observations are (64, 64, 3) uint8.
     """
 
     def __init__(self) -> None:
@@ -51,15 +53,15 @@ class Catch(gymnasium.Env[NDArray[np.uint8], np.int64]):
         return self._picture(), reward, has_landed, False, {}
 
     def _picture(self) -> NDArray[np.uint8]:
-        image = np.zeros((_IMAGE_SIZE, _IMAGE_SIZE, 3), np.uint8)
+        image = np.full((_IMAGE_SIZE, _IMAGE_SIZE, 3), _BACKGROUND, np.uint8)
         _paint(image, _ROWS - 1, self._paddle, _PADDLE, _PADDLE_COLOUR)
         _paint(image, self._row, self._column, 1, _BALL_COLOUR)
         return image
 
 
 def _paint(image: NDArray[np.uint8], row: int, column: int, width: int, colour: tuple[int, int, int]) -> None:
-    top, left = _MARGIN + row * _CELL_HEIGHT, _MARGIN + column * _CELL_WIDTH
-    image[top : top + _CELL_HEIGHT, left : left + width * _CELL_WIDTH] = colour
+    top, left = row * _CELL, column * _CELL
+    image[top : top + _CELL, left : left + width * _CELL] = colour
 
 
 gymnasium.register(CATCH_ID, entry_point="reverie.envs.catch:Catch")

@@ -10,6 +10,7 @@ from .distributions import categorical_entropy as categorical_entropy
 from .distributions import categorical_kl as categorical_kl
 from .distributions import unimix_log_probs as unimix_log_probs
 from .encoder import Encoder as Encoder
+from .encoder import check_images as check_images
 from .heads import Actor as Actor
 from .heads import ContinueHead as ContinueHead
 from .heads import TwoHotHead as TwoHotHead

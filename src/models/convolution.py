@@ -1,6 +1,7 @@
 """Stages of the image encoder and decoder: each halves or doubles the resolution with a 5x5 convolution.
 
-Tensors are (N, C, H, W) in memory format channels_last, so that the norm over channels reads contiguous memory.
+Tensors are (N, C, H, W) in memory format channels_last, so that the norm over channels reads contiguous
+memory.
 """
 
 import torch
@@ -42,7 +43,7 @@ class Downsample(nn.Module):
 
 
 class Upsample(nn.Module):
-    """Double the resolution: nearest-neighbour upsampling and a stride-1 convolution, or one transposed convolution.
+    """Double the resolution: nearest-neighbour and stride-1 convolution, or one transposed convolution.
 
     `weight` is (out, in, 5, 5) for the first form and (in, out, 5, 5) for the second, as torch has them.
     """
@@ -62,3 +63,14 @@ class Upsample(nn.Module):
             return F.conv_transpose2d(x, self.weight, self.bias, stride=2, padding=1)[..., :-1, :-1]
         x = F.interpolate(x, scale_factor=2, mode="nearest")
         return F.conv2d(x, self.weight, self.bias, padding=KERNEL // 2)
+
+
+def channels_last(stages: nn.Sequential) -> nn.Sequential:
+    """Lay out the convolutions' weights like the images, in place.
+
+    It is `Module.to(memory_format=...)`, which torch does not annotate.
+    """
+    for parameter in stages.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.to(memory_format=torch.channels_last)
+    return stages

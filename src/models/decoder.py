@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..utils.records import ArraySpec
 from .config import ModelConfig
-from .convolution import CHANNELS, STAGES, ChannelNorm, Upsample
+from .convolution import CHANNELS, STAGES, ChannelNorm, Upsample, channels_last
 from .distributions import symexp, symlog
 from .encoder import image_keys, image_shape, vector_keys
 from .layers import MLP, BlockLinear, Linear, RMSNorm
@@ -37,7 +37,7 @@ class ImageDecoder(nn.Module):
             stages += [Upsample(wide, out, config.strided), ChannelNorm(out), nn.SiLU()]
             wide = out
         stages.append(Upsample(wide, channels, config.strided))
-        self.cnn = nn.Sequential(*stages).to(memory_format=torch.channels_last)
+        self.cnn = channels_last(nn.Sequential(*stages))
 
     def forward(
         self, deter: Float[Tensor, "n deter"], stoch: Float[Tensor, "n flat"]
@@ -72,7 +72,7 @@ class Decoder(nn.Module):
             self.vector = nn.ModuleDict({key: Linear(config.units, width) for key, width in widths.items()})
 
     def forward(self, state: LatentState) -> dict[str, Tensor]:
-        """Predict (batch, time, ...) observations: images in [0, 1], vectors in symlog space, both float32."""
+        """Predict (batch, time, ...) float32 observations: images in [0, 1], vectors in symlog space."""
         batch, time = state.deter.shape[:2]
         predictions: dict[str, Tensor] = {}
         if self.image_channels:
@@ -88,7 +88,10 @@ class Decoder(nn.Module):
     def losses(
         self, predictions: dict[str, Tensor], observation: dict[str, Tensor]
     ) -> dict[str, Float[Tensor, "batch time"]]:
-        """Return squared errors summed over each observation: images against x / 255, vectors against symlog(x)."""
+        """Return squared errors summed over each observation.
+
+        Images are compared with x / 255, vectors with symlog(x).
+        """
         losses: dict[str, Tensor] = {}
         for key, prediction in predictions.items():
             truth = observation[key].float()

@@ -1,7 +1,7 @@
 """Distributions of the model: categorical latents, two-hot numbers, policies; and the noise they draw from.
 
-Sampling takes noise from outside (`Noise`), so that a scan is a pure function, the whole noise of a window is drawn
-in one call, and a deterministic run (golden tests, `policy=mode`) is the same code with constant noise.
+Sampling takes noise from outside (`Noise`), so that a scan is a pure function, the whole noise of a window is
+drawn in one call, and a deterministic run (golden tests, `policy=mode`) is the same code with constant noise.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
 MIN_STD, MAX_STD = 0.1, 1.0  # of continuous policies; dreamerv3 configs.yaml: policy.minstd, maxstd
 
@@ -37,8 +36,11 @@ class Noise:
 
     def exponential(self, *shape: int) -> Float[Tensor, "..."]:
         """Return Exp(1) noise; argmax(p / noise) is a sample of p, and of noise 1 its mode."""
-        noise = torch.ones(shape, device=self.device)
-        return noise if self.generator is None else noise.exponential_(generator=self.generator)
+        if self.generator is None:
+            return torch.ones(shape, device=self.device)
+        # -log of a uniform number, five times faster on a CPU than `exponential_`; 0 gives infinity, which
+        # never wins.
+        return torch.rand(shape, device=self.device, generator=self.generator).log_().neg_()
 
     def normal(self, *shape: int) -> Float[Tensor, "..."]:
         """Return standard normal noise; zeros for the mean."""
@@ -58,7 +60,7 @@ def symexp(x: Tensor) -> Tensor:
 
 def unimix_probs(logits: Float[Tensor, "*batch classes"], unimix: float) -> Float[Tensor, "*batch classes"]:
     """Return float32 probabilities (1 - unimix) softmax(logits) + unimix / classes."""
-    return (1.0 - unimix) * logits.float().softmax(-1) + unimix / logits.shape[-1]
+    return (1.0 - unimix) * _softmax(logits.float()) + unimix / logits.shape[-1]
 
 
 def unimix_log_probs(
@@ -73,8 +75,12 @@ def unimix_log_probs(
 def sample_onehot(
     probs: Float[Tensor, "*batch classes"], noise: Float[Tensor, "*batch classes"]
 ) -> Float[Tensor, "*batch classes"]:
-    """Return a one-hot sample without gradient, from Exp(1) noise (the exponential race, a form of Gumbel-max)."""
-    return F.one_hot((probs.detach() / noise).argmax(-1), probs.shape[-1]).to(probs.dtype)
+    """Return a one-hot sample without gradient from Exp(1) noise.
+
+    This is the exponential race, a form of Gumbel-max.
+    """
+    winner = (probs.detach() / noise).argmax(-1, keepdim=True)
+    return torch.zeros_like(noise).scatter_(-1, winner, 1.0)
 
 
 def straight_through(
@@ -98,14 +104,15 @@ def categorical_entropy(log_probs: Float[Tensor, "*batch classes"]) -> Float[Ten
 
 
 def twohot_bins(bins: int) -> Float[Tensor, "bins"]:
-    """Return the raw values of the bins: symexp of `bins` even points in [-20, 20], mirrored so that they are odd."""
+    """Return the raw values of the bins: symexp of `bins` even points in [-20, 20].
+
+    They are mirrored so that they are odd.
+    """
     half = symexp(torch.linspace(-20.0, 0.0, (bins - 1) // 2 + 1))
     return torch.cat([half, -half[:-1].flip(0)])
 
 
-def twohot_mean(
-    logits: Float[Tensor, "*batch bins"], bins: Float[Tensor, "bins"]
-) -> Float[Tensor, "*batch"]:
+def twohot_mean(logits: Float[Tensor, "*batch bins"], bins: Float[Tensor, "bins"]) -> Float[Tensor, "*batch"]:
     """Return the expectation in raw units, float32, exactly 0 for symmetric probabilities.
 
     The outermost bins are +-4.85e8, so a plain sum would cancel badly: mirrored probabilities are subtracted
@@ -184,11 +191,21 @@ class NormalPolicy:
 
 Policy = CategoricalPolicy | NormalPolicy
 
+_SHORT_AXIS = 64
+
+
+def _softmax(x: Tensor) -> Tensor:
+    """Return softmax over the last axis.
+
+    On a CPU torch's kernel for a short last axis is slow (512 x 32 x 8: 2.7 ms); across rows it takes 0.4 ms.
+    """
+    if x.device.type != "cpu" or x.shape[-1] > _SHORT_AXIS:
+        return x.softmax(-1)
+    return x.movedim(-1, 0).contiguous().softmax(0).movedim(0, -1).contiguous()
+
 
 def bounded_normal(
     mean: Float[Tensor, "*batch actions"], std: Float[Tensor, "*batch actions"]
 ) -> NormalPolicy:
-    """Return the normal with mean tanh(mean) and std MIN + (MAX - MIN) sigmoid(std + 2), both from raw outputs."""
-    return NormalPolicy(
-        mean.float().tanh(), MIN_STD + (MAX_STD - MIN_STD) * torch.sigmoid(std.float() + 2.0)
-    )
+    """Return from raw outputs the normal with mean tanh(mean), std MIN + (MAX - MIN) sigmoid(std + 2)."""
+    return NormalPolicy(mean.float().tanh(), MIN_STD + (MAX_STD - MIN_STD) * torch.sigmoid(std.float() + 2.0))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ..utils.errors import UserError
 from ..utils.records import ArraySpec
 from .config import ModelConfig
-from .convolution import CHANNELS, STAGES, ChannelNorm, Downsample
+from .convolution import CHANNELS, STAGES, ChannelNorm, Downsample, channels_last
 from .distributions import symlog
 from .layers import MLP
 
@@ -38,11 +38,22 @@ def image_shape(observation: dict[str, ArraySpec]) -> tuple[int, int, int]:
     return height, width, sum(shape[2] for shape in shapes)
 
 
+def check_images(observation: dict[str, ArraySpec]) -> None:
+    """Check that the networks can take the images of an environment, if it has any.
+
+    Raises:
+        UserError: As `image_shape`.
+    """
+    if image_keys(observation):
+        image_shape(observation)
+
+
 class Encoder(nn.Module):
     """Images through convolutions, vectors through an MLP; the tokens are both, vectors first.
 
     Args:
-        observation: Specs by name. Bytes of rank 3 are images (height, width, channels), all else is flattened.
+        observation: Specs by name. Bytes of rank 3 are images (height, width, channels), all else is
+            flattened.
         config: Sizes.
     """
 
@@ -61,7 +72,7 @@ class Encoder(nn.Module):
                 out = multiple * config.depth
                 stages += [Downsample(channels, out, config.strided), ChannelNorm(out), nn.SiLU()]
                 channels = out
-            self.cnn = nn.Sequential(*stages).to(memory_format=torch.channels_last)
+            self.cnn = channels_last(nn.Sequential(*stages))
             self.size += channels * (height >> STAGES) * (width >> STAGES)
 
     def forward(self, observation: dict[str, Tensor]) -> Float[Tensor, "batch time tokens"]:

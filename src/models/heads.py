@@ -46,7 +46,9 @@ class TwoHotHead(nn.Module):
         """Return the expectation, float32, raw units."""
         return twohot_mean(logits, self.bins)
 
-    def loss(self, logits: Float[Tensor, "*batch bins"], value: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    def loss(
+        self, logits: Float[Tensor, "*batch bins"], value: Float[Tensor, "*batch"]
+    ) -> Float[Tensor, "*batch"]:
         """Return the cross-entropy to `value`, in nats."""
         return twohot_loss(logits, value, self.bins)
 

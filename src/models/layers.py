@@ -23,7 +23,7 @@ def truncated_normal_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + 1e-4) * scale over the last axis, computed in float32, in the dtype of x on return."""
+    """x / sqrt(mean(x^2) + 1e-4) * scale over the last axis: float32 inside, the dtype of x on return."""
 
     EPS = 1e-4  # inside the root; embodied/jax/nets.py: Norm
 

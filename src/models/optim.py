@@ -18,7 +18,7 @@ class OptimizerConfig:
     """Step size after the warm-up."""
 
     warmup_updates: int = 1000
-    """Updates over which the step size grows linearly from 0; the first update has step size 0. 0 for none."""
+    """Updates over which the step size grows linearly from 0, its value at the first update. 0 for none."""
 
     agc_clip: float = 0.3
     """Largest gradient norm of a tensor, as a share of the tensor's own norm."""
@@ -56,9 +56,9 @@ class LaProp:
         m  <- beta1 m + (1 - beta1) g / (sqrt(v / (1 - beta2^t)) + eps)
         p  <- p - lr_t m / (1 - beta1^t)
 
-    All state is float32 and lies on the parameters' device, counters and learning rate included, so that a step
-    never waits for the host. With eps=1e-20 a gradient whose square underflows would be divided by almost nothing;
-    such entries (|g| < `TINY`) are set to zero first.
+    All state is float32 and lies on the parameters' device, counters and learning rate included, so that a
+    step never waits for the host. With eps=1e-20 a gradient whose square underflows would be divided by
+    almost nothing; such entries (|g| < `TINY`) are set to zero first.
 
     Args:
         parameters: Tensors to train; the order is kept for the state.
@@ -70,11 +70,11 @@ class LaProp:
     """
 
     TINY = 4e-18
-    """Smaller gradients count as zero: (1 - beta2) * g^2 would fall below float32's smallest normal, 1.2e-38."""
+    """Smaller gradients count as zero: (1 - beta2) g^2 would be below float32's smallest normal, 1.2e-38."""
 
     def __init__(self, parameters: Iterable[Parameter], config: OptimizerConfig) -> None:
         self.config = config
-        self.parameters = list(parameters)
+        self.parameters: list[Tensor] = list(parameters)
         device = self.parameters[0].device
         self.mean_square = [torch.zeros_like(p, dtype=torch.float32) for p in self.parameters]
         self.momentum = [torch.zeros_like(p, dtype=torch.float32) for p in self.parameters]
@@ -86,18 +86,17 @@ class LaProp:
     def step(self) -> dict[str, Tensor]:
         """Apply one update from the parameters' `grad`, which are freed.
 
-        Returns:
-            `gradient_norm` and `clipped_norm`: L2 norm over all tensors before and after clipping, 0-d float32.
+        A parameter without a gradient, its loss being switched off, counts as one with a gradient of zeros.
 
-        Raises:
-            RuntimeError: If a parameter has no gradient.
+        Returns:
+            0-d float32 tensors: `gradient_norm` and `clipped_norm`, the L2 norm over all tensors before and
+            after clipping, and `learning_rate`, the step size of this update.
         """
         c = self.config
         gradients: list[Tensor] = []
         for parameter in self.parameters:
-            if parameter.grad is None:
-                raise RuntimeError("A parameter has no gradient; every loss must reach the graph once.")
-            gradients.append(parameter.grad.float())
+            gradient = parameter.grad
+            gradients.append(torch.zeros_like(parameter) if gradient is None else gradient.float())
             parameter.grad = None
         before, after = self._clip(gradients)
         self.beta1_power.mul_(c.beta1)
@@ -109,10 +108,11 @@ class LaProp:
         torch._foreach_add_(scale, c.eps)
         torch._foreach_div_(gradients, scale)
         torch._foreach_lerp_(self.momentum, gradients, 1.0 - c.beta1)
-        step_size = self.learning_rate() / (1.0 - self.beta1_power).float()
+        learning_rate = self.learning_rate()
+        step_size = learning_rate / (1.0 - self.beta1_power).float()
         torch._foreach_add_(self.parameters, torch._foreach_mul(self.momentum, -step_size))
         self.updates.add_(1.0)
-        return {"gradient_norm": before, "clipped_norm": after}
+        return {"gradient_norm": before, "clipped_norm": after, "learning_rate": learning_rate}
 
     def learning_rate(self) -> Tensor:
         """Return the step size of the next update, 0-d float32 on the parameters' device."""
@@ -145,6 +145,7 @@ class LaProp:
         """Copy a state of the same parameters into this one."""
         for name, mine in self.state_dict().items():
             theirs = state[name]
-            pairs = zip(mine, theirs, strict=True) if isinstance(mine, list) else [(mine, theirs)]
-            for target, source in pairs:
+            targets = mine if isinstance(mine, list) else [mine]
+            sources = theirs if isinstance(theirs, list) else [theirs]
+            for target, source in zip(targets, sources, strict=True):
                 target.copy_(source)

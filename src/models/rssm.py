@@ -31,9 +31,9 @@ class Observed:
 class BlockGRU(nn.Module):
     """One recurrent step: D numbers in G blocks that share the latent sample and the action.
 
-    In the plain form every block reads concat[own part of deter, x_deter, x_stoch, x_action]. The part that all
-    blocks share is one dense map (3U -> D) of the same parameters; its action share does not depend on the
-    recurrence and is computed for a whole window at once (`action_input`).
+    In the plain form every block reads concat[own part of deter, x_deter, x_stoch, x_action]. The part that
+    all blocks share is one dense map (3U -> D) of the same parameters; its action share does not depend on
+    the recurrence and is computed for a whole window at once (`action_input`).
 
     Reference: `RSSM._core` in `dreamerv3/rssm.py` of danijar/dreamerv3 at e3f0224.
     """
@@ -52,13 +52,18 @@ class BlockGRU(nn.Module):
         truncated_normal_(self.mix_weight, self.blocks * (self.width + 3 * hidden))
 
     def split_weights(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the mixing weights of own deter (G, D/G, D/G), of x_deter and x_stoch (2U, D), of x_action (U, D)."""
+        """Return the mixing weights of own deter, of x_deter and x_stoch, and of x_action.
+
+        Their shapes are (G, D/G, D/G), (2U, D) and (U, D).
+        """
         own, shared = self.mix_weight.split([self.width, self.mix_weight.shape[1] - self.width], dim=1)
         dense = shared.transpose(0, 1).flatten(1)
         hidden = dense.shape[0] // 3
         return own, dense[: 2 * hidden], dense[2 * hidden :]
 
-    def action_input(self, action: Float[Tensor, "*batch action"], weight: Tensor) -> Float[Tensor, "*batch deter"]:
+    def action_input(
+        self, action: Float[Tensor, "*batch action"], weight: Tensor
+    ) -> Float[Tensor, "*batch deter"]:
         """Return the action's contribution to the mixing layer, its bias included."""
         action = action / action.detach().abs().clamp(min=1.0)
         return F.linear(self.action_in(action), weight.t(), self.mix_bias)
@@ -131,10 +136,10 @@ class RSSM(nn.Module):
             prev_action: Action taken *before* each observation; ignored where `is_first`.
             is_first: Where an episode starts: state and action are zero before that observation.
             noise: What the latents are drawn from.
-            state: State before the first step. None goes on from the state cached by the last such call (zeros at
-                first), and caches the new one: the online state of acting.
-            detach_posteriors: Detach everything returned and everything cached. Half of it leaks: a cached state
-                with a graph holds the graph of every step before it.
+            state: State before the first step. None goes on from the state cached by the last such call
+                (zeros at first), and caches the new one: the online state of acting.
+            detach_posteriors: Detach everything returned and everything cached. Half of it leaks: a cached
+                state with a graph holds the graph of every step before it.
         """
         batch, time = is_first.shape
         online = state is None
@@ -142,7 +147,9 @@ class RSSM(nn.Module):
         keep = (~is_first).unsqueeze(-1).float()
         own, dense, action_weight = self.core.split_weights()
         action_inputs = self.core.action_input(prev_action * keep, action_weight)
-        deter_weight, token_weight = self.posterior_in.weight.split([self.config.deter, tokens.shape[-1]], dim=1)
+        deter_weight, token_weight = self.posterior_in.weight.split(
+            [self.config.deter, tokens.shape[-1]], dim=1
+        )
         token_inputs = F.linear(tokens, token_weight, self.posterior_in.bias)
         races = noise.exponential(batch, time, self.config.stoch, self.config.classes)
         states: list[LatentState] = []
@@ -153,13 +160,17 @@ class RSSM(nn.Module):
             deter = self.core(state.deter * keep_t, state.flat_stoch * keep_t, action_t, own, dense)
             hidden = F.silu(self.posterior_norm(F.linear(deter, deter_weight) + token_t))
             logits.append(self._split(self.posterior_out(hidden)))
-            state = LatentState(deter, straight_through(unimix_probs(logits[-1], self.config.latent_unimix), race_t))
+            state = LatentState(
+                deter, straight_through(unimix_probs(logits[-1], self.config.latent_unimix), race_t)
+            )
             states.append(state)
         posterior = LatentState.stack(states, 1)
         result = Observed(posterior, torch.stack(logits, 1), self.prior_logits(posterior.deter))
         if detach_posteriors:
             state = state.detach()
-            result = Observed(posterior.detach(), result.posterior_logits.detach(), result.prior_logits.detach())
+            result = Observed(
+                posterior.detach(), result.posterior_logits.detach(), result.prior_logits.detach()
+            )
         if online:
             self._state = state
         return result

@@ -41,7 +41,9 @@ class LatentState:
 
     def concatenate(self, other: "LatentState", dim: int) -> "LatentState":
         """Return the states of both along an existing leading axis."""
-        return LatentState(torch.cat([self.deter, other.deter], dim), torch.cat([self.stoch, other.stoch], dim))
+        return LatentState(
+            torch.cat([self.deter, other.deter], dim), torch.cat([self.stoch, other.stoch], dim)
+        )
 
     @staticmethod
     def stack(states: list["LatentState"], dim: int) -> "LatentState":

@@ -40,11 +40,17 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    run_dir: Path, step: int, loop: dict[str, Any], model: dict[str, Any], replay: EpisodeReplayBuffer, keep: int
+    run_dir: Path,
+    step: int,
+    loop: dict[str, Any],
+    model: dict[str, Any],
+    replay: EpisodeReplayBuffer,
+    keep: int,
 ) -> Checkpoint:
     """Write a checkpoint and delete all but the newest `keep`.
 
-    It is written under another name, brought to disk and renamed: a folder with a checkpoint's name is complete.
+    It is written under another name, brought to disk and renamed: a folder with a checkpoint's name is
+    complete.
 
     Args:
         run_dir: Folder of the run.
@@ -86,10 +92,14 @@ def latest_checkpoint(run_dir: Path) -> Checkpoint:
     """
     checkpoints = list_checkpoints(run_dir)
     if not checkpoints:
-        raise UserError(f"{run_dir} holds no checkpoint yet; a run writes one every training.checkpoint_interval.")
+        raise UserError(
+            f"{run_dir} holds no checkpoint yet; a run writes one every training.checkpoint_interval."
+        )
     newest = checkpoints[-1]
     if newest.loop()["format"] != FORMAT:
-        raise UserError(f"{newest.folder} has format {newest.loop()['format']}, this Reverie reads format {FORMAT}.")
+        raise UserError(
+            f"{newest.folder} has format {newest.loop()['format']}, this Reverie reads format {FORMAT}."
+        )
     return newest
 
 

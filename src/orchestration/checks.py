@@ -3,10 +3,15 @@
 from contextlib import closing
 from dataclasses import replace
 
-from ..buffers import LatentSpec, ReplayRequest, plan_replay
+from pathlib import Path
+
+import torch
+
+from ..buffers import LatentSpec, ReplayRequest, check_storage, plan_replay
 from ..envs import Vectorization, make_environment, validate_env
-from .config import TrainConfig
-from .run_folder import check_run_folder
+from ..models import check_images
+from .config import TrainConfig, actual_device
+from .run_folder import EXPERIMENTS, check_run_folder
 
 
 def check_run(config: TrainConfig) -> None:
@@ -23,13 +28,14 @@ def check_run(config: TrainConfig) -> None:
     with closing(make_environment(alone, config.seed)) as environment:
         spec = environment.spec
     latent = LatentSpec(deter_size=config.model.deter, num_latents=config.model.stoch)
-    plan_replay(
-        ReplayRequest(
-            config=config.buffer,
-            observation=spec.observation,
-            action=spec.action,
-            num_envs=config.env.num_envs,
-            window_length=config.training.sequence_length + 1,
-            latent=latent if config.buffer.store_latents else None,
-        )
+    check_images(spec.observation)
+    request = ReplayRequest(
+        config=config.buffer,
+        observation=spec.observation,
+        action=spec.action,
+        num_envs=config.env.num_envs,
+        window_length=config.training.sequence_length + 1,
+        latent=latent if config.buffer.store_latents else None,
     )
+    device = torch.device(actual_device(config.device).value)
+    check_storage(request, plan_replay(request), device, Path(config.run_dir or EXPERIMENTS))

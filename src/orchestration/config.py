@@ -21,6 +21,7 @@ from ..buffers import ReplayConfig, ReplayStorage
 from ..envs import EnvConfig
 from ..models import ModelConfig, OptimizerConfig
 from ..utils.errors import UserError
+from ..utils.progress import ProgressMode
 from ..workflows.world_models import ControllerConfig, WorldModelConfig
 
 CONFIG_PACKAGE = "reverie.configs"
@@ -40,14 +41,6 @@ class Precision(Enum):
     auto = "auto"
     float32 = "float32"
     bfloat16 = "bfloat16"
-
-
-class Progress(Enum):
-    """How the terminal shows progress; `auto` is a bar on a terminal and plain lines elsewhere."""
-
-    auto = "auto"
-    bar = "bar"
-    plain = "plain"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -115,7 +108,7 @@ class LoggerConfig:
     tensorboard: bool = True
     """Whether event files for TensorBoard are written."""
 
-    progress: Progress = Progress.auto
+    progress: ProgressMode = ProgressMode.auto
     """How the terminal shows progress."""
 
 

@@ -34,7 +34,8 @@ class EpisodeTracker:
         self._returns = np.where(arrival.is_first, 0.0, self._returns + arrival.reward)
         self._lengths = np.where(arrival.is_first, 0, self._lengths + 1)
         return [
-            Episode(int(i), float(self._returns[i]), int(self._lengths[i])) for i in np.flatnonzero(arrival.is_last)
+            Episode(int(i), float(self._returns[i]), int(self._lengths[i]))
+            for i in np.flatnonzero(arrival.is_last)
         ]
 
 

@@ -9,22 +9,23 @@ from enum import Enum
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..envs import EnvConfig, make_environment
 from ..utils.errors import UserError, did_you_mean
+from ..utils.seeding import named_seed
 from ..utils.video import require_video_path, save_video, upscale
 from ..workflows import Workflow
+from ..workflows.world_models import DreamerWorkflow
 from .build import build_workflow
-from .checkpoint import latest_checkpoint
+from .checkpoint import Checkpoint, latest_checkpoint
 from .command_line import exit_on_user_error
-from .config import Device, TrainConfig, actual_device
+from .config import Device, TrainConfig
 from .episodes import Episode, EpisodeRecorder, EpisodeTracker
+from .reports import VIDEO_FPS, VIDEO_SCALE
 from .run_folder import load_run
-
-VIDEO_FPS = 15  # an Atari agent step is 4 frames of 60 Hz
-VIDEO_SCALE = 4
 
 
 class PolicyMode(Enum):
@@ -45,7 +46,7 @@ class EvaluateConfig:
     """Episodes to play."""
 
     seed: int = 0
-    """Seed of episodes and policy; distinct from any training episode's."""
+    """Seed of episodes and policy; training with the same seed plays other episodes."""
 
     policy: PolicyMode = PolicyMode.sample
     """`sample` acts as in training; `mode` takes the likeliest action."""
@@ -72,7 +73,7 @@ class Evaluation:
     """Finished episodes in the order they ended, and the frames of one of them."""
 
     episodes: list[Episode]
-    frames: np.ndarray | None
+    frames: NDArray[np.uint8] | None
     """(T, H, W, 3) uint8 of environment 0's first episode, if recorded and there is an image."""
 
     @property
@@ -94,6 +95,7 @@ def evaluate(
 
     Each environment plays a fixed number of episodes: taking the first to finish would favour short ones.
     """
+    seed = named_seed(seed, "evaluate")  # episodes that no training run with the same seed plays
     num_envs = min(env.num_envs, episodes)
     quota = [episodes // num_envs + (i < episodes % num_envs) for i in range(num_envs)]
     finished: list[Episode] = []
@@ -119,12 +121,13 @@ def evaluate(
 def evaluate_run(config: EvaluateConfig) -> dict[str, object]:
     """Play the newest checkpoint of a run and return what `reverie-evaluate` prints."""
     assert config.run is not None
-    run = load_run(config.run)
-    run.device = actual_device(config.device)
+    run = load_run(config.run, device=config.device)
     checkpoint = latest_checkpoint(Path(config.run))
     workflow = _load_workflow(run, checkpoint)
     sample = config.policy is PolicyMode.sample
-    result = evaluate(workflow, run.env, config.episodes, config.seed, sample, record=config.video is not None)
+    result = evaluate(
+        workflow, run.env, config.episodes, config.seed, sample, record=config.video is not None
+    )
     if config.video is not None:
         if result.frames is None:
             raise UserError(f"video={config.video}: {workflow.env.name} has no image observation to record.")
@@ -149,7 +152,7 @@ def main() -> None:
         sys.stdout.write(json.dumps(result) + "\n")
 
 
-def _load_workflow(run: TrainConfig, checkpoint):
+def _load_workflow(run: TrainConfig, checkpoint: Checkpoint) -> DreamerWorkflow:
     with closing(make_environment(replace(run.env, num_envs=1), run.seed)) as environment:
         workflow = build_workflow(run, environment.spec)
     workflow.load_state_dict(checkpoint.model(workflow.device))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..utils.logging import MetricsWriter
-from ..utils.progress import Progress, ProgressMode
+from ..utils.progress import Progress
 from ..utils.records import EnvSpec
 from ..utils.video import save_video, upscale
 from .config import TrainConfig
@@ -22,7 +22,9 @@ VIDEO_SCALE = 4
 
 
 class Reports:
-    """Writes a run's metrics to `metrics.jsonl` and TensorBoard, its videos to `videos/`, its progress to the terminal.
+    """Writes a run's metrics, its videos and its progress.
+
+    Metrics go to `metrics.jsonl` and TensorBoard, videos to `videos/`, progress to the terminal.
 
     Args:
         config: The whole run.
@@ -31,11 +33,12 @@ class Reports:
         resume_step: Step of the checkpoint that the run goes on from; what was written after it is dropped.
     """
 
-    def __init__(self, config: TrainConfig, run_dir: Path, spec: EnvSpec, resume_step: int | None = None) -> None:
+    def __init__(
+        self, config: TrainConfig, run_dir: Path, spec: EnvSpec, resume_step: int | None = None
+    ) -> None:
         self._run_dir, self._action_repeat = run_dir, spec.action_repeat
         self._writer = MetricsWriter(run_dir, config.logger.tensorboard, resume_step)
-        mode = ProgressMode(config.logger.progress.value)
-        self._progress = Progress(config.training.total_timesteps, mode, resume_step or 0)
+        self._progress = Progress(config.training.total_timesteps, config.logger.progress, resume_step or 0)
         self._last_return: float | None = None
         self._since = (time.monotonic(), resume_step or 0, 0)
 
@@ -46,7 +49,9 @@ class Reports:
     def episode(self, step: int, episode: Episode) -> None:
         """Write a finished training episode."""
         self._last_return = episode.episode_return
-        self._writer.scalars(step, {"episode/return": episode.episode_return, "episode/length": float(episode.length)})
+        self._writer.scalars(
+            step, {"episode/return": episode.episode_return, "episode/length": float(episode.length)}
+        )
 
     def interval(self, step: int, updates: int, metrics: dict[str, float]) -> None:
         """Write the metrics of a log interval with its speeds, and show progress.
@@ -80,7 +85,7 @@ class Reports:
         self._writer.scalars(step, {f"evaluation/{name}": value for name, value in values.items()})
 
     def animation(self, step: int, name: str, frames: NDArray[np.uint8], fps: float) -> None:
-        """Write frames (T, H, W, 3) as an animation for TensorBoard and as `videos/<name>_step_<step>.mp4`."""
+        """Write frames (T, H, W, 3) as a TensorBoard animation and as `videos/<name>_step_<step>.mp4`."""
         self._writer.animation(step, f"video/{name}", frames, fps)
         scale = max(1, VIDEO_SCALE * 64 // max(frames.shape[1:3]))
         path = self._run_dir / VIDEOS / f"{name.replace('/', '_')}_step_{step:09d}.mp4"

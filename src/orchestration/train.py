@@ -28,7 +28,8 @@ def train(config: TrainConfig, notices: list[str]) -> None:
         notices: Lines to show first.
 
     Raises:
-        SystemExit: With code 75 if a signal stopped the run before its end; its checkpoint is the place to resume.
+        SystemExit: With code 75 if a signal stopped the run before its end; its checkpoint is the place to
+            resume.
         UserError: If what was asked cannot be done.
     """
     checkpoint = latest_checkpoint(Path(config.resume)) if config.resume else None

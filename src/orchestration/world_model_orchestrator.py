@@ -13,8 +13,8 @@ from .checkpoint import Checkpoint, save_checkpoint
 from .config import TrainConfig
 from .diagnostics import Diagnostics
 from .episodes import EpisodeRecorder, EpisodeTracker
-from .evaluate import VIDEO_FPS, evaluate
-from .reports import OPEN_LOOP_FPS, Reports
+from .evaluate import evaluate
+from .reports import OPEN_LOOP_FPS, VIDEO_FPS, Reports
 from .signals import StopRequest
 
 _LOG = logging.getLogger(__name__)
@@ -33,7 +33,12 @@ class WorldModelOrchestrator:
     """
 
     def __init__(
-        self, config: TrainConfig, parts: Parts, reports: Reports, run_dir: Path, checkpoint: Checkpoint | None = None
+        self,
+        config: TrainConfig,
+        parts: Parts,
+        reports: Reports,
+        run_dir: Path,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self.config, self.parts, self.reports, self.run_dir = config, parts, reports, run_dir
         training = config.training
@@ -49,7 +54,10 @@ class WorldModelOrchestrator:
         self.start_updates = self.updates
 
     def run(self) -> bool:
-        """Train; return whether the end was reached. False: stopped by a signal, with a checkpoint written."""
+        """Train; return whether the end was reached.
+
+        False: stopped by a signal, with a checkpoint written.
+        """
         training = self.config.training
         video_due = Every(training.video_interval, self.step)
         evaluate_due = Every(training.evaluation_interval, self.step)
@@ -61,7 +69,7 @@ class WorldModelOrchestrator:
             arrival = self.parts.environment.reset()
             while self.step < training.total_timesteps and not stop:
                 arrival = self._collect(arrival)
-                self._learn(stop)
+                self._learn()
                 if video_due(self.step):
                     self._show()
                 if evaluate_due(self.step):
@@ -92,8 +100,11 @@ class WorldModelOrchestrator:
                 self.reports.animation(self.step, "episode", frames, VIDEO_FPS)
         return following
 
-    def _learn(self, stop: StopRequest) -> None:
-        """Make the updates owed for the steps taken; the first steps are for the world model alone, if so wished."""
+    def _learn(self) -> None:
+        """Make the updates owed for the steps taken.
+
+        The first steps are for the world model alone, if so wished.
+        """
         training, workflow, replay = self.config.training, self.parts.workflow, self.parts.replay
         if self.step < training.learning_starts or not replay.can_sample:
             return
@@ -107,14 +118,14 @@ class WorldModelOrchestrator:
                 if replay.stores_latents:
                     replay.write_back(batch.positions, updated.deter, updated.stoch)
             self.updates += 1
-            if stop:
-                return
 
     def _show(self) -> None:
         """Show what the world model believes, and record the next episode."""
         if self.parts.replay.can_sample:
             with self.watch("report"):
-                batch = self.parts.replay.sample(self.config.training.batch_size).to(self.parts.workflow.device)
+                batch = self.parts.replay.sample(self.config.training.batch_size).to(
+                    self.parts.workflow.device
+                )
                 for key, animation in self.parts.workflow.report(batch).items():
                     frames = animation.numpy()
                     self.reports.animation(self.step, f"open_loop/{key}", frames, OPEN_LOOP_FPS)
@@ -124,8 +135,7 @@ class WorldModelOrchestrator:
     def _evaluate(self) -> None:
         with self.watch("report"):
             episodes = self.config.training.evaluation_episodes
-            # One above the training seed: episodes that training never sees, the same ones at every evaluation.
-            result = evaluate(self.parts.workflow, self.config.env, episodes, self.config.seed + 1)
+            result = evaluate(self.parts.workflow, self.config.env, episodes, self.config.seed)
             lengths = [episode.length for episode in result.episodes]
             self.reports.evaluation(self.step, result.mean, result.standard_error, float(np.mean(lengths)))
 
@@ -157,7 +167,10 @@ class WorldModelOrchestrator:
 
 
 def _strip(frames: np.ndarray) -> np.ndarray:
-    """Return frames evenly spaced in time as one picture: (T, H, W, 3) to (H, n * w, 3) of the first sequence."""
+    """Return frames of the first sequence, evenly spaced in time, as one picture.
+
+    (T, H, W, 3) becomes (H, n * w, 3).
+    """
     chosen = frames[np.linspace(0, len(frames) - 1, STRIP_FRAMES).round().astype(int)]
     height = frames.shape[1] // 3  # truth, prediction, error; images are square, so one sequence is as wide
     return np.concatenate(list(chosen[:, :, :height]), axis=1)

@@ -1,9 +1,9 @@
 """The record: what environments deliver, replay stores and the model is trained on.
 
 One record is one stored index t, in the arrival convention: the observation, the reward received on arriving
-at it, its flags, and the action chosen after seeing it. The final observation of an episode is a record of its
-own (`is_last`), whose action is zeros because it was never executed; the next record is the first observation
-of the next episode (`is_first`, reward 0). An episode of n actions is n + 1 records.
+at it, its flags, and the action chosen after seeing it. The final observation of an episode is a record of
+its own (`is_last`), whose action is zeros because it was never executed; the next record is the first
+observation of the next episode (`is_first`, reward 0). An episode of n actions is n + 1 records.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class EnvSpec:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What arrives from N environments at once: row i is environment i's next record, still without its action.
+    """What arrives from N environments at once: row i is environment i's next record, without its action yet.
 
     Every array owns its memory; an environment never writes into it again.
     """

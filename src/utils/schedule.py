@@ -22,7 +22,9 @@ class Every:
 
 
 class UpdateRatio:
-    """Updates owed for the steps taken: exact over any number of calls, capped so that a stall is never paid back.
+    """Updates owed for the steps taken: exact over any number of calls, and capped.
+
+    The cap is there so that a stall is never paid back.
 
     Args:
         updates_per_step: Updates per agent step, train_ratio / (batch_size * sequence_length).
@@ -44,7 +46,8 @@ class UpdateRatio:
         if self._start_step is None:
             self._start_step = step
             return 1
-        # Whole counts from a fixed step: adding up fractions would drift. The small term is for ratios like 1/3.
+        # Whole counts from a fixed step: adding up fractions would drift. The small term is for ratios like
+        # 1/3.
         total = int((step - self._start_step) * self.updates_per_step + 1e-6)
         owed, self._paid = total - self._paid, total
         if owed > self.max_owed:

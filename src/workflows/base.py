@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -46,6 +47,11 @@ class Player(Protocol):
 
 class Workflow(Protocol):
     """An algorithm: how to act and how to learn. It knows no environment and no loop."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches have to be."""
+        ...
 
     @property
     def num_parameters(self) -> int:

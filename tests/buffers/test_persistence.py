@@ -100,6 +100,18 @@ def test_a_resumed_run_may_take_longer_windows(tmp_path: Path, cross_episodes: b
     assert_same_batch(loaded.sample(8), whole.sample(8))
 
 
+def test_longer_windows_never_reach_back_before_the_oldest_record(tmp_path: Path) -> None:
+    buffer, world = make_buffer(window_length=3, capacity=4, cross_episodes=False), ToyWorld(1)
+    for _ in range(20):  # one episode, of which all but the last four records are gone
+        buffer.add(*world.advance(["go on"]))
+    buffer.save(tmp_path)
+    loaded = make_buffer(window_length=6, capacity=40, cross_episodes=False)
+    loaded.load(tmp_path)
+    for expected in (0, 1, 2):
+        loaded.add(*world.advance(["go on"]))
+        assert loaded.num_windows == expected
+
+
 def test_saved_files_are_plain_arrays_and_json(tmp_path: Path) -> None:
     buffer = make_buffer(latent_dtype=LatentDtype.bfloat16)
     fill(buffer, num_envs=1, steps=30)

@@ -45,15 +45,16 @@ def test_queues_never_mix_their_rows_nor_run_out_of_chunks(
     assert queues.nbytes() == ChunkedQueues.required_bytes(num_queues, capacity, chunk_length)
 
 
-def test_the_pool_is_as_small_as_it_can_be_proved_to_be() -> None:
-    # Chunks of two rows, and in each queue an entry in the last row of one and the first row of the next.
-    queues = ChunkedQueues(num_queues=2, capacity=4, chunk_length=2)
-    for _ in range(2):
-        for queue in (0, 1):
-            queues.append(np.array([queue]))
+def test_each_queue_may_need_two_chunks_more_than_its_entries_fill() -> None:
+    # Two entries in each queue, one in the last row of a chunk and one in the first row of the next.
+    queues = ChunkedQueues(num_queues=2, capacity=4, chunk_length=4)
     for queue in (0, 1):
-        queues.drop(queue, 1)
         queues.append(np.array([queue]))
+        for _ in range(3):
+            queues.drop(queue, 1)
+            queues.append(np.array([queue]))
+        queues.append(np.array([queue]))
+    assert queues.lengths.tolist() == [2, 2]
     assert queues.num_chunks_used == 4 <= queues.num_chunks
 
 

@@ -11,13 +11,13 @@ LEFT, STAY, RIGHT = (np.int64(action) for action in range(3))
 
 
 def column_of(image: np.ndarray, colour: tuple[int, int, int]) -> int:
-    """Column of the leftmost cell in `colour`: cells are 6 pixels wide behind a margin of 2."""
-    return int((np.flatnonzero((image == colour).all(axis=-1).any(axis=0))[0] - 2) // 6)
+    """Column of the leftmost cell in `colour`: cells are 8 pixels wide."""
+    return int(np.flatnonzero((image == colour).all(axis=-1).any(axis=0))[0] // 8)
 
 
 def columns(image: np.ndarray) -> tuple[int, int]:
     """(ball, paddle)."""
-    return column_of(image, (255, 220, 60)), column_of(image, (80, 160, 255))
+    return column_of(image, (255, 255, 255)), column_of(image, (80, 160, 255))
 
 
 @pytest.mark.filterwarnings("ignore:.*render.*:UserWarning")
@@ -25,13 +25,13 @@ def test_it_is_a_gymnasium_environment() -> None:
     check_env(gymnasium.make(CATCH_ID).unwrapped)
 
 
-def test_an_episode_has_eleven_steps_and_pays_only_at_its_end() -> None:
+def test_an_episode_has_seven_steps_and_pays_only_at_its_end() -> None:
     env = Catch()
     env.reset(seed=0)
-    results = [env.step(STAY) for _ in range(11)]
-    assert [terminated for _, _, terminated, _, _ in results] == [False] * 10 + [True]
-    assert [reward for _, reward, _, _, _ in results[:10]] == [0.0] * 10
-    assert abs(results[10][1]) == 1.0
+    results = [env.step(STAY) for _ in range(7)]
+    assert [terminated for _, _, terminated, _, _ in results] == [False] * 6 + [True]
+    assert [reward for _, reward, _, _, _ in results[:6]] == [0.0] * 6
+    assert abs(results[6][1]) == 1.0
     assert not any(truncated for _, _, _, truncated, _ in results)
 
 
@@ -43,21 +43,21 @@ def test_every_ball_can_be_caught_by_who_sees_the_first_picture() -> None:
         balls.add(ball)
         moves = min(ball - paddle, 0) or max(ball - paddle - 1, 0)
         action = RIGHT if moves > 0 else LEFT
-        actions = [action] * abs(moves) + [STAY] * (11 - abs(moves))
+        actions = [action] * abs(moves) + [STAY] * (7 - abs(moves))
         assert [env.step(action)[1] for action in actions][-1] == 1.0
-    assert balls == set(range(10))
+    assert balls == set(range(8))
 
 
 def test_a_paddle_that_stands_still_catches_the_two_columns_above_it() -> None:
     env, caught = Catch(), set()
     for seed in range(60):
         ball, _ = columns(env.reset(seed=seed)[0])
-        if [env.step(STAY)[1] for _ in range(11)][-1] == 1.0:
+        if [env.step(STAY)[1] for _ in range(7)][-1] == 1.0:
             caught.add(ball)
-    assert caught == {4, 5}
+    assert caught == {3, 4}
 
 
-@pytest.mark.parametrize(("action", "expected"), [(LEFT, [3, 2, 1, 0, 0, 0]), (RIGHT, [5, 6, 7, 8, 8, 8])])
+@pytest.mark.parametrize(("action", "expected"), [(LEFT, [2, 1, 0, 0, 0]), (RIGHT, [4, 5, 6, 6, 6])])
 def test_the_paddle_moves_one_column_and_stops_at_the_wall(action: np.int64, expected: list[int]) -> None:
     env = Catch()
     env.reset(seed=0)
@@ -66,7 +66,7 @@ def test_the_paddle_moves_one_column_and_stops_at_the_wall(action: np.int64, exp
 
 def test_the_ball_falls_straight_down_by_one_cell_per_step() -> None:
     env = Catch()
-    images = [env.reset(seed=1)[0], *[env.step(STAY)[0] for _ in range(10)]]
-    tops = [int(np.flatnonzero((image == (255, 220, 60)).all(axis=-1).any(axis=1))[0]) for image in images]
-    assert tops == [2 + 5 * row for row in range(11)]
+    images = [env.reset(seed=1)[0], *[env.step(STAY)[0] for _ in range(6)]]
+    tops = [int(np.flatnonzero((image == (255, 255, 255)).all(axis=-1).any(axis=1))[0]) for image in images]
+    assert tops == [8 * row for row in range(7)]
     assert len({columns(image)[0] for image in images}) == 1

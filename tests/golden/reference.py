@@ -171,7 +171,7 @@ def _dense(ours: str, theirs: str):
 
 
 def _stoch_first(kernel: Tensor) -> Tensor:
-    """The reference's vector decoder alone reads concat[stoch, deter]; ours reads the same feature as every head."""
+    """The reference's vector decoder alone reads concat[stoch, deter]; ours reads every head's feature."""
     return torch.cat([kernel[16:], kernel[:16]]).t()
 
 

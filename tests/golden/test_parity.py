@@ -10,11 +10,12 @@ from .reference import CASES, Golden, all_parameters, load
 
 MODE = Noise(None, torch.device("cpu"))
 
-# With every action at its mean, the gradient of a continuous policy's mean is exactly zero: log p(a) is flat at a = mean.
-# The reference computes the mean twice, by two compiled programs, and records their rounding difference as a gradient
-# of 1e-7, which LaProp's normalisation then blows up to full steps. That is noise nobody can reproduce, so this head
-# alone is moved along the recorded path, in proportion to the step sizes; what remains of it shows in the critic's
-# last layer (2e-4 instead of 1e-4), which learns from the imagined actions.
+# With every action at its mean, the gradient of a continuous policy's mean is exactly zero: log p(a) is flat
+# at a = mean. The reference computes the mean twice, by two compiled programs, and records their rounding
+# difference as a gradient of 1e-7, which LaProp's normalisation then blows up to full steps. That is noise
+# nobody can reproduce, so this head alone is moved along the recorded path, in proportion to the step sizes;
+# what remains of it shows in the critic's last layer (2e-4 instead of 1e-4), which learns from the imagined
+# actions.
 MEAN_HEAD = ("controller.actor.out.weight", "controller.actor.out.bias")
 MOVED = (0.0, 1 / 9, 3 / 9, 6 / 9, 1.0)
 
@@ -66,7 +67,11 @@ def test_every_loss_at_every_step_equals_the_reference(golden: Golden) -> None:
     assert ours.keys() == theirs
     for name, loss in ours.items():
         torch.testing.assert_close(
-            loss.detach(), recorded(golden, f"losses/{name}"), rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
+            loss.detach(),
+            recorded(golden, f"losses/{name}"),
+            rtol=1e-4,
+            atol=1e-6,
+            msg=lambda m, n=name: f"{n}: {m}",
         )
 
 
@@ -103,7 +108,9 @@ def test_five_updates_equal_the_reference(golden: Golden) -> None:
         loss = float(golden.arrays[f"train/loss{update}"])
         norm = float(golden.arrays[f"train/grad_norm{update}"])
         assert float(metrics["loss/total"]) == pytest.approx(loss, rel=1e-4), update
-        our_norm = torch.stack([metrics[f"{part}/gradient_norm"] for part in ("world_model", "controller")]).norm()
+        our_norm = torch.stack(
+            [metrics[f"{part}/gradient_norm"] for part in ("world_model", "controller")]
+        ).norm()
         assert float(our_norm) == pytest.approx(norm, rel=1e-3), update
         for name in MEAN_HEAD if golden.case == "vector" else ():
             ours[name].data.copy_(before[name] + (theirs[name] - before[name]) * MOVED[update])

@@ -32,6 +32,10 @@ class WorldModelConfig:
 
     kl: KLConfig = field(default_factory=KLConfig)
 
+    decoder_scale: float = 1.0
+    """Weight of the decoder's losses. Observations of small numbers (the angle of a pole) need more than 1: else
+    keeping them in the latents costs more KL than it saves squared error."""
+
     losses: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(LOSS_SWITCHES, True))
     """Switch for each loss: decoder, reward, continue, kl. A dict because `continue` is a Python keyword."""
 
@@ -42,6 +46,8 @@ class WorldModelConfig:
                     f"world_model.losses.{name} is not a loss; the switches are {', '.join(LOSS_SWITCHES)}."
                     + did_you_mean(name, LOSS_SWITCHES)
                 )
+        if self.decoder_scale < 0:
+            raise UserError(f"world_model.decoder_scale must not be negative, got {self.decoder_scale}.")
         self.losses = {name: self.losses.get(name, True) for name in LOSS_SWITCHES}
 
 
@@ -97,7 +103,8 @@ class ControllerConfig:
                 raise UserError(f"controller.{name} must not be negative, got {getattr(self, name)}.")
         if self.return_low >= self.return_high:
             raise UserError(
-                f"controller.return_low={self.return_low} must be below controller.return_high={self.return_high}."
+                f"controller.return_low={self.return_low} must be below "
+                f"controller.return_high={self.return_high}."
             )
 
     @property

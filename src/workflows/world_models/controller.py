@@ -45,8 +45,8 @@ class Controller(nn.Module):
             steps: Rewards and flags of the replayed steps.
 
         Returns:
-            `policy` and `value`, (B * T, H), and `replay_value`, (B, T - 1), before their scales; and detached
-            0-d metrics.
+            `policy` and `value`, (B * T, H), and `replay_value`, (B, T - 1), before their scales; and
+            detached 0-d metrics.
         """
         logits = self.critic(imagined.feature)
         value = self.critic.mean(logits).detach()
@@ -87,7 +87,7 @@ class Controller(nn.Module):
         return self.critic.loss(logits, target) + self.config.slow_critic_scale * regularizer
 
     def _replay_value_loss(self, imagined_return: Tensor, observed: Observed, steps: TrainedSteps) -> Tensor:
-        """Regress the critic, at replayed states, to returns of the real rewards bootstrapped by imagined ones."""
+        """Regress the critic at replayed states to returns of real rewards, bootstrapped by imagined ones."""
         boot = imagined_return.unflatten(0, steps.reward.shape)
         discount = self.config.discount * (1.0 - steps.is_terminal.float())
         lambda_ = self.config.return_lambda * (1.0 - steps.is_last.float())

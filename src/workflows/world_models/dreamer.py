@@ -39,8 +39,8 @@ class DreamerWorkflow:
         env: What is observed and done.
         config: Sizes, losses and optimiser.
         device: Where everything lives.
-        autocast_dtype: Dtype of matrix products and convolutions; float32 for none. Parameters, norms, losses,
-            recurrent state and optimiser are float32 always.
+        autocast_dtype: Dtype of matrix products and convolutions; float32 for none. Parameters, norms,
+            losses, recurrent state and optimiser are float32 always.
         seed: Run seed; acting and learning draw from streams of their own.
     """
 
@@ -54,7 +54,9 @@ class DreamerWorkflow:
     ) -> None:
         self.config, self.device, self.autocast_dtype = config, device, autocast_dtype
         self.env = env
-        self.world_model = WorldModel(env, config.model, config.world_model, config.controller.discount).to(device)
+        self.world_model = WorldModel(env, config.model, config.world_model, config.controller.discount).to(
+            device
+        )
         self.controller = Controller(
             env.action, self.world_model.feature_size, config.model, config.controller
         ).to(device)
@@ -64,7 +66,8 @@ class DreamerWorkflow:
             "controller": LaProp(_trained(self.controller), config.optimizer),
         }
         self.noise = {
-            name: Noise(torch_generator(seed, name, device), device) for name in ("collect", "update", "report")
+            name: Noise(torch_generator(seed, name, device), device)
+            for name in ("collect", "update", "report")
         }
         self._prev_action = torch.zeros(env.num_envs, env.action.size, device=device)
 
@@ -86,14 +89,20 @@ class DreamerWorkflow:
         return Collected(action.cpu().numpy(), StoredLatent(*_stored(state)))
 
     def act(
-        self, arrival: Arrival, prev_action: Tensor, latent_noise: Noise, action_noise: Noise, state: LatentState | None
+        self,
+        arrival: Arrival,
+        prev_action: Tensor,
+        latent_noise: Noise,
+        action_noise: Noise,
+        state: LatentState | None,
     ) -> tuple[Tensor, Observed]:
         """Return actions (N, A) and the states they were chosen in; a state of None is the online one.
 
         Call under no_grad.
         """
         observation = {
-            key: torch.from_numpy(value).to(self.device).unsqueeze(1) for key, value in arrival.observation.items()
+            key: torch.from_numpy(value).to(self.device).unsqueeze(1)
+            for key, value in arrival.observation.items()
         }
         is_first = torch.from_numpy(arrival.is_first).to(self.device).unsqueeze(1)
         with self._autocast():
@@ -126,8 +135,8 @@ class DreamerWorkflow:
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], Observed]:
         """Return all losses before scale and mean, metrics, and the replayed states.
 
-        The three parts run under autocasts of their own: a cast that was cached without gradient (imagination) would
-        otherwise be used again where gradients are needed, and lose them.
+        The three parts run under autocasts of their own: a cast that was cached without gradient
+        (imagination) would otherwise be used again where gradients are needed, and lose them.
         """
         losses: dict[str, Tensor] = {}
         steps = self.world_model.trained_steps(batch)
@@ -135,7 +144,7 @@ class DreamerWorkflow:
             _, observed = self.world_model.observe(steps, noise)
             if world_model:
                 losses |= self.world_model.losses(steps, observed)
-        metrics = {f"{name}_entropy": value for name, value in self.world_model.entropies(observed).items()}
+        metrics = self.world_model.latent_metrics(observed)
         if controller:
             with self._autocast():
                 imagined = imagine(
@@ -157,13 +166,13 @@ class DreamerWorkflow:
         return torch.stack([scales.get(name, 1.0) * loss.mean() for name, loss in losses.items()]).sum()
 
     def report(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return open-loop predictions of each image: truth, prediction and error stacked, (T, H, W, 3) uint8."""
+        """Return each image's open-loop predictions: truth, prediction, error stacked, (T, H, W, 3) uint8."""
         with torch.no_grad(), self._autocast():
             steps = self.world_model.trained_steps(batch)
             return open_loop_animations(self.world_model, steps, self.noise["report"])
 
     def player(self, num_envs: int, seed: int, sample: bool) -> "DreamerPlayer":
-        """Return a policy for evaluation; `sample=False` takes the mode of the policy (latents are still drawn)."""
+        """Return a policy for evaluation; `sample=False` takes its mode (latents are still drawn)."""
         return DreamerPlayer(self, num_envs, torch_generator(seed, "player", self.device), sample)
 
     def state_dict(self) -> dict[str, Any]:
@@ -206,7 +215,9 @@ class DreamerWorkflow:
 class DreamerPlayer:
     """Plays with a workflow's parameters, and its own model state and noise; training is not disturbed."""
 
-    def __init__(self, workflow: DreamerWorkflow, num_envs: int, generator: torch.Generator, sample: bool) -> None:
+    def __init__(
+        self, workflow: DreamerWorkflow, num_envs: int, generator: torch.Generator, sample: bool
+    ) -> None:
         self.workflow = workflow
         self.latent_noise = Noise(generator, workflow.device)
         self.action_noise = self.latent_noise if sample else Noise(None, workflow.device)

@@ -30,7 +30,9 @@ class Imagined:
 
 
 @torch.no_grad()
-def imagine(world_model: WorldModel, actor: Actor, start: LatentState, horizon: int, noise: Noise) -> Imagined:
+def imagine(
+    world_model: WorldModel, actor: Actor, start: LatentState, horizon: int, noise: Noise
+) -> Imagined:
     """Imagine `horizon` transitions from every start state (N, ...) under the actor's sampled actions."""
     action_size = actor.out.out_features
     source = noise.exponential if actor.is_discrete else noise.normal

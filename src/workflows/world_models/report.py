@@ -15,9 +15,10 @@ SHOWN_SEQUENCES = 6
 def open_loop_animations(world_model: WorldModel, steps: TrainedSteps, noise: Noise) -> dict[str, Tensor]:
     """Return for each image key truth, prediction and error, one below the other, sequences side by side.
 
-    The first `SEEN_STEPS` frames of the prediction are reconstructions, the rest is imagined from the recorded
-    actions alone; their frames are marked by a bar at the top of the prediction (green seen, red imagined). An
-    episode that starts inside the imagined part is not known to the model: the picture then shows it being wrong.
+    The first `SEEN_STEPS` frames of the prediction are reconstructions, the rest is imagined from the
+    recorded actions alone; their frames are marked by a bar at the top of the prediction (green seen, red
+    imagined). An episode that starts inside the imagined part is not known to the model: the picture then
+    shows it being wrong.
 
     Returns:
         (T, 3 H, n W, 3) uint8 by image key, on the host; empty if nothing is an image or T <= `SEEN_STEPS`.
@@ -39,7 +40,10 @@ def open_loop_animations(world_model: WorldModel, steps: TrainedSteps, noise: No
     _, observed = world_model.observe(seen, noise)
     actions = steps.prev_action[:count, SEEN_STEPS:]
     states, _ = world_model.rssm.imagine(
-        observed.posterior.select((slice(None), -1)), lambda step, _: actions[:, step], time - SEEN_STEPS, noise
+        observed.posterior.select((slice(None), -1)),
+        lambda step, _: actions[:, step],
+        time - SEEN_STEPS,
+        noise,
     )
     believed = observed.posterior.concatenate(states.select((slice(None), slice(1, None))), 1)
     predictions = world_model.decoder.to_raw(world_model.decoder(believed))

@@ -94,8 +94,8 @@ class WorldModel(nn.Module):
     def losses(self, steps: TrainedSteps, observed: Observed) -> dict[str, Tensor]:
         """Return each loss per step, (B, T), before its scale; switched-off losses are absent.
 
-        `dynamics` and `representation` are KL in nats, at least `kl.free_nats`; `decoder/<key>` are summed squared
-        errors; `reward` and `continue` are cross-entropies in nats.
+        `dynamics` and `representation` are KL in nats, at least `kl.free_nats`; `decoder/<key>` are summed
+        squared errors; `reward` and `continue` are cross-entropies in nats.
         """
         switches, losses = self.config.losses, {}
         feature = observed.posterior.feature
@@ -114,20 +114,24 @@ class WorldModel(nn.Module):
 
     def scales(self) -> dict[str, float]:
         """Return the scales that differ from 1."""
-        return {"dynamics": self.config.kl.dynamics_scale, "representation": self.config.kl.rep_scale}
+        scales = {"dynamics": self.config.kl.dynamics_scale, "representation": self.config.kl.rep_scale}
+        keys = [*self.decoder.image_channels, *self.decoder.vector_shapes]
+        return scales | {f"decoder/{key}": self.config.decoder_scale for key in keys}
 
-    def entropies(self, observed: Observed) -> dict[str, Tensor]:
-        """Return mean entropies of prior and posterior latents, in nats summed over latents, detached."""
-        with torch.no_grad():
-            return {
-                name: categorical_entropy(self._log_probs(logits)).sum(-1).mean()
-                for name, logits in (("prior", observed.prior_logits), ("posterior", observed.posterior_logits))
-            }
+    @torch.no_grad()
+    def latent_metrics(self, observed: Observed) -> dict[str, Tensor]:
+        """Return 0-d means, in nats summed over latents: entropies, and the KL before it is clipped."""
+        posterior, prior = self._log_probs(observed.posterior_logits), self._log_probs(observed.prior_logits)
+        return {
+            "posterior_entropy": categorical_entropy(posterior).sum(-1).mean(),
+            "prior_entropy": categorical_entropy(prior).sum(-1).mean(),
+            "kl": categorical_kl(posterior, prior).mean(),
+        }
 
     def _kl_losses(self, observed: Observed) -> dict[str, Tensor]:
         posterior, prior = self._log_probs(observed.posterior_logits), self._log_probs(observed.prior_logits)
         free = self.config.kl.free_nats
-        # Summed over latents first, clipped per step, averaged last; clamp has no gradient below the free nats.
+        # Summed over latents, clipped per step, averaged last; clamp has no gradient below the free nats.
         return {
             "dynamics": categorical_kl(posterior.detach(), prior).clamp(min=free),
             "representation": categorical_kl(posterior, prior.detach()).clamp(min=free),

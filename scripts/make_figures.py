@@ -1,0 +1,85 @@
+"""Draw the figures of README.md and docs/ from the raw data under docs/results: `make docs-figures`."""
+
+import json
+from pathlib import Path
+
+import av
+import matplotlib
+
+matplotlib.use("Agg")
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from PIL import Image
+
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
+FIGURES = Path(__file__).parent.parent / "docs" / "figures"
+EXPERIMENTS = ("dreamer_catch", "dreamer_cartpole", "dreamer_pendulum", "dreamer_ataripong")
+SMOOTHING = 20  # episodes
+STRIP_FRAMES = 10
+STRIP_SCALE = 2
+
+
+def main() -> None:
+    """Draw every figure and print the table of results."""
+    FIGURES.mkdir(exist_ok=True)
+    shown = [name for name in EXPERIMENTS if (RESULTS / name).is_dir()]
+    figure, axes = plt.subplots(1, len(shown), figsize=(4 * len(shown), 3), squeeze=False)
+    for axis, name in zip(axes[0], shown, strict=True):
+        draw_curves(axis, name)
+    figure.tight_layout()
+    figure.savefig(FIGURES / "learning_curves.png", dpi=110)
+    pong = RESULTS / "dreamer_ataripong" / "seed_1"
+    figure, axes = plt.subplots(1, 3, figsize=(12, 2.8))
+    for axis, loss in zip(axes, ("decoder/image", "reward", "dynamics"), strict=True):
+        draw_loss(axis, pong, loss)
+    figure.tight_layout()
+    figure.savefig(FIGURES / "pong_losses.png", dpi=110)
+    draw_strip(pong / "open_loop.mp4", FIGURES / "pong_open_loop.png")
+
+
+def draw_curves(axis: Axes, name: str) -> None:
+    """Plot each seed's returns, thin, and their running mean, thick; print the last episodes' mean."""
+    for index, run in enumerate(sorted((RESULTS / name).glob("seed_*"))):
+        episodes = [line for line in read(run) if "episode/return" in line]
+        steps = np.array([line["step"] for line in episodes])
+        returns = np.array([line["episode/return"] for line in episodes])
+        window = min(SMOOTHING, len(returns))
+        mean = np.convolve(returns, np.ones(window) / window, mode="valid")
+        axis.plot(steps, returns, color=f"C{index}", alpha=0.2, linewidth=0.7)
+        axis.plot(steps[window - 1 :], mean, color=f"C{index}", label=run.name.replace("_", " "))
+        print(f"{name} {run.name}: mean of the last {window} of {len(returns)} episodes {mean[-1]:.2f}")
+    axis.set_title(name)
+    axis.set_xlabel("agent steps")
+    axis.set_ylabel(f"episode return, mean of {SMOOTHING}")
+    axis.legend(fontsize=8)
+
+
+def draw_loss(axis: Axes, run: Path, loss: str) -> None:
+    """Plot one training loss of a run on a logarithmic scale."""
+    lines = [line for line in read(run) if f"train/loss/{loss}" in line]
+    axis.semilogy([line["step"] for line in lines], [line[f"train/loss/{loss}"] for line in lines])
+    axis.set_title(f"Pong, loss/{loss}")
+    axis.set_xlabel("agent steps")
+
+
+def draw_strip(video: Path, target: Path) -> None:
+    """Lay frames of an open-loop video side by side: truth, prediction, error of the first sequence."""
+    with av.open(str(video)) as container:
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    chosen = [frames[i] for i in np.linspace(0, len(frames) - 1, STRIP_FRAMES).round().astype(int)]
+    side = chosen[0].shape[0] // 3
+    strip = np.concatenate([frame[:, :side] for frame in chosen], axis=1)
+    picture = Image.fromarray(strip)
+    factor = STRIP_SCALE * 64 / side
+    size = (round(picture.width * factor), round(picture.height * factor))
+    picture.resize(size, Image.Resampling.NEAREST).save(target)
+
+
+def read(run: Path) -> list[dict[str, float]]:
+    """Return the lines of a run's metrics."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+if __name__ == "__main__":
+    main()

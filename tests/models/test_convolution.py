@@ -1,0 +1,61 @@
+"""Convolution stages against slow forms that index every pixel."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from reverie.models.convolution import ChannelNorm, Downsample, Upsample
+
+from .tiny import perturb
+
+
+def test_a_strided_downsample_pads_one_pixel_before_and_two_after() -> None:
+    layer = Downsample(2, 3, strided=True)
+    perturb(layer)
+    x = torch.randn(1, 2, 6, 8)
+    expected = layer.bias.view(1, 3, 1, 1).expand(1, 3, 3, 4).clone()
+    for i in range(3):
+        for j in range(4):
+            for k in range(5):
+                for m in range(5):
+                    row, column = 2 * i + k - 1, 2 * j + m - 1
+                    if 0 <= row < 6 and 0 <= column < 8:
+                        expected[:, :, i, j] += x[:, :, row, column] @ layer.weight[:, :, k, m].t()
+    torch.testing.assert_close(layer(x), expected)
+
+
+def test_a_pooled_downsample_takes_the_largest_of_four_centred_convolutions() -> None:
+    layer = Downsample(2, 3, strided=False)
+    perturb(layer)
+    x = torch.randn(1, 2, 6, 8)
+    full = F.conv2d(F.pad(x, (2, 2, 2, 2)), layer.weight, layer.bias)
+    assert full.shape[-2:] == x.shape[-2:]
+    expected = full.unflatten(-1, (4, 2)).unflatten(-3, (3, 2)).amax((-3, -1))
+    torch.testing.assert_close(layer(x), expected)
+
+
+def test_a_strided_upsample_stuffs_zeros_between_odd_pixels_and_convolves_with_the_flipped_kernel() -> None:
+    layer = Upsample(2, 3, strided=True)
+    perturb(layer)
+    x = torch.randn(2, 2, 4, 5)
+    stuffed = torch.zeros(2, 2, 8, 10)
+    stuffed[:, :, 1::2, 1::2] = x
+    kernel = layer.weight.transpose(0, 1).flip(2, 3)  # (in, out, h, w) -> (out, in, h, w)
+    torch.testing.assert_close(layer(x), F.conv2d(stuffed, kernel, layer.bias, padding=2))
+
+
+def test_a_nearest_upsample_repeats_each_pixel_before_a_centred_convolution() -> None:
+    layer = Upsample(2, 3, strided=False)
+    perturb(layer)
+    x = torch.randn(2, 2, 4, 5)
+    repeated = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    torch.testing.assert_close(layer(x), F.conv2d(repeated, layer.weight, layer.bias, padding=2))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_images_are_normalised_over_channels_at_each_pixel(memory_format: torch.memory_format) -> None:
+    norm = ChannelNorm(6)
+    perturb(norm)
+    x = torch.randn(2, 6, 3, 4).to(memory_format=memory_format)
+    expected = x / (x.square().mean(1, keepdim=True) + 1e-4).sqrt() * norm.scale.view(1, 6, 1, 1)
+    torch.testing.assert_close(norm(x), expected)

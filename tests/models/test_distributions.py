@@ -1,0 +1,185 @@
+"""Categorical latents and two-hot numbers: literal values and laws."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from reverie.models.distributions import (
+    categorical_entropy,
+    categorical_kl,
+    sample_onehot,
+    straight_through,
+    symexp,
+    symlog,
+    twohot_bins,
+    twohot_loss,
+    twohot_mean,
+    unimix_log_probs,
+    unimix_probs,
+)
+
+from .tiny import MODE, seeded
+
+BINS = twohot_bins(255)
+END = 4.85165194e8  # symexp(20)
+
+
+def encode(value: float) -> Tensor:
+    """Return the two-hot target of `value`, read off the gradient of the loss.
+
+    The gradient is softmax - target; all mass lies on a bin far from the target: elsewhere it is -target.
+    """
+    far = 0 if value > 0 else 254
+    logits = torch.zeros(255)
+    logits[far] = 80.0
+    logits.requires_grad_()
+    twohot_loss(logits, torch.tensor(value), BINS).backward()
+    assert logits.grad is not None
+    target = -logits.grad
+    target[far] = 0.0
+    return target.clamp(min=0.0)
+
+
+def test_symlog_and_symexp_have_their_literal_values() -> None:
+    x = torch.tensor([-20.0, 0.0, 1.0, 1e4])
+    torch.testing.assert_close(symlog(x), torch.tensor([-3.0445224, 0.0, 0.6931472, 9.2104404]))
+    torch.testing.assert_close(
+        symexp(torch.tensor([-1.0, 0.0, 2.0])), torch.tensor([-1.7182818, 0.0, 6.3890561])
+    )
+
+
+def test_bins_are_symmetric_about_exact_zero_with_the_literal_values_of_the_reference() -> None:
+    assert BINS.shape == (255,) and BINS.dtype == torch.float32
+    assert BINS[127] == 0.0 and torch.equal(BINS, -BINS.flip(0))
+    assert float(BINS[-1]) == pytest.approx(END, rel=1e-6)
+    near = torch.tensor([0.1706, 0.3702, 0.6039, 0.8775, 1.1977])
+    torch.testing.assert_close(BINS[128:133], near, atol=5e-5, rtol=0)
+    assert bool((BINS.diff() > 0).all())
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-3, -1e-3, 1.0, -1.0, 21.0, -21.0, 1e4, -1e4, 1e9, -1e9])
+def test_a_number_survives_the_round_trip_through_its_two_hot_target(value: float) -> None:
+    target = encode(value)
+    assert float(target.sum()) == pytest.approx(1.0, abs=1e-6)
+    (hot,) = target.nonzero(as_tuple=True)
+    assert len(hot) <= 2 and int(hot[-1] - hot[0]) <= 1
+    expected = math.copysign(min(abs(value), END), value)
+    assert float(twohot_mean(target.log(), BINS)) == pytest.approx(expected, rel=1e-5, abs=1e-9)
+
+
+def test_a_number_on_a_bin_puts_all_weight_on_it() -> None:
+    for index in (1, 100, 127, 130, 253):
+        assert encode(float(BINS[index])).argmax() == index
+        assert encode(float(BINS[index]))[index] == 1.0
+
+
+def test_weights_are_linear_in_the_raw_value_not_in_symlog() -> None:
+    middle = float(BINS[200] + BINS[201]) / 2
+    torch.testing.assert_close(encode(middle)[200:202], torch.tensor([0.5, 0.5]), atol=1e-5, rtol=0)
+
+
+def test_zero_logits_predict_exactly_zero() -> None:
+    for shift in (0.0, 3.0, -1e4):
+        assert float(twohot_mean(torch.full((255,), shift), BINS)) == 0.0
+    mirrored = torch.randn(127)
+    symmetric = torch.cat([mirrored, torch.randn(1), mirrored.flip(0)])
+    assert float(twohot_mean(symmetric, BINS)) == 0.0
+
+
+@pytest.mark.gpu
+def test_compiled_zero_logits_predict_exactly_zero_too() -> None:
+    # In a process of its own: the shape checks of the tests cannot be compiled.
+    program = (
+        "import torch; from reverie.models.distributions import twohot_bins, twohot_mean\n"
+        "mean = torch.compile(twohot_mean, fullgraph=True)\n"
+        "assert mean(torch.zeros(64, 255).cuda(), twohot_bins(255).cuda()).eq(0.0).all()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_zero_logits_cost_ln_255_nats_whatever_the_value() -> None:
+    loss = twohot_loss(torch.zeros(4, 255), torch.tensor([0.0, -3.0, 1e6, 1e12]), BINS)
+    torch.testing.assert_close(loss, torch.full((4,), 5.5412635))
+
+
+def test_the_gradient_of_the_two_hot_loss_sums_to_zero_and_stays_out_of_the_value() -> None:
+    logits = torch.randn(6, 255, requires_grad=True)
+    value = torch.tensor([0.0, 1.0, -21.0, 1e4, 1e9, -0.3], requires_grad=True)
+    twohot_loss(logits, value, BINS).sum().backward()
+    assert logits.grad is not None and value.grad is None
+    assert float(logits.grad.abs().sum()) > 6.0
+    torch.testing.assert_close(logits.grad.sum(-1), torch.zeros(6), atol=1e-6, rtol=0)
+
+
+def test_unimix_mixes_one_percent_of_uniform_into_the_probabilities() -> None:
+    probs = unimix_probs(torch.tensor([100.0, 0.0, 0.0, 0.0]), 0.01)
+    torch.testing.assert_close(probs, torch.tensor([0.9925, 0.0025, 0.0025, 0.0025]))
+    torch.testing.assert_close(unimix_log_probs(torch.tensor([100.0, 0.0, 0.0, 0.0]), 0.01), probs.log())
+    logits = torch.randn(5, 7)
+    assert torch.equal(unimix_log_probs(logits, 0.0), logits.log_softmax(-1))
+    assert unimix_probs(logits.bfloat16(), 0.01).dtype == torch.float32
+
+
+def test_kl_of_equal_distributions_is_zero() -> None:
+    log_probs = unimix_log_probs(torch.randn(3, 4, 5) * 10, 0.01)
+    assert torch.equal(categorical_kl(log_probs, log_probs), torch.zeros(3))
+
+
+def test_kl_is_summed_over_latents_and_bounded_by_the_unimix() -> None:
+    left = unimix_log_probs(torch.eye(16)[0].expand(32, 16) * 1e4, 0.01)
+    right = unimix_log_probs(torch.eye(16)[1].expand(32, 16) * 1e4, 0.01)
+    kl, bound = float(categorical_kl(left, right)) / 32, math.log(16 / 0.01)
+    assert bound - 0.2 < kl < bound
+    high, low = 0.99 + 0.01 / 16, 0.01 / 16
+    assert kl == pytest.approx((high - low) * math.log(high / low), rel=1e-5)
+
+
+def test_kl_and_entropy_equal_those_of_torch() -> None:
+    left, right = (unimix_log_probs(torch.randn(6, 4, 5), 0.01) for _ in range(2))
+    p, q = (
+        torch.distributions.Independent(torch.distributions.Categorical(logits=x), 1) for x in (left, right)
+    )
+    torch.testing.assert_close(categorical_kl(left, right), torch.distributions.kl_divergence(p, q))
+    torch.testing.assert_close(categorical_entropy(left).sum(-1), p.entropy())
+
+
+def test_samples_come_as_often_as_their_probabilities_say() -> None:
+    probs, draws = torch.tensor([0.5, 0.25, 0.125, 0.0625, 0.05, 0.0125]), 20_000
+    onehot = sample_onehot(probs.expand(draws, 6), seeded(3).exponential(draws, 6))
+    assert torch.equal(onehot.sum(-1), torch.ones(draws)) and set(onehot.unique().tolist()) == {0.0, 1.0}
+    expected = draws * probs
+    chi_square = float(((onehot.sum(0) - expected).square() / expected).sum())
+    assert chi_square < 20.5  # 99.9 % point of 5 degrees of freedom
+
+
+def test_noise_without_a_generator_gives_the_mode() -> None:
+    probs = torch.rand(50, 6)
+    onehot = sample_onehot(probs, MODE.exponential(50, 6))
+    assert torch.equal(onehot.argmax(-1), probs.argmax(-1))
+    assert torch.equal(MODE.normal(3), torch.zeros(3)) and MODE.get_state().numel() == 0
+
+
+def test_restoring_the_noise_repeats_it() -> None:
+    noise = seeded(1)
+    state = noise.get_state()
+    first = noise.exponential(5), noise.normal(5)
+    assert not torch.equal(noise.normal(5), first[1])
+    noise.set_state(state)
+    assert torch.equal(noise.exponential(5), first[0]) and torch.equal(noise.normal(5), first[1])
+
+
+def test_the_straight_through_sample_is_one_hot_with_the_gradient_of_the_mixed_probabilities() -> None:
+    logits = torch.randn(8, 4, 5, requires_grad=True)
+    noise, weight = seeded(0).exponential(8, 4, 5), torch.randn(8, 4, 5)
+    probs = unimix_probs(logits, 0.01)
+    sample = straight_through(probs, noise)
+    torch.testing.assert_close(sample.detach(), sample_onehot(probs, noise), atol=1e-6, rtol=0)
+    assert sample_onehot(probs, noise).grad_fn is None
+    (through,) = torch.autograd.grad((sample * weight).sum(), logits, retain_graph=True)
+    (plain,) = torch.autograd.grad((probs * weight).sum(), logits)
+    torch.testing.assert_close(through, plain)
+    assert float(plain.abs().max()) > 0.0

@@ -1,0 +1,100 @@
+"""Layers against formulas written out, and their initial values."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from reverie.models.convolution import Downsample, Upsample
+from reverie.models.heads import Actor
+from reverie.models.layers import MLP, BlockLinear, Linear, RMSNorm
+from reverie.models.rssm import BlockGRU
+from reverie.utils.records import ActionSpec
+
+from .tiny import TINY, perturb
+
+WIDE_SIGMA = 1 / 0.87962566  # bound of a truncated normal of standard deviation 1, over 2
+
+
+def normalised(x: Tensor, scale: Tensor) -> Tensor:
+    x = x.double()
+    return x / (x.square().mean(-1, keepdim=True) + 1e-4).sqrt() * scale.double()
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-3, 0.0])
+def test_rms_norm_equals_its_formula_with_the_epsilon_inside_the_root(size: float) -> None:
+    norm = RMSNorm(24)
+    perturb(norm)
+    x = torch.randn(5, 24) * size + size  # a mean, which must not be subtracted
+    torch.testing.assert_close(norm(x).double(), normalised(x, norm.scale), atol=1e-6, rtol=1e-5)
+
+
+def test_rms_norm_computes_in_single_precision_whatever_it_is_given() -> None:
+    norm = RMSNorm(24)
+    perturb(norm)
+    x = (torch.randn(5, 24) * 3).bfloat16()
+    y = norm(x).detach()
+    assert y.dtype == torch.bfloat16
+    exact = normalised(x, norm.scale).detach()
+    # One rounding at the very end: half a unit in the last of bfloat16's 8 bits.
+    assert float(((y.double() - exact) / exact).abs().max()) <= 2**-8
+
+
+def assert_truncated_normal(weight: Tensor, std: float) -> None:
+    weight = weight.detach()
+    assert float(weight.std()) == pytest.approx(std, rel=0.03)
+    assert abs(float(weight.mean())) < 0.05 * std
+    bound = 2 * WIDE_SIGMA * std
+    assert 0.97 * bound < float(weight.abs().max()) <= bound * (1 + 1e-5)
+
+
+def test_linear_weights_are_truncated_normal_with_the_spread_of_their_fan_in() -> None:
+    layer = Linear(256, 128)
+    assert_truncated_normal(layer.weight, 1 / 16)
+    assert int(layer.bias.count_nonzero()) == 0
+    assert_truncated_normal(Linear(256, 128, outscale=0.01).weight, 0.01 / 16)
+    assert int(Linear(256, 128, outscale=0.0).weight.count_nonzero()) == 0
+
+
+def test_the_fan_in_of_block_layers_is_the_width_of_all_blocks_together() -> None:
+    layer = BlockLinear(256, 768, 8)
+    assert_truncated_normal(layer.weight, 1 / 16)
+    assert int(layer.bias.count_nonzero()) == 0
+    core = BlockGRU(6, TINY)
+    full_width = TINY.deter + TINY.blocks * 3 * TINY.hidden
+    assert_truncated_normal(core.mix_weight, 1 / math.sqrt(full_width))
+    assert_truncated_normal(core.gates.weight, 1 / math.sqrt(TINY.deter))
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_the_fan_in_of_convolutions_is_kernel_area_times_input_channels(strided: bool) -> None:
+    for layer in (Downsample(12, 20, strided), Upsample(12, 20, strided)):
+        assert_truncated_normal(layer.weight, 1 / math.sqrt(5 * 5 * 12))
+        assert int(layer.bias.count_nonzero()) == 0
+
+
+def test_the_actor_starts_with_small_outputs() -> None:
+    actor = Actor(40, ActionSpec(512, False), 0.0, TINY)
+    for head in (actor.out, actor.std_out):
+        assert_truncated_normal(head.weight, 0.01 / math.sqrt(TINY.units))
+
+
+def test_a_block_layer_is_a_block_diagonal_matrix() -> None:
+    layer = BlockLinear(12, 20, 4)
+    perturb(layer)
+    x = torch.randn(3, 12)
+    dense = torch.block_diag(*layer.weight)
+    assert dense.shape == (12, 20)
+    torch.testing.assert_close(layer(x), x @ dense + layer.bias)
+
+
+def test_an_mlp_is_linear_then_norm_then_silu() -> None:
+    mlp = MLP(5, 8, 2)
+    perturb(mlp)
+    x = hidden = torch.randn(3, 5)
+    for linear, norm in ((mlp[0], mlp[1]), (mlp[3], mlp[4])):
+        assert isinstance(linear, Linear) and isinstance(norm, RMSNorm)
+        hidden = normalised(hidden.double() @ linear.weight.double().t() + linear.bias, norm.scale)
+        hidden = hidden * hidden.sigmoid()
+    torch.testing.assert_close(mlp(x).double(), hidden, atol=1e-6, rtol=1e-5)

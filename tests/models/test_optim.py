@@ -1,0 +1,151 @@
+"""The optimiser against a slow float64 form of its four lines."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import Parameter
+
+from reverie.models import LaProp, OptimizerConfig
+
+SHAPES = [(5, 3), (7,), (2, 2, 4), (1,)]
+SIZES = [1.0, 1e-6, 1e4, 1e-12]  # of the gradients; 1e4 is clipped, 1e-12 is normal business for eps=1e-20
+
+
+class SlowLaProp:
+    """One tensor at a time, one number at a time, float64."""
+
+    def __init__(self, parameters: list[NDArray], config: OptimizerConfig) -> None:
+        self.p, self.c, self.t = [p.astype(np.float64).flatten() for p in parameters], config, 0
+        self.v, self.m = ([[0.0] * p.size for p in self.p] for _ in range(2))
+
+    def step(self, gradients: list[NDArray]) -> None:
+        c = self.c
+        rate = c.learning_rate * (min(1.0, self.t / c.warmup_updates) if c.warmup_updates else 1.0)
+        self.t += 1
+        for p, v, m, raw in zip(self.p, self.v, self.m, gradients, strict=True):
+            g = raw.astype(np.float64).flatten()
+            limit = c.agc_clip * max(c.agc_floor, math.sqrt(sum(x * x for x in p)))
+            shrink = 1.0 / max(1.0, math.sqrt(sum(x * x for x in g)) / limit)
+            for i in range(p.size):
+                x = g[i] * shrink
+                v[i] = c.beta2 * v[i] + (1 - c.beta2) * x * x
+                m[i] = c.beta1 * m[i] + (1 - c.beta1) * x / (math.sqrt(v[i] / (1 - c.beta2**self.t)) + c.eps)
+                p[i] -= rate * m[i] / (1 - c.beta1**self.t)
+
+
+def parameters() -> list[Parameter]:
+    values = [torch.randn(shape) for shape in SHAPES]
+    values[1].zero_()
+    return [Parameter(value) for value in values]
+
+
+def gradients() -> list[Tensor]:
+    return [size * torch.randn(shape) for shape, size in zip(SHAPES, SIZES, strict=True)]
+
+
+def step(optimizer: LaProp, values: list[Tensor]) -> dict[str, Tensor]:
+    for parameter, gradient in zip(optimizer.parameters, values, strict=True):
+        parameter.grad = gradient.clone()
+    return optimizer.step()
+
+
+@pytest.mark.parametrize("warmup", [0, 7])
+def test_thirty_updates_equal_the_slow_form(warmup: int) -> None:
+    config = OptimizerConfig(learning_rate=1e-2, warmup_updates=warmup)
+    ours = LaProp(parameters(), config)
+    slow = SlowLaProp([p.detach().numpy() for p in ours.parameters], config)
+    start = [p.detach().clone() for p in ours.parameters]
+    for update in range(30):
+        values = gradients()
+        if update % 5 == 0:
+            values[0].zero_()
+        step(ours, values)
+        slow.step([value.numpy() for value in values])
+        for parameter, expected, shape in zip(ours.parameters, slow.p, SHAPES, strict=True):
+            reference = torch.from_numpy(expected).view(shape)
+            torch.testing.assert_close(parameter.detach().double(), reference, atol=2e-6, rtol=1e-5)
+    for parameter, initial in zip(ours.parameters, start, strict=True):
+        assert float((parameter.detach() - initial).norm()) > 1e-2
+
+
+def test_the_first_update_of_a_warm_up_moves_nothing() -> None:
+    optimizer = LaProp(parameters(), OptimizerConfig(learning_rate=1.0, warmup_updates=4))
+    start = [p.detach().clone() for p in optimizer.parameters]
+    step(optimizer, gradients())
+    assert all(torch.equal(p, s) for p, s in zip(optimizer.parameters, start, strict=True))
+    rates = []
+    for _ in range(6):
+        rates.append(float(optimizer.learning_rate()))
+        step(optimizer, gradients())
+    assert rates == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 1.0])
+    assert not any(torch.equal(p, s) for p, s in zip(optimizer.parameters, start, strict=True))
+
+
+def test_a_tensor_of_zeros_moves_by_the_full_step() -> None:
+    parameter = Parameter(torch.zeros(3))
+    optimizer = LaProp([parameter], OptimizerConfig(learning_rate=1e-3, warmup_updates=0))
+    step(optimizer, [torch.tensor([5.0, -5.0, 0.0])])
+    torch.testing.assert_close(parameter.detach(), torch.tensor([-1e-3, 1e-3, 0.0]))
+
+
+def test_clipping_is_per_tensor_and_relative_to_its_norm() -> None:
+    optimizer = LaProp([Parameter(torch.full((4,), 5.0)), Parameter(torch.zeros(1))], OptimizerConfig())
+    norms = step(optimizer, [torch.full((4,), 50.0), torch.full((1,), 7.0)])
+    assert float(norms["gradient_norm"]) == pytest.approx(math.hypot(100.0, 7.0))
+    assert float(norms["clipped_norm"]) == pytest.approx(math.hypot(0.3 * 10.0, 0.3 * 1e-3))
+    small = step(optimizer, [torch.full((4,), 0.5), torch.full((1,), 1e-4)])
+    assert float(small["clipped_norm"]) == float(small["gradient_norm"]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("size", [3e-18, 1e-19, 1e-22, 1e-38, 1e-45])
+def test_gradients_whose_square_underflows_do_not_explode(size: float) -> None:
+    optimizer = LaProp([Parameter(torch.ones(4))], OptimizerConfig(learning_rate=1.0, warmup_updates=0))
+    for _ in range(5):
+        step(optimizer, [torch.full((4,), size)])
+        assert torch.equal(optimizer.parameters[0].detach(), torch.ones(4))
+
+
+def test_the_smallest_gradients_that_count_give_a_step_of_ordinary_size() -> None:
+    optimizer = LaProp([Parameter(torch.ones(4))], OptimizerConfig(learning_rate=1.0, warmup_updates=0))
+    step(optimizer, [torch.full((4,), 5e-18)])
+    torch.testing.assert_close(optimizer.parameters[0].detach(), torch.zeros(4), atol=0.02, rtol=0)
+
+
+def test_a_restored_optimiser_goes_on_bit_for_bit() -> None:
+    config = OptimizerConfig(learning_rate=1e-2, warmup_updates=8)
+    first = LaProp(parameters(), config)
+    history = [gradients() for _ in range(10)]
+    for values in history[:5]:
+        step(first, values)
+    second = LaProp([Parameter(p.detach().clone()) for p in first.parameters], config)
+    second.load_state_dict(first.state_dict())
+    for values in history[5:]:
+        step(first, values)
+        step(second, values)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters, second.parameters, strict=True))
+    assert float(second.updates) == 10.0
+
+
+def test_a_loaded_state_is_a_copy() -> None:
+    first, second = (LaProp(parameters(), OptimizerConfig()) for _ in range(2))
+    second.load_state_dict(first.state_dict())
+    step(first, gradients())
+    assert float(second.updates) == 0.0 and not any(bool(v.any()) for v in second.mean_square)
+
+
+def test_an_update_frees_the_gradients() -> None:
+    optimizer = LaProp(parameters(), OptimizerConfig())
+    step(optimizer, gradients())
+    assert all(p.grad is None for p in optimizer.parameters)
+
+
+def test_a_missing_gradient_is_an_error() -> None:
+    optimizer = LaProp(parameters(), OptimizerConfig())
+    for parameter in optimizer.parameters[1:]:
+        parameter.grad = torch.zeros_like(parameter)
+    with pytest.raises(RuntimeError, match="no gradient"):
+        optimizer.step()

@@ -1,0 +1,312 @@
+"""The RSSM: its step written out plainly, its resets, and the laws of its scan."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from reverie.models import RSSM, LatentState, Observed
+from reverie.models.layers import RMSNorm
+from reverie.models.rssm import BlockGRU
+
+from .tiny import ACTION_SIZE, MODE, TINY, TOKEN_SIZE, perturb, seeded, tape, tiny_rssm
+
+BATCH, TIME = 3, 64
+
+
+def inputs(time: int = TIME) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tokens, previous actions and first flags of a window without episode borders."""
+    tokens = torch.randn(BATCH, time, TOKEN_SIZE)
+    action = torch.randn(BATCH, time, ACTION_SIZE) * 2
+    return tokens, action, torch.zeros(BATCH, time, dtype=torch.bool)
+
+
+def races(time: int = TIME) -> Tensor:
+    return seeded(5).exponential(BATCH, time, TINY.stoch, TINY.classes)
+
+
+def random_state() -> LatentState:
+    index = torch.randint(TINY.classes, (BATCH, TINY.stoch))
+    return LatentState(
+        torch.randn(BATCH, TINY.deter), torch.nn.functional.one_hot(index, TINY.classes).float()
+    )
+
+
+def assert_same(left: Observed, right: Observed) -> None:
+    torch.testing.assert_close(left.posterior.deter, right.posterior.deter)
+    torch.testing.assert_close(left.posterior.stoch, right.posterior.stoch)
+    torch.testing.assert_close(left.posterior_logits, right.posterior_logits)
+    torch.testing.assert_close(left.prior_logits, right.prior_logits)
+
+
+def cut(observed: Observed, part: slice) -> Observed:
+    time = (slice(None), part)
+    return Observed(
+        observed.posterior.select(time), observed.posterior_logits[time], observed.prior_logits[time]
+    )
+
+
+def silu_norm(x: Tensor, norm: RMSNorm) -> Tensor:
+    x = x / (x.square().mean(-1, keepdim=True) + 1e-4).sqrt() * norm.scale.double()
+    return x * x.sigmoid()
+
+
+def dense(x: Tensor, layer: torch.nn.Module) -> Tensor:
+    assert isinstance(layer, torch.nn.Linear)
+    return x @ layer.weight.double().t() + layer.bias.double()
+
+
+def plain_step(core: BlockGRU, deter: Tensor, stoch: Tensor, action: Tensor) -> Tensor:
+    """Return the next recurrent state, block by block, every block reading its own concatenation; float64."""
+    deter, stoch, action = deter.double(), stoch.double(), action.double()
+    action = action / torch.maximum(action.abs(), torch.ones_like(action))
+    shared = [
+        silu_norm(dense(x, layers[0]), layers[1])  # pyright: ignore[reportArgumentType]
+        for x, layers in ((deter, core.deter_in), (stoch, core.stoch_in), (action, core.action_in))
+    ]
+    own = deter.chunk(core.blocks, -1)
+    mix = core.mix_weight.double()
+    mixed = [torch.cat([own[g], *shared], -1) @ mix[g] for g in range(core.blocks)]
+    hidden = silu_norm(torch.cat(mixed, -1) + core.mix_bias.double(), core.mix_norm).chunk(core.blocks, -1)
+    biases = core.gates.bias.double().chunk(core.blocks)
+    following = []
+    for g in range(core.blocks):
+        gates = hidden[g] @ core.gates.weight[g].double() + biases[g]
+        reset, candidate, update = gates.chunk(3, -1)
+        update = (update - 1).sigmoid()
+        following.append(update * (reset.sigmoid() * candidate).tanh() + (1 - update) * own[g])
+    return torch.cat(following, -1)
+
+
+def test_the_dense_form_of_the_shared_input_equals_every_block_reading_its_own_concatenation() -> None:
+    core = BlockGRU(ACTION_SIZE, TINY)
+    perturb(core)
+    state, action = random_state(), torch.randn(BATCH, ACTION_SIZE) * 3
+    own, shared, action_weight = core.split_weights()
+    fast = core(state.deter, state.flat_stoch, core.action_input(action, action_weight), own, shared)
+    plain = plain_step(core, state.deter, state.flat_stoch, action)
+    torch.testing.assert_close(fast.double(), plain, atol=2e-6, rtol=1e-5)
+    assert float((plain.detach() - state.deter).abs().max()) > 0.1
+
+
+def test_the_dense_form_has_the_gradients_of_the_plain_form() -> None:
+    core = BlockGRU(ACTION_SIZE, TINY)
+    perturb(core)
+    state, action = random_state(), torch.randn(BATCH, ACTION_SIZE) * 3
+    weight, names = torch.randn(BATCH, TINY.deter), [name for name, _ in core.named_parameters()]
+    own, shared, action_weight = core.split_weights()
+    fast = core(state.deter, state.flat_stoch, core.action_input(action, action_weight), own, shared)
+    ours = torch.autograd.grad((fast * weight).sum(), list(core.parameters()))
+    plain = plain_step(core, state.deter, state.flat_stoch, action)
+    theirs = torch.autograd.grad((plain * weight).sum(), list(core.parameters()))
+    for name, a, b in zip(names, ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_a_scan_is_the_plain_step_and_the_posterior_of_state_and_token_together() -> None:
+    rssm = tiny_rssm()
+    tokens, action, first = inputs(time=5)
+    start, noise = random_state(), races(5)
+    observed = rssm.observe(tokens, action, first, tape(noise), state=start)
+    deter, stoch = start.deter, start.flat_stoch
+    for t in range(5):
+        deter = plain_step(rssm.core, deter, stoch, action[:, t])
+        joined = torch.cat([deter, tokens[:, t].double()], -1)
+        logits = dense(silu_norm(dense(joined, rssm.posterior_in), rssm.posterior_norm), rssm.posterior_out)
+        logits = logits.unflatten(-1, (TINY.stoch, TINY.classes))
+        torch.testing.assert_close(observed.posterior_logits[:, t].double(), logits, atol=1e-5, rtol=1e-4)
+        probs = 0.99 * logits.softmax(-1) + 0.01 / TINY.classes
+        stoch = torch.nn.functional.one_hot((probs / noise[:, t]).argmax(-1), TINY.classes).flatten(1)
+        torch.testing.assert_close(observed.posterior.flat_stoch[:, t], stoch.float(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(observed.prior_logits, rssm.prior_logits(observed.posterior.deter))
+
+
+def test_two_scans_of_32_steps_equal_one_of_64() -> None:
+    rssm = tiny_rssm()
+    tokens, action, first = inputs()
+    first[1, 20] = first[2, 40] = True
+    noise, start = races(), random_state()
+    whole = rssm.observe(tokens, action, first, tape(noise), state=start)
+    halves, state = [], start
+    for part in (slice(0, 32), slice(32, 64)):
+        half = rssm.observe(
+            tokens[:, part], action[:, part], first[:, part], tape(noise[:, part]), state=state
+        )
+        state = half.posterior.select((slice(None), -1))
+        halves.append(half)
+    assert_same(halves[0], cut(whole, slice(0, 32)))
+    assert_same(halves[1], cut(whole, slice(32, 64)))
+
+
+@pytest.mark.parametrize("border", [0, 1, 7])
+def test_after_a_first_step_nothing_before_it_matters(border: int) -> None:
+    rssm = tiny_rssm()
+    tokens, action, first = inputs(12)
+    first[:, border] = True
+    noise, other = races(12), inputs(12)
+    one = rssm.observe(tokens, action, first, tape(noise), state=random_state())
+    other_tokens, other_action = other[0].clone(), other[1].clone()
+    other_tokens[:, border:], other_action[:, border + 1 :] = tokens[:, border:], action[:, border + 1 :]
+    two = rssm.observe(other_tokens, other_action, first, tape(noise), state=random_state())
+    assert_same(cut(one, slice(border, None)), cut(two, slice(border, None)))
+    fresh = rssm.observe(
+        tokens[:, border:],
+        action[:, border:],
+        first[:, border:],
+        tape(noise[:, border:]),
+        state=rssm.initial(BATCH),
+    )
+    assert_same(cut(one, slice(border, None)), fresh)
+    if border:
+        assert not torch.allclose(one.posterior.deter[:, border - 1], two.posterior.deter[:, border - 1])
+
+
+def test_without_a_first_step_history_and_previous_action_do_matter() -> None:
+    rssm = tiny_rssm()
+    tokens, action, first = inputs(2)
+    noise, start = races(2), random_state()
+
+    def deter(action: Tensor, state: LatentState) -> Tensor:
+        return rssm.observe(tokens, action, first, tape(noise), state=state).posterior.deter[:, 0].detach()
+
+    base, moved, older = deter(action, start), deter(-action, start), deter(action, random_state())
+    assert float((base - moved).abs().max()) > 1e-3 and float((base - older).abs().max()) > 1e-3
+
+
+def test_actions_beyond_one_are_scaled_back_and_smaller_ones_are_not() -> None:
+    rssm = tiny_rssm()
+    tokens, _, first = inputs(1)
+
+    def deter(size: float) -> Tensor:
+        action = torch.full((BATCH, 1, ACTION_SIZE), size)
+        return rssm.observe(tokens, action, first, MODE, state=rssm.initial(BATCH)).posterior.deter.detach()
+
+    torch.testing.assert_close(deter(5.0), deter(1.0))
+    assert float((deter(0.5) - deter(1.0)).abs().max()) > 1e-3
+
+
+def test_the_online_state_goes_on_like_one_longer_scan() -> None:
+    rssm = tiny_rssm()
+    tokens, action, first = inputs(10)
+    first[:, 0] = first[1, 6] = True
+    noise = races(10)
+    whole = rssm.observe(tokens, action, first, tape(noise), state=rssm.initial(BATCH))
+    for t in range(10):
+        now = slice(t, t + 1)
+        step = rssm.observe(
+            tokens[:, now], action[:, now], first[:, now], tape(noise[:, now]), detach_posteriors=True
+        )
+        assert_same(step, cut(whole, now))
+
+
+def test_forgetting_the_online_state_starts_from_zeros_again() -> None:
+    rssm = tiny_rssm()
+    tokens, action, first = inputs(1)
+    fresh = rssm.observe(tokens, action, first, MODE)
+    later = rssm.observe(tokens, action, first, MODE)
+    assert not torch.allclose(fresh.posterior.deter, later.posterior.deter)
+    rssm.forget_online_state()
+    assert_same(rssm.observe(tokens, action, first, MODE), fresh)
+
+
+def test_a_window_with_its_own_state_leaves_the_online_state_alone() -> None:
+    rssm = tiny_rssm()
+    tokens, action, first = inputs(4)
+    rssm.observe(tokens, action, first, MODE, state=random_state())
+    assert rssm._state is None
+    rssm.observe(tokens, action, first, MODE, detach_posteriors=True)
+    cached = rssm._state
+    assert cached is not None
+    kept = cached.deter.clone()
+    for detach in (False, True):
+        rssm.observe(tokens, action, first, MODE, state=random_state(), detach_posteriors=detach)
+    assert rssm._state is cached and torch.equal(cached.deter, kept)
+
+
+def graphs(rssm: RSSM, observed: Observed) -> list[bool]:
+    assert rssm._state is not None
+    tensors = [
+        observed.posterior.deter,
+        observed.posterior.stoch,
+        observed.posterior_logits,
+        observed.prior_logits,
+    ]
+    return [x.grad_fn is not None for x in (*tensors, rssm._state.deter, rssm._state.stoch)]
+
+
+def test_detached_posteriors_leave_no_graph_in_what_is_returned_or_cached() -> None:
+    rssm = tiny_rssm()
+    tokens, action, first = inputs(3)
+    tokens.requires_grad_()
+    assert torch.is_grad_enabled()
+    for _ in range(2):
+        observed = rssm.observe(tokens, action, first, MODE, detach_posteriors=True)
+        assert graphs(rssm, observed) == [False] * 6
+    rssm.forget_online_state()
+    assert graphs(rssm, rssm.observe(tokens, action, first, MODE)) == [True] * 6
+
+
+def test_detaching_changes_no_number() -> None:
+    rssm = tiny_rssm()
+    window, noise, start = inputs(5), races(5), random_state()
+    attached, detached = (
+        rssm.observe(*window, tape(noise), state=start, detach_posteriors=detach) for detach in (False, True)
+    )
+    assert_same(attached, detached)
+
+
+def test_the_gradient_of_the_last_state_reaches_the_first_token_through_deter_and_sample() -> None:
+    rssm = tiny_rssm()
+    tokens, action, first = inputs(4)
+    tokens.requires_grad_()
+    observed = rssm.observe(tokens, action, first, tape(races(4)), state=random_state())
+    (gradient,) = torch.autograd.grad(observed.posterior.deter[:, -1].sum(), tokens)
+    sizes = gradient.abs().sum((0, 2))
+    assert bool((sizes[:3] > 0).all()) and float(sizes[3]) == 0.0
+    first[:, 2] = True  # a new episode also stops the gradient
+    observed = rssm.observe(tokens, action, first, tape(races(4)), state=random_state())
+    (gradient,) = torch.autograd.grad(observed.posterior.deter[:, -1].sum(), tokens)
+    assert float(gradient[:, :2].abs().sum()) == 0.0 and float(gradient[:, 2].abs().sum()) > 0.0
+
+
+def test_imagination_is_the_plain_step_with_samples_of_the_prior() -> None:
+    rssm = tiny_rssm()
+    start, horizon = random_state(), 4
+    actions = torch.randn(horizon, BATCH, ACTION_SIZE)
+    noise = seeded(2).exponential(horizon, BATCH, TINY.stoch, TINY.classes)
+    seen: list[LatentState] = []
+
+    def policy(step: int, state: LatentState) -> Tensor:
+        seen.append(state)
+        return actions[step]
+
+    states, taken = rssm.imagine(start, policy, horizon, tape(noise))
+    assert torch.equal(taken, actions.transpose(0, 1)) and states.deter.shape == (
+        BATCH,
+        horizon + 1,
+        TINY.deter,
+    )
+    assert torch.equal(states.deter[:, 0], start.deter) and torch.equal(states.stoch[:, 0], start.stoch)
+    for t in range(horizon):
+        state = states.select((slice(None), t))
+        assert torch.equal(seen[t].feature, state.feature)
+        deter = plain_step(rssm.core, state.deter, state.flat_stoch, actions[t])
+        torch.testing.assert_close(states.deter[:, t + 1].double(), deter, atol=1e-5, rtol=1e-4)
+        probs = 0.99 * rssm.prior_logits(states.deter[:, t + 1]).softmax(-1) + 0.01 / TINY.classes
+        assert torch.equal(states.stoch[:, t + 1].argmax(-1), (probs / noise[t]).argmax(-1))
+
+
+def test_unimix_lets_a_latent_take_a_class_that_the_logits_exclude() -> None:
+    rssm = tiny_rssm()
+    certain = torch.zeros(TINY.stoch, TINY.classes)
+    certain[:, 0] = 1e3
+    for layer in (rssm.posterior_out, rssm.prior[1]):
+        layer.bias.data.copy_(certain.flatten())  # pyright: ignore[reportCallIssue, reportArgumentType]
+    # Class 1 has 0.01 / 3 of the probability; in the first latent alone it arrives 1000 times as early.
+    noise = torch.ones(BATCH, 1, TINY.stoch, TINY.classes)
+    noise[:, :, 0, 1] = 1e-3
+    expected = torch.tensor([1, 0, 0, 0, 0]).expand(BATCH, TINY.stoch)
+    posterior = rssm.observe(*inputs(1), tape(noise), state=random_state()).posterior
+    assert torch.equal(posterior.stoch[:, 0].argmax(-1), expected)
+    still = torch.zeros(BATCH, ACTION_SIZE)
+    states, _ = rssm.imagine(random_state(), lambda *_: still, 1, tape(noise.transpose(0, 1)))
+    assert torch.equal(states.stoch[:, 1].argmax(-1), expected)

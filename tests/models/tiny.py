@@ -1,0 +1,60 @@
+"""Small sizes and noise that is written down, for tests that compare numbers."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from reverie.models import RSSM, ModelConfig, Noise
+
+CPU = torch.device("cpu")
+MODE = Noise(None, CPU)
+
+# Every width differs from every other, so that no mixed-up pair of axes fits.
+TINY = ModelConfig(
+    units=16,
+    deter=32,
+    hidden=12,
+    stoch=5,
+    classes=3,
+    depth=2,
+    blocks=4,
+    encoder_layers=1,
+    decoder_layers=1,
+    actor_layers=1,
+    critic_layers=1,
+)
+ACTION_SIZE, TOKEN_SIZE = 6, 7
+
+
+@dataclass(frozen=True)
+class TapeNoise(Noise):
+    """Gives out prepared noise, one tensor a call."""
+
+    tape: list[Tensor] = field(default_factory=list)
+
+    def exponential(self, *shape: int) -> Tensor:
+        noise = self.tape.pop(0)
+        assert noise.shape == shape
+        return noise
+
+
+def tape(*noise: Tensor) -> TapeNoise:
+    return TapeNoise(None, CPU, list(noise))
+
+
+def seeded(seed: int) -> Noise:
+    return Noise(torch.Generator().manual_seed(seed), CPU)
+
+
+@torch.no_grad()
+def perturb(module: nn.Module, size: float = 0.2) -> None:
+    """Move every parameter off its initial value: no head stays zero, no norm scale one, no bias zero."""
+    for parameter in module.parameters():
+        parameter.add_(size * torch.randn_like(parameter))
+
+
+def tiny_rssm() -> RSSM:
+    rssm = RSSM(ACTION_SIZE, TOKEN_SIZE, TINY)
+    perturb(rssm)
+    return rssm

@@ -1,0 +1,25 @@
+"""Runs that several files of tests look at; no test may change one."""
+
+from pathlib import Path
+
+import pytest
+
+from .helpers import CARTPOLE, CATCH, PONG, start
+
+
+@pytest.fixture(scope="session")
+def pong_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 steps of one emulator, with 27 updates."""
+    return start(tmp_path_factory.mktemp("pong") / "run", *PONG)
+
+
+@pytest.fixture(scope="session")
+def cartpole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 steps of one environment without images, checkpoints at 150 and 300."""
+    return start(tmp_path_factory.mktemp("cartpole") / "run", *CARTPOLE)
+
+
+@pytest.fixture(scope="session")
+def catch_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 steps of four environments with images."""
+    return start(tmp_path_factory.mktemp("catch") / "run", *CATCH)

@@ -1,0 +1,168 @@
+"""Tiny real runs, and what they left behind read back."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tensorboard.backend.event_processing.event_accumulator import TENSORS
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.util import tensor_util
+
+from reverie.orchestration.checkpoint import list_checkpoints
+from reverie.orchestration.command_line import run_from_command_line
+from reverie.orchestration.train import train
+from reverie.utils.records import Arrival
+
+Lines = list[dict[str, float]]
+
+SMALL = (
+    "device=cpu",
+    "model=debug",
+    "training.batch_size=2",
+    "training.sequence_length=6",  # the shortest with an open-loop animation
+    "training.learning_starts=40",
+    "training.train_ratio=3",  # an update for every 4 steps
+    "training.log_interval=50",
+    "training.checkpoint_interval=150",
+    "training.keep_checkpoints=9",
+    "training.video_interval=150",
+    "training.total_timesteps=300",
+    "buffer.capacity=1000",
+    "buffer.chunk_length=32",
+)
+CARTPOLE = ("experiment=dreamer_cartpole", *SMALL, "env.num_envs=1")
+CATCH = ("experiment=dreamer_catch", *SMALL, "env.num_envs=4")
+PONG = (
+    "experiment=dreamer_ataripong",
+    *SMALL,
+    "env.num_envs=1",
+    "training.learning_starts=8",
+    "training.log_interval=20",
+    "training.checkpoint_interval=20",
+    "training.keep_checkpoints=2",
+    "training.video_interval=30",
+    "training.total_timesteps=60",
+)
+NOT_REPRODUCIBLE = ("time/", "speed/", "debug/", "train/memory/")
+"""Tags of seconds, and of memory as the operating system and the allocator count it."""
+
+
+def start(run_dir: Path, *overrides: str) -> Path:
+    """Make a run in this process, by the way of the command line, and return its folder."""
+    run_from_command_line(train, [*overrides, f"run_dir={run_dir}"])
+    return run_dir
+
+
+def resume(run_dir: Path, *overrides: str) -> Path:
+    run_from_command_line(train, [f"resume={run_dir}", *overrides])
+    return run_dir
+
+
+def metrics_of(run_dir: Path) -> Lines:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def reproducible(lines: Lines) -> Lines:
+    return [{k: v for k, v in line.items() if not k.startswith(NOT_REPRODUCIBLE)} for line in lines]
+
+
+def series_of(lines: Lines) -> dict[str, list[tuple[int, float]]]:
+    """The (step, value) pairs of every tag, as TensorBoard holds them: in float32."""
+    series = defaultdict(list)
+    for line in lines:
+        for tag, value in line.items():
+            if tag != "step":
+                series[tag].append((int(line["step"]), float(np.float32(value))))
+    return dict(series)
+
+
+def events_of(run_dir: Path) -> EventAccumulator:
+    """The run as TensorBoard's own pages see it, every event of it."""
+    events = EventAccumulator(str(run_dir / "tensorboard"), size_guidance={TENSORS: 0})
+    events.Reload()
+    return events
+
+
+def tags_of(events: EventAccumulator, plugin: str) -> set[str]:
+    tags = events.Tags()[TENSORS]
+    return {tag for tag in tags if events.SummaryMetadata(tag).plugin_data.plugin_name == plugin}
+
+
+def scalars_of(events: EventAccumulator) -> dict[str, list[tuple[int, float]]]:
+    return {
+        tag: [
+            (event.step, tensor_util.make_ndarray(event.tensor_proto).item()) for event in events.Tensors(tag)
+        ]
+        for tag in tags_of(events, "scalars")
+    }
+
+
+def saved_steps(run_dir: Path) -> list[int]:
+    return [checkpoint.step for checkpoint in list_checkpoints(run_dir)]
+
+
+def saved_model(run_dir: Path, step: int) -> dict[str, Any]:
+    return torch.load(run_dir / "checkpoints" / f"step_{step:09d}" / "model.pt", weights_only=True)
+
+
+def update_counts(run_dir: Path, step: int) -> dict[str, int]:
+    """The updates that each optimiser has made, by its own count."""
+    return {name: int(state["updates"]) for name, state in saved_model(run_dir, step)["optimizers"].items()}
+
+
+def saved_loop(run_dir: Path, step: int) -> dict[str, Any]:
+    return json.loads((run_dir / "checkpoints" / f"step_{step:09d}" / "loop.json").read_text())
+
+
+def saved_records(run_dir: Path, step: int, name: str) -> NDArray[Any]:
+    return np.load(run_dir / "checkpoints" / f"step_{step:09d}" / "replay" / f"{name}.npy")
+
+
+def tensors_in(state: Any, name: str = "") -> dict[str, torch.Tensor]:
+    """Every tensor of a nest of dictionaries and lists, by its path."""
+    if isinstance(state, torch.Tensor):
+        return {name: state}
+    pairs = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
+    return {path: t for key, value in pairs for path, t in tensors_in(value, f"{name}/{key}").items()}
+
+
+def differing(a: Any, b: Any) -> set[str]:
+    """Paths of the tensors that are not the same, bit for bit."""
+    first, second = tensors_in(a), tensors_in(b)
+    assert first.keys() == second.keys() and first
+    return {path for path in first if not torch.equal(first[path], second[path])}
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def arrival(
+    rewards: list[float], first: str = "", last: str = "", image: NDArray[np.uint8] | None = None
+) -> Arrival:
+    """One arrival of len(rewards) environments; `first="02"` says that environments 0 and 2 begin an episode."""
+    envs = range(len(rewards))
+    is_last = np.array([str(i) in last for i in envs])
+    return Arrival(
+        observation={} if image is None else {"image": image},
+        reward=np.array(rewards, np.float32),
+        is_first=np.array([str(i) in first for i in envs]),
+        is_last=is_last,
+        is_terminal=is_last,
+    )
+
+
+def error_of(capsys: pytest.CaptureFixture[str], call: Callable[[], object]) -> str:
+    """The message of a command that must fail with exit code 2 and one line on stderr alone, no traceback."""
+    with pytest.raises(SystemExit) as failure:
+        call()
+    shown = capsys.readouterr()
+    assert (failure.value.code, shown.out, shown.err.count("\n"), shown.err[:7]) == (2, "", 1, "error: ")
+    return shown.err.removeprefix("error: ").rstrip("\n")

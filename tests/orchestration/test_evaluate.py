@@ -1,0 +1,289 @@
+"""Playing a checkpoint: the numbers, their reproducibility, the video, and what is refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+from PIL import Image, ImageSequence
+
+from reverie.envs import EnvConfig, make_environment
+from reverie.orchestration import evaluate as module
+from reverie.orchestration.build import build_workflow
+from reverie.orchestration.checkpoint import latest_checkpoint
+from reverie.orchestration.episodes import Episode, EpisodeTracker
+from reverie.orchestration.evaluate import Evaluation, evaluate
+from reverie.orchestration.run_folder import load_run
+from reverie.utils.records import Arrival
+from reverie.workflows.world_models import DreamerWorkflow
+from reverie.workflows.world_models.dreamer import DreamerPlayer
+
+from .helpers import differing, error_of, files_in
+
+Evaluate = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`reverie-evaluate` with arguments, in this process."""
+
+    def call(*arguments: str) -> None:
+        monkeypatch.setattr("sys.argv", ["reverie-evaluate", *arguments])
+        module.main()
+
+    return call
+
+
+@pytest.fixture
+def result_of(command: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> Evaluate:
+    """What `reverie-evaluate` prints: one line of JSON and nothing else."""
+
+    def call(run: Path, *arguments: str) -> dict[str, Any]:
+        command(f"run={run}", "device=cpu", *arguments)
+        shown = capsys.readouterr()
+        assert (shown.out.count("\n"), shown.err) == (1, "")
+        return json.loads(shown.out)
+
+    return call
+
+
+def workflow_of(run_dir: Path) -> tuple[DreamerWorkflow, EnvConfig]:
+    run = load_run(str(run_dir))
+    with closing(make_environment(run.env, run.seed)) as environment:
+        workflow = build_workflow(run, environment.spec)
+    workflow.load_state_dict(latest_checkpoint(run_dir).model(workflow.device))
+    return workflow, run.env
+
+
+def test_one_line_of_json_tells_every_return(cartpole_run: Path, result_of: Evaluate) -> None:
+    before = files_in(cartpole_run)
+    result = result_of(cartpole_run, "episodes=5", "seed=3")
+    told = [result[key] for key in ("run", "step", "environment", "policy", "seed")]
+    assert told == [str(cartpole_run), 300, "CartPole-v1", "sample", 3]
+    assert len(result["returns"]) == 5
+    assert result["returns"] == result["lengths"]  # CartPole pays 1 for each step
+    assert all(8 <= length <= 500 for length in result["lengths"])
+    assert result["mean"] == pytest.approx(sum(result["returns"]) / 5)
+    variance = sum((r - result["mean"]) ** 2 for r in result["returns"]) / 4
+    assert result["standard_error"] == pytest.approx((variance / 5) ** 0.5)
+    assert files_in(cartpole_run) == before
+
+
+def test_a_seed_gives_the_same_episodes_and_another_seed_others(
+    cartpole_run: Path, result_of: Evaluate
+) -> None:
+    first, second, other = (result_of(cartpole_run, "episodes=6", f"seed={seed}") for seed in (3, 3, 4))
+    assert first == second
+    assert first["returns"] != other["returns"]
+
+
+def test_the_mode_plays_differently_from_a_sample(cartpole_run: Path, result_of: Evaluate) -> None:
+    sample, mode = (
+        result_of(cartpole_run, "episodes=6", f"policy={policy}") for policy in ("sample", "mode")
+    )
+    assert (sample["policy"], mode["policy"]) == ("sample", "mode")
+    assert sample["returns"] != mode["returns"]
+    assert mode == result_of(cartpole_run, "episodes=6", "policy=mode")
+
+
+def test_the_newest_checkpoint_is_played(cartpole_run: Path, tmp_path: Path, result_of: Evaluate) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(cartpole_run, copy)
+    shutil.rmtree(copy / "checkpoints" / "step_000000300")
+    assert result_of(copy, "episodes=1")["step"] == 150
+
+
+def test_the_default_seed_plays_no_episode_of_training(
+    cartpole_run: Path, result_of: Evaluate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = load_run(str(cartpole_run))
+    assert run.seed == 0  # the default of a run, too
+    with closing(make_environment(run.env, run.seed)) as training:
+        trained_on = training.reset().observation["vector"]
+    seen: list[np.ndarray] = []
+    act = DreamerPlayer.act
+
+    def watched(player: DreamerPlayer, arrival: Arrival) -> np.ndarray:
+        seen.append(arrival.observation["vector"])
+        return act(player, arrival)
+
+    monkeypatch.setattr(DreamerPlayer, "act", watched)
+    result_of(cartpole_run, "episodes=1")
+    assert not np.array_equal(seen[0], trained_on)
+
+
+def test_a_run_from_a_gpu_is_played_on_a_cpu(cartpole_run: Path, tmp_path: Path, result_of: Evaluate) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(cartpole_run, copy)
+    config = OmegaConf.load(copy / "config.yaml")
+    config.device, config.precision, config.buffer.storage = "cuda", "bfloat16", "cuda"
+    OmegaConf.save(config, copy / "config.yaml")
+    expected = result_of(cartpole_run, "episodes=2")
+    assert result_of(copy, "episodes=2") == expected | {"run": str(copy)}
+
+
+def test_every_environment_plays_its_share_and_no_more(cartpole_run: Path) -> None:
+    workflow, env = workflow_of(cartpole_run)
+    env.num_envs = 4
+    result = evaluate(workflow, env, episodes=6, seed=5)
+    assert sorted(episode.env for episode in result.episodes) == [0, 0, 1, 1, 2, 3]
+    assert result.episodes == first_episodes(workflow, env, share=[2, 2, 1, 1], seed=5)
+
+
+def first_episodes(
+    workflow: DreamerWorkflow, config: EnvConfig, share: list[int], seed: int
+) -> list[Episode]:
+    """The slow reference: play far too long, then take the first episodes of each environment."""
+    player, tracker = workflow.player(4, seed, True), EpisodeTracker(4)
+    episodes: list[Episode] = []
+    with closing(make_environment(config, seed)) as environment:
+        arrival = environment.reset()
+        while min(sum(episode.env == env for episode in episodes) for env in range(4)) < 4:
+            episodes += tracker.add(arrival)
+            arrival = environment.step(player.act(arrival))
+    return [e for i, e in enumerate(episodes) if sum(b.env == e.env for b in episodes[:i]) < share[e.env]]
+
+
+def test_fewer_episodes_than_environments_start_only_those(cartpole_run: Path) -> None:
+    workflow, env = workflow_of(cartpole_run)
+    env.num_envs = 4
+    result = evaluate(workflow, env, episodes=2, seed=5)
+    assert sorted(episode.env for episode in result.episodes) == [0, 1]
+
+
+def test_evaluation_leaves_the_workflow_as_it_was(catch_run: Path) -> None:
+    workflow, env = workflow_of(catch_run)
+    with closing(make_environment(env, 0)) as environment:
+        workflow.collect_step(environment.reset())
+    online = workflow.world_model.rssm._state
+    assert online is not None
+    acting = {"deter": online.deter, "action": workflow._prev_action}
+    before = clone({**acting, **workflow.state_dict()})
+    evaluate(workflow, env, 4, seed=1)
+    online = workflow.world_model.rssm._state
+    assert online is not None
+    acting = {"deter": online.deter, "action": workflow._prev_action}
+    assert differing(before, {**acting, **workflow.state_dict()}) == set()
+
+
+def clone(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {key: clone(value) for key, value in state.items()}
+    if isinstance(state, list):
+        return [clone(value) for value in state]
+    return state.clone() if isinstance(state, torch.Tensor) else state
+
+
+def test_the_recorded_episode_is_environment_0s_first(catch_run: Path) -> None:
+    workflow, env = workflow_of(catch_run)
+    result = evaluate(workflow, env, 8, seed=2, record=True)
+    with closing(make_environment(env, 2)) as environment:
+        first = environment.reset().observation["image"]
+    assert result.frames is not None
+    assert result.frames.shape == (12, 64, 64, 3)
+    np.testing.assert_array_equal(result.frames[0], first[0])
+    assert evaluate(workflow, env, 4, seed=2).frames is None
+
+
+@pytest.mark.parametrize("name", ["out.mp4", "new folder/out.gif"])
+def test_a_video_shows_the_first_episode(
+    name: str, catch_run: Path, tmp_path: Path, result_of: Evaluate
+) -> None:
+    path = tmp_path / name
+    result = result_of(catch_run, "episodes=5", f"video={path}")
+    assert result["lengths"] == [11] * 5
+    assert set(result["returns"]) <= {-1.0, 1.0}
+    if path.suffix == ".gif":
+        with Image.open(path) as video:
+            assert (len(list(ImageSequence.Iterator(video))), video.size) == (12, (256, 256))
+    else:
+        with av.open(str(path)) as video:
+            frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
+        assert [frame.shape for frame in frames] == [(256, 256, 3)] * 12
+    assert {p.name for p in path.parent.iterdir()} == {path.name}
+
+
+def test_a_video_does_not_change_what_is_played(catch_run: Path, tmp_path: Path, result_of: Evaluate) -> None:
+    assert result_of(catch_run, "episodes=4", f"video={tmp_path / 'out.gif'}") == result_of(
+        catch_run, "episodes=4"
+    )
+
+
+def test_mean_and_standard_error_to_the_number() -> None:
+    episodes = [Episode(env=0, episode_return=value, length=1) for value in (1.0, 2.0, 3.0, 4.0)]
+    result = Evaluation(episodes, None)
+    assert result.mean == 2.5
+    assert result.standard_error == pytest.approx(0.6454972243679028)  # sqrt(5 / 3) / sqrt(4)
+    assert Evaluation(episodes[:1], None).standard_error == 0.0
+
+
+# Each kind of mistake: what is typed behind run=<a real run>, and every part that its message must have.
+MISTAKES = {
+    "unknown key": (["episode=3"], ["episode=3 is not a setting", "episodes=", "Did you mean `episodes`?"]),
+    "no value": (["video"], ["video is not a setting", "video="]),
+    "flag": (["--help"], ["--help is not a setting", "run=, episodes=, seed=, policy=, video=, device="]),
+    "text for a whole number": (["episodes=many"], ["episodes", "'many'"]),
+    "float for a whole number": (["episodes=2.5"], ["episodes", "'2.5'"]),
+    "no episode": (["episodes=0"], ["episodes must be at least 1, got 0."]),
+    "negative seed": (["seed=-1"], ["seed must be in [0, 2**32), got -1."]),
+    "unknown policy": (["policy=best"], ["policy", "'best'", "sample, mode"]),
+    "unknown device": (["device=gpu"], ["device", "'gpu'", "auto, cpu, cuda"]),
+    "unknown kind of video": (["video=out.avi"], ["video=out.avi", ".mp4 or .gif", "Use video=out.mp4."]),
+    "video without images": (["video=out.mp4", "episodes=1"], ["video=out.mp4: CartPole-v1 has no image"]),
+}
+
+
+@pytest.mark.parametrize(("arguments", "parts"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_gives_one_line_and_exit_code_2(
+    arguments: list[str],
+    parts: list[str],
+    cartpole_run: Path,
+    tmp_path: Path,
+    command: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = error_of(capsys, lambda: command(f"run={cartpole_run}", *arguments))
+    assert [part for part in parts if part not in message] == [], message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_run_is_named(
+    cartpole_run: Path, tmp_path: Path, command: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert error_of(capsys, command).startswith("run is missing: name the folder of a run, as in run=")
+    wrong = cartpole_run.with_name("rum")
+    message = error_of(capsys, lambda: command(f"run={wrong}"))
+    assert message == f"{wrong} is not a folder. Did you mean `{cartpole_run}`?"
+    assert (
+        error_of(capsys, lambda: command(f"run={tmp_path}"))
+        == f"{tmp_path} holds no run: it has no config.yaml."
+    )
+    shutil.copy(cartpole_run / "config.yaml", tmp_path)
+    assert error_of(capsys, lambda: command(f"run={tmp_path}")).startswith(f"{tmp_path} holds no checkpoint")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without CUDA")
+def test_cuda_is_refused_where_there_is_none(
+    cartpole_run: Path, command: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "device=cuda" in error_of(
+        capsys, lambda: command(f"run={cartpole_run}", "device=cuda", "episodes=1")
+    )
+
+
+def test_a_folder_whose_name_looks_like_a_number_is_that_folder(
+    cartpole_run: Path, tmp_path: Path, result_of: Evaluate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("007", "1_0"):
+        shutil.copytree(cartpole_run, tmp_path / name)
+        assert result_of(Path(name), "episodes=1")["run"] == name

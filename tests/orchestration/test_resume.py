@@ -1,0 +1,240 @@
+"""A run goes on from its checkpoint: after its end, after a crash, and after a signal."""
+
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from reverie.orchestration.checkpoint import latest_checkpoint
+from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
+
+from .helpers import (
+    CARTPOLE,
+    CATCH,
+    differing,
+    error_of,
+    events_of,
+    files_in,
+    metrics_of,
+    reproducible,
+    resume,
+    saved_loop,
+    saved_model,
+    saved_records,
+    saved_steps,
+    scalars_of,
+    series_of,
+    start,
+    update_counts,
+)
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
+LONG_ENOUGH_SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def half_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first 150 of 300 steps."""
+    return start(tmp_path_factory.mktemp("half") / "run", *CARTPOLE, "training.total_timesteps=150")
+
+
+@pytest.fixture(scope="module")
+def resumed_run(half_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The other 150 steps, in a folder that has moved."""
+    moved = tmp_path_factory.mktemp("resumed") / "moved"
+    shutil.copytree(half_run, moved)
+    return resume(moved, "training.total_timesteps=300")
+
+
+def test_a_resumed_run_goes_on_counting_where_it_stood(half_run: Path, resumed_run: Path) -> None:
+    assert saved_steps(half_run) == [150]
+    assert saved_steps(resumed_run) == [150, 300]
+    # Updates are owed at 40, 44, ... as in a run that was never stopped.
+    assert saved_loop(half_run, 150)["updates"] == 1 + (150 - 40) // 4
+    assert saved_loop(resumed_run, 300)["updates"] == 1 + (300 - 40) // 4
+    assert update_counts(resumed_run, 300) == {"world_model": 66, "controller": 66}
+    assert metrics_of(resumed_run)[-1]["train/updates"] == 66
+    before, after = (saved_loop(resumed_run, step)["environment"]["next_episode"][0] for step in (150, 300))
+    assert after > before > 0
+
+
+def test_a_resumed_run_keeps_the_replay_and_adds_to_it(half_run: Path, resumed_run: Path) -> None:
+    for name in ("observation.vector", "action", "reward", "is_first", "is_last"):
+        before, after = saved_records(half_run, 150, name), saved_records(resumed_run, 300, name)
+        np.testing.assert_array_equal(after[: len(before)], before)
+    is_first = saved_records(resumed_run, 300, "is_first")
+    assert len(is_first) == 300 + is_first.sum()  # an episode of n actions is n + 1 records
+    assert is_first[len(saved_records(half_run, 150, "is_first"))]  # the open episode was abandoned
+    assert metrics_of(resumed_run)[-1]["buffer/replay/total_steps"] == len(is_first)
+
+
+def test_metrics_go_on_in_the_same_files_without_a_gap_or_a_duplicate(
+    half_run: Path, resumed_run: Path
+) -> None:
+    assert (resumed_run / "metrics.jsonl").read_text().startswith((half_run / "metrics.jsonl").read_text())
+    lines = metrics_of(resumed_run)
+    steps = [line["step"] for line in lines]
+    assert steps == sorted(steps)
+    assert [line["step"] for line in lines if "train/updates" in line] == [50, 100, 150, 200, 250, 300]
+    counts = Counter((line["step"], tag) for line in lines for tag in line)
+    assert set(counts.values()) == {1}
+    assert scalars_of(events_of(resumed_run)) == series_of(lines)
+    assert sorted(path.name for path in resumed_run.parent.iterdir()) == ["moved"]
+
+
+def test_a_resumed_run_says_what_changed(resumed_run: Path) -> None:
+    log = (resumed_run / "train.log").read_text()
+    assert f"resuming {resumed_run}" in log
+    assert "training.total_timesteps 150 -> 300" in log
+
+
+def test_resuming_twice_from_one_checkpoint_gives_the_same_run(
+    half_run: Path, resumed_run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(half_run, tmp_path / "again")
+    again = resume(tmp_path / "again", "training.total_timesteps=300")
+    assert reproducible(metrics_of(again)) == reproducible(metrics_of(resumed_run))
+    assert differing(saved_model(again, 300), saved_model(resumed_run, 300)) == set()
+
+
+def test_what_was_written_after_the_checkpoint_is_written_again_after_a_crash(
+    cartpole_run: Path, tmp_path: Path
+) -> None:
+    crashed = tmp_path / "crashed"
+    shutil.copytree(cartpole_run, crashed)
+    newest = crashed / "checkpoints" / "step_000000300"
+    newest.rename(newest.with_name(newest.name + ".unfinished"))  # killed while it was written
+    resume(crashed)
+    lines = metrics_of(crashed)
+    assert [line["step"] for line in lines if "train/updates" in line] == [50, 100, 150, 200, 250, 300]
+    upto = [line for line in metrics_of(cartpole_run) if line["step"] <= 150]
+    assert lines[: len(upto)] == upto
+    assert scalars_of(events_of(crashed)) == series_of(lines)
+    assert saved_loop(crashed, 300)["updates"] == 66
+    assert {path.name for path in newest.parent.iterdir()} == {"step_000000150", "step_000000300"}
+
+
+def test_a_run_of_four_environments_resumes(catch_run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(catch_run, copy)
+    resume(copy, "training.total_timesteps=400", "training.keep_checkpoints=1")
+    assert saved_steps(copy) == [400]
+    assert saved_loop(copy, 400)["updates"] == 1 + (400 - 40) // 4
+    episodes = [line["step"] for line in metrics_of(copy) if "episode/return" in line]
+    # Every open episode was abandoned at step 300; new ones of 44 steps started there.
+    assert episodes == [44 * n for n in range(1, 7) for _ in range(4)] + [344] * 4 + [388] * 4
+
+
+def test_a_finished_run_is_left_as_it_is(half_run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(half_run, copy)
+    resume(copy)
+    assert saved_steps(copy) == [150]
+    assert metrics_of(copy) == metrics_of(half_run)
+    assert differing(saved_model(copy, 150), saved_model(half_run, 150)) == set()
+
+
+@pytest.mark.parametrize("left", ["", "step_000000150.unfinished"], ids=["none", "unfinished"])
+def test_a_run_without_a_checkpoint_is_refused_and_untouched(
+    left: str, half_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(half_run, copy)
+    checkpoint = copy / "checkpoints" / "step_000000150"
+    if left:
+        checkpoint.rename(checkpoint.with_name(left))
+    else:
+        shutil.rmtree(checkpoint)
+    before = files_in(copy)
+    message = error_of(capsys, lambda: resume(copy, "training.total_timesteps=300"))
+    assert message.startswith(f"{copy} holds no checkpoint")
+    assert files_in(copy) == before
+
+
+def test_a_model_file_that_holds_code_is_refused(half_run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(half_run, copy)
+    checkpoint = latest_checkpoint(copy)
+    assert checkpoint.model(torch.device("cpu")).keys() == {
+        "world_model",
+        "controller",
+        "optimizers",
+        "noise",
+    }
+    torch.save({"world_model": Path("anything but tensors")}, checkpoint.folder / "model.pt")
+    with pytest.raises(pickle.UnpicklingError):
+        resume(copy, "training.total_timesteps=300")
+
+
+@contextmanager
+def process_of(run_dir: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A run in a process of its own, started in the folder that holds its folder."""
+    command = [sys.executable, "-W", "error", str(SCRIPT), *arguments, f"run_dir={run_dir}"]
+    process = subprocess.Popen(command, cwd=run_dir.parent, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + LONG_ENOUGH_SECONDS
+    while not true():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def has_line(run_dir: Path, text: str, file: str = "train.log") -> bool:
+    path = run_dir / file
+    return path.exists() and text in path.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_leaves_a_checkpoint_and_the_command_that_goes_on(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    endless = ("training.total_timesteps=1000000", "training.checkpoint_interval=0")
+    with process_of(run_dir, *CATCH, *endless) as process:
+        wait_until(lambda: has_line(run_dir, "train/loss/total", "metrics.jsonl"), process)
+        process.send_signal(number)
+        _, shown = process.communicate(timeout=LONG_ENOUGH_SECONDS)
+    assert (process.returncode, RESUME_ME_EXIT_CODE) == (75, 75)
+    (step,) = saved_steps(run_dir)
+    last = shown.splitlines()[-3:]
+    assert f"{number.name}: finishing the step and writing a checkpoint." in last[0]
+    assert f"step {step}: checkpoint" in last[1]
+    assert last[2].endswith("stopped; go on with resume=run")
+    assert "Traceback" not in shown
+
+    resume(run_dir, f"training.total_timesteps={step + 40}")
+    assert saved_steps(run_dir) == [step, step + 40]
+    assert saved_loop(run_dir, step + 40)["updates"] == 1 + (step + 40 - 40) // 4
+
+
+def test_a_second_ctrl_c_ends_a_run_at_once(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    # It is busy with the evaluation at step 50 for longer than anybody waits.
+    busy = ("training.learning_starts=1000", "training.log_interval=49", "training.evaluation_interval=50")
+    with process_of(run_dir, *CARTPOLE, *busy, "training.evaluation_episodes=1000000") as process:
+        wait_until(lambda: has_line(run_dir, '"step": 49', "metrics.jsonl"), process)
+        time.sleep(1.0)  # one step, without an update, to the evaluation
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: has_line(run_dir, "SIGINT: finishing the step"), process)
+        process.send_signal(signal.SIGINT)
+        _, shown = process.communicate(timeout=LONG_ENOUGH_SECONDS)
+    assert process.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in shown
+    assert saved_steps(run_dir) == []

@@ -1,0 +1,193 @@
+"""Tiny real runs, from the command line to what they leave on disk."""
+
+import itertools
+from pathlib import Path
+
+import av
+import pytest
+from omegaconf import OmegaConf
+
+from reverie.orchestration.build import build
+from reverie.orchestration.run_folder import load_run
+
+from .helpers import (
+    CARTPOLE,
+    PONG,
+    differing,
+    error_of,
+    events_of,
+    metrics_of,
+    reproducible,
+    saved_loop,
+    saved_model,
+    saved_records,
+    saved_steps,
+    scalars_of,
+    series_of,
+    start,
+    tags_of,
+    update_counts,
+)
+
+INCIDENT_TAGS = {  # names that the incident reports use and users look for
+    "train/memory/gpu_allocated_gb",
+    "train/memory/gpu_reserved_gb",
+    "debug/gpu/alloc_mb",
+    "debug/gpu/reserved_mb",
+    "debug/gpu/max_alloc_mb",
+    "debug/gpu/max_reserved_mb",
+    "debug/cpu/rss_mb",
+    "buffer/replay/total_steps",
+    "buffer/replay/num_episodes",
+    "buffer/replay/obs_bytes",
+    "buffer/replay/aux_bytes",
+    *(f"memory/{part}/size_mb" for part in ("replay", "networks", "optimizers")),
+    *(f"memory/{part}/growth_mb_per_report" for part in ("replay", "networks", "optimizers")),
+}
+LEARNING_TAGS = {
+    *(f"train/loss/{name}" for name in ("dynamics", "representation", "decoder/image", "reward", "continue")),
+    *(f"train/loss/{name}" for name in ("policy", "value", "replay_value", "total")),
+    *(f"train/{name}_entropy" for name in ("prior", "posterior", "policy")),
+    *(
+        f"train/{part}/{norm}_norm"
+        for part in ("world_model", "controller")
+        for norm in ("gradient", "clipped")
+    ),
+    "train/return_scale",
+    "train/updates",
+}
+SPEED_TAGS = {
+    *(f"speed/{what}_per_second" for what in ("steps", "frames", "updates")),
+    *(f"time/{phase}_fraction" for phase in ("collect", "sample", "update", "report")),
+}
+
+
+def test_a_run_of_pong_leaves_its_whole_folder(pong_run: Path) -> None:
+    left = {path.name for path in pong_run.iterdir()}
+    assert left == {"config.yaml", "train.log", "metrics.jsonl", "tensorboard", "videos", "checkpoints"}
+    config = OmegaConf.load(pong_run / "config.yaml")
+    assert (config.device, config.env.game, config.model.depth, config.training.train_ratio) == (
+        "cpu",
+        "pong",
+        2,
+        3.0,
+    )
+    assert saved_steps(pong_run) == [40, 60]  # of 20, 40 and 60 the newest two
+    assert saved_records(pong_run, 60, "observation.image").shape == (61, 64, 64, 3)
+
+
+def test_the_log_tells_the_plan_the_progress_and_the_end(pong_run: Path) -> None:
+    log = (pong_run / "train.log").read_text()
+    assert "1 update per 4 agent steps = 16 frames, 14 updates in total, from step 8" in log
+    assert "step 40 of 60 (66.7%), no episode finished" in log
+    assert log.rstrip().endswith(f"INFO finished: {pong_run}")
+    assert not {"WARNING", "ERROR"} & set(log.split())
+
+
+def test_the_run_makes_the_updates_that_the_banner_promises(pong_run: Path) -> None:
+    assert saved_loop(pong_run, 60)["updates"] == 1 + (60 - 8) // 4
+    assert [(line["step"], line["train/updates"]) for line in metrics_of(pong_run)] == [
+        (20, 4),
+        (40, 9),
+        (60, 14),
+    ]
+    assert update_counts(pong_run, 60) == {"world_model": 14, "controller": 14}
+
+
+def test_event_files_hold_the_tags_that_users_know(pong_run: Path) -> None:
+    events = events_of(pong_run)
+    assert tags_of(events, "scalars") >= INCIDENT_TAGS | LEARNING_TAGS | SPEED_TAGS
+    assert tags_of(events, "images") == {"video/open_loop/image", "image/open_loop/image"}
+    assert tags_of(events, "text") == {"config"}
+
+
+@pytest.mark.parametrize("run", ["pong_run", "cartpole_run", "catch_run"])
+def test_metrics_jsonl_and_tensorboard_hold_the_same_values(run: str, request: pytest.FixtureRequest) -> None:
+    run_dir = request.getfixturevalue(run)
+    lines = metrics_of(run_dir)
+    assert all(isinstance(value, float) for line in lines for tag, value in line.items() if tag != "step")
+    assert scalars_of(events_of(run_dir)) == series_of(lines)
+
+
+def test_an_open_loop_prediction_is_shown_and_kept_as_a_video(pong_run: Path) -> None:
+    shown = [event.step for event in events_of(pong_run).Tensors("video/open_loop/image")]
+    assert shown == [30, 60, 60]  # twice by its interval, and once at the end of every run
+    names = [path.name for path in sorted((pong_run / "videos").iterdir())]
+    assert names == ["open_loop_image_step_000000030.mp4", "open_loop_image_step_000000060.mp4"]
+    with av.open(str(pong_run / "videos" / names[1])) as video:
+        frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
+    assert len(frames) == 6
+    assert frames[0].shape == (192, 128, 3)  # truth, prediction, error below each other; two windows abreast
+
+
+def test_an_episode_of_catch_is_kept_as_a_video_from_its_first_frame_to_its_last(catch_run: Path) -> None:
+    path = min((catch_run / "videos").glob("episode_*"))
+    assert path.name == "episode_step_000000044.mp4"  # the first: 4 environments, 11 steps
+    with av.open(str(path)) as video:
+        frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
+    assert [frame.shape for frame in frames] == [(256, 256, 3)] * 12
+
+
+def test_every_finished_episode_is_reported_with_its_return_and_length(
+    catch_run: Path, cartpole_run: Path
+) -> None:
+    episodes = [line for line in metrics_of(catch_run) if "episode/return" in line]
+    # Eleven steps of four environments are an episode each; 300 steps have room for six rounds.
+    assert [line["step"] for line in episodes] == [44 * round_ for round_ in range(1, 7) for _ in range(4)]
+    assert {line["episode/length"] for line in episodes} == {11.0}
+    assert {line["episode/return"] for line in episodes} <= {-1.0, 1.0}
+
+    episodes = [line for line in metrics_of(cartpole_run) if "episode/return" in line]
+    ends = [0, *(line["step"] for line in episodes)]
+    lengths = [after - before for before, after in itertools.pairwise(ends)]
+    assert [line["episode/length"] for line in episodes] == lengths
+    assert [line["episode/return"] for line in episodes] == lengths  # it pays 1 for each step
+
+
+def test_steps_count_actions_and_not_records(catch_run: Path) -> None:
+    starts = int(saved_records(catch_run, 300, "is_first").sum())
+    assert (starts, len(saved_records(catch_run, 300, "reward"))) == (28, 328)
+    assert metrics_of(catch_run)[-1]["buffer/replay/total_steps"] == 328
+
+
+def test_the_controller_stands_still_until_the_warm_up_is_over(tmp_path: Path) -> None:
+    settings = ("warmup_steps=100", "total_timesteps=140", "checkpoint_interval=40", "log_interval=40")
+    run_dir = start(tmp_path / "run", *CARTPOLE, *(f"training.{setting}" for setting in settings))
+    parts = build(load_run(str(run_dir)), tmp_path)
+    parts.environment.close()
+    new, saved = parts.workflow.state_dict(), {step: saved_model(run_dir, step) for step in (40, 80, 120)}
+    for step in (40, 80):
+        assert differing(new["controller"], saved[step]["controller"]) == set()
+        assert differing(new["optimizers"]["controller"], saved[step]["optimizers"]["controller"]) == set()
+    assert differing(new["world_model"], saved[80]["world_model"])  # not yet by 40: the first rate is 0
+    assert any("actor" in name for name in differing(new["controller"], saved[120]["controller"]))
+    # Updates are owed at 40, 44, ...: fifteen before step 100, eleven from there on.
+    assert update_counts(run_dir, 80) == {"world_model": 11, "controller": 0}
+    assert update_counts(run_dir, 140) == {"world_model": 26, "controller": 11}
+    intervals = [line for line in metrics_of(run_dir) if "train/updates" in line]
+    assert [line["step"] for line in intervals if "train/loss/policy" not in line] == [40, 80]
+
+
+def test_evaluation_during_training_leaves_training_as_it_was(tmp_path: Path, cartpole_run: Path) -> None:
+    settings = ("training.evaluation_interval=100", "training.evaluation_episodes=3")
+    lines = metrics_of(start(tmp_path / "run", *CARTPOLE, *settings))
+    evaluations = [line for line in lines if "evaluation/return_mean" in line]
+    assert [line["step"] for line in evaluations] == [100, 200, 300]
+    for line in evaluations:  # CartPole pays 1 for each step
+        assert line["evaluation/return_mean"] == line["evaluation/length_mean"] >= 8
+    others = [line for line in lines if "evaluation/return_mean" not in line]
+    assert reproducible(others) == reproducible(metrics_of(cartpole_run))
+
+
+def test_what_is_shown_of_a_run_does_not_change_what_it_learns(tmp_path: Path, pong_run: Path) -> None:
+    quiet = ("training.video_interval=0", "logger.tensorboard=false", "logger.progress=plain")
+    run_dir = start(tmp_path / "run", *PONG, *quiet)
+    assert not (run_dir / "tensorboard").exists()
+    assert reproducible(metrics_of(run_dir)) == reproducible(metrics_of(pong_run))
+
+
+def test_a_new_run_never_writes_into_the_folder_of_another(
+    cartpole_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = error_of(capsys, lambda: start(cartpole_run, *CARTPOLE))
+    assert f"run_dir={cartpole_run} already holds a run. Go on with it by resume={cartpole_run}" in message

@@ -1,0 +1,204 @@
+"""Values of the losses: at the start of training, below the free nats, at terminals, without context."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from reverie.buffers import SequenceBatch
+from reverie.models import LatentState, Observed
+from reverie.workflows.world_models import DreamerWorkflow
+from reverie.workflows.world_models.imagination import Imagined
+
+from .tiny import ACTIONS, HORIZON, IMAGE, MODE, make_batch, tiny_model, tiny_workflow
+
+MODEL = tiny_model()
+
+
+def losses_of(workflow: DreamerWorkflow, batch: SequenceBatch) -> dict[str, Tensor]:
+    """Return the losses as of the first batch: the return normaliser, which every call moves, starts anew."""
+    for average in (workflow.controller.normalizer.low, workflow.controller.normalizer.high):
+        average.zero_()
+    losses, _, _ = workflow.losses(batch, MODE)
+    return losses
+
+
+def observed_with(posterior_logits: Tensor, prior_logits: Tensor) -> Observed:
+    lead = posterior_logits.shape[:2]
+    state = LatentState(torch.zeros(*lead, MODEL.deter), torch.zeros(*lead, MODEL.stoch, MODEL.classes))
+    return Observed(state, posterior_logits, prior_logits)
+
+
+def test_losses_before_training_have_the_values_of_the_facts_sheet() -> None:
+    workflow = tiny_workflow(IMAGE, free_nats=1.0, is_perturbed=False)
+    losses, metrics, _ = workflow.losses(make_batch(workflow, has_borders=False), MODE)
+    ln_bins = math.log(255)
+    torch.testing.assert_close(losses["reward"], torch.full((3, 5), ln_bins))
+    torch.testing.assert_close(losses["replay_value"], torch.full((3, 4), 2 * ln_bins))
+    assert float(losses["continue"].detach().mean()) == pytest.approx(math.log(2), abs=0.5)
+    assert float(metrics["policy_entropy"]) == pytest.approx(math.log(ACTIONS), abs=1e-3)
+    assert float(metrics["value_mean"]) == 0.0 and float(metrics["imagined_reward_mean"]) == 0.0
+    assert float(metrics["return_scale"]) == 1.0
+    assert losses["policy"].shape == losses["value"].shape == (15, HORIZON)
+
+
+def test_kl_below_the_free_nats_costs_them_and_teaches_nothing() -> None:
+    workflow = tiny_workflow(free_nats=1.0, switched_off=["decoder", "reward", "continue"])
+    posterior = torch.zeros(1, 2, MODEL.stoch, MODEL.classes)
+    posterior[0, 0, :, 0], posterior[0, 1, :, 0] = 0.5, 3.0
+    posterior.requires_grad_()
+    prior = torch.zeros_like(posterior).requires_grad_()
+    steps = workflow.world_model.trained_steps(make_batch(workflow, batch=1, time=2))
+    losses = workflow.world_model.losses(steps, observed_with(posterior, prior))
+    assert losses.keys() == {"dynamics", "representation"}
+    for name, learner, other in (("dynamics", prior, posterior), ("representation", posterior, prior)):
+        assert float(losses[name][0, 0].detach()) == 1.0 and float(losses[name][0, 1].detach()) > 2.0
+        mine, theirs = torch.autograd.grad(losses[name].sum(), [learner, other], allow_unused=True)
+        assert theirs is None
+        assert float(mine[0, 0].abs().sum()) == 0.0 and float(mine[0, 1].abs().sum()) > 0.1
+
+
+def test_kl_is_summed_over_latents_before_it_is_clipped() -> None:
+    workflow = tiny_workflow(free_nats=1.0, switched_off=["decoder", "reward", "continue"])
+    posterior = torch.zeros(1, 1, MODEL.stoch, MODEL.classes)
+    posterior[..., 0] = 1.5
+    prior = torch.zeros_like(posterior)
+    p = 0.99 * posterior.double().softmax(-1) + 0.01 / MODEL.classes
+    each = float((p * (p.log() + math.log(MODEL.classes))).sum(-1)[0, 0, 0])
+    assert each < 1.0 < MODEL.stoch * each
+    steps = workflow.world_model.trained_steps(make_batch(workflow, batch=1, time=1))
+    losses = workflow.world_model.losses(steps, observed_with(posterior, prior))
+    assert float(losses["dynamics"]) == pytest.approx(MODEL.stoch * each, rel=1e-5)
+
+
+def test_the_total_is_the_scaled_sum_of_means() -> None:
+    workflow = tiny_workflow()
+    scales = {"representation": 0.1, "replay_value": 0.3}
+    names = [
+        "dynamics",
+        "representation",
+        "decoder/vector",
+        "reward",
+        "continue",
+        "policy",
+        "value",
+        "replay_value",
+    ]
+    losses = {name: torch.tensor([[1.0, 3.0]]) * 10**index for index, name in enumerate(names)}
+    expected = sum(scales.get(name, 1.0) * 2.0 * 10**index for index, name in enumerate(names))
+    assert float(workflow.total(losses)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_image_loss_is_a_sum_of_squares_against_values_in_zero_to_one() -> None:
+    workflow = tiny_workflow(IMAGE)
+    truth = torch.randint(256, (1, 2, 64, 64, 3), dtype=torch.uint8)
+    prediction = torch.rand(1, 2, 64, 64, 3)
+    losses = workflow.world_model.decoder.losses({"image": prediction}, {"image": truth})
+    expected = (prediction.double() - truth.double() / 255).square().sum((2, 3, 4))
+    torch.testing.assert_close(losses["image"].double(), expected, rtol=1e-5, atol=0)
+
+
+def imagined_with(discount: Tensor) -> Imagined:
+    count, states = discount.shape
+    feature = torch.randn(count, states, MODEL.deter + MODEL.stoch * MODEL.classes)
+    action = torch.eye(ACTIONS)[torch.randint(ACTIONS, (count, states - 1))]
+    return Imagined(feature, action, reward=torch.randn(count, states), discount=discount)
+
+
+def test_nothing_is_learned_behind_a_predicted_end_and_nothing_from_a_start_that_is_one() -> None:
+    workflow = tiny_workflow()
+    steps = workflow.world_model.trained_steps(make_batch(workflow, batch=1, time=3))
+    _, observed = workflow.world_model.observe(steps, MODE)
+    discount = torch.full((3, HORIZON + 1), 0.997)
+    discount[0, 0] = discount[1, 1] = 0.0
+    losses, _ = workflow.controller.losses(imagined_with(discount), observed, steps)
+    for name in ("policy", "value"):
+        is_learned = losses[name].detach().abs() > 1e-4
+        assert is_learned.tolist() == [[False] * 3, [True, False, False], [True] * 3], name
+
+
+def test_starts_that_the_model_believes_terminal_have_no_weight() -> None:
+    workflow = tiny_workflow()
+    batch = make_batch(workflow)
+    before = losses_of(workflow, batch)
+    workflow.world_model.continuation.out.weight.data.zero_()
+    workflow.world_model.continuation.out.bias.data.fill_(-20.0)
+    after = losses_of(workflow, batch)
+    for name in ("policy", "value"):
+        assert float(before[name].detach().abs().mean()) > 1e-3
+        assert float(after[name].detach().abs().max()) < 1e-6
+
+
+def test_the_weight_of_a_step_is_the_product_of_continuations_up_to_it() -> None:
+    workflow = tiny_workflow()
+    torch.nn.init.zeros_(workflow.controller.critic.out.weight)
+    torch.nn.init.zeros_(workflow.controller.critic.out.bias)
+    steps = workflow.world_model.trained_steps(make_batch(workflow, batch=1, time=2))
+    _, observed = workflow.world_model.observe(steps, MODE)
+    discount = torch.tensor([[0.9, 0.5, 0.8, 0.1], [0.4, 1.0, 0.3, 1.0]])
+    losses, _ = workflow.controller.losses(imagined_with(discount), observed, steps)
+    weight = torch.tensor([[0.9, 0.45, 0.36], [0.4, 0.4, 0.12]])
+    torch.testing.assert_close(losses["value"].detach(), weight * 2 * math.log(255))
+
+
+def test_replayed_values_skip_final_records_and_follow_real_rewards() -> None:
+    workflow = tiny_workflow()
+    controller = workflow.controller
+    batch = make_batch(workflow)
+    steps = workflow.world_model.trained_steps(batch)
+    _, observed = workflow.world_model.observe(steps, MODE)
+    discount = torch.zeros(
+        15, HORIZON + 1
+    )  # so that the imagined return of a start is the next imagined reward
+    imagined = imagined_with(discount)
+    boot = imagined.reward[:, 1].view(3, 5)
+    losses, _ = controller.losses(imagined, observed, steps)
+    feature = observed.posterior.feature.detach()
+    logits = controller.critic(feature).detach()
+    slow = controller.slow_critic.mean(controller.slow_critic(feature))
+    for row in range(3):
+        target = boot[row, 4]
+        for t in reversed(range(4)):
+            lambda_ = 0.0 if steps.is_last[row, t + 1] else 0.95
+            gamma = 0.0 if steps.is_terminal[row, t + 1] else 1 - 1 / 333
+            target = steps.reward[row, t + 1] + gamma * ((1 - lambda_) * boot[row, t + 1] + lambda_ * target)
+            here = logits[row, t]
+            loss = controller.critic.loss(here, target) + controller.critic.loss(here, slow[row, t])
+            expected = 0.0 if steps.is_last[row, t] else float(loss)
+            assert float(losses["replay_value"][row, t].detach()) == pytest.approx(expected, rel=1e-4), (
+                row,
+                t,
+            )
+    assert bool(steps.is_last[:, :-1].any())
+
+
+def test_a_window_without_stored_latents_is_one_that_starts_an_episode() -> None:
+    workflow = tiny_workflow()
+    batch = make_batch(workflow)
+    is_first = batch.is_first.clone()
+    is_first[:, 1] = True
+    with_context = losses_of(workflow, replace(batch, is_first=is_first))
+    without = losses_of(workflow, replace(batch, context=None))
+    for name, loss in without.items():
+        torch.testing.assert_close(loss, with_context[name], msg=lambda m, n=name: f"{n}: {m}")
+    carried = losses_of(workflow, batch)
+    assert not torch.allclose(without["decoder/vector"], carried["decoder/vector"])
+    assert not bool(batch.is_first[:, 1].any())
+
+
+def test_column_zero_gives_its_action_and_nothing_else() -> None:
+    workflow = tiny_workflow()
+    batch = make_batch(workflow)
+    reference = losses_of(workflow, batch)
+    reward, action, flags = batch.reward.clone(), batch.action.clone(), torch.ones_like(batch.is_first)
+    vector = batch.observation["vector"].clone()
+    reward[:, 0], vector[:, 0], action[:, -1], flags[:, 1:] = 99.0, 99.0, 0.0, batch.is_first[:, 1:]
+    same = replace(batch, reward=reward, observation={"vector": vector}, action=action, is_first=flags)
+    for name, loss in losses_of(workflow, same).items():
+        assert torch.equal(loss, reference[name]), name
+    action = batch.action.clone()
+    action[:, 0] = action[:, 0].roll(1, -1)
+    other = losses_of(workflow, replace(batch, action=action))
+    assert not torch.equal(other["decoder/vector"], reference["decoder/vector"])
