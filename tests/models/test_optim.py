@@ -143,9 +143,24 @@ def test_an_update_frees_the_gradients() -> None:
     assert all(p.grad is None for p in optimizer.parameters)
 
 
-def test_a_missing_gradient_is_an_error() -> None:
-    optimizer = LaProp(parameters(), OptimizerConfig())
-    for parameter in optimizer.parameters[1:]:
-        parameter.grad = torch.zeros_like(parameter)
-    with pytest.raises(RuntimeError, match="no gradient"):
-        optimizer.step()
+def test_a_missing_gradient_counts_as_zeros() -> None:
+    config = OptimizerConfig(learning_rate=1e-2, warmup_updates=0)
+    missing = LaProp(parameters(), config)
+    start = [p.detach().clone() for p in missing.parameters]
+    zeros = LaProp([Parameter(value.clone()) for value in start], config)
+    for _ in range(3):
+        values = gradients()
+        values[0].zero_()
+        step(zeros, values)
+        for parameter, gradient in zip(missing.parameters[1:], values[1:], strict=True):
+            parameter.grad = gradient.clone()
+        missing.step()
+    assert all(torch.equal(a, b) for a, b in zip(missing.parameters, zeros.parameters, strict=True))
+    is_still = [torch.equal(p, initial) for p, initial in zip(missing.parameters, start, strict=True)]
+    assert is_still == [True, False, False, False]
+
+
+def test_an_update_reports_the_step_size_that_it_used() -> None:
+    optimizer = LaProp(parameters(), OptimizerConfig(learning_rate=1.0, warmup_updates=4))
+    used = [float(step(optimizer, gradients())["learning_rate"]) for _ in range(6)]
+    assert used == pytest.approx([0.0, 0.25, 0.5, 0.75, 1.0, 1.0])

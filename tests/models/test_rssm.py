@@ -5,12 +5,12 @@ import torch
 from torch import Tensor
 
 from reverie.models import RSSM, LatentState, Observed
-from reverie.models.layers import RMSNorm
 from reverie.models.rssm import BlockGRU
 
+from .plain import BATCH, dense, plain_step, random_state, silu_norm
 from .tiny import ACTION_SIZE, MODE, TINY, TOKEN_SIZE, perturb, seeded, tape, tiny_rssm
 
-BATCH, TIME = 3, 64
+TIME = 64
 
 
 def inputs(time: int = TIME) -> tuple[Tensor, Tensor, Tensor]:
@@ -22,13 +22,6 @@ def inputs(time: int = TIME) -> tuple[Tensor, Tensor, Tensor]:
 
 def races(time: int = TIME) -> Tensor:
     return seeded(5).exponential(BATCH, time, TINY.stoch, TINY.classes)
-
-
-def random_state() -> LatentState:
-    index = torch.randint(TINY.classes, (BATCH, TINY.stoch))
-    return LatentState(
-        torch.randn(BATCH, TINY.deter), torch.nn.functional.one_hot(index, TINY.classes).float()
-    )
 
 
 def assert_same(left: Observed, right: Observed) -> None:
@@ -43,38 +36,6 @@ def cut(observed: Observed, part: slice) -> Observed:
     return Observed(
         observed.posterior.select(time), observed.posterior_logits[time], observed.prior_logits[time]
     )
-
-
-def silu_norm(x: Tensor, norm: RMSNorm) -> Tensor:
-    x = x / (x.square().mean(-1, keepdim=True) + 1e-4).sqrt() * norm.scale.double()
-    return x * x.sigmoid()
-
-
-def dense(x: Tensor, layer: torch.nn.Module) -> Tensor:
-    assert isinstance(layer, torch.nn.Linear)
-    return x @ layer.weight.double().t() + layer.bias.double()
-
-
-def plain_step(core: BlockGRU, deter: Tensor, stoch: Tensor, action: Tensor) -> Tensor:
-    """Return the next recurrent state, block by block, every block reading its own concatenation; float64."""
-    deter, stoch, action = deter.double(), stoch.double(), action.double()
-    action = action / torch.maximum(action.abs(), torch.ones_like(action))
-    shared = [
-        silu_norm(dense(x, layers[0]), layers[1])  # pyright: ignore[reportArgumentType]
-        for x, layers in ((deter, core.deter_in), (stoch, core.stoch_in), (action, core.action_in))
-    ]
-    own = deter.chunk(core.blocks, -1)
-    mix = core.mix_weight.double()
-    mixed = [torch.cat([own[g], *shared], -1) @ mix[g] for g in range(core.blocks)]
-    hidden = silu_norm(torch.cat(mixed, -1) + core.mix_bias.double(), core.mix_norm).chunk(core.blocks, -1)
-    biases = core.gates.bias.double().chunk(core.blocks)
-    following = []
-    for g in range(core.blocks):
-        gates = hidden[g] @ core.gates.weight[g].double() + biases[g]
-        reset, candidate, update = gates.chunk(3, -1)
-        update = (update - 1).sigmoid()
-        following.append(update * (reset.sigmoid() * candidate).tanh() + (1 - update) * own[g])
-    return torch.cat(following, -1)
 
 
 def test_the_dense_form_of_the_shared_input_equals_every_block_reading_its_own_concatenation() -> None:
@@ -266,33 +227,6 @@ def test_the_gradient_of_the_last_state_reaches_the_first_token_through_deter_an
     observed = rssm.observe(tokens, action, first, tape(races(4)), state=random_state())
     (gradient,) = torch.autograd.grad(observed.posterior.deter[:, -1].sum(), tokens)
     assert float(gradient[:, :2].abs().sum()) == 0.0 and float(gradient[:, 2].abs().sum()) > 0.0
-
-
-def test_imagination_is_the_plain_step_with_samples_of_the_prior() -> None:
-    rssm = tiny_rssm()
-    start, horizon = random_state(), 4
-    actions = torch.randn(horizon, BATCH, ACTION_SIZE)
-    noise = seeded(2).exponential(horizon, BATCH, TINY.stoch, TINY.classes)
-    seen: list[LatentState] = []
-
-    def policy(step: int, state: LatentState) -> Tensor:
-        seen.append(state)
-        return actions[step]
-
-    states, taken = rssm.imagine(start, policy, horizon, tape(noise))
-    assert torch.equal(taken, actions.transpose(0, 1)) and states.deter.shape == (
-        BATCH,
-        horizon + 1,
-        TINY.deter,
-    )
-    assert torch.equal(states.deter[:, 0], start.deter) and torch.equal(states.stoch[:, 0], start.stoch)
-    for t in range(horizon):
-        state = states.select((slice(None), t))
-        assert torch.equal(seen[t].feature, state.feature)
-        deter = plain_step(rssm.core, state.deter, state.flat_stoch, actions[t])
-        torch.testing.assert_close(states.deter[:, t + 1].double(), deter, atol=1e-5, rtol=1e-4)
-        probs = 0.99 * rssm.prior_logits(states.deter[:, t + 1]).softmax(-1) + 0.01 / TINY.classes
-        assert torch.equal(states.stoch[:, t + 1].argmax(-1), (probs / noise[t]).argmax(-1))
 
 
 def test_unimix_lets_a_latent_take_a_class_that_the_logits_exclude() -> None:

@@ -49,6 +49,8 @@ PONG = (
     "training.video_interval=30",
     "training.total_timesteps=60",
 )
+CATCH_STEPS = 7
+"""Actions of every episode of Catch."""
 NOT_REPRODUCIBLE = ("time/", "speed/", "debug/", "train/memory/")
 """Tags of seconds, and of memory as the operating system and the allocator count it."""
 
@@ -147,7 +149,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
 def arrival(
     rewards: list[float], first: str = "", last: str = "", image: NDArray[np.uint8] | None = None
 ) -> Arrival:
-    """One arrival of len(rewards) environments; `first="02"` says that environments 0 and 2 begin an episode."""
+    """One arrival of len(rewards) environments; `first="02"`: environments 0 and 2 begin an episode."""
     envs = range(len(rewards))
     is_last = np.array([str(i) in last for i in envs])
     return Arrival(

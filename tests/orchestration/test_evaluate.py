@@ -22,10 +22,11 @@ from reverie.orchestration.episodes import Episode, EpisodeTracker
 from reverie.orchestration.evaluate import Evaluation, evaluate
 from reverie.orchestration.run_folder import load_run
 from reverie.utils.records import Arrival
+from reverie.utils.seeding import named_seed
 from reverie.workflows.world_models import DreamerWorkflow
 from reverie.workflows.world_models.dreamer import DreamerPlayer
 
-from .helpers import differing, error_of, files_in
+from .helpers import CATCH_STEPS, differing, error_of, files_in
 
 Evaluate = Callable[..., dict[str, Any]]
 
@@ -134,7 +135,9 @@ def test_every_environment_plays_its_share_and_no_more(cartpole_run: Path) -> No
     env.num_envs = 4
     result = evaluate(workflow, env, episodes=6, seed=5)
     assert sorted(episode.env for episode in result.episodes) == [0, 0, 1, 1, 2, 3]
-    assert result.episodes == first_episodes(workflow, env, share=[2, 2, 1, 1], seed=5)
+    assert result.episodes == first_episodes(
+        workflow, env, share=[2, 2, 1, 1], seed=named_seed(5, "evaluate")
+    )
 
 
 def first_episodes(
@@ -184,10 +187,10 @@ def clone(state: Any) -> Any:
 def test_the_recorded_episode_is_environment_0s_first(catch_run: Path) -> None:
     workflow, env = workflow_of(catch_run)
     result = evaluate(workflow, env, 8, seed=2, record=True)
-    with closing(make_environment(env, 2)) as environment:
+    with closing(make_environment(env, named_seed(2, "evaluate"))) as environment:
         first = environment.reset().observation["image"]
     assert result.frames is not None
-    assert result.frames.shape == (12, 64, 64, 3)
+    assert result.frames.shape == (CATCH_STEPS + 1, 64, 64, 3)
     np.testing.assert_array_equal(result.frames[0], first[0])
     assert evaluate(workflow, env, 4, seed=2).frames is None
 
@@ -198,15 +201,15 @@ def test_a_video_shows_the_first_episode(
 ) -> None:
     path = tmp_path / name
     result = result_of(catch_run, "episodes=5", f"video={path}")
-    assert result["lengths"] == [11] * 5
+    assert result["lengths"] == [CATCH_STEPS] * 5
     assert set(result["returns"]) <= {-1.0, 1.0}
     if path.suffix == ".gif":
         with Image.open(path) as video:
-            assert (len(list(ImageSequence.Iterator(video))), video.size) == (12, (256, 256))
+            assert (len(list(ImageSequence.Iterator(video))), video.size) == (CATCH_STEPS + 1, (256, 256))
     else:
         with av.open(str(path)) as video:
             frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
-        assert [frame.shape for frame in frames] == [(256, 256, 3)] * 12
+        assert [frame.shape for frame in frames] == [(256, 256, 3)] * (CATCH_STEPS + 1)
     assert {p.name for p in path.parent.iterdir()} == {path.name}
 
 

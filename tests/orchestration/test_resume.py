@@ -21,6 +21,7 @@ from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from .helpers import (
     CARTPOLE,
     CATCH,
+    CATCH_STEPS,
     differing,
     error_of,
     events_of,
@@ -131,8 +132,10 @@ def test_a_run_of_four_environments_resumes(catch_run: Path, tmp_path: Path) -> 
     assert saved_steps(copy) == [400]
     assert saved_loop(copy, 400)["updates"] == 1 + (400 - 40) // 4
     episodes = [line["step"] for line in metrics_of(copy) if "episode/return" in line]
-    # Every open episode was abandoned at step 300; new ones of 44 steps started there.
-    assert episodes == [44 * n for n in range(1, 7) for _ in range(4)] + [344] * 4 + [388] * 4
+    # Every open episode was abandoned at step 300, and new ones started there.
+    all_four = 4 * CATCH_STEPS
+    ends = [*range(all_four, 301, all_four), *range(300 + all_four, 401, all_four)]
+    assert episodes == [end for end in ends for _ in range(4)]
 
 
 def test_a_finished_run_is_left_as_it_is(half_run: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from reverie.orchestration.run_folder import load_run
 
 from .helpers import (
     CARTPOLE,
+    CATCH_STEPS,
     PONG,
     differing,
     error_of,
@@ -122,19 +123,20 @@ def test_an_open_loop_prediction_is_shown_and_kept_as_a_video(pong_run: Path) ->
 
 def test_an_episode_of_catch_is_kept_as_a_video_from_its_first_frame_to_its_last(catch_run: Path) -> None:
     path = min((catch_run / "videos").glob("episode_*"))
-    assert path.name == "episode_step_000000044.mp4"  # the first: 4 environments, 11 steps
+    assert path.name == f"episode_step_{4 * CATCH_STEPS:09d}.mp4"  # the first of 4 environments
     with av.open(str(path)) as video:
         frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]
-    assert [frame.shape for frame in frames] == [(256, 256, 3)] * 12
+    assert [frame.shape for frame in frames] == [(256, 256, 3)] * (CATCH_STEPS + 1)
 
 
 def test_every_finished_episode_is_reported_with_its_return_and_length(
     catch_run: Path, cartpole_run: Path
 ) -> None:
     episodes = [line for line in metrics_of(catch_run) if "episode/return" in line]
-    # Eleven steps of four environments are an episode each; 300 steps have room for six rounds.
-    assert [line["step"] for line in episodes] == [44 * round_ for round_ in range(1, 7) for _ in range(4)]
-    assert {line["episode/length"] for line in episodes} == {11.0}
+    # All four end together: after 28 steps, 56, ... of the 300.
+    ends = range(4 * CATCH_STEPS, 301, 4 * CATCH_STEPS)
+    assert [line["step"] for line in episodes] == [end for end in ends for _ in range(4)]
+    assert {line["episode/length"] for line in episodes} == {CATCH_STEPS}
     assert {line["episode/return"] for line in episodes} <= {-1.0, 1.0}
 
     episodes = [line for line in metrics_of(cartpole_run) if "episode/return" in line]
@@ -145,9 +147,9 @@ def test_every_finished_episode_is_reported_with_its_return_and_length(
 
 
 def test_steps_count_actions_and_not_records(catch_run: Path) -> None:
-    starts = int(saved_records(catch_run, 300, "is_first").sum())
-    assert (starts, len(saved_records(catch_run, 300, "reward"))) == (28, 328)
-    assert metrics_of(catch_run)[-1]["buffer/replay/total_steps"] == 328
+    starts = 4 * (300 // (4 * CATCH_STEPS) + 1)
+    assert saved_records(catch_run, 300, "is_first").sum() == starts
+    assert metrics_of(catch_run)[-1]["buffer/replay/total_steps"] == 300 + starts
 
 
 def test_the_controller_stands_still_until_the_warm_up_is_over(tmp_path: Path) -> None:
