@@ -113,15 +113,19 @@ class EpisodeReplayBuffer:
         """Whether there is a window; dropping a long episode can make this false again for a while."""
         return self.num_windows > 0
 
-    def sample(self, batch_size: int) -> SequenceBatch:
+    def sample(self, batch_size: int, generator: np.random.Generator | None = None) -> SequenceBatch:
         """Return windows drawn uniformly over all starts, with replacement, in memory of their own.
 
         The batch lies in host memory, or on the GPU with `buffer.storage=cuda`. The time per window does not
         depend on the fill.
+
+        Args:
+            batch_size: Number of windows.
+            generator: Where the starts are drawn from; None for the buffer's own, which training uses.
         """
         if not self.can_sample:
             raise ValueError(f"no window of {self.window_length} steps in {self.total_steps} stored steps")
-        positions = self._index.draw(batch_size, self._generator)
+        positions = self._index.draw(batch_size, generator or self._generator)
         rows = self._arena.place(self._rows(positions))
         gather = self._arena.gather
         is_first, is_last = gather("is_first", rows), gather("is_last", rows)

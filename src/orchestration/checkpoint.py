@@ -16,7 +16,8 @@ from ..utils.errors import UserError
 CHECKPOINTS = "checkpoints"
 MODEL_FILE, LOOP_FILE, REPLAY_FOLDER = "model.pt", "loop.json", "replay"
 FORMAT = 1
-_NAME = re.compile(r"step_(\d{9})")
+UNFINISHED = ".unfinished"
+_NAME = re.compile(r"step_(\d{9,})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def save_checkpoint(
     replay: EpisodeReplayBuffer,
     keep: int,
 ) -> Checkpoint:
-    """Write a checkpoint and delete all but the newest `keep`.
+    """Write a checkpoint and delete all but the newest `keep`, and what a crash left unfinished.
 
     It is written under another name, brought to disk and renamed: a folder with a checkpoint's name is
     complete.
@@ -61,7 +62,7 @@ def save_checkpoint(
         keep: Checkpoints to leave on disk, this one included.
     """
     folder = run_dir / CHECKPOINTS / f"step_{step:09d}"
-    unfinished = folder.with_name(folder.name + ".unfinished")
+    unfinished = folder.with_name(folder.name + UNFINISHED)
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     torch.save(model, unfinished / MODEL_FILE)
@@ -69,12 +70,15 @@ def save_checkpoint(
     (unfinished / LOOP_FILE).write_text(json.dumps({"format": FORMAT, "step": step, **loop}))
     for path in [*unfinished.rglob("*"), unfinished]:
         _to_disk(path)
-    if folder.exists():  # the same step again, after a resume: the new one takes its place
-        shutil.rmtree(folder)
+    if folder.exists():  # the same step again: the old one goes only once the new one has its name
+        os.replace(folder, folder.with_name(f"replaced_{folder.name}{UNFINISHED}"))
     os.replace(unfinished, folder)
     _to_disk(folder.parent)
-    for old in list_checkpoints(run_dir)[:-keep]:
-        shutil.rmtree(old.folder)
+    for old in [
+        *folder.parent.glob(f"*{UNFINISHED}"),
+        *(c.folder for c in list_checkpoints(run_dir)[:-keep]),
+    ]:
+        shutil.rmtree(old)
     return Checkpoint(folder, step)
 
 

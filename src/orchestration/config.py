@@ -57,7 +57,7 @@ class TrainingConfig:
     """Windows per update."""
 
     sequence_length: int = 64
-    """Trained steps per window; the window also holds one earlier record for its context."""
+    """Trained steps per window, at least 2; the window also holds one earlier record for its context."""
 
     warmup_steps: int = 0
     """Agent steps during which only the world model is trained."""
@@ -89,7 +89,9 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         may_be_zero = ("warmup_steps", "checkpoint_interval", "evaluation_interval", "video_interval")
         for item in fields(self):
-            value, limit = getattr(self, item.name), 0 if item.name in may_be_zero else 1
+            # Two steps at least: the return of a replayed step is made of what follows it.
+            limit = 0 if item.name in may_be_zero else 2 if item.name == "sequence_length" else 1
+            value = getattr(self, item.name)
             if item.type is int and value < limit:
                 raise UserError(f"training.{item.name} must be at least {limit}, got {value}.")
         if self.train_ratio <= 0:

@@ -35,7 +35,8 @@ class Diagnostics:
 
 def _sizes_mb(parts: Parts) -> dict[str, float]:
     workflow = parts.workflow
-    networks = [*workflow.world_model.state_dict().values(), *workflow.controller.state_dict().values()]
+    modules = (workflow.world_model, workflow.controller)
+    networks = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     optimizers = [optimizer.state_dict() for optimizer in workflow.optimizers.values()]
     return {
         "replay": parts.replay.nbytes() / _BYTES_PER_MB,

@@ -170,7 +170,9 @@ def _parse(arguments: list[str]) -> EvaluateConfig:
                 + did_you_mean(key, known)
             )
     try:
-        config = OmegaConf.to_object(OmegaConf.merge(schema, OmegaConf.from_dotlist(arguments)))
+        # As strings, not as YAML: a folder called 007 is not the number 7. The schema converts what is a number.
+        values = dict(argument.split("=", 1) for argument in arguments)
+        config = OmegaConf.to_object(OmegaConf.merge(schema, OmegaConf.create(values)))
     except OmegaConfBaseException as error:
         raise UserError(f"{error.full_key}: {error.msg or error}".splitlines()[0]) from error
     assert isinstance(config, EvaluateConfig)

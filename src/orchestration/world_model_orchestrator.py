@@ -8,6 +8,7 @@ import numpy as np
 from ..utils.metrics import MetricMeans, StopWatch
 from ..utils.records import Arrival
 from ..utils.schedule import Every, UpdateRatio
+from ..utils.seeding import numpy_generator
 from .build import Parts
 from .checkpoint import Checkpoint, save_checkpoint
 from .config import TrainConfig
@@ -64,7 +65,7 @@ class WorldModelOrchestrator:
         log_due = Every(training.log_interval, self.step)
         save_due = Every(training.checkpoint_interval, self.step)
         self.recorder.request()
-        saved_step = None
+        saved_step = self.step if self.config.resume else None
         with StopRequest() as stop:
             arrival = self.parts.environment.reset()
             while self.step < training.total_timesteps and not stop:
@@ -123,9 +124,10 @@ class WorldModelOrchestrator:
         """Show what the world model believes, and record the next episode."""
         if self.parts.replay.can_sample:
             with self.watch("report"):
-                batch = self.parts.replay.sample(self.config.training.batch_size).to(
-                    self.parts.workflow.device
-                )
+                # A generator of its own: what is shown must not change what is learned.
+                generator = numpy_generator(self.config.seed, f"report at {self.step}")
+                batch = self.parts.replay.sample(self.config.training.batch_size, generator)
+                batch = batch.to(self.parts.workflow.device)
                 for key, animation in self.parts.workflow.report(batch).items():
                     frames = animation.numpy()
                     self.reports.animation(self.step, f"open_loop/{key}", frames, OPEN_LOOP_FPS)
