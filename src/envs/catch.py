@@ -24,7 +24,8 @@ class Catch(gymnasium.Env[NDArray[np.uint8], np.int64]):
 
     Actions are 0 left, 1 stay, 2 right. The reward is 1 when the ball lands on the paddle, -1 when beside
     it, and 0 before. The paddle, two of eight columns wide, starts in the middle, three moves from either
-    wall: every ball can be caught, and standing still catches one in four. Observations are (64, 64, 3) uint8.
+    wall: every ball can be caught, and standing still catches one in four. Observations are (64, 64, 3)
+    uint8.
     """
 
     def __init__(self) -> None:

@@ -92,11 +92,11 @@ def _by_device_keys(raw: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _sizes() -> dict[str, dict[str, int]]:
-    """Return the presets `size*` of `configs/model`."""
-    files = [
-        file for file in resources.files(CONFIG_PACKAGE).joinpath("model").iterdir() if "size" in file.name
-    ]
-    return {file.name.removesuffix(".yaml"): yaml.safe_load(file.read_text()) for file in files}
+    """Return the presets of `configs/model` that stand for one size, those with most settings first."""
+    files = resources.files(CONFIG_PACKAGE).joinpath("model").iterdir()
+    named = {file.name.removesuffix(".yaml"): file for file in files if file.name.endswith(".yaml")}
+    sizes = {name: yaml.safe_load(file.read_text()) for name, file in named.items() if name != "by_device"}
+    return dict(sorted(sizes.items(), key=lambda item: -len(item[1])))
 
 
 def _size_of(model: Any) -> str | None:

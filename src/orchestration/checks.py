@@ -2,7 +2,6 @@
 
 from contextlib import closing
 from dataclasses import replace
-
 from pathlib import Path
 
 import torch

@@ -170,7 +170,7 @@ def _parse(arguments: list[str]) -> EvaluateConfig:
                 + did_you_mean(key, known)
             )
     try:
-        # As strings, not as YAML: a folder called 007 is not the number 7. The schema converts what is a number.
+        # As strings, not as YAML: a folder called 007 is not the number 7. The schema converts numbers.
         values = dict(argument.split("=", 1) for argument in arguments)
         config = OmegaConf.to_object(OmegaConf.merge(schema, OmegaConf.create(values)))
     except OmegaConfBaseException as error:

@@ -101,6 +101,7 @@ def bare_pong(config: EnvConfig) -> Bare:
     env = AtariVectorEnv(
         config.game, 1, img_height=64, img_width=64, grayscale=False, stack_num=1, frameskip=4,
         max_num_frames_per_episode=config.max_episode_frames, reward_clipping=False, use_fire_reset=False,
+        noop_max=31,  # env.noop_max=30: ale-py draws below its number
     )  # fmt: skip
 
     def step(action: NDArray) -> tuple:

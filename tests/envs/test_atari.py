@@ -26,7 +26,7 @@ def play(config: EnvConfig, actions: NDArray[np.float32], run_seed: int = 0) -> 
 def bare_emulator() -> AtariVectorEnv:
     return AtariVectorEnv(
         "breakout", 1, img_height=64, img_width=64, grayscale=False, stack_num=1,
-        reward_clipping=False, use_fire_reset=False,
+        reward_clipping=False, use_fire_reset=False, noop_max=31,
     )  # fmt: skip
 
 

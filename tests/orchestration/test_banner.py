@@ -35,11 +35,11 @@ def test_the_banner_says_in_words_and_units_what_will_run() -> None:
         "run          dreamer_ataripong, seed 0",
         "environment  atari/pong, 4 environments, 4 frames per agent step",
         "device       cpu, precision float32",
-        "model        size1m, 686,456 parameters",
+        "model        small, 686,456 parameters",
         "replay       100,000 records, 1.50 GiB in ram",
         "length       100,000 agent steps = 400,000 frames",
-        "updates      1 update per 8 agent steps = 32 frames, 12,365 updates in total, from step 1,088",
-        "batch        8 windows of 32 steps = 256 trained steps per update",
+        "updates      1 update per 4 agent steps = 16 frames, 24,729 updates in total, from step 1,088",
+        "batch        8 windows of 16 steps = 128 trained steps per update",
         "folder       runs/a",
     ]
 
@@ -50,12 +50,12 @@ def test_a_warm_up_is_part_of_the_banner() -> None:
 
 
 def test_a_ratio_of_one_update_per_step_is_in_the_singular() -> None:
-    config = flagship("training.train_ratio=256")
+    config = flagship("training.train_ratio=128")
     assert updates(config) == "1 update per 1 agent step = 4 frames, 98,913 updates in total, from step 1,088"
 
 
 def test_a_ratio_over_one_update_per_step_counts_updates() -> None:
-    config = flagship("training.train_ratio=512")
+    config = flagship("training.train_ratio=256")
     assert updates(config) == "2 updates per agent step = 4 frames, 197,825 updates in total, from step 1,088"
 
 
@@ -69,8 +69,8 @@ def test_a_run_that_ends_before_learning_starts_makes_no_update() -> None:
 def test_the_notice_names_what_the_device_chose_and_how_to_choose_otherwise() -> None:
     [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cpu"])
     assert device_notice(job) == [
-        "device=cpu: chose model=size1m, env.num_envs=4, model.strided=true, training.train_ratio=32, "
-        "training.batch_size=8, training.sequence_length=32, training.log_interval=500, "
+        "device=cpu: chose model=small, env.num_envs=4, optimizer.learning_rate=0.001, "
+        "optimizer.warmup_updates=200, training.train_ratio=32, training.batch_size=8, training.sequence_length=16, training.log_interval=500, "
         "training.checkpoint_interval=5000; to change one, set it, as in model=size12m"
     ]
 

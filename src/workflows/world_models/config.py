@@ -33,8 +33,8 @@ class WorldModelConfig:
     kl: KLConfig = field(default_factory=KLConfig)
 
     decoder_scale: float = 1.0
-    """Weight of the decoder's losses. Observations of small numbers (the angle of a pole) need more than 1: else
-    keeping them in the latents costs more KL than it saves squared error."""
+    """Weight of the decoder's losses. Observations of small numbers (the angle of a pole) need more than 1:
+    else keeping them in the latents costs more KL than it saves squared error."""
 
     losses: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(LOSS_SWITCHES, True))
     """Switch for each loss: decoder, reward, continue, kl. A dict because `continue` is a Python keyword."""
