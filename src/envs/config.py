@@ -119,7 +119,7 @@ def _validate_game(game: str) -> None:
 def _validate_id(env_id: str) -> None:
     try:
         find_registration(env_id)
-    except (gymnasium.error.Error, ImportError) as error:
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
         raise UserError(
             f"env.id={env_id} is not registered with Gymnasium.{did_you_mean(env_id, gymnasium.registry)}"
             " An id of another package needs its module in front, as in env.id=package:Name-v0."

@@ -70,5 +70,7 @@ class ModelConfig:
             raise UserError(f"model.blocks={self.blocks} must divide 4 * model.depth={4 * self.depth}.")
         if not 0.0 <= self.latent_unimix < 1.0:
             raise UserError(f"model.latent_unimix must be in [0, 1), got {self.latent_unimix}.")
-        if self.bins % 2 == 0:
-            raise UserError(f"model.bins must be odd, so that one bin is zero, got {self.bins}.")
+        if self.bins % 2 == 0 or self.bins < 3:
+            raise UserError(
+                f"model.bins must be odd, so that one bin is zero, and at least 3, got {self.bins}."
+            )

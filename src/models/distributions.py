@@ -30,8 +30,8 @@ class Noise:
         return torch.empty(0, dtype=torch.uint8) if self.generator is None else self.generator.get_state()
 
     def set_state(self, state: Tensor) -> None:
-        """Set the generator's state."""
-        if self.generator is not None:
+        """Set the generator's state; one of another kind of device is left out, its stream starts anew."""
+        if self.generator is not None and state.numel() == self.generator.get_state().numel():
             self.generator.set_state(state.cpu())
 
     def exponential(self, *shape: int) -> Float[Tensor, "..."]:

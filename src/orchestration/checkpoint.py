@@ -92,7 +92,7 @@ def latest_checkpoint(run_dir: Path) -> Checkpoint:
     """Return the newest checkpoint of a run.
 
     Raises:
-        UserError: If there is none, or a newer Reverie wrote it.
+        UserError: If there is none, or it is damaged or of another format.
     """
     checkpoints = list_checkpoints(run_dir)
     if not checkpoints:
@@ -100,10 +100,12 @@ def latest_checkpoint(run_dir: Path) -> Checkpoint:
             f"{run_dir} holds no checkpoint yet; a run writes one every training.checkpoint_interval."
         )
     newest = checkpoints[-1]
-    if newest.loop()["format"] != FORMAT:
-        raise UserError(
-            f"{newest.folder} has format {newest.loop()['format']}, this Reverie reads format {FORMAT}."
-        )
+    try:
+        format_ = newest.loop()["format"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{newest.folder} is damaged. Delete it to go on from the one before it.") from error
+    if format_ != FORMAT:
+        raise UserError(f"{newest.folder} has format {format_}, this Reverie reads format {FORMAT}.")
     return newest
 
 

@@ -235,10 +235,10 @@ def typed(composed: DictConfig) -> TrainConfig:
         UserError: If a value is missing, of the wrong type, out of range, or at odds with another.
     """
     config = composed.copy()
-    config.device = actual_device(config.device)
-    if config.precision is Precision.auto:
-        config.precision = Precision.bfloat16 if _has_bfloat16(config.device) else Precision.float32
     try:
+        config.device = actual_device(config.device)
+        if config.precision is Precision.auto:
+            config.precision = Precision.bfloat16 if _has_bfloat16(config.device) else Precision.float32
         result = OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
         raise UserError(f"{error.full_key}: {error.msg or error}".splitlines()[0]) from error

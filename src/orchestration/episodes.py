@@ -63,7 +63,7 @@ class EpisodeRecorder:
             self._wanted, self._frames = False, []
         if self._frames is None or self._key is None:
             return None
-        image = arrival.observation[self._key][0]
+        image = arrival.observation[self._key][0].copy()  # a view would keep every environment's frame
         self._frames.append(image if image.shape[-1] == 3 else np.repeat(image[..., :1], 3, axis=-1))
         if not arrival.is_last[0] and len(self._frames) < self._max_frames:
             return None

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..envs import EnvConfig, make_environment
 from ..utils.errors import UserError, did_you_mean
+from ..utils.records import EnvSpec
 from ..utils.seeding import named_seed
 from ..utils.video import require_video_path, save_video, upscale
 from ..workflows import Workflow
@@ -124,14 +126,15 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, object]:
     run = load_run(config.run, device=config.device)
     checkpoint = latest_checkpoint(Path(config.run))
     workflow = _load_workflow(run, checkpoint)
+    if config.video is not None:
+        _check_video(Path(config.video), workflow.env)
     sample = config.policy is PolicyMode.sample
     result = evaluate(
         workflow, run.env, config.episodes, config.seed, sample, record=config.video is not None
     )
-    if config.video is not None:
-        if result.frames is None:
-            raise UserError(f"video={config.video}: {workflow.env.name} has no image observation to record.")
-        save_video(Path(config.video), iter(upscale(result.frames, VIDEO_SCALE)), VIDEO_FPS)
+    if config.video is not None and result.frames is not None:
+        enlarged = (upscale(frame, VIDEO_SCALE) for frame in result.frames)
+        save_video(Path(config.video), enlarged, VIDEO_FPS)
     return {
         "run": config.run,
         "step": checkpoint.step,
@@ -152,6 +155,16 @@ def main() -> None:
         sys.stdout.write(json.dumps(result) + "\n")
 
 
+def _check_video(path: Path, env: EnvSpec) -> None:
+    """Refuse a video that could not be written, before hours of play."""
+    if not any(spec.is_image for spec in env.observation.values()):
+        raise UserError(f"video={path}: {env.name} has no image observation to record. Leave video= out.")
+    folder = path.absolute().parent
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise UserError(f"video={path} cannot be written: {existing} is not a folder that can be written to.")
+
+
 def _load_workflow(run: TrainConfig, checkpoint: Checkpoint) -> DreamerWorkflow:
     with closing(make_environment(replace(run.env, num_envs=1), run.seed)) as environment:
         workflow = build_workflow(run, environment.spec)
@@ -164,6 +177,8 @@ def _parse(arguments: list[str]) -> EvaluateConfig:
     known = list(EvaluateConfig.__slots__)
     for argument in arguments:
         key = argument.split("=")[0]
+        if "${" in argument:
+            raise UserError(f"{argument}: evaluate takes plain values, no ${{...}}.")
         if "=" not in argument or key not in known:
             raise UserError(
                 f"{argument} is not a setting; evaluate takes {', '.join(f'{name}=' for name in known)}."

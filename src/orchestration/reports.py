@@ -19,6 +19,7 @@ VIDEOS = "videos"
 VIDEO_FPS = 15  # an Atari agent step is 4 frames of 60 Hz
 OPEN_LOOP_FPS = 5
 VIDEO_SCALE = 4
+MAX_ANIMATION_FRAMES = 300
 
 
 class Reports:
@@ -86,10 +87,11 @@ class Reports:
 
     def animation(self, step: int, name: str, frames: NDArray[np.uint8], fps: float) -> None:
         """Write frames (T, H, W, 3) as a TensorBoard animation and as `videos/<name>_step_<step>.mp4`."""
-        self._writer.animation(step, f"video/{name}", frames, fps)
+        # TensorBoard gets every n-th frame of a long episode: its animations are not streamed.
+        self._writer.animation(step, f"video/{name}", frames[:: 1 + len(frames) // MAX_ANIMATION_FRAMES], fps)
         scale = max(1, VIDEO_SCALE * 64 // max(frames.shape[1:3]))
         path = self._run_dir / VIDEOS / f"{name.replace('/', '_')}_step_{step:09d}.mp4"
-        save_video(path, iter(upscale(frames, scale)), fps)
+        save_video(path, (upscale(frame, scale) for frame in frames), fps)
 
     def image(self, step: int, name: str, image: NDArray[np.uint8]) -> None:
         """Write a still (H, W, 3)."""

@@ -31,6 +31,7 @@ def check_run_folder(config: TrainConfig) -> None:
     if config.run_dir is None or config.resume is not None:
         return
     folder = Path(config.run_dir)
+    _check_name(folder)
     if (folder / CONFIG_FILE).exists():
         raise UserError(
             f"run_dir={config.run_dir} already holds a run. Go on with it by resume={config.run_dir}, "
@@ -108,8 +109,17 @@ def _new_folder(name: str, now: datetime) -> Path:
     return folder
 
 
+def _check_name(folder: Path) -> None:
+    """Refuse a name that the file system cannot even be asked about."""
+    try:
+        folder.exists()
+    except OSError as error:
+        raise UserError(f"{folder} cannot be a folder: {error.strerror}.") from error
+
+
 def _read(folder: str) -> DictConfig:
     path = Path(folder)
+    _check_name(path)
     if not path.is_dir():
         beside = [str(path.parent / other.name) for other in path.parent.glob("*/")]
         raise UserError(f"{folder} is not a folder.{did_you_mean(folder, beside)}")

@@ -65,6 +65,7 @@ class WorldModelOrchestrator:
         log_due = Every(training.log_interval, self.step)
         save_due = Every(training.checkpoint_interval, self.step)
         self.recorder.request()
+        logged_step = self.step
         saved_step = self.step if self.config.resume else None
         with StopRequest() as stop:
             arrival = self.parts.environment.reset()
@@ -76,11 +77,13 @@ class WorldModelOrchestrator:
                 if evaluate_due(self.step):
                     self._evaluate()
                 if log_due(self.step):
-                    self._log()
+                    logged_step = self._log()
                 if save_due(self.step):
                     saved_step = self._save()
             if not stop:
                 self._show()
+            if logged_step != self.step:
+                self._log()
             if saved_step != self.step:
                 self._save()
             return not stop
@@ -141,11 +144,12 @@ class WorldModelOrchestrator:
             lengths = [episode.length for episode in result.episodes]
             self.reports.evaluation(self.step, result.mean, result.standard_error, float(np.mean(lengths)))
 
-    def _log(self) -> None:
+    def _log(self) -> int:
         metrics = {f"train/{name}": value for name, value in self.means.flush().items()}
         metrics |= self.watch.flush() | self.diagnostics.read(self.parts)
         metrics["train/updates"] = float(self.updates)
         self.reports.interval(self.step, self.updates - self.start_updates, metrics)
+        return self.step
 
     def _save(self) -> int:
         with self.watch("save"):

@@ -38,7 +38,7 @@ class UpdateRatio:
     def __init__(self, updates_per_step: float, max_owed: int) -> None:
         self.updates_per_step = updates_per_step
         self.max_owed = max_owed
-        self._start_step: int | None = None
+        self._start_step: float | None = None
         self._paid = 0
 
     def __call__(self, step: int) -> int:
@@ -54,10 +54,15 @@ class UpdateRatio:
             self._start_step, self._paid = step, 0
         return min(owed, self.max_owed)
 
-    def state_dict(self) -> dict[str, int | None]:
-        """Return the debt as two numbers."""
-        return {"start_step": self._start_step, "paid": self._paid}
+    def state_dict(self) -> dict[str, float | None]:
+        """Return the debt, with the ratio it was counted at."""
+        return {
+            "start_step": self._start_step,
+            "paid": self._paid,
+            "updates_per_step": self.updates_per_step,
+        }
 
-    def load_state_dict(self, state: dict[str, int | None]) -> None:
-        """Take up the debt where it was left."""
-        self._start_step, self._paid = state["start_step"], state["paid"] or 0
+    def load_state_dict(self, state: dict[str, float | None]) -> None:
+        """Take up the debt where it was left; at another ratio counting starts anew."""
+        if state["updates_per_step"] == self.updates_per_step:
+            self._start_step, self._paid = state["start_step"], int(state["paid"] or 0)

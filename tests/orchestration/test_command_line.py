@@ -200,7 +200,7 @@ def test_a_single_run_is_called_once_with_its_values_and_the_notice(empty_folder
     )
     assert (config.seed, config.run_dir) == (7, None)
     assert config.world_model.losses == {"decoder": True, "reward": True, "continue": False, "kl": True}
-    assert notices[0].startswith("device=cpu: chose model=size1m")
+    assert notices[0].startswith("device=cpu: chose model=small")
     assert list(empty_folder.iterdir()) == []
 
 
@@ -259,7 +259,7 @@ def test_a_resumed_run_keeps_its_configuration_and_lists_what_changes(finished: 
     )
     assert (config.name, config.seed, config.training.total_timesteps) == ("dreamer_catch", 3, 50_000)
     assert (config.run_dir, config.resume) == ("earlier", "earlier")
-    assert notices == ["resuming earlier", "training.total_timesteps 20000 -> 50000"]
+    assert notices == ["resuming earlier", "training.total_timesteps 4200 -> 50000"]
 
 
 def test_a_run_that_moved_is_resumed_where_it_is(finished: str, empty_folder: Path) -> None:
