@@ -36,11 +36,11 @@ class StoredLatent:
     stoch: UInt8[Tensor, "batch latents"]
     """Class index of each categorical variable."""
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> "StoredLatent":
+    def to(self, device: torch.device | str) -> "StoredLatent":
         """Return the same states on `device`."""
         return StoredLatent(
-            deter=self.deter.to(device, non_blocking=non_blocking),
-            stoch=self.stoch.to(device, non_blocking=non_blocking),
+            deter=self.deter.to(device),
+            stoch=self.stoch.to(device),
         )
 
 
@@ -83,15 +83,15 @@ class SequenceBatch:
     positions: SampledPositions
     """Where the windows came from, for `EpisodeReplayBuffer.write_back`; stays on the host."""
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> "SequenceBatch":
+    def to(self, device: torch.device | str) -> "SequenceBatch":
         """Return the same batch on `device`."""
         return SequenceBatch(
-            observation={k: v.to(device, non_blocking=non_blocking) for k, v in self.observation.items()},
-            action=self.action.to(device, non_blocking=non_blocking),
-            reward=self.reward.to(device, non_blocking=non_blocking),
-            is_first=self.is_first.to(device, non_blocking=non_blocking),
-            is_last=self.is_last.to(device, non_blocking=non_blocking),
-            is_terminal=self.is_terminal.to(device, non_blocking=non_blocking),
-            context=self.context.to(device, non_blocking=non_blocking) if self.context else None,
+            observation={k: v.to(device) for k, v in self.observation.items()},
+            action=self.action.to(device),
+            reward=self.reward.to(device),
+            is_first=self.is_first.to(device),
+            is_last=self.is_last.to(device),
+            is_terminal=self.is_terminal.to(device),
+            context=self.context.to(device) if self.context else None,
             positions=self.positions,
         )

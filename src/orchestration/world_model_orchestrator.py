@@ -115,7 +115,7 @@ class WorldModelOrchestrator:
         update = workflow.update if self.step >= training.warmup_steps else workflow.update_world_model
         for _ in range(self.owed(self.step)):
             with self.watch("sample"):
-                batch = replay.sample(training.batch_size).to(workflow.device, non_blocking=True)
+                batch = replay.sample(training.batch_size).to(workflow.device)
             with self.watch("update"):
                 updated = update(batch)
                 self.means.add(updated.metrics)
