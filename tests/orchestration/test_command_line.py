@@ -259,7 +259,11 @@ def test_a_resumed_run_keeps_its_configuration_and_lists_what_changes(finished: 
     )
     assert (config.name, config.seed, config.training.total_timesteps) == ("dreamer_catch", 3, 50_000)
     assert (config.run_dir, config.resume) == ("earlier", "earlier")
-    assert notices == ["resuming earlier", "training.total_timesteps 4200 -> 50000"]
+    assert notices == [
+        "resuming earlier",
+        "training.total_timesteps 4200 -> 50000",
+        "training.batch_size 8 -> 16",
+    ]
 
 
 def test_a_run_that_moved_is_resumed_where_it_is(finished: str, empty_folder: Path) -> None:

@@ -119,11 +119,10 @@ def test_the_flagship_keeps_the_constants_of_the_reference_code() -> None:
         "controller.discount_horizon",
         "controller.return_lambda",
         "controller.entropy_scale",
-        "world_model.decoder_scale",
         "training.learning_starts",
         "env.noop_max",
         "env.sticky_actions",
-    ) == [1.0, 0.1, 1.0, 15, 333.0, 0.95, 3e-4, 1.0, 1088, 30, 0.0]
+    ) == [1.0, 0.1, 1.0, 15, 333.0, 0.95, 3e-4, 1088, 30, 0.0]
 
 
 @pytest.mark.parametrize(
