@@ -15,7 +15,8 @@ from PIL import Image
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 EXPERIMENTS = ("dreamer_catch", "dreamer_cartpole", "dreamer_pendulum", "dreamer_ataripong")
-SMOOTHING = 20  # episodes
+SCORED = 20  # episodes of the printed score
+WIDEST_SMOOTHING = 20  # episodes of the drawn mean, fewer where there are few episodes
 STRIP_FRAMES = 10
 STRIP_SCALE = 2
 
@@ -44,14 +45,15 @@ def draw_curves(axis: Axes, name: str) -> None:
         episodes = [line for line in read(run) if "episode/return" in line]
         steps = np.array([line["step"] for line in episodes])
         returns = np.array([line["episode/return"] for line in episodes])
-        window = min(SMOOTHING, len(returns))
+        window = max(1, min(WIDEST_SMOOTHING, len(returns) // 12))
         mean = np.convolve(returns, np.ones(window) / window, mode="valid")
         axis.plot(steps, returns, color=f"C{index}", alpha=0.2, linewidth=0.7)
         axis.plot(steps[window - 1 :], mean, color=f"C{index}", label=run.name.replace("_", " "))
-        print(f"{name} {run.name}: mean of the last {window} of {len(returns)} episodes {mean[-1]:.2f}")
+        last = returns[-SCORED:]
+        print(f"{name} {run.name}: mean of the last {len(last)} of {len(returns)} episodes {last.mean():.2f}")
     axis.set_title(name)
     axis.set_xlabel("agent steps")
-    axis.set_ylabel(f"episode return, mean of {SMOOTHING}")
+    axis.set_ylabel("episode return")
     axis.legend(fontsize=8)
 
 
