@@ -21,6 +21,7 @@ from ..buffers import ReplayConfig, ReplayStorage
 from ..envs import EnvConfig
 from ..models import ModelConfig, OptimizerConfig
 from ..utils.errors import UserError
+from ..utils.memory.config import MemoryConfig
 from ..utils.progress import ProgressMode
 from ..workflows.world_models import ControllerConfig, WorldModelConfig
 
@@ -143,6 +144,7 @@ class TrainConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     buffer: ReplayConfig = field(default_factory=ReplayConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
 
     def __post_init__(self) -> None:
