@@ -69,7 +69,7 @@ def test_a_run_that_ends_before_learning_starts_makes_no_update() -> None:
 def test_the_notice_names_what_the_device_chose_and_how_to_choose_otherwise() -> None:
     [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cpu"])
     assert device_notice(job) == [
-        "device=cpu: chose model=small, env.num_envs=4, world_model.decoder_scale=20, "
+        "device=cpu: chose model=small, env.num_envs=4, world_model.decoder_scale=200, "
         "optimizer.learning_rate=0.001, "
         "optimizer.warmup_updates=200, training.train_ratio=32, training.batch_size=8, "
         "training.sequence_length=16, training.log_interval=500, "
