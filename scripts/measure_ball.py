@@ -1,4 +1,4 @@
-"""How well a Pong run's world model draws the ball: `python scripts/measure_ball.py RUN_FOLDER [PICTURE.png]`.
+"""How well a Pong run draws the ball: `python scripts/measure_ball.py RUN_FOLDER [PICTURE.png]`.
 
 Draws windows from the newest checkpoint's replay, reconstructs them, and compares the play area of both with
 the median frame. Prints one JSON line; the picture has the truth above the reconstruction.

@@ -15,6 +15,14 @@ from .persistence import load_records, save_records
 from .plan import OBSERVATION_PREFIX, ReplayRequest, plan_replay
 from .storage import Arena, check_storage
 
+_PARTS = {
+    "actions": ("action",),
+    "rewards": ("reward",),
+    "flags": ("is_first", "is_last", "is_terminal"),
+    "latents": ("deter", "stoch"),
+}
+"""Names of the fields, beside the observations, that belong together."""
+
 
 class EpisodeReplayBuffer:
     """Records of several environments in one arena of equal chunks.
@@ -203,6 +211,14 @@ class EpisodeReplayBuffer:
     def nbytes(self) -> int:
         """Return all bytes owned: the arena in its kind of memory, and the index in host memory."""
         return self._arena.nbytes() + self._index.nbytes()
+
+    def part_bytes(self) -> dict[str, int]:
+        """Return the bytes owned by part, used or not: observations, actions, rewards, flags, latents, index."""
+        parts = {"observations": self.plan.obs_bytes, "index": self._index.nbytes()}
+        for part, names in _PARTS.items():
+            specs = [spec for name, spec in self.plan.fields.items() if name in names]
+            parts[part] = self.plan.num_rows * sum(spec.nbytes for spec in specs)
+        return parts
 
     def stats(self) -> dict[str, float]:
         """Return the numbers to log, by the end of their tag; bytes are those owned, `fill` is in [0, 1]."""

@@ -21,6 +21,7 @@ from ..buffers import ReplayConfig, ReplayStorage
 from ..envs import EnvConfig
 from ..models import ModelConfig, OptimizerConfig
 from ..utils.errors import UserError
+from ..utils.logging import WandbMode, require_wandb
 from ..utils.memory.config import MemoryConfig
 from ..utils.progress import ProgressMode
 from ..workflows.world_models import ControllerConfig, WorldModelConfig
@@ -111,8 +112,14 @@ class LoggerConfig:
     tensorboard: bool = True
     """Whether event files for TensorBoard are written."""
 
+    wandb: WandbMode = WandbMode.off
+    """Whether Weights & Biases gets the metrics too; `offline` only writes files, in the run folder."""
+
     progress: ProgressMode = ProgressMode.auto
     """How the terminal shows progress."""
+
+    def __post_init__(self) -> None:
+        require_wandb(self.wandb)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -3,4 +3,6 @@
 from .console import CONSOLE as CONSOLE
 from .console import configure_logging as configure_logging
 from .tensorboard import EventFile as EventFile
+from .wandb import WandbMode as WandbMode
+from .wandb import require_wandb as require_wandb
 from .writer import MetricsWriter as MetricsWriter

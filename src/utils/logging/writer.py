@@ -1,4 +1,4 @@
-"""Metrics, images and text of a run, as `metrics.jsonl` and TensorBoard events."""
+"""Metrics, images and text of a run, as `metrics.jsonl`, TensorBoard events and W&B rows."""
 
 import json
 import math
@@ -13,6 +13,7 @@ from torch import Tensor
 from ..metrics import require_detached_scalar
 from ..video import encode_animation, encode_image, upscale
 from .tensorboard import EventFile
+from .wandb import WandbMode, WandbRun
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
@@ -28,21 +29,33 @@ class MetricsWriter:
 
     Args:
         run_dir: The run folder, created when missing. Its `metrics.jsonl` is continued when there is one.
-        tensorboard: Whether to write `tensorboard/` too; without it images and text go nowhere.
+        tensorboard: Whether to write `tensorboard/` too; without it text goes nowhere.
         resume_step: Agent steps of the checkpoint the run goes on from. Lines of later steps, written between
             that checkpoint and a crash, are dropped, because the run writes them again.
+        wandb: Whether W&B gets the same scalars and images. Its helper process writes them with a delay.
+
+    Raises:
+        UserError: If W&B is asked for and cannot be had; nothing is written then.
     """
 
-    def __init__(self, run_dir: Path, tensorboard: bool = True, resume_step: int | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        tensorboard: bool = True,
+        resume_step: int | None = None,
+        wandb: WandbMode = WandbMode.off,
+    ) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
+        wandb_run = None if wandb is WandbMode.off else WandbRun(run_dir, wandb)
         path = run_dir / METRICS_FILE
         if path.exists():
             _drop_unwanted_lines(path, resume_step)
         self._lines = path.open("a", encoding="utf-8")
         self._events = EventFile(run_dir / TENSORBOARD_FOLDER, resume_step) if tensorboard else None
+        self._displays = [display for display in (self._events, wandb_run) if display]
 
     def scalars(self, step: int, values: Mapping[str, float | Tensor]) -> None:
-        """Write one line and one event.
+        """Write one line, one event and one row.
 
         Args:
             step: Agent steps taken so far.
@@ -60,20 +73,20 @@ class MetricsWriter:
         line = {"step": step, **{tag: _json_number(number) for tag, number in numbers.items()}}
         self._lines.write(json.dumps(line, allow_nan=False) + "\n")
         self._lines.flush()
-        if self._events:
-            self._events.scalars(step, numbers)
+        for display in self._displays:
+            display.scalars(step, numbers)
 
     def image(self, step: int, tag: str, image: NDArray[np.uint8]) -> None:
         """Show an image, uint8 (height, width, 3), enlarged by a whole factor when it is small."""
-        if self._events:
+        if self._displays:
             enlarged = upscale(image[None], _screen_factor(*image.shape[:2]))[0]
-            self._events.image(step, tag, encode_image(enlarged))
+            self._show(step, tag, encode_image(enlarged))
 
     def animation(self, step: int, tag: str, frames: NDArray[np.uint8], fps: float) -> None:
-        """Show frames, uint8 (time, height, width, 3), as an animated image under TensorBoard's Images."""
-        if self._events:
+        """Show frames, uint8 (time, height, width, 3), as an animated image."""
+        if self._displays:
             enlarged = upscale(frames, _screen_factor(*frames.shape[1:3]))
-            self._events.image(step, tag, encode_animation(enlarged, fps))
+            self._show(step, tag, encode_animation(enlarged, fps))
 
     def text(self, step: int, tag: str, markdown: str) -> None:
         """Show a text under TensorBoard's Text."""
@@ -83,8 +96,12 @@ class MetricsWriter:
     def close(self) -> None:
         """Close the files; a second call does nothing."""
         self._lines.close()
-        if self._events:
-            self._events.close()
+        for display in self._displays:
+            display.close()
+
+    def _show(self, step: int, tag: str, encoded: bytes) -> None:
+        for display in self._displays:
+            display.image(step, tag, encoded)
 
 
 def _screen_factor(height: int, width: int) -> int:

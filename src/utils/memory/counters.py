@@ -1,15 +1,19 @@
-"""What this process holds now, as the operating system and the CUDA allocator count it; MB = 1e6 bytes."""
+"""What this process holds now, under the names that a log line has; MB = 1e6 bytes."""
 
 import psutil
-import torch
+
+from .cuda import cuda_memory_stats
+from .glibc import in_use_bytes
+from .process import (
+    live_children_count,
+    open_files_count,
+    process_tree_pss_bytes,
+    resident_bytes_by_kind,
+    shared_memory_used_bytes,
+)
 
 _BYTES_PER_MB = 1e6
-_CUDA_COUNTERS = {
-    "alloc_mb": "allocated_bytes.all.current",
-    "reserved_mb": "reserved_bytes.all.current",
-    "max_alloc_mb": "allocated_bytes.all.peak",
-    "max_reserved_mb": "reserved_bytes.all.peak",
-}
+_GPU_NAMES = ("alloc_mb", "reserved_mb", "max_alloc_mb", "max_reserved_mb")
 
 
 def process_rss_mb() -> float:
@@ -17,6 +21,8 @@ def process_rss_mb() -> float:
 
     It counts what the operating system has given: memory that was freed but is kept by the C allocator counts
     too, that of child processes does not.
+
+    Cost: 30 us.
     """
     # A psutil.Process made earlier would go on reporting the parent after a fork.
     return psutil.Process().memory_info().rss / _BYTES_PER_MB
@@ -31,7 +37,39 @@ def gpu_memory_stats() -> dict[str, float]:
         `alloc_mb` in live tensors; `reserved_mb` taken from the driver, live and cached; `max_alloc_mb` and
         `max_reserved_mb`, the peaks since the process began or `torch.cuda.reset_peak_memory_stats()`.
     """
-    if not torch.cuda.is_available():
-        return {}
-    counters = torch.cuda.memory_stats()  # empty before the first use of the device: nothing is held
-    return {name: counters.get(key, 0) / _BYTES_PER_MB for name, key in _CUDA_COUNTERS.items()}
+    stats = cuda_memory_stats()
+    return {name: stats[name] for name in _GPU_NAMES if name in stats}
+
+
+def host_memory_stats() -> dict[str, float]:
+    """Return what this process holds on the host, for each log line.
+
+    Cost: 0.2 ms, and 20 us for each 1,000 free blocks of the C allocator.
+
+    Returns:
+        `rss_mb`, as `process_rss_mb`; `in_use_mb`, held by live objects (`in_use_source()` says how exactly);
+        `rss_anon_mb`, `rss_file_mb` and `rss_shmem_mb`, the resident memory by what backs it;
+        `shared_memory_mb`, used in /dev/shm by everyone; `open_files_count`. What the system does not count
+        is absent.
+    """
+    stats = {"rss_mb": process_rss_mb(), "in_use_mb": in_use_bytes() / _BYTES_PER_MB}
+    stats |= {f"{name}_mb": size / _BYTES_PER_MB for name, size in resident_bytes_by_kind().items()}
+    shared = shared_memory_used_bytes()
+    if shared is not None:
+        stats["shared_memory_mb"] = shared / _BYTES_PER_MB
+    files = open_files_count()
+    return stats if files is None else stats | {"open_files_count": float(files)}
+
+
+def process_tree_stats() -> dict[str, float]:
+    """Return what this process and its descendants are to the machine, for reports.
+
+    Cost: 7 ms and 5 ms more for each child, see `process_tree_pss_bytes`.
+
+    Returns:
+        `tree_pss_mb`, their memory with every shared page counted once, absent where the system does not
+        count it; `children_count`, descendants that run.
+    """
+    stats = {"children_count": float(live_children_count())}
+    size = process_tree_pss_bytes()
+    return stats if size is None else stats | {"tree_pss_mb": size / _BYTES_PER_MB}

@@ -1,0 +1,135 @@
+"""Faults that keep autograd graphs alive: what the incident reports were about."""
+
+import functools
+import itertools
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...models import LatentState
+from ..world_model_orchestrator import WorldModelOrchestrator
+from .wrap import after_total, after_update
+
+GLOBAL_TRACE: list[Tensor] = []
+"""What a module of one's own might collect for debugging, and what no component of a run owns."""
+
+
+def rssm_cache_not_detached(run: WorldModelOrchestrator) -> None:
+    """Take away both guards of acting: no_grad, and detaching what the RSSM returns and caches."""
+    _act_with_graph(run)
+    _observe_with_graph(run, lambda state: state)
+
+
+def rssm_returns_detached_cache_not(run: WorldModelOrchestrator) -> None:
+    """Detach what the RSSM returns and not what it caches: the fault of the incident."""
+    rssm = run.parts.workflow.world_model.rssm
+    _act_with_graph(run)
+    _observe_with_graph(run, lambda state: state)
+    observe = rssm.observe
+
+    def returns_detached(*args: Any, **kwargs: Any) -> Any:
+        observed = observe(*args, **kwargs)
+        return replace(
+            observed,
+            posterior=observed.posterior.detach(),
+            posterior_logits=observed.posterior_logits.detach(),
+            prior_logits=observed.prior_logits.detach(),
+        )
+
+    rssm.observe = returns_detached
+
+
+def rssm_half_detached(run: WorldModelOrchestrator) -> None:
+    """Detach the cached latents and forget the recurrent state beside them."""
+    _act_with_graph(run)
+    _observe_with_graph(run, lambda state: LatentState(state.deter, state.stoch.detach()))
+
+
+def rssm_kept_sometimes(run: WorldModelOrchestrator) -> None:
+    """Keep the state of every 40th step with its graph, for a plot that nobody draws."""
+    workflow: Any = run.parts.workflow
+    rssm = workflow.world_model.rssm
+    _act_with_graph(run)
+    workflow.kept_states, calls = [], itertools.count()
+    observe = rssm.observe
+
+    def keeps(*args: Any, detach_posteriors: bool = False, **kwargs: Any) -> Any:
+        observed = observe(*args, detach_posteriors=False, **kwargs)
+        if detach_posteriors and next(calls) % 40 == 0:
+            workflow.kept_states.append(observed.posterior)
+        if rssm._state is not None:
+            rssm._state = rssm._state.detach()
+        return observed
+
+    rssm.observe = keeps
+
+
+def losses_after_backward(run: WorldModelOrchestrator) -> None:
+    """Keep every loss, undetached, after its backward pass: the nodes stay, their buffers are gone."""
+    workflow: Any = run.parts.workflow
+    workflow.losses_kept = []
+    after_total(run, workflow.losses_kept.append)
+
+
+def losses_with_retained_graph(run: WorldModelOrchestrator) -> None:
+    """Keep every loss whose backward pass was told to retain its graph."""
+    workflow: Any = run.parts.workflow
+    workflow.losses_kept = []
+
+    def keep(total: Tensor) -> None:
+        total.backward = functools.partial(torch.Tensor.backward, total, retain_graph=True)  # pyright: ignore[reportAttributeAccessIssue]
+        workflow.losses_kept.append(total)
+
+    after_total(run, keep)
+
+
+def moving_average_of_losses(run: WorldModelOrchestrator) -> None:
+    """Average the loss without detaching it: a chain through every update."""
+    workflow: Any = run.parts.workflow
+    workflow.average_loss = torch.zeros((), device=workflow.device)
+
+    def average(total: Tensor) -> None:
+        workflow.average_loss = 0.99 * workflow.average_loss + 0.01 * total
+
+    after_total(run, average)
+
+
+def gradient_of_gradient(run: WorldModelOrchestrator) -> None:
+    """Make a gradient with `create_graph=True`: parameter and gradient hold each other inside C++."""
+
+    def penalise(_: object) -> None:
+        parameter = nn.Parameter(torch.ones(50_000, device=run.parts.workflow.device))
+        with warnings.catch_warnings():  # PyTorch itself warns of this fault
+            warnings.simplefilter("ignore")
+            parameter.square().sum().backward(create_graph=True)
+
+    after_update(run, penalise)
+
+
+def global_trace(run: WorldModelOrchestrator) -> None:
+    """Collect losses in a global list of a module that no component owns."""
+    GLOBAL_TRACE.clear()
+    after_total(run, lambda total: GLOBAL_TRACE.append(total * 1.0))
+
+
+def _act_with_graph(run: WorldModelOrchestrator) -> None:
+    """Let `collect_step` run with gradients: the function that `torch.no_grad` wraps."""
+    workflow: Any = run.parts.workflow
+    workflow.collect_step = functools.partial(type(workflow).collect_step.__wrapped__, workflow)
+
+
+def _observe_with_graph(run: WorldModelOrchestrator, cached: Any) -> None:
+    """Let acting's `observe` detach nothing, and cache `cached(state)`."""
+    rssm: Any = run.parts.workflow.world_model.rssm
+    observe = rssm.observe
+
+    def without_detaching(*args: Any, detach_posteriors: bool = False, **kwargs: Any) -> Any:
+        observed = observe(*args, detach_posteriors=False, **kwargs)
+        if detach_posteriors and rssm._state is not None:
+            rssm._state = cached(rssm._state)
+        return observed
+
+    rssm.observe = without_detaching

@@ -1,0 +1,43 @@
+"""Where faults take hold of a run: around its updates, its losses, its steps."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ...buffers import SequenceBatch
+from ...utils.records import Arrival
+from ...workflows.base import Updated
+from ..world_model_orchestrator import WorldModelOrchestrator
+
+
+def after_update(run: WorldModelOrchestrator, act: Callable[[Updated], None]) -> None:
+    """Call `act` with what each update leaves behind."""
+    _after(run.parts.workflow, "update", act)
+    _after(run.parts.workflow, "update_world_model", act)
+
+
+def after_total(run: WorldModelOrchestrator, act: Callable[[Tensor], None]) -> None:
+    """Call `act` with the total loss of each update, before its backward pass."""
+    _after(run.parts.workflow, "total", act)
+
+
+def after_sample(run: WorldModelOrchestrator, act: Callable[[SequenceBatch], None]) -> None:
+    """Call `act` with each batch that is drawn from the replay."""
+    _after(run.parts.replay, "sample", act)
+
+
+def after_environment_step(run: WorldModelOrchestrator, act: Callable[[Arrival], None]) -> None:
+    """Call `act` with what each step of the environments brings."""
+    _after(run.parts.environment, "step", act)
+
+
+def _after(owner: Any, method: str, act: Callable[[Any], None]) -> None:
+    original = getattr(owner, method)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        act(result)
+        return result
+
+    setattr(owner, method, wrapped)

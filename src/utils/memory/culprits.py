@@ -1,0 +1,87 @@
+"""Who holds what grew: graphs, containers, globals, and what only C++ knows."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .anchors import find_anchors
+from .orphans import cpp_held, orphan_heads
+from .storages import storage_of
+from .walk import Walk, walk
+
+_TOP = 3
+_LEAST_BYTES = 20_000  # growth below this is noise of any run
+_LEAST_ELEMENTS = 100
+_NUMBERED = re.compile(r"\[[^\]]*\d[^\]]*\]|<\w+ \d+>")
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What lies under one path, over all its numbered elements."""
+
+    nbytes: float = 0.0
+    """Bytes of storages, each counted once at its first owner."""
+
+    elements: float = 0.0
+    """Elements of containers."""
+
+
+Holdings = dict[str, Holding]
+"""By path, numbers of elements written `[*]`; texts and numbers only."""
+
+
+def holdings(roots: Mapping[str, Any]) -> Holdings:
+    """Return what each path holds, to be compared with a later time.
+
+    Cost: that of a walk, about 3 us an object.
+    """
+    return _holdings(walk(roots))
+
+
+def culprits(roots: Mapping[str, Any], before: Holdings | None, top: int = _TOP) -> tuple[str, ...]:
+    """Return one line for each likely holder of what grew, the surest first.
+
+    Args:
+        roots: Long-lived objects by name; paths begin there.
+        before: What was held when growth was last known to be none; None leaves containers out.
+        top: Most lines of each kind.
+
+    Cost: a walk, 13 us for each node of a graph, and a search through all objects of the process
+        (0.7 s) where no root explains the growth.
+    """
+    lines = [anchor.text() for anchor in find_anchors(roots).anchors[:top]]
+    if before is not None:
+        lines += _grown(before, holdings(roots), top)
+    if not lines:
+        lines += orphan_heads(roots)[:top] + cpp_held()[:top]
+    return tuple(lines or ["no Python object holds it: native memory of a library or an extension"])
+
+
+def _holdings(found: Walk) -> Holdings:
+    held: dict[str, list[float]] = {}
+    seen = set()
+    for leaf in found.leaves:
+        storage = storage_of(leaf.value)
+        if storage is not None and storage.key not in seen:
+            seen.add(storage.key)
+            held.setdefault(_pattern(leaf.path), [0.0, 0.0])[0] += leaf.weight * storage.nbytes
+    for path, length in found.lengths.items():
+        held.setdefault(_pattern(path), [0.0, 0.0])[1] += length
+    return {path: Holding(*numbers) for path, numbers in held.items()}
+
+
+def _pattern(path: str) -> str:
+    return _NUMBERED.sub("[*]", path)
+
+
+def _grown(before: Holdings, after: Holdings, top: int) -> list[str]:
+    """Return the paths that hold more than before, most bytes first, then most elements."""
+    none = Holding()
+    growth = {path: (now.nbytes - before.get(path, none).nbytes, now.elements - before.get(path, none).elements)
+              for path, now in after.items()}
+    by_bytes = sorted((p for p in growth if growth[p][0] > _LEAST_BYTES), key=lambda p: -growth[p][0])
+    by_elements = sorted((p for p in growth if growth[p][1] > _LEAST_ELEMENTS), key=lambda p: -growth[p][1])
+    return [f"{p} holds {growth[p][0] / 1e6:,.1f} MB more" for p in by_bytes[:top]] + [
+        f"{p} holds {growth[p][1]:,.0f} elements more" for p in by_elements[:top]
+    ]

@@ -1,0 +1,157 @@
+"""From judgements to alarms: gates, repetition, a look at the garbage, and what the C allocator keeps."""
+
+import gc
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .verdict import MIN_SAMPLES, Judgement, Verdict, judge
+
+RESIDENT_TOLERANCES = 5  # resident memory is a backstop: it moves by pages, and by what the allocator keeps
+_ALARM_AFTER = 2  # leak judgements in a row
+_JUDGEMENTS_PER_WINDOW = 12  # one for each new block: 8 blocks are two thirds of the window
+_COLLECTABLE = 0.5  # part of the rise that a collection frees, from which on it was garbage
+_SECONDS_PER_HOUR = 3600
+
+
+class LeakDetector:
+    """Judges a rolling window of one series and raises an alarm after two leak judgements in a row.
+
+    A test that is repeated during a warm-up alarms whatever the test. So the window begins anew at each event
+    after which more memory is normal (`restart`): the replay is full, first update, first evaluation, first
+    checkpoint, first compile. A judgement is made after each new twelfth of the window, 8 samples of 96, so
+    that two in a row do not rest on the same samples.
+
+    It holds 8 bytes for each sample of the window, allocated once, and nothing that it measures.
+
+    Args:
+        tolerance_bytes: Growth over the judged samples below which nothing is a leak.
+        window: Samples that are kept, at least 24; older ones are forgotten.
+        settle: After an event at step s of a run begun at step b, samples up to s + settle * (s - b) are
+            passed over: what an event starts takes time to come to rest.
+    """
+
+    def __init__(self, tolerance_bytes: float, window: int = 96, settle: float = 0.2) -> None:
+        if window < MIN_SAMPLES:
+            raise ValueError(f"A window needs at least {MIN_SAMPLES} samples, got {window}.")
+        self.tolerance_bytes = tolerance_bytes
+        self.settle = settle
+        self.reason = ""
+        """The last event after which the window began anew; empty before the first."""
+        self._values = np.zeros(window, np.float64)
+        self._count = 0  # since the last event; may exceed the window
+        self._judged_at = 0
+        self._leaks_in_a_row = 0
+        self._first_step: int | None = None
+        self._settled_step = -1
+
+    def restart(self, step: int, reason: str) -> None:
+        """Forget all samples, because of an event at `step` after which more memory is normal."""
+        first = self._begin(step)
+        self.reason = reason
+        self._settled_step = step + math.ceil(self.settle * (step - first))
+        self._count = self._judged_at = self._leaks_in_a_row = 0
+
+    def add(self, step: int, value_bytes: float) -> None:
+        """Take a sample, read at the loop's fixed phase; steps must be equally spaced.
+
+        Cost: 1 us, and 0.2 ms with each eighth sample, for a judgement.
+        """
+        self._begin(step)
+        if step <= self._settled_step:
+            return
+        window = len(self._values)
+        self._values[self._count % window] = value_bytes
+        self._count += 1
+        stride = max(1, window // _JUDGEMENTS_PER_WINDOW)
+        if self._count >= MIN_SAMPLES and self._count - self._judged_at >= stride:
+            self._judged_at = self._count
+            is_leak = self.judgement().verdict is Verdict.leak
+            self._leaks_in_a_row = self._leaks_in_a_row + 1 if is_leak else 0
+
+    def judgement(self) -> Judgement:
+        """Return the judgement of the window as it is now.
+
+        Cost: 0.2 ms.
+        """
+        return judge(self.values(), self.tolerance_bytes)
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the last two judgements were `leak`; it stays until one is not, or `restart`."""
+        return self._leaks_in_a_row >= _ALARM_AFTER
+
+    def values(self) -> NDArray[np.float64]:
+        """Return a copy of the window, in bytes, oldest first."""
+        window = len(self._values)
+        if self._count <= window:
+            return self._values[: self._count].copy()
+        return np.roll(self._values, -(self._count % window))
+
+    def nbytes(self) -> int:
+        """Return the bytes that the window holds; they never change."""
+        return self._values.nbytes
+
+    def _begin(self, step: int) -> int:
+        if self._first_step is None:
+            self._first_step = step
+        return self._first_step
+
+
+def confirm(before_bytes: int, rise_bytes: float, measure: Callable[[], int]) -> Verdict:
+    """Return whether a rise was a leak, or garbage in cycles that Python had not collected yet.
+
+    Python collects by the number of objects, not by their bytes: a few large tensors in cycles can pile up to
+    gigabytes. So collect now, and read again: `collectable` if that frees at least half of the rise.
+
+    Args:
+        before_bytes: The counter now.
+        rise_bytes: How much it rose over the judged samples.
+        measure: Reads the same counter.
+
+    Cost: one full collection: 45 ms for 170,000 objects, 250 ms for 2 million.
+    """
+    gc.collect()
+    freed = before_bytes - measure()
+    return Verdict.collectable if freed >= _COLLECTABLE * rise_bytes else Verdict.leak
+
+
+def judge_resident(
+    in_use: Judgement, resident: Sequence[float] | NDArray[np.floating], tolerance_bytes: float
+) -> Judgement:
+    """Return the judgement of resident memory, told apart from a leak by what live objects hold.
+
+    Where resident memory rises by more than 5 tolerances while the bytes in use stay flat, the C allocator
+    keeps what was freed, in pages that a few live blocks hold: `allocator retention`. It is no leak.
+
+    Args:
+        in_use: The judgement of the bytes in use over the same samples.
+        resident: Resident bytes, best of private memory alone (`rss_anon`): the page cache comes and goes.
+        tolerance_bytes: The tolerance that the bytes in use were judged with.
+    """
+    found = judge(resident, RESIDENT_TOLERANCES * tolerance_bytes)
+    rises = found.verdict in (Verdict.leak, Verdict.plateauing)
+    is_kept = rises and in_use.verdict is Verdict.flat
+    return replace(found, verdict=Verdict.retention) if is_kept else found
+
+
+def hours_to_limit(judgement: Judgement, seconds_per_sample: float, headroom_bytes: float) -> float | None:
+    """Return the hours until growth has used up the headroom; None if nothing grows without end.
+
+    Args:
+        judgement: Of a series; only `leak` and `allocator retention` are projected.
+        seconds_per_sample: Wall time between two samples.
+        headroom_bytes: What is left, such as `memory_available_bytes()`; nothing left is 0 hours.
+
+    >>> leak = judge([1e6 * sample for sample in range(48)], tolerance_bytes=1e6)
+    >>> hours_to_limit(leak, seconds_per_sample=36, headroom_bytes=1e9)
+    10.0
+    """
+    grows = judgement.verdict in (Verdict.leak, Verdict.retention)
+    if not grows or judgement.slope_bytes_per_sample <= 0:
+        return None
+    samples = max(0.0, headroom_bytes) / judgement.slope_bytes_per_sample
+    return samples * seconds_per_sample / _SECONDS_PER_HOUR

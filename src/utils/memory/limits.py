@@ -1,0 +1,105 @@
+"""How much host memory this process may use: the machine's, or less where a control group says so."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
+_V1_COUNTERS = ("memory.usage_in_bytes", "total_inactive_file")
+_V2_COUNTERS = ("memory.current", "inactive_file")
+_UNLIMITED = 2**60  # v1 writes "no limit" as nearly 2**63
+
+
+def memory_limit_bytes() -> int:
+    """Return the most host memory, in bytes, that this process can ever have.
+
+    It is the physical memory, or the lowest limit of the control groups above this process where that is
+    less (a container, a batch job, a systemd slice). Swap is not counted.
+
+    Cost: 0.2 ms.
+    """
+    limit = cgroup_memory_limit(_CGROUP_ROOT, _membership())
+    physical = psutil.virtual_memory().total
+    return physical if limit is None else min(physical, limit)
+
+
+def memory_available_bytes() -> int:
+    """Return the host memory, in bytes, that can be taken now without swapping and without being killed.
+
+    It is what the machine has left, or what is left under the tightest control group where that is less.
+    File cache that the kernel would drop counts as available.
+
+    Cost: 0.2 ms; 0.1 ms more for each control group with a limit.
+    """
+    left = cgroup_memory_left(_CGROUP_ROOT, _membership())
+    available = psutil.virtual_memory().available
+    return available if left is None else min(available, left)
+
+
+def cgroup_memory_limit(root: Path, membership: str) -> int | None:
+    """Return the lowest memory limit in bytes over a process's control groups, v1 or v2; None without one.
+
+    Args:
+        root: Where the control groups are mounted, /sys/fs/cgroup.
+        membership: The text of /proc/self/cgroup.
+    """
+    return min((limit for _, _, limit in _limited_groups(root, membership)), default=None)
+
+
+def cgroup_memory_left(root: Path, membership: str) -> int | None:
+    """Return the bytes left under the tightest control group, v1 or v2, at least 0; None without a limit.
+
+    Used memory is the group's working set, as container runtimes report it: usage less inactive file cache.
+
+    Args:
+        root: Where the control groups are mounted, /sys/fs/cgroup.
+        membership: The text of /proc/self/cgroup.
+    """
+    left = []
+    for folder, is_v1, limit in _limited_groups(root, membership):
+        usage, cache = _V1_COUNTERS if is_v1 else _V2_COUNTERS
+        used = (_number(folder / usage) or 0) - _statistic(folder / "memory.stat", cache)
+        left.append(max(0, limit - max(0, used)))
+    return min(left, default=None)
+
+
+def _limited_groups(root: Path, membership: str) -> Iterator[tuple[Path, bool, int]]:
+    """Yield (folder, whether v1, limit in bytes) of every group from this process up to the root."""
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        is_v1 = bool(controllers)
+        base = root / "memory" if is_v1 else root
+        group = base / path.lstrip("/")
+        # Inside a container the path may be the host's: groups that are not mounted here are passed over.
+        for folder in (group, *group.parents):
+            limit = _number(folder / ("memory.limit_in_bytes" if is_v1 else "memory.max"))
+            if limit is not None and limit < _UNLIMITED:
+                yield folder, is_v1, limit
+            if folder == base:
+                break
+
+
+def _number(file: Path) -> int | None:
+    """Return the number a control file holds; None for "max", and where there is no such file."""
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _statistic(file: Path, name: str) -> int:
+    """Return one number in bytes of a group's memory.stat, 0 where it has none."""
+    try:
+        pairs = (line.split() for line in file.read_text().splitlines())
+        return next((int(value) for key, value in pairs if key == name), 0)
+    except OSError:
+        return 0
+
+
+def _membership() -> str:
+    return _MEMBERSHIP.read_text() if _MEMBERSHIP.is_file() else ""

@@ -1,0 +1,133 @@
+"""What the operating system counts for this process, its children and its files.
+
+Every function reads counters that the system keeps anyway. A count that a system does not have is None, or
+its key is absent: never 0. Costs were measured on one core of a machine with 80 processes.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import psutil
+
+_BYTES_PER_BLOCK = 512  # POSIX: st_blocks counts these, whatever the file system's own block is
+_SHARED_MEMORY = Path("/dev/shm")
+_STATUS = Path("/proc/self/status")
+_RESIDENT_PARTS = {"RssAnon": "rss_anon", "RssFile": "rss_file", "RssShmem": "rss_shmem"}
+
+
+def resident_bytes_by_kind() -> dict[str, int]:
+    """Return the resident bytes of this process by what backs them; {} where /proc does not say.
+
+    Cost: 40 us.
+
+    Returns:
+        `rss_anon`, private memory: heap, arrays, and what the C allocator keeps for later; `rss_file`, mapped
+        files and libraries, which the kernel can drop; `rss_shmem`, shared memory this process has touched.
+        Their sum is the resident memory.
+    """
+    return parse_status(_STATUS.read_text()) if _STATUS.is_file() else {}
+
+
+def parse_status(text: str) -> dict[str, int]:
+    """Return the resident bytes by kind that the text of /proc/<pid>/status holds, {} where it has none."""
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    found = {name: fields[key].split()[0] for key, name in _RESIDENT_PARTS.items() if key in fields}
+    return {name: int(kib) * 1024 for name, kib in found.items()}  # what the file calls kB is 1024 bytes
+
+
+def process_tree_pss_bytes() -> int | None:
+    """Return the proportional bytes of this process and its descendants; None where there is no smaps_rollup.
+
+    A page that n processes share counts 1/n in each, so the sum counts every page once: what the run takes
+    from the machine, where adding up resident sizes would count shared observations many times.
+
+    Cost: 5 ms a process of 0.4 GB, 6 ms at 3 GB: the kernel visits every resident page. For reports, not for
+    each log line.
+    """
+    if not Path("/proc/self/smaps_rollup").is_file():
+        return None
+    pids = [os.getpid(), *(child.pid for child in _descendants())]
+    return sum(_pss_bytes(pid) for pid in pids)
+
+
+def live_children_count() -> int:
+    """Return how many descendants of this process run; those that ended but were not waited for are none.
+
+    Cost: 1.2 ms, in proportion to the processes of the machine.
+    """
+    return sum(_is_running(child) for child in _descendants())
+
+
+def open_files_count() -> int | None:
+    """Return how many file descriptors this process holds, with sockets and pipes; None on Windows.
+
+    Cost: 30 us.
+    """
+    return psutil.Process().num_fds() if psutil.POSIX else None
+
+
+def shared_memory_used_bytes() -> int | None:
+    """Return the bytes used in /dev/shm by all processes of the machine or container; None without it.
+
+    What a dead worker left behind stays in this count.
+
+    Cost: 5 us.
+    """
+    return shutil.disk_usage(_SHARED_MEMORY).used if _SHARED_MEMORY.is_dir() else None
+
+
+def folder_disk_bytes(folder: Path) -> int:
+    """Return the bytes that a folder's files take on disk; 0 if there is no such folder.
+
+    Allocated blocks are counted, so a sparse file counts what is written of it. Links are not followed, a
+    file with several names in the folder counts once, and what vanishes meanwhile counts as 0.
+
+    Cost: 4 us a file.
+    """
+    sizes: dict[tuple[int, int], int] = {}
+    folders = [os.fspath(folder)]
+    while folders:
+        try:
+            entries = list(os.scandir(folders.pop()))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+            elif not entry.is_symlink():
+                key, size = _disk_size(entry.path)
+                sizes[key] = size
+    return sum(sizes.values())
+
+
+def _disk_size(path: str) -> tuple[tuple[int, int], int]:
+    """Return (device, inode) and bytes on disk of one file."""
+    try:
+        stat = os.lstat(path)
+    except FileNotFoundError:
+        return (0, 0), 0
+    blocks = getattr(stat, "st_blocks", None)  # absent on Windows
+    return (stat.st_dev, stat.st_ino), stat.st_size if blocks is None else blocks * _BYTES_PER_BLOCK
+
+
+def _descendants() -> list[psutil.Process]:
+    # Made anew each time: a psutil.Process made before a fork goes on meaning the parent.
+    return psutil.Process().children(recursive=True)
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _pss_bytes(pid: int) -> int:
+    """Return the proportional bytes of one process; 0 if it has ended, or belongs to another user."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0
+    kib = next((line.split()[1] for line in text.splitlines() if line.startswith("Pss:")), "0")
+    return int(kib) * 1024

@@ -1,0 +1,114 @@
+"""Which memory a tensor or an array keeps alive: its storage, by device and address.
+
+Two views of one memory have one key, also when one is a tensor and the other an array, so that a census can
+count each storage once. Nothing is copied, no device is waited for, and no code of a subclass runs.
+"""
+
+import array
+import ctypes
+import mmap
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+StorageKey = tuple[str, int]
+"""Device ("cpu", "cuda:0") and address of the first byte."""
+
+_TENSOR: Any = torch._C.TensorBase  # the methods of the base: a subclass may replace its own
+_STORAGE = torch.UntypedStorage
+# Types whose buffer is exported by C. Python may define `__buffer__` for others (3.12), and that is user code.
+_BUFFERS = (bytes, bytearray, mmap.mmap, array.array)
+_NO_MEMORY = ("meta", "lazy", "xla")
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One piece of memory, whole, however little of it is looked at."""
+
+    key: StorageKey
+    nbytes: int
+    device: str
+
+
+def is_tensor(value: object) -> bool:
+    """Return whether a value is a tensor, without the `__class__` that lazy proxies answer `isinstance` with."""
+    return issubclass(type(value), Tensor)
+
+
+def is_array(value: object) -> bool:
+    """Return whether a value is a NumPy array; as `is_tensor`."""
+    return issubclass(type(value), np.ndarray)
+
+
+def storage_of(value: Tensor | np.ndarray) -> Storage | None:
+    """Return the storage that a tensor or an array keeps alive.
+
+    An array is followed along `.base` to what owns the memory: another array, a tensor, a memory map, a
+    buffer. A tensor made by `torch.from_numpy` of a *slice* begins where the slice does: its key differs from
+    that of the whole array, since PyTorch knows no more than that.
+
+    Returns:
+        None for what has no memory of its own to point at: meta, fake and empty values, sparse tensors.
+
+    Cost: about 2 us.
+    """
+    return _of_tensor(value) if is_tensor(value) else _of_array(value)
+
+
+def logical_bytes(value: Tensor | np.ndarray) -> int:
+    """Return the bytes of the elements that a tensor or an array shows; far fewer than its storage in a view."""
+    if is_tensor(value):
+        with torch._C.DisableTorchFunction():
+            return _TENSOR.numel(value) * _TENSOR.element_size(value)
+    return _array_attribute(value, "nbytes")
+
+
+def _of_tensor(tensor: Any) -> Storage | None:
+    with torch._C.DisableTorchFunction():
+        try:
+            storage = _TENSOR.untyped_storage(tensor)
+            nbytes, device = _STORAGE.nbytes(storage), storage.device
+            # A fake tensor's storage is on "meta", and asking for its address would warn.
+            address = 0 if device.type in _NO_MEMORY else _STORAGE.data_ptr(storage)
+        except (RuntimeError, NotImplementedError):  # sparse, functional and opaque tensors have no storage
+            return None
+    return _storage(str(device), address, nbytes)
+
+
+def _of_array(value: Any) -> Storage | None:
+    root, base = value, _array_attribute(value, "base")
+    while is_array(base):
+        root, base = base, _array_attribute(base, "base")
+    if is_tensor(base):
+        return _of_tensor(base)
+    while type(base) is memoryview:
+        base = base.obj
+    extent = _buffer_extent(base) if base is not None else None
+    if extent is None:
+        extent = _array_attribute(root, "__array_interface__")["data"][0], _array_attribute(root, "nbytes")
+    return _storage("cpu", *extent)
+
+
+def _buffer_extent(owner: object) -> tuple[int, int] | None:
+    """Return address and size of the whole buffer behind an array, None for an owner of unknown type."""
+    if any(type(owner) is buffer for buffer in _BUFFERS):  # not `in`: a metaclass may define equality
+        try:
+            whole = np.frombuffer(owner, np.uint8)  # type: ignore[arg-type]
+        except ValueError:  # empty, or a closed map
+            return None
+        return whole.__array_interface__["data"][0], whole.nbytes
+    if issubclass(type(owner), ctypes.Array):
+        return ctypes.addressof(owner), ctypes.sizeof(owner)  # type: ignore[arg-type]
+    return None
+
+
+def _storage(device: str, address: int, nbytes: int) -> Storage | None:
+    return Storage((device, address), nbytes, device) if address and nbytes else None
+
+
+def _array_attribute(value: Any, name: str) -> Any:
+    """Return an attribute of the plain array, whatever a subclass calls by the same name."""
+    return getattr(np.ndarray, name).__get__(value)

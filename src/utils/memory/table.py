@@ -1,0 +1,126 @@
+"""The report of what holds what: its rows, its metrics, and the table that people read."""
+
+import io
+import math
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .verdict import Verdict
+
+_WIDTH = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One component at a report; MB = 1e6 bytes."""
+
+    name: str
+    """Such as `replay/observations`, a part of `replay`."""
+
+    size_mb: float
+    """Storages that it holds, its parts included."""
+
+    logical_mb: float
+    """What its tensors and arrays show of them."""
+
+    device: str
+    """Where they lie: `cpu`, `cuda:0`, `cpu+cuda:0`; empty where nothing is held."""
+
+    growth_mb: float
+    """Since the report before; 0 in the first."""
+
+    growth_mb_per_1000_steps: float
+    """The same, per 1,000 agent steps."""
+
+    planned_mb: float | None
+    """What it may grow to by design."""
+
+    verdict: Verdict
+    """Of what it holds beyond the plan."""
+
+    path: str | None = None
+    """Where a registered object is found; None for the run's own components."""
+
+    is_gone: bool = False
+    """Whether it was there before and is no more."""
+
+    @property
+    def pinned_per_logical(self) -> float:
+        """Bytes that are kept for each byte that is shown; 1 without views, NaN where nothing is shown."""
+        return self.size_mb / self.logical_mb if self.logical_mb else math.nan
+
+    @property
+    def remark(self) -> str:
+        """The verdict in the words of the table: growth within the plan is `planned`, a vanished one is `gone`."""
+        if self.is_gone:
+            return "gone"
+        grows_as_planned = self.planned_mb is not None and 0 < self.growth_mb and self.size_mb <= self.planned_mb
+        return "planned" if grows_as_planned and self.verdict is not Verdict.leak else self.verdict.value
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """What holds what at one step; numbers and texts only."""
+
+    step: int
+    rows: tuple[Row, ...]
+    total: Row
+    """All storages of the run's own components, each once; registered objects are not added."""
+
+    notes: tuple[str, ...] = ()
+    """What makes the sizes less than exact."""
+
+    def tags(self) -> dict[str, float]:
+        """Return `memory/<object>/size_mb` and `memory/<object>/growth_mb_per_report` of every row."""
+        tags = {}
+        for row in self.rows:
+            tags[f"memory/{row.name}/size_mb"] = row.size_mb
+            tags[f"memory/{row.name}/growth_mb_per_report"] = row.growth_mb
+        return tags
+
+    def table(self) -> str:
+        """Return the report as plain text: a table, and a line for each note.
+
+        Cost: about 5 ms.
+        """
+        table = Table(title=f"Memory at step {self.step:,}, MB = 1e6 bytes", title_justify="left")
+        table.add_column("object", no_wrap=True)
+        for header in ("MB", "pinned/shown", "growth", "per 1,000 steps", "planned"):
+            table.add_column(header, justify="right", no_wrap=True)
+        table.add_column("device")
+        table.add_column("verdict")
+        for row in self.rows:
+            table.add_row(*_cells(row, _label(row)))
+        table.add_section()
+        table.add_row(*_cells(self.total, self.total.name))
+        page = Console(file=io.StringIO(), width=_WIDTH, color_system=None)
+        with page.capture() as text:
+            page.print(table)
+            for note in self.notes:
+                page.print(Text(note))
+        return text.get().rstrip("\n")
+
+
+def _label(row: Row) -> str:
+    """Return the name, set in by its depth, with the path of a registered object."""
+    indent = "  " * row.name.count("/")
+    return f"{indent}{row.name}" + (f" = {row.path}" if row.path else "")
+
+
+def _cells(row: Row, label: str) -> list[Text]:
+    planned = "" if row.planned_mb is None else f"{row.planned_mb:,.2f}"
+    ratio = "" if math.isnan(row.pinned_per_logical) else f"{row.pinned_per_logical:,.2f}"
+    texts = [
+        label,
+        f"{row.size_mb:,.2f}",
+        ratio,
+        f"{row.growth_mb:+,.2f}",
+        f"{row.growth_mb_per_1000_steps:+,.3f}",
+        planned,
+        row.device,
+        row.remark,
+    ]
+    return [Text(text) for text in texts]  # never markup: a path may hold brackets

@@ -1,0 +1,141 @@
+"""Whether a series of sizes grows: flat, plateauing, leak, or not yet to be told.
+
+Lines through all points are useless here: autocorrelation alone gives them 15 to 57 % false alarms, and any
+warm-up 100 %. So the first third is discarded, the rest is reduced to 8 block medians, which spikes do not
+move, and what is asked of them is order: does nearly every later block exceed nearly every earlier one, by
+more than a tolerance in bytes, and without slowing down?
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+MIN_SAMPLES = 24
+_DISCARDED = 1 / 3  # of the samples: what is left of a warm-up
+_BLOCKS = 8
+_ORDERED_PAIRS = (
+    22  # Kendall's S of 28 pairs; S >= 22 has probability 0.0028 if no order is likelier than another
+)
+_UNORDERED_PAIRS = 14
+_RECENT = 5  # blocks that may tell of a leak that began late
+_RECENT_TOLERANCES = 1.5
+_SLOWING = 0.5  # second half's slope over the first half's, below which growth is dying out
+_INTERVAL_RANK = 6  # 6th of 28 slopes from either end: 96.9 %
+
+
+class Verdict(StrEnum):
+    """What a series of sizes, and a look at the garbage, say."""
+
+    flat = "flat"
+    plateauing = "plateauing"
+    leak = "leak"
+    collectable = "collectable"
+    retention = "allocator retention"
+    undecided = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict and the numbers it rests on; the numbers are NaN for fewer than 24 samples."""
+
+    verdict: Verdict
+    """What the series does."""
+    slope_bytes_per_sample: float
+    """Median of the 28 slopes between two block medians (Theil-Sen)."""
+    interval: tuple[float, float]
+    """Where the slope lies with 96.9 % confidence: 6th lowest and 6th highest of the 28 slopes (Sen)."""
+    rise_bytes: float
+    """The slope times the samples that were judged, those after the discarded third."""
+    kendall_s: int
+    """Pairs of blocks of which the later is higher, less those of which it is lower; -28 to 28."""
+    samples: int
+    """Length of the series, the discarded third included."""
+
+
+def judge(series: Sequence[float] | NDArray[np.floating], tolerance_bytes: float) -> Judgement:
+    """Return whether a series grows, and how fast.
+
+    It grows if the block medians rise in order (Kendall's S of at least 22 of 28) by more than the tolerance,
+    or if the last 5 all rise, by more than 1.5 tolerances together: a leak that began late. Growth is
+    `plateauing` where the second half's slope is less than half the first half's, else `leak`. A series is
+    `flat` if it stays within the tolerance, or rises in no order; else `undecided`.
+
+    The interval supposes that blocks are exchangeable but for the slope; strong autocorrelation widens the
+    truth. Verdicts do not use it.
+
+    Args:
+        series: Bytes, read at one fixed phase of the loop, at equal distances, less what is planned to grow.
+        tolerance_bytes: Growth over the judged samples below which nothing is called a leak.
+
+    Raises:
+        ValueError: If a value is not finite.
+
+    Cost: 0.2 ms.
+
+    Reference:
+        Sen 1968, "Estimates of the regression coefficient based on Kendall's tau".
+
+    >>> judge([1e6 * sample for sample in range(48)], tolerance_bytes=1e6).verdict.value
+    'leak'
+    >>> judge([1e9] * 48, tolerance_bytes=1e6).verdict.value
+    'flat'
+    """
+    values = np.asarray(series, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("A series of sizes must be finite; leave out what could not be read.")
+    if len(values) < MIN_SAMPLES:
+        return Judgement(Verdict.undecided, math.nan, (math.nan, math.nan), math.nan, 0, len(values))
+    judged = values[int(len(values) * _DISCARDED) :]
+    centres, medians = _block_medians(judged)
+    slopes = np.sort(_pair_slopes(centres, medians))
+    slope = float(np.median(slopes))
+    return Judgement(
+        verdict=_verdict(centres, medians, slope * len(judged), tolerance_bytes),
+        slope_bytes_per_sample=slope,
+        interval=(float(slopes[_INTERVAL_RANK - 1]), float(slopes[-_INTERVAL_RANK])),
+        rise_bytes=slope * len(judged),
+        kendall_s=_kendall_s(medians),
+        samples=len(values),
+    )
+
+
+def _verdict(
+    centres: NDArray[np.floating], medians: NDArray[np.floating], rise: float, tolerance: float
+) -> Verdict:
+    order = _kendall_s(medians)
+    recent = medians[-_RECENT:]
+    grows = order >= _ORDERED_PAIRS and rise > tolerance
+    grows_lately = (
+        bool((np.diff(recent) > 0).all()) and recent[-1] - recent[0] > _RECENT_TOLERANCES * tolerance
+    )
+    if grows or grows_lately:
+        half = _BLOCKS // 2
+        first = np.median(_pair_slopes(centres[:half], medians[:half]))
+        second = np.median(_pair_slopes(centres[half:], medians[half:]))
+        return Verdict.plateauing if second < _SLOWING * first else Verdict.leak
+    is_still = abs(rise) < tolerance and np.ptp(medians) < 2 * tolerance
+    is_unordered = order <= _UNORDERED_PAIRS and rise < tolerance
+    return Verdict.flat if is_still or is_unordered else Verdict.undecided
+
+
+def _block_medians(values: NDArray[np.floating]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """Return the middle index and the median of each of 8 blocks."""
+    edges = np.linspace(0, len(values), _BLOCKS + 1).astype(int)
+    medians = [np.median(values[start:end]) for start, end in pairwise(edges)]
+    return (edges[:-1] + edges[1:] - 1) / 2, np.array(medians)
+
+
+def _pair_slopes(centres: NDArray[np.floating], medians: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return the slope between every two blocks, in bytes per sample."""
+    earlier, later = np.triu_indices(len(medians), 1)
+    return (medians[later] - medians[earlier]) / (centres[later] - centres[earlier])
+
+
+def _kendall_s(medians: NDArray[np.floating]) -> int:
+    earlier, later = np.triu_indices(len(medians), 1)
+    return int(np.sign(medians[later] - medians[earlier]).sum())

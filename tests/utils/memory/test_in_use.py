@@ -1,0 +1,96 @@
+"""The bytes in use follow objects of every kind to the byte, where resident memory does not."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from reverie.utils.memory.glibc import counts_allocations, in_use_bytes, in_use_source
+from reverie.utils.memory.process import resident_bytes_by_kind
+
+BLOCK_OVERHEAD_BYTES = 1024  # of one array: header, alignment, the object around it
+PAGE_BYTES = 4096
+exact_only = pytest.mark.skipif(not in_use_source().startswith("mallinfo2"), reason="needs glibc's allocator")
+SOURCE_SCRIPT = "from reverie.utils.memory.glibc import in_use_source; print(in_use_source())"
+
+
+@exact_only
+@pytest.mark.parametrize("size", [60_000, 1_000_000], ids=["from an arena", "mapped"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda size: torch.empty(size, dtype=torch.uint8), id="torch"),
+        pytest.param(lambda size: np.empty(size, np.uint8), id="numpy"),
+        pytest.param(bytearray, id="python"),
+    ],
+)
+def test_arrays_count_by_their_bytes_and_leave_with_them(make, size: int) -> None:
+    count = 40
+    held = [make(size) for _ in range(count)]  # the first time fills caches of the allocator and of Python
+    del held
+    before = in_use_bytes()
+    held = [make(size) for _ in range(count)]
+    rise = in_use_bytes() - before
+    del held
+    fall = before + rise - in_use_bytes()
+    most = count * (BLOCK_OVERHEAD_BYTES if size < 128_000 else 2 * PAGE_BYTES)
+    assert 0 <= rise - count * size <= most
+    assert fall == pytest.approx(rise, abs=BLOCK_OVERHEAD_BYTES)
+
+
+@exact_only
+def test_memory_that_was_never_touched_is_in_use() -> None:
+    before, resident = in_use_bytes(), resident_bytes_by_kind()["rss_anon"]
+    held = torch.empty(64_000_000, dtype=torch.uint8)
+    assert in_use_bytes() - before == pytest.approx(held.nbytes, abs=2 * PAGE_BYTES)
+    assert resident_bytes_by_kind()["rss_anon"] - resident < 1_000_000
+
+
+@pytest.mark.skipif(in_use_source() != "mallinfo2 + pymalloc", reason="needs Python's own count")
+def test_small_python_objects_count_by_their_bytes() -> None:
+    before = in_use_bytes()
+    held = [float(value) for value in range(100_000)]
+    rise = in_use_bytes() - before
+    assert rise == pytest.approx(100_000 * 32 + sys.getsizeof(held), abs=20_000)  # 24 bytes, rounded up to 32
+    del held
+    assert in_use_bytes() - before == pytest.approx(0, abs=20_000)
+
+
+@exact_only
+def test_a_retained_graph_is_in_use() -> None:
+    weight = torch.ones(500, 500, requires_grad=True)
+    state = torch.ones(500, 500)
+    (state @ weight).sum()  # the library's own one-time memory
+    before = in_use_bytes()
+    for _ in range(10):
+        state = state @ weight
+    assert in_use_bytes() - before == pytest.approx(10 * state.nbytes, rel=0.02)
+
+
+def test_a_counter_that_does_not_count_is_found_out() -> None:
+    assert not counts_allocations(lambda: 0)
+    assert not counts_allocations(iter(range(0, 30_000_000, 8_000_000)).__next__)  # rises, never falls
+
+
+def test_without_pymalloc_the_c_allocator_counts_small_objects_and_says_so() -> None:
+    environment = os.environ | {"PYTHONMALLOC": "malloc"}
+    script = SOURCE_SCRIPT + (
+        "\nfrom reverie.utils.memory.glibc import in_use_bytes"
+        "\nbefore = in_use_bytes()"
+        "\nheld = [float(value) for value in range(100_000)]"
+        "\nprint(in_use_bytes() - before)"
+    )
+    child = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    source, rise = child.stdout.split("\n", 1)
+    if source == "mallinfo2":
+        assert int(rise) == pytest.approx(100_000 * (32 + 8), rel=0.02)
+    assert source in ("mallinfo2", "RssAnon", "USS")

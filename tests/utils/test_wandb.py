@@ -1,0 +1,203 @@
+"""What W&B gets is read back from the file it wrote, by the format of that file and W&B's own message types."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from reverie.utils.errors import UserError
+from reverie.utils.logging import MetricsWriter, WandbMode, require_wandb
+from reverie.utils.logging.wandb import WandbRun
+from reverie.utils.video import encode_animation, encode_image, upscale
+
+BLOCK_BYTES = 32_768
+HEADER_BYTES = 7
+IN_A_PROCESS_OF_ITS_OWN = """
+import os, sys
+from pathlib import Path
+from reverie.utils.logging import MetricsWriter, WandbMode
+assert "wandb" not in sys.modules
+before = dict(os.environ)
+for number in range(2):
+    writer = MetricsWriter(Path("run"), wandb=WandbMode.offline)
+    writer.scalars(number, {"loss": 1.0})
+    writer.close()
+assert dict(os.environ) == before
+"""
+WITHOUT_THE_PACKAGE = """
+import importlib.machinery, sys
+class Nothing(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name == "wandb" else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Nothing
+from reverie.orchestration.config import LoggerConfig
+from reverie.utils.logging import WandbMode
+LoggerConfig(wandb=WandbMode.off)
+assert "wandb" not in sys.modules
+try:
+    LoggerConfig(wandb=WandbMode.offline)
+except ValueError as error:
+    print(error)
+"""
+
+
+def chunks(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """LevelDB's log format after a header of 7 bytes: blocks of 32 KiB; crc (4), length (2), kind (1), payload."""
+    position = HEADER_BYTES
+    while position + HEADER_BYTES <= len(content):
+        left = BLOCK_BYTES - position % BLOCK_BYTES
+        if left < HEADER_BYTES:
+            position += left
+            continue
+        length, kind = int.from_bytes(content[position + 4 : position + 6], "little"), content[position + 6]
+        yield kind, content[position + HEADER_BYTES : position + HEADER_BYTES + length]
+        position += HEADER_BYTES + length
+
+
+def rows_of(wandb_file: Path) -> list[dict[str, Any]]:
+    """The rows of metrics in a .wandb file, without W&B's own keys."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    rows, parts = [], b""
+    for kind, payload in chunks(wandb_file.read_bytes()):
+        parts += payload
+        if kind in (2, 3):  # the first or a middle part of a record
+            continue
+        record, parts = Record.FromString(parts), b""
+        if record.HasField("history"):
+            items = {".".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.history.item}
+            rows.append({key: value for key, value in items.items() if not key.startswith("_")})
+    return rows
+
+
+def wandb_files(run_dir: Path) -> list[Path]:
+    return sorted(run_dir.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def everything_under(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder that shows what is written to it; no login, no settings of whoever runs the tests."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("NETRC", raising=False)
+    return home
+
+
+def test_offline_rows_are_the_lines_of_metrics_jsonl(tmp_path: Path) -> None:
+    run_dir = tmp_path / "pong-1"
+    writer = MetricsWriter(run_dir, tensorboard=False, wandb=WandbMode.offline)
+    writer.scalars(10, {"memory/replay/size_mb": 1550.25, "memory/replay/growth_mb_per_report": 0.0})
+    writer.scalars(10, {"episode/return": -21.0})  # a second row of one step
+    writer.scalars(5, {"episode/return": -20.0})  # and an earlier step
+    # Longer than a block of the file: 2,000 tags.
+    writer.scalars(20, {f"train/loss/part_{index}": index / 7 for index in range(2000)})
+    writer.close()
+    (path,) = wandb_files(run_dir)
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert rows_of(path) == lines
+    assert len(lines) == 4
+
+
+def test_numbers_that_are_not_finite_arrive(tmp_path: Path) -> None:
+    run = WandbRun(tmp_path / "run", WandbMode.offline)
+    run.scalars(1, {"a": math.nan, "b": math.inf, "c": -math.inf})
+    run.close()
+    (row,) = rows_of(wandb_files(tmp_path / "run")[0])
+    assert math.isnan(float(row["a"]))
+    assert (float(row["b"]), float(row["c"])) == (math.inf, -math.inf)
+
+
+def test_images_and_animations_arrive_byte_for_byte(tmp_path: Path) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
+    writer = MetricsWriter(tmp_path, tensorboard=False, wandb=WandbMode.offline)
+    writer.image(1, "image/open_loop", frames[0])
+    writer.animation(2, "video/episode", frames, fps=5)
+    writer.close()
+    still, animation = rows_of(wandb_files(tmp_path)[0])
+    files = wandb_files(tmp_path)[0].parent / "files"
+    assert (still["step"], animation["step"]) == (1, 2)
+    assert (files / still["image/open_loop.path"]).read_bytes() == encode_image(upscale(frames[0], 4))
+    assert (files / animation["video/episode.path"]).read_bytes() == encode_animation(upscale(frames, 4), 5)
+
+
+def test_nothing_is_left_behind(tmp_path: Path, own_home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    environment, threads = dict(os.environ), set(threading.enumerate())
+    run = WandbRun(tmp_path / "run", WandbMode.offline)
+    helpers = psutil.Process().children(recursive=True)
+    assert "--no-observability" in helpers[0].cmdline()  # it reports nothing to its maker
+    run.scalars(1, {"loss": 1.0})
+    run.close()
+    run.close()
+    assert [helper for helper in helpers if helper.is_running()] == []
+    assert set(threading.enumerate()) == threads
+    assert dict(os.environ) == environment
+    assert everything_under(own_home) == set()
+    assert everything_under(tmp_path / "run") - {"wandb"} == {
+        f"wandb/{name}" for name in everything_under(tmp_path / "run" / "wandb")
+    }
+    assert capfd.readouterr() == ("", "")
+
+
+def test_offline_opens_no_connection_but_to_its_helper(tmp_path: Path) -> None:
+    run = WandbRun(tmp_path / "run", WandbMode.offline)
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    for step in range(100):
+        run.scalars(step, {"loss": 1.0})
+    internet = [connection for process in processes for connection in process.net_connections("inet")]
+    run.close()
+    assert len(processes) > 1
+    assert internet == []
+
+
+def test_a_process_can_have_one_run_after_the_other_and_says_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", IN_A_PROCESS_OF_ITS_OWN]
+    child = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert (child.stdout, child.stderr) == ("", "")
+    assert [rows_of(path) for path in wandb_files(tmp_path / "run")] == [
+        [{"step": 0, "loss": 1.0}],
+        [{"step": 1, "loss": 1.0}],
+    ]
+
+
+def test_online_without_a_login_is_refused_and_leaves_no_process(tmp_path: Path) -> None:
+    environment = dict(os.environ)
+    with pytest.raises(UserError, match=r"logger\.wandb=online .* no login was found\. Run `wandb login`"):
+        MetricsWriter(tmp_path / "run", wandb=WandbMode.online)
+    assert psutil.Process().children(recursive=True) == []
+    assert dict(os.environ) == environment
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_missing_package_is_refused_before_the_run_begins(tmp_path: Path) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THE_PACKAGE], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert child.stdout == (
+        "logger.wandb=offline needs the package wandb, which is not installed here. "
+        "Run `pip install 'reverie[wandb]'`, or set logger.wandb=off.\n"
+    )
+
+
+def test_off_needs_nothing_and_is_no_run(tmp_path: Path) -> None:
+    require_wandb(WandbMode.off)
+    with pytest.raises(ValueError, match="offline or online"):
+        WandbRun(tmp_path, WandbMode.off)
+    assert list(tmp_path.glob("wandb")) == []
