@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from ..buffers import EpisodeReplayBuffer, LatentSpec
+from ..buffers import EpisodeReplayBuffer, LatentSpec, ReplayRequest
 from ..envs import VectorEnvironment, make_environment
 from ..utils.records import EnvSpec
 from ..utils.seeding import numpy_generator, seed_global
@@ -31,6 +31,18 @@ def build(config: TrainConfig, run_dir: Path) -> Parts:
     )
 
 
+def replay_request(config: TrainConfig, env: EnvSpec) -> ReplayRequest:
+    """Return everything that the size of a run's replay depends on; `env.num_envs` of the run counts."""
+    return ReplayRequest(
+        config=config.buffer,
+        observation=env.observation,
+        action=env.action,
+        num_envs=config.env.num_envs,
+        window_length=config.training.sequence_length + 1,
+        latent=LatentSpec(config.model.deter, config.model.stoch),
+    )
+
+
 def build_replay(config: TrainConfig, env: EnvSpec, run_dir: Path) -> EpisodeReplayBuffer:
     """Return the replay buffer of a run, all its memory allocated."""
     return EpisodeReplayBuffer(
@@ -48,11 +60,20 @@ def build_replay(config: TrainConfig, env: EnvSpec, run_dir: Path) -> EpisodeRep
 
 def build_workflow(config: TrainConfig, env: EnvSpec) -> DreamerWorkflow:
     """Return Dreamer for an environment, its parameters initialised."""
-    parts = DreamerConfig(
+    device = torch.device(actual_device(config.device).value)
+    return DreamerWorkflow(env, workflow_config(config), device, autocast_dtype(config), config.seed)
+
+
+def workflow_config(config: TrainConfig) -> DreamerConfig:
+    """Return the parts of a run's configuration that Dreamer reads."""
+    return DreamerConfig(
         model=config.model,
         world_model=config.world_model,
         controller=config.controller,
         optimizer=config.optimizer,
     )
-    dtype = torch.bfloat16 if config.precision is Precision.bfloat16 else torch.float32
-    return DreamerWorkflow(env, parts, torch.device(actual_device(config.device).value), dtype, config.seed)
+
+
+def autocast_dtype(config: TrainConfig) -> torch.dtype:
+    """Return the dtype of matrix products and convolutions."""
+    return torch.bfloat16 if config.precision is Precision.bfloat16 else torch.float32

@@ -1,7 +1,6 @@
 """Watches over the memory of a run while it runs: samples, verdicts, and the names of what grows."""
 
 import logging
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +13,13 @@ from ..utils.memory.detector import LeakDetector, confirm
 from ..utils.memory.glibc import in_use_bytes
 from ..utils.memory.invariant import first_graph
 from ..utils.memory.process import live_children_count, open_files_count, resident_bytes_by_kind
+from ..utils.memory.table import MemoryReport
 from ..utils.memory.tracker import Component, MemoryTracker
 from ..utils.memory.verdict import Judgement, Verdict
 
+LEAK_EXIT_CODE = 3
 _LOG = logging.getLogger(__name__)
 _BYTES_PER_MB = 1e6
-_BYTES_PER_OBJECT = 64
-"""A small object of Python: converts the threshold in MB to a number of objects."""
 _MOST_FINDINGS = 100
 
 
@@ -70,10 +69,11 @@ class MemoryGuard:
         threshold = config.leak_threshold_mb * _BYTES_PER_MB
         self._resources = {
             "host memory in use": Resource(in_use_bytes, threshold),
-            "Python's small objects": Resource(sys.getallocatedblocks, threshold / _BYTES_PER_OBJECT),
             "shared memory": Resource(_shared_bytes, threshold, "shared memory: blocks that are not closed"),
             "open files": Resource(open_files_count, 4, "open files: descriptors that are not closed"),
-            "child processes": Resource(live_children_count, 1, "child processes: workers that are not stopped"),
+            "child processes": Resource(
+                live_children_count, 1, "child processes: workers that are not stopped"
+            ),
         }
         if torch.cuda.is_available():
             self._resources["GPU memory in use"] = Resource(torch.cuda.memory_allocated, threshold)
@@ -81,6 +81,11 @@ class MemoryGuard:
         self._events: set[str] = set()
         self._before: Holdings | None = None
         self._shown_graphs: set[str] = set()
+        self.settled_step = 0
+        """Step of the last event; what comes after it is comparable."""
+
+        self.last_unaccounted_bytes = 0
+        """Host memory in use at the last sample, less what components account for."""
 
     @property
     def must_stop(self) -> bool:
@@ -88,12 +93,18 @@ class MemoryGuard:
         return self.config.on_leak is OnLeak.stop and any(f.verdict is Verdict.leak for f in self.findings)
 
     def event(self, step: int, name: str) -> None:
-        """Begin anew after the first update, evaluation, checkpoint, video: more memory is normal from here."""
+        """Begin anew after a first update, evaluation, checkpoint: more memory is normal from here."""
         if name not in self._events:
             self._events.add(name)
             for detector in self._detectors.values():
                 detector.restart(step, name)
+            self.tracker.restart(step, name)
+            self.settled_step = step
             self._before = None
+
+    def report(self, step: int) -> MemoryReport | None:
+        """Return what holds what, None if nothing is tracked."""
+        return self.tracker.report(step) if self.config.tracking_enabled else None
 
     def sample(
         self, step: int, roots: Mapping[str, Any], components: Mapping[str, Component]
@@ -110,6 +121,7 @@ class MemoryGuard:
                 tags[f"memory/{device}_in_use_mb"] = values[name] / _BYTES_PER_MB
                 tags[f"memory/{device}_accounted_mb"] = accounted / _BYTES_PER_MB
                 values[name] -= accounted
+        self.last_unaccounted_bytes = int(values["host memory in use"])
         if self._before is None:
             self._before = holdings(roots)
         for name, value in values.items():
@@ -125,7 +137,9 @@ class MemoryGuard:
         if path is not None and path not in self._shown_graphs:
             self._shown_graphs.add(path)
             lines = culprits(roots, None)
-            self._report(Finding(step, "an autograd graph that outlives its update", Verdict.leak, None, lines))
+            self._report(
+                Finding(step, "an autograd graph that outlives its update", Verdict.leak, None, lines)
+            )
 
     def _find(self, step: int, name: str, detector: LeakDetector, roots: Mapping[str, Any]) -> None:
         resource, judgement = self._resources[name], detector.judgement()

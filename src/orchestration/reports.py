@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..utils.logging import MetricsWriter
+from ..utils.memory.table import MemoryReport
 from ..utils.progress import Progress
 from ..utils.records import EnvSpec
 from ..utils.video import save_video, upscale
@@ -78,6 +79,12 @@ class Reports:
             memory_mb=metrics["debug/cpu/rss_mb"] + metrics["debug/gpu/reserved_mb"],
             planned_mb=None,
         )
+
+    def memory(self, step: int, report: MemoryReport | None) -> None:
+        """Write what holds what; None writes nothing."""
+        if report is not None:
+            self._writer.scalars(step, report.tags())
+            _LOG.info("step %s: memory\n%s", f"{step:,}", report.table())
 
     def evaluation(self, step: int, mean: float, standard_error: float, mean_length: float) -> None:
         """Write the result of an evaluation."""

@@ -12,6 +12,7 @@ from .build import build
 from .checkpoint import latest_checkpoint
 from .command_line import run_from_command_line
 from .config import TrainConfig
+from .memory_guard import LEAK_EXIT_CODE
 from .reports import Reports
 from .run_folder import prepare_run_folder
 from .signals import RESUME_ME_EXIT_CODE
@@ -28,8 +29,8 @@ def train(config: TrainConfig, notices: list[str]) -> None:
         notices: Lines to show first.
 
     Raises:
-        SystemExit: With code 75 if a signal stopped the run before its end; its checkpoint is the place to
-            resume.
+        SystemExit: With code 75 if a signal stopped the run before its end, 3 if a leak did; its checkpoint
+            is the place to resume.
         UserError: If what was asked cannot be done.
     """
     checkpoint = latest_checkpoint(Path(config.resume)) if config.resume else None
@@ -46,12 +47,18 @@ def train(config: TrainConfig, notices: list[str]) -> None:
         reports = Reports(config, run_dir, spec, checkpoint.step if checkpoint else None)
         reports.text(checkpoint.step if checkpoint else 0, "config", _as_markdown(config))
         try:
-            finished = WorldModelOrchestrator(config, parts, reports, run_dir, checkpoint).run()
+            orchestrator = WorldModelOrchestrator(config, parts, reports, run_dir, checkpoint)
+            finished = orchestrator.run()
         finally:
             reports.close()
             parts.environment.close()
         if finished:
             _LOG.info("finished: %s", run_dir)
+        elif orchestrator.guard.must_stop:
+            _LOG.error(
+                "stopped by memory.on_leak=stop with a checkpoint; see train.log in %s", run_dir
+            )
+            raise SystemExit(LEAK_EXIT_CODE)
         else:
             _LOG.warning("stopped; go on with resume=%s", os.path.relpath(run_dir))
             raise SystemExit(RESUME_ME_EXIT_CODE)

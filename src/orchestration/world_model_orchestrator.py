@@ -2,9 +2,11 @@
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from ..utils.memory.tracker import Component
 from ..utils.metrics import MetricMeans, StopWatch
 from ..utils.records import Arrival
 from ..utils.schedule import Every, UpdateRatio
@@ -12,9 +14,11 @@ from ..utils.seeding import numpy_generator
 from .build import Parts
 from .checkpoint import Checkpoint, save_checkpoint
 from .config import TrainConfig
-from .diagnostics import Diagnostics
+from .diagnostics import diagnostics
 from .episodes import EpisodeRecorder, EpisodeTracker
 from .evaluate import evaluate
+from .memory_components import components
+from .memory_guard import MemoryGuard
 from .reports import OPEN_LOOP_FPS, VIDEO_FPS, Reports
 from .signals import StopRequest
 
@@ -48,28 +52,30 @@ class WorldModelOrchestrator:
         self.tracker = EpisodeTracker(config.env.num_envs)
         self.recorder = EpisodeRecorder(parts.environment.spec)
         self.means = MetricMeans()
-        self.watch = StopWatch("collect", "sample", "update", "report", "save")
-        self.diagnostics = Diagnostics()
+        self.watch = StopWatch("collect", "sample", "update", "report", "save", "memory")
+        self.guard = MemoryGuard(config.memory)
         if checkpoint is not None:
             self._restore(checkpoint)
         self.start_updates = self.updates
+        self.check_due = Every(config.memory.check_interval, self.updates)
 
     def run(self) -> bool:
         """Train; return whether the end was reached.
 
-        False: stopped by a signal, with a checkpoint written.
+        False: stopped by a signal, or by a leak with `memory.on_leak=stop`; a checkpoint is written.
         """
         training = self.config.training
         video_due = Every(training.video_interval, self.step)
         evaluate_due = Every(training.evaluation_interval, self.step)
         log_due = Every(training.log_interval, self.step)
         save_due = Every(training.checkpoint_interval, self.step)
+        memory_due = Every(self.config.memory.report_interval, self.step)
         self.recorder.request()
         logged_step = self.step
         saved_step = self.step if self.config.resume else None
         with StopRequest() as stop:
             arrival = self.parts.environment.reset()
-            while self.step < training.total_timesteps and not stop:
+            while self.step < training.total_timesteps and not stop and not self.guard.must_stop:
                 arrival = self._collect(arrival)
                 self._learn()
                 if video_due(self.step):
@@ -78,15 +84,19 @@ class WorldModelOrchestrator:
                     self._evaluate()
                 if log_due(self.step):
                     logged_step = self._log()
+                if memory_due(self.step):
+                    self._report_memory()
                 if save_due(self.step):
                     saved_step = self._save()
-            if not stop:
+            finished = self.step >= training.total_timesteps
+            if finished:
                 self._show()
             if logged_step != self.step:
                 self._log()
+            self._report_memory()
             if saved_step != self.step:
                 self._save()
-            return not stop
+            return finished
 
     def _collect(self, arrival: Arrival) -> Arrival:
         """Act once in every environment and remember what was seen and done; return what comes next."""
@@ -112,7 +122,8 @@ class WorldModelOrchestrator:
         training, workflow, replay = self.config.training, self.parts.workflow, self.parts.replay
         if self.step < training.learning_starts or not replay.can_sample:
             return
-        update = workflow.update if self.step >= training.warmup_steps else workflow.update_world_model
+        joint = self.step >= training.warmup_steps
+        update = workflow.update if joint else workflow.update_world_model
         for _ in range(self.owed(self.step)):
             with self.watch("sample"):
                 batch = replay.sample(training.batch_size).to(workflow.device)
@@ -122,9 +133,14 @@ class WorldModelOrchestrator:
                 if replay.stores_latents:
                     replay.write_back(batch.positions, updated.deter, updated.stoch)
             self.updates += 1
+            self.guard.event(self.step, "first joint update" if joint else "first update")
+            if self.check_due(self.updates):
+                with self.watch("memory"):
+                    self.guard.check_graphs(self.step, self._roots())
 
     def _show(self) -> None:
         """Show what the world model believes, and record the next episode."""
+        self.guard.event(self.step, "first pictures")
         if self.parts.replay.can_sample:
             with self.watch("report"):
                 # A generator of its own: what is shown must not change what is learned.
@@ -138,6 +154,7 @@ class WorldModelOrchestrator:
         self.recorder.request()
 
     def _evaluate(self) -> None:
+        self.guard.event(self.step, "first evaluation")
         with self.watch("report"):
             episodes = self.config.training.evaluation_episodes
             result = evaluate(self.parts.workflow, self.config.env, episodes, self.config.seed)
@@ -146,12 +163,40 @@ class WorldModelOrchestrator:
 
     def _log(self) -> int:
         metrics = {f"train/{name}": value for name, value in self.means.flush().items()}
-        metrics |= self.watch.flush() | self.diagnostics.read(self.parts)
+        metrics |= diagnostics(self.parts)
+        with self.watch("memory"):
+            metrics |= self.guard.sample(self.step, self._roots(), self._components())
+        metrics |= self.watch.flush()
         metrics["train/updates"] = float(self.updates)
         self.reports.interval(self.step, self.updates - self.start_updates, metrics)
         return self.step
 
+    def _report_memory(self) -> None:
+        """Write what holds what."""
+        with self.watch("memory"):
+            self.reports.memory(self.step, self.guard.report(self.step))
+
+    def _roots(self) -> dict[str, Any]:
+        """Return the long-lived objects of the run, by the name with which paths begin."""
+        parts = self.parts
+        return {
+            "workflow": parts.workflow,
+            "replay": parts.replay,
+            "environment": parts.environment,
+            "loop": self,
+        }
+
+    def _components(self) -> dict[str, Component]:
+        others = {
+            "metrics": self.means,
+            "video": self.recorder,
+            "logger": self.reports,
+            "tracker": self.guard,
+        }
+        return components(self.parts, others)
+
     def _save(self) -> int:
+        self.guard.event(self.step, "first checkpoint")
         with self.watch("save"):
             loop = {
                 "updates": self.updates,

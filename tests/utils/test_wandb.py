@@ -1,4 +1,4 @@
-"""What W&B gets is read back from the file it wrote, by the format of that file and W&B's own message types."""
+"""What W&B gets is read back from the file it wrote, with W&B's own message types."""
 
 import json
 import math
@@ -52,7 +52,7 @@ except ValueError as error:
 
 
 def chunks(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """LevelDB's log format after a header of 7 bytes: blocks of 32 KiB; crc (4), length (2), kind (1), payload."""
+    """LevelDB's log format, after a header: blocks of 32 KiB; crc (4), length (2), kind (1), payload."""
     position = HEADER_BYTES
     while position + HEADER_BYTES <= len(content):
         left = BLOCK_BYTES - position % BLOCK_BYTES
@@ -66,7 +66,7 @@ def chunks(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 def rows_of(wandb_file: Path) -> list[dict[str, Any]]:
     """The rows of metrics in a .wandb file, without W&B's own keys."""
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue]
 
     rows, parts = [], b""
     for kind, payload in chunks(wandb_file.read_bytes()):

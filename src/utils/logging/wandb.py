@@ -1,9 +1,9 @@
-"""Weights & Biases, a second home for a run's metrics that has to be asked for: `logger.wandb=offline|online`.
+"""Weights & Biases, a second home for metrics that has to be asked for: `logger.wandb=offline|online`.
 
 The package comes with the extra `wandb`, and nothing of it is imported before it is asked for. While a run is
-open, it keeps one helper process (`wandb-core`) and two threads; all of them end in `close`. What it writes stays
-under `<run folder>/wandb`: its own defaults would also write to the user's cache folder and report its use to
-its maker.
+open, it keeps one helper process (`wandb-core`) and two threads; all of them end in `close`. What it writes
+stays under `<run folder>/wandb`: its own defaults would also write to the user's cache folder and report its
+use to its maker.
 """
 
 import importlib.util
@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError
 
@@ -44,12 +45,13 @@ class WandbRun:
     """One W&B run in `run_dir/wandb`, named and grouped after the run folder.
 
     A run that is resumed becomes a further W&B run of the same group: W&B cannot take back the rows that a
-    crashed run wrote after its last checkpoint. Offline runs are uploaded later with `wandb sync`. `WANDB_PROJECT` and
-    `WANDB_ENTITY`, W&B's own variables, are heeded; the project is `reverie` without them.
+    crashed run wrote after its last checkpoint. Offline runs are uploaded later with `wandb sync`.
+    `WANDB_PROJECT` and `WANDB_ENTITY`, W&B's own variables, are heeded; else the project is `reverie`.
 
     The helper process is one for the whole process: `close` ends it for any other W&B run, too.
 
-    Cost, wandb 0.31 on one CPU core: 1 s to open, about 0.2 ms per call of `scalars`.
+    Cost, wandb 0.31 on a CPU: 1 s to open; 0.5 ms for 60 scalars; 50 MB of memory for the helper process. The
+    training process itself does not grow: 7 KB over 20,000 calls.
 
     Args:
         run_dir: The run folder, created when missing.
@@ -72,11 +74,11 @@ class WandbRun:
         )
         import wandb
 
-        self._wandb = wandb
+        self._wandb: Any = wandb
         try:
             if mode is WandbMode.online:
                 self._require_login()
-            self._run = wandb.init(
+            self._run: Any = wandb.init(
                 dir=str(run_dir.resolve()),
                 project=os.environ.get("WANDB_PROJECT", _PROJECT),
                 name=run_dir.resolve().name,
@@ -116,11 +118,12 @@ class WandbRun:
         self._end_helper()
 
     def _end_helper(self) -> None:
+        """End the helper process, and put the environment back."""
         self._wandb.teardown()
         self._environment.restore()
 
-    def _settings(self) -> object:
-        """Return settings under which W&B adds no output, no counters of its own, no code and no package list."""
+    def _settings(self) -> Any:
+        """Return settings under which W&B adds no output, no counters, no code and no package list."""
         return self._wandb.Settings(
             console="off",
             disable_code=True,
@@ -153,6 +156,7 @@ class _Environment:
         os.environ.update(values)
 
     def restore(self) -> None:
+        """Give each variable the value it had, or none."""
         for name, value in self._before.items():
             if value is None:
                 os.environ.pop(name, None)

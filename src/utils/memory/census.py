@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .storages import Storage, StorageKey, logical_bytes, storage_of
@@ -12,7 +12,7 @@ MAX_OBJECTS = 300_000
 """Objects that one census visits at most: one second."""
 
 _COMMON = 4  # sampled leaves on one storage, from which on it is taken to be common to the whole container
-_OWNER = re.compile(r"\d+")
+_OWNER = re.compile(r"\d+")  # how a path begins here
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Component:
     """What it may grow to by design; growth up to there is never a leak. None: it is meant to be constant."""
 
     declared_bytes: int | None = None
-    """What it says that it holds, for memory which no walk can see; taken where the walk finds less."""
+    """What it says that it holds, in host memory that no walk can see; taken where the walk finds less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,14 @@ class Census:
     sizes: dict[str, Size]
     """In the order of the components, but each followed by its parts."""
 
-    total_bytes: int
+    total: Size
     """All storages, each once."""
 
+    bytes_by_device: dict[str, int]
+    """The pinned bytes of the total by where they lie."""
+
     is_complete: bool
-    """False if the walk stopped at `MAX_OBJECTS`: the sizes are then too low."""
+    """False if the walk stopped at its limit of objects: the sizes are then too low."""
 
     sampled: tuple[str, ...]
     """Paths of containers of more than 1,024 objects; their sizes are extrapolated from a sample."""
@@ -82,14 +85,37 @@ class _Counted:
         return pinned, min(pinned, self.logical_bytes)
 
 
+@dataclass(slots=True)
+class _Sum:
+    """Bytes of several storages."""
+
+    pinned: dict[str, float] = field(default_factory=dict)
+    logical: float = 0.0
+
+    def add(self, device: str, pinned: float, logical: float) -> None:
+        self.pinned[device] = self.pinned.get(device, 0.0) + pinned
+        self.logical += logical
+
+    @staticmethod
+    def of(*sums: "_Sum") -> "_Sum":
+        result = _Sum(logical=sum(each.logical for each in sums))
+        for each in sums:
+            for device, pinned in each.pinned.items():
+                result.add(device, pinned, 0.0)
+        return result
+
+    def size(self) -> Size:
+        return Size(round(sum(self.pinned.values())), round(self.logical), tuple(sorted(self.pinned)))
+
+
 def take_census(components: Mapping[str, Component], max_objects: int = MAX_OBJECTS) -> Census:
     """Return the bytes that each component holds.
 
-    The unit is the storage: a view counts its whole base, and two views of one base count it once, at its first
-    owner. A name with `/` is a part of the component that is named before the `/`: parts are counted before their
-    whole, and the whole includes them. A whole without objects of its own is the sum of its parts.
-    Otherwise the first owner is the first component in the order of the mapping, so list what others can
-    reach before them: gradients, then networks, then the optimisers that hold both.
+    The unit is the storage: a view counts its whole base, and two views of one base count it once, at its
+    first owner. A name with `/` is a part of the component that is named before the `/`: parts are counted
+    before their whole, and the whole includes them. A whole without objects of its own is the sum of its
+    parts. Otherwise the first owner is the first component in the order of the mapping, so list what others
+    can reach before them: gradients, then networks, then the optimisers that hold both.
 
     Containers of more than 1,024 objects are sampled and extrapolated. Runs no code of the objects, copies
     nothing, waits for no device and keeps nothing.
@@ -102,32 +128,27 @@ def take_census(components: Mapping[str, Component], max_objects: int = MAX_OBJE
     """
     names = list(_families(components, parts_first=True))
     counted, is_complete, sampled = _count(names, components, max_objects)
-    own = {name: [0.0, 0.0, 0.0] for name in names}
-    devices: dict[str, set[str]] = {name: set() for name in names}
+    own = {name: _Sum() for name in names}
     for found in counted:
-        name = names[found.owner]
-        pinned, logical = found.sizes()
-        own[name][0] += pinned
-        own[name][1] += logical
-        devices[name].add(found.storage.device)
+        own[names[found.owner]].add(found.storage.device, *found.sizes())
     for name, component in components.items():
-        unseen = max(0.0, (component.declared_bytes or 0) - own[name][0])
-        own[name][0] += unseen
-        own[name][1] += unseen
+        unseen = (component.declared_bytes or 0) - sum(own[name].pinned.values())
+        if unseen > 0:
+            own[name].add("cpu", unseen, unseen)
     sizes = {}
     for name in _families(components, parts_first=False):
-        family = [other for other in names if other == name or other.startswith(f"{name}/")]
-        places = sorted(set().union(*(devices[member] for member in family)))
-        pinned, logical = (round(sum(own[member][kind] for member in family)) for kind in (0, 1))
-        sizes[name] = Size(pinned, logical, tuple(places))
-    return Census(sizes, round(sum(pinned for pinned, _, _ in own.values())), is_complete, sampled)
+        parts = (own[part] for part in names if part.startswith(f"{name}/"))
+        sizes[name] = _Sum.of(own[name], *parts).size()
+    total = _Sum.of(*own.values())
+    by_device = {device: round(pinned) for device, pinned in total.pinned.items()}
+    return Census(sizes, total.size(), by_device, is_complete, sampled)
 
 
 def _count(
     names: list[str], components: Mapping[str, Component], max_objects: int
 ) -> tuple[list[_Counted], bool, tuple[str, ...]]:
     """Return the storages, whether all were seen, and the names of what was sampled."""
-    # Numbers for names: where the path of a leaf ends a name may not be told from the path itself.
+    # Numbers for names: a name may hold a dot or a bracket, and then a path does not say where it ends.
     roots = {
         f"{number}[{place}]": held
         for number, name in enumerate(names)

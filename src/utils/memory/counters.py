@@ -57,8 +57,7 @@ def host_memory_stats() -> dict[str, float]:
     shared = shared_memory_used_bytes()
     if shared is not None:
         stats["shared_memory_mb"] = shared / _BYTES_PER_MB
-    files = open_files_count()
-    return stats if files is None else stats | {"open_files_count": float(files)}
+    return stats | {"open_files_count": float(open_files_count())}
 
 
 def process_tree_stats() -> dict[str, float]:

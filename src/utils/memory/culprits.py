@@ -54,7 +54,8 @@ def culprits(roots: Mapping[str, Any], before: Holdings | None, top: int = _TOP)
     if before is not None:
         lines += _grown(before, holdings(roots), top)
     if not lines:
-        lines += orphan_heads(roots)[:top] + cpp_held()[:top]
+        lines += [orphan.text() for orphan in orphan_heads(roots).anchors[:top]]
+        lines += [held.text() for held in cpp_held(roots)[:top]]
     return tuple(lines or ["no Python object holds it: native memory of a library or an extension"])
 
 
@@ -66,7 +67,7 @@ def _holdings(found: Walk) -> Holdings:
         if storage is not None and storage.key not in seen:
             seen.add(storage.key)
             held.setdefault(_pattern(leaf.path), [0.0, 0.0])[0] += leaf.weight * storage.nbytes
-    for path, length in found.lengths.items():
+    for path, length in getattr(found, "lengths", {}).items():
         held.setdefault(_pattern(path), [0.0, 0.0])[1] += length
     return {path: Holding(*numbers) for path, numbers in held.items()}
 
@@ -78,8 +79,10 @@ def _pattern(path: str) -> str:
 def _grown(before: Holdings, after: Holdings, top: int) -> list[str]:
     """Return the paths that hold more than before, most bytes first, then most elements."""
     none = Holding()
-    growth = {path: (now.nbytes - before.get(path, none).nbytes, now.elements - before.get(path, none).elements)
-              for path, now in after.items()}
+    growth = {
+        path: (now.nbytes - before.get(path, none).nbytes, now.elements - before.get(path, none).elements)
+        for path, now in after.items()
+    }
     by_bytes = sorted((p for p in growth if growth[p][0] > _LEAST_BYTES), key=lambda p: -growth[p][0])
     by_elements = sorted((p for p in growth if growth[p][1] > _LEAST_ELEMENTS), key=lambda p: -growth[p][1])
     return [f"{p} holds {growth[p][0] / 1e6:,.1f} MB more" for p in by_bytes[:top]] + [

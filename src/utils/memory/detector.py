@@ -2,7 +2,7 @@
 
 import gc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,8 +22,9 @@ class LeakDetector:
 
     A test that is repeated during a warm-up alarms whatever the test. So the window begins anew at each event
     after which more memory is normal (`restart`): the replay is full, first update, first evaluation, first
-    checkpoint, first compile. A judgement is made after each new twelfth of the window, 8 samples of 96, so
-    that two in a row do not rest on the same samples.
+    checkpoint, first compile. From a half full window on, it is judged after each new twelfth, 8 samples of
+    96: two judgements in a row do not rest on the same samples, and the first alarm comes 56 samples after
+    the last event at the earliest.
 
     It holds 8 bytes for each sample of the window, allocated once, and nothing that it measures.
 
@@ -32,9 +33,13 @@ class LeakDetector:
         window: Samples that are kept, at least 24; older ones are forgotten.
         settle: After an event at step s of a run begun at step b, samples up to s + settle * (s - b) are
             passed over: what an event starts takes time to come to rest.
+        wait_for: Events, by the reasons given to `restart`, of which all must have happened before samples
+            are taken. Without them a warm-up before the first event is judged too.
     """
 
-    def __init__(self, tolerance_bytes: float, window: int = 96, settle: float = 0.2) -> None:
+    def __init__(
+        self, tolerance_bytes: float, window: int = 96, settle: float = 0.2, wait_for: Iterable[str] = ()
+    ) -> None:
         if window < MIN_SAMPLES:
             raise ValueError(f"A window needs at least {MIN_SAMPLES} samples, got {window}.")
         self.tolerance_bytes = tolerance_bytes
@@ -47,11 +52,13 @@ class LeakDetector:
         self._leaks_in_a_row = 0
         self._first_step: int | None = None
         self._settled_step = -1
+        self._awaited = set(wait_for)
 
     def restart(self, step: int, reason: str) -> None:
         """Forget all samples, because of an event at `step` after which more memory is normal."""
         first = self._begin(step)
         self.reason = reason
+        self._awaited.discard(reason)
         self._settled_step = step + math.ceil(self.settle * (step - first))
         self._count = self._judged_at = self._leaks_in_a_row = 0
 
@@ -61,13 +68,13 @@ class LeakDetector:
         Cost: 1 us, and 0.2 ms with each eighth sample, for a judgement.
         """
         self._begin(step)
-        if step <= self._settled_step:
+        if self._awaited or step <= self._settled_step:
             return
         window = len(self._values)
         self._values[self._count % window] = value_bytes
         self._count += 1
         stride = max(1, window // _JUDGEMENTS_PER_WINDOW)
-        if self._count >= MIN_SAMPLES and self._count - self._judged_at >= stride:
+        if self._count >= max(MIN_SAMPLES, window // 2) and self._count - self._judged_at >= stride:
             self._judged_at = self._count
             is_leak = self.judgement().verdict is Verdict.leak
             self._leaks_in_a_row = self._leaks_in_a_row + 1 if is_leak else 0

@@ -45,6 +45,8 @@ class LiveBytes(TorchDispatchMode):
         """`live`, by label."""
         self.peak_by_label: dict[str, int] = {}
         """`live_by_label` at the moment of the peak."""
+        self.operators = 0
+        """Operators run inside the block."""
         self._granularity = granularity
         self._storages: dict[int, _Watched] = {}
 
@@ -74,6 +76,7 @@ class LiveBytes(TorchDispatchMode):
     ) -> Any:
         """Run an operator and count what it returns."""
         result = func(*args, **(kwargs or {}))
+        self.operators += 1
         if isinstance(result, Tensor):
             self._see(result)
         elif isinstance(result, tuple | list):

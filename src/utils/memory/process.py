@@ -59,12 +59,13 @@ def live_children_count() -> int:
     return sum(_is_running(child) for child in _descendants())
 
 
-def open_files_count() -> int | None:
-    """Return how many file descriptors this process holds, with sockets and pipes; None on Windows.
+def open_files_count() -> int:
+    """Return how many file descriptors this process holds, sockets and pipes too (on Windows: open files).
 
     Cost: 30 us.
     """
-    return psutil.Process().num_fds() if psutil.POSIX else None
+    process = psutil.Process()
+    return process.num_fds() if psutil.POSIX else len(process.open_files())
 
 
 def shared_memory_used_bytes() -> int | None:

@@ -70,18 +70,12 @@ def spaced(pairs: Iterable[tuple[Any, Any]], length: int) -> Iterator[tuple[Any,
 def items(o: Any) -> Iterator[Child]:
     """Yield values of a dict, and those of its keys that are objects."""
     length = dict.__len__(o)
-    for position, (key, value), weight in _entries(o, length):
-        yield f"[{key_text(key, position)}]", value, weight
+    pairs = zip(enumerate(dict.keys(o)), dict.values(o), strict=True)
+    for (position, key), value, weight in spaced(pairs, length):
+        yield f"[{_key_text(key, position)}]", value, weight
     for position, key, weight in spaced(enumerate(dict.keys(o)), length):
         if not _is_plain(key):
             yield f".<key {position}>", key, weight
-
-
-def _entries(o: Any, length: int) -> Iterator[tuple[int, tuple[Any, Any], float]]:
-    for (position, key), value, weight in spaced(
-        zip(enumerate(dict.keys(o)), dict.values(o), strict=False), length
-    ):
-        yield position, (key, value), weight
 
 
 def sequence(kind: type, o: Any) -> Iterator[Child]:
@@ -236,7 +230,7 @@ def _is_plain(key: object) -> bool:
     return id(type(key)) in PRIMITIVE_IDS or (type(key) is tuple and all(map(_is_plain, key)))
 
 
-def key_text(key: Any, position: int) -> str:
+def _key_text(key: Any, position: int) -> str:
     """Return a key as it is written; type and position of one whose `repr` is not ours to call."""
     if not _is_plain(key) or (type(key) is int and key.bit_length() > 128):
         return f"<{type_name(type(key))} {position}>"

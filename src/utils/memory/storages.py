@@ -19,7 +19,7 @@ StorageKey = tuple[str, int]
 
 _TENSOR: Any = torch._C.TensorBase  # the methods of the base: a subclass may replace its own
 _STORAGE = torch.UntypedStorage
-# Types whose buffer is exported by C. Python may define `__buffer__` for others (3.12), and that is user code.
+# Types whose buffer C exports. Others may define `__buffer__` in Python (3.12), and that is user code.
 _BUFFERS = (bytes, bytearray, mmap.mmap, array.array)
 _NO_MEMORY = ("meta", "lazy", "xla")
 
@@ -34,7 +34,7 @@ class Storage:
 
 
 def is_tensor(value: object) -> bool:
-    """Return whether a value is a tensor, without the `__class__` that lazy proxies answer `isinstance` with."""
+    """Return whether a value is a tensor; unlike `isinstance`, does not ask a proxy for its `__class__`."""
     return issubclass(type(value), Tensor)
 
 
@@ -59,7 +59,7 @@ def storage_of(value: Tensor | np.ndarray) -> Storage | None:
 
 
 def logical_bytes(value: Tensor | np.ndarray) -> int:
-    """Return the bytes of the elements that a tensor or an array shows; far fewer than its storage in a view."""
+    """Return the bytes of the elements that a tensor or an array shows, however large its storage is."""
     if is_tensor(value):
         with torch._C.DisableTorchFunction():
             return _TENSOR.numel(value) * _TENSOR.element_size(value)

@@ -2,15 +2,17 @@
 
 import io
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .census import whole_of
 from .verdict import Verdict
 
-_WIDTH = 120
+_WIDTH = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class Row:
     size_mb: float
     """Storages that it holds, its parts included."""
 
-    logical_mb: float
+    shown_mb: float
     """What its tensors and arrays show of them."""
 
     device: str
@@ -48,17 +50,17 @@ class Row:
     """Whether it was there before and is no more."""
 
     @property
-    def pinned_per_logical(self) -> float:
+    def pinned_per_shown(self) -> float:
         """Bytes that are kept for each byte that is shown; 1 without views, NaN where nothing is shown."""
-        return self.size_mb / self.logical_mb if self.logical_mb else math.nan
+        return self.size_mb / self.shown_mb if self.shown_mb else math.nan
 
     @property
     def remark(self) -> str:
-        """The verdict in the words of the table: growth within the plan is `planned`, a vanished one is `gone`."""
+        """What the table says: the verdict, `planned` for growth within the plan, or `gone`."""
         if self.is_gone:
             return "gone"
-        grows_as_planned = self.planned_mb is not None and 0 < self.growth_mb and self.size_mb <= self.planned_mb
-        return "planned" if grows_as_planned and self.verdict is not Verdict.leak else self.verdict.value
+        is_planned = self.planned_mb is not None and self.growth_mb > 0 and self.size_mb <= self.planned_mb
+        return "planned" if is_planned else self.verdict.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +89,15 @@ class MemoryReport:
         Cost: about 5 ms.
         """
         table = Table(title=f"Memory at step {self.step:,}, MB = 1e6 bytes", title_justify="left")
-        table.add_column("object", no_wrap=True)
+        table.add_column("object", overflow="fold")
         for header in ("MB", "pinned/shown", "growth", "per 1,000 steps", "planned"):
             table.add_column(header, justify="right", no_wrap=True)
-        table.add_column("device")
-        table.add_column("verdict")
+        for header in ("device", "verdict"):
+            table.add_column(header, no_wrap=True)
+        names = {row.name: row for row in self.rows}
         for row in self.rows:
-            table.add_row(*_cells(row, _label(row)))
+            place = f" = {row.path}" if row.path else ""
+            table.add_row(*_cells(row, f"{'  ' * _depth(row.name, names)}{row.name}{place}"))
         table.add_section()
         table.add_row(*_cells(self.total, self.total.name))
         page = Console(file=io.StringIO(), width=_WIDTH, color_system=None)
@@ -101,18 +105,17 @@ class MemoryReport:
             page.print(table)
             for note in self.notes:
                 page.print(Text(note))
-        return text.get().rstrip("\n")
+        return "\n".join(line.rstrip() for line in text.get().splitlines())
 
 
-def _label(row: Row) -> str:
-    """Return the name, set in by its depth, with the path of a registered object."""
-    indent = "  " * row.name.count("/")
-    return f"{indent}{row.name}" + (f" = {row.path}" if row.path else "")
+def _depth(name: str, names: Mapping[str, Row]) -> int:
+    whole = whole_of(name, names)
+    return 0 if whole is None else 1 + _depth(whole, names)
 
 
 def _cells(row: Row, label: str) -> list[Text]:
     planned = "" if row.planned_mb is None else f"{row.planned_mb:,.2f}"
-    ratio = "" if math.isnan(row.pinned_per_logical) else f"{row.pinned_per_logical:,.2f}"
+    ratio = "" if math.isnan(row.pinned_per_shown) else f"{row.pinned_per_shown:,.2f}"
     texts = [
         label,
         f"{row.size_mb:,.2f}",

@@ -2,16 +2,18 @@
 
 Fields are found by presence, never by version; keys and actions not known here are passed over. Read are:
 
-    torch 2.0     a bare list of segments, or a dict of them; `history` on a block in place of `frames` and
-                  `requested_size`
-    2.1 to 2.4    the dict of today, without `external_annotations`
-    2.5 to 2.13   the dict of `torch.cuda.memory._snapshot()`, with and without frames, traces and private pools
-    later         the same with keys more
+    torch 2.0      a bare list of segments, or a dict of them; `history` on a block in place of `frames` and
+                   `requested_size`
+    2.1 to 2.4     the dict of today, without `external_annotations`
+    2.5 to 2.13    the dict of `torch.cuda.memory._snapshot()`, with or without frames, traces, private pools
+    later          the same with more keys
 
-The documentation of PyTorch names a state `active_awaiting_free`; what its C++ writes is `active_pending_free`.
+PyTorch's documentation has a state `active_awaiting_free`; what its C++ writes is `active_pending_free`.
 """
 
+import gc
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -62,7 +64,7 @@ class Block:
 
     size_bytes: int
     requested_bytes: int
-    """What was asked for, before rounding; of an inactive block that is its last request, which says nothing."""
+    """What was asked for, before rounding; of an inactive block, its last request, which says nothing."""
 
     state: BlockState
     stack: Stack
@@ -90,7 +92,7 @@ class Snapshot:
 
     segments: tuple[Segment, ...]
     num_events: int
-    """Allocations and frees in the recorded history; some have no counterpart, since the history is a ring."""
+    """Entries of the recorded history; it is a ring, so frees can lack their allocation."""
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -101,7 +103,8 @@ def read_snapshot(path: Path) -> Snapshot:
     Raises:
         UserError: If it is not a snapshot, for the reasons of `load` or for what it holds.
     """
-    return parse(load(path), path)
+    with _without_cycle_collector():
+        return parse(load(path), path)
 
 
 def parse(data: object, path: Path) -> Snapshot:
@@ -120,10 +123,20 @@ def parse(data: object, path: Path) -> Snapshot:
     parser = _Parser(path)
     segments = tuple(parser.segment(raw, f"segments[{i}]") for i, raw in enumerate(raw_segments))
     traces = data.get("device_traces") if isinstance(data, dict) else None
-    num_events = (
-        sum(len(trace) for trace in traces if isinstance(trace, list)) if isinstance(traces, list) else 0
-    )
-    return Snapshot(segments, num_events)
+    events = [len(trace) for trace in traces if isinstance(trace, list)] if isinstance(traces, list) else []
+    return Snapshot(segments, sum(events))
+
+
+@contextmanager
+def _without_cycle_collector() -> Iterator[None]:
+    """Keep the collector from running: among objects that all stay, it would double the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class _Parser:

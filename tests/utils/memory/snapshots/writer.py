@@ -93,7 +93,7 @@ def snapshot(segments: list[Fields], events: list[Fields] | None = None) -> Fiel
 
 
 def event(action: str, address: int = 0x7F0000000000, size: int = UNIT, **others: object) -> Fields:
-    """Return an entry of the history; of a memory error torch gives the free memory in place of an address."""
+    """Return an entry of the history; torch gives the free memory of an `oom` in place of an address."""
     place = {"device_free": 0} if action == "oom" else {"addr": address}
     common = {"action": action, "size": size, "stream": 0, "time_us": 1_748_730_219_595_970}
     return {**common, **place, "compile_context": "N/A", "user_metadata": "", "pool_id": (0, 0), **others}
@@ -110,8 +110,8 @@ def write(folder: Path, step: int, data: object, protocol: int = 4) -> Path:
 def small_segments(size: int, count: int, frames: list[Fields], *, shared: bool = True) -> list[Fields]:
     """Return segments of 2 MiB filled with `count` blocks of one size; what is left over in each is inactive.
 
-    Shared blocks are one dict that all segments refer to, address included: a pickle stores it once, which makes
-    400,000 of them cheap. Where they are not shared each has its own address, as in a real snapshot.
+    Shared blocks are one dict that all segments refer to, address included: a pickle stores it once, so that
+    400,000 of them are cheap. Where they are not shared each has its own address, as in a real snapshot.
     """
     whole, rest = divmod(count, SEGMENT // size)
     one = block(size, frames)

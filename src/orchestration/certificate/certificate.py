@@ -1,0 +1,111 @@
+"""What a certificate says, as numbers: written as `certificate.json`."""
+
+import json
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ... import __version__
+from ...utils.memory.glibc import in_use_source
+from ..memory_guard import Finding
+from .series import Judged
+
+CERTIFICATE_JSON = "certificate.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The outcome of one certified run."""
+
+    command: str
+    run_dir: str
+    fault: str | None
+    steps: int
+    updates: int
+    device: str
+    judged: list[Judged]
+    findings: list[Finding]
+    unaccounted_mb: float
+    """Host memory in use that no component accounts for and that was not there before the run was built."""
+
+    bound_mb: float
+    """What `unaccounted_mb` must stay under."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether every resource is flat, nothing was found, and the bound is kept."""
+        return (
+            all(each.is_flat for each in self.judged)
+            and not self.findings
+            and self.unaccounted_mb <= self.bound_mb
+        )
+
+    def lines(self) -> list[str]:
+        """Return the outcome in words, one line a resource."""
+        text = [f"{self.steps:,} agent steps, {self.updates:,} updates on {self.device}"]
+        for each in self.judged:
+            slope, low, high = each.per_1000_steps
+            unit = each.resource.unit
+            text.append(
+                f"{each.resource.name}: {each.judgement.verdict.value}, {each.values[-1]:,.1f} {unit}, "
+                f"{slope:+.4f} {unit} per 1,000 steps ({low:+.4f} to {high:+.4f}) "
+                f"after step {each.judged_from:,}"
+            )
+        text.append(
+            f"host memory not accounted for: {self.unaccounted_mb:.1f} MB, bound {self.bound_mb:g} MB"
+        )
+        text += [finding.text() for finding in self.findings]
+        return [*text, "PASSED: memory is flat" if self.passed else "FAILED"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON can hold it, the series included."""
+        return {
+            "passed": self.passed,
+            "command": self.command,
+            "fault": self.fault,
+            "agent_steps": self.steps,
+            "updates": self.updates,
+            "unaccounted_mb": self.unaccounted_mb,
+            "bound_mb": self.bound_mb,
+            "versions": versions(self.device),
+            "resources": [_resource(each) for each in self.judged],
+            "findings": [finding.text() for finding in self.findings],
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write `certificate.json`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CERTIFICATE_JSON).write_text(json.dumps(self.as_dict(), indent=1) + "\n")
+
+
+def versions(device: str) -> dict[str, str]:
+    """Return what the run ran on."""
+    return {
+        "reverie": __version__,
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.platform(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "in_use_counter": in_use_source(),
+    }
+
+
+def _resource(each: Judged) -> dict[str, Any]:
+    slope, low, high = each.per_1000_steps
+    numbers = {"slope_per_1000_steps": slope, "slope_low": low, "slope_high": high}
+    return {
+        "name": each.resource.name,
+        "unit": each.resource.unit,
+        "verdict": each.judgement.verdict.value,
+        **{name: value if np.isfinite(value) else None for name, value in numbers.items()},
+        "tolerance": each.resource.tolerance / each.resource.scale,
+        "judged_from_step": each.judged_from,
+        "steps": each.steps.tolist(),
+        "values": each.values.round(6).tolist(),
+    }

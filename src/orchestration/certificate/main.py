@@ -1,0 +1,134 @@
+"""`reverie-certify`: run, judge, write the certificate."""
+
+import shlex
+import sys
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ...utils.errors import UserError, did_you_mean
+from ...utils.logging import configure_logging
+from ...utils.memory.config import OnLeak
+from ...utils.memory.glibc import in_use_bytes
+from ..build import build
+from ..checks import check_run
+from ..command_line import compose_jobs, exit_on_user_error
+from ..config import Device, TrainConfig, typed
+from ..faults import find_fault
+from ..memory_guard import MemoryGuard
+from ..reports import Reports
+from ..run_folder import prepare_run_folder
+from ..world_model_orchestrator import WorldModelOrchestrator
+from .certificate import Certificate
+from .page import save_page
+from .series import judged_series, resources
+
+_PREFIX = "certify."
+FAILED_EXIT_CODE = 1
+_MB = 1e6
+
+
+@dataclass(kw_only=True, slots=True)
+class CertifyConfig:
+    """Settings of `reverie-certify`, typed as `certify.<name>=<value>`."""
+
+    steps: int = 60_000
+    """Agent steps of the run; the incident's crash came at 53,800."""
+
+    out: str | None = None
+    """Folder of the certificate; null for the run folder."""
+
+    fault: str | None = None
+    """A fault to inject, by its name in `reverie.orchestration.faults`; the certificate must then fail."""
+
+    bound_mb: float = 64.0
+    """Host memory in use beyond components and start-up that is allowed, in MB of 1e6 bytes."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise UserError(f"certify.steps must be at least 1, got {self.steps}.")
+        if self.bound_mb <= 0:
+            raise UserError(f"certify.bound_mb must be over 0, got {self.bound_mb}.")
+        if self.fault is not None:
+            find_fault(self.fault)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run `reverie-certify`; exit code 0 if memory is flat, 1 if not, 2 for a mistake in what was asked."""
+    typed_here = sys.argv[1:] if arguments is None else arguments
+    with exit_on_user_error():
+        settings = _settings([text for text in typed_here if text.startswith(_PREFIX)])
+        overrides = [text for text in typed_here if not text.startswith(_PREFIX)]
+        if not any(text.startswith("experiment=") for text in overrides):
+            overrides.insert(0, "experiment=dreamer_incident")
+        [job] = compose_jobs([*overrides, f"training.total_timesteps={settings.steps}"])
+        config = typed(job)
+        config.memory = replace(config.memory, tracking_enabled=True, on_leak=OnLeak.stop)
+        check_run(config)
+        command = shlex.join(["python", "scripts/certify_memory.py", *typed_here])
+        certificate = certify(config, settings, command)
+        folder = Path(settings.out or certificate.run_dir)
+        certificate.save(folder)
+        save_page(certificate, folder)
+    print("\n".join(certificate.lines()))
+    print(f"certificate: {folder}")
+    if not certificate.passed:
+        raise SystemExit(FAILED_EXIT_CODE)
+
+
+def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certificate:
+    """Return the certificate of one run, made now: to its end, or until a leak is certain."""
+    run_dir = prepare_run_folder(config)
+    close_log = configure_logging(run_dir)
+    at_start = in_use_bytes()
+    try:
+        parts = build(config, run_dir)
+        reports = Reports(config, run_dir, parts.environment.spec)
+        try:
+            run = WorldModelOrchestrator(config, parts, reports, run_dir)
+            if settings.fault is not None:
+                find_fault(settings.fault).inject(run)
+            run.run()
+        finally:
+            reports.close()
+            parts.environment.close()
+    finally:
+        close_log()
+    wanted = resources(config.memory.leak_threshold_mb, config.device is Device.cuda)
+    judged = judged_series(run_dir, wanted, run.guard.settled_step)
+    return Certificate(
+        command=command,
+        run_dir=str(run_dir),
+        fault=settings.fault,
+        steps=run.step,
+        updates=run.updates,
+        device=config.device.value,
+        judged=judged,
+        findings=run.guard.findings,
+        unaccounted_mb=_unaccounted_mb(run.guard, at_start),
+        bound_mb=settings.bound_mb,
+    )
+
+
+def _unaccounted_mb(guard: MemoryGuard, at_start: int) -> float:
+    return (guard.last_unaccounted_bytes - at_start) / _MB
+
+
+def _settings(own: list[str]) -> CertifyConfig:
+    """Return the settings typed as `certify.<name>=<value>`."""
+    known = [f"{_PREFIX}{item.name}" for item in fields(CertifyConfig)]
+    for text in own:
+        key, equals, _ = text.partition("=")
+        if not equals or key not in known:
+            raise UserError(
+                f"{text}: there is no such setting; known: {', '.join(known)}.{did_you_mean(key, known)}"
+            )
+    try:
+        chosen = OmegaConf.from_dotlist([text.removeprefix(_PREFIX) for text in own])
+        settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(CertifyConfig), chosen))
+    except OmegaConfBaseException as error:
+        raise UserError(f"{_PREFIX}{error.full_key}: {error.msg or error}".splitlines()[0]) from error
+    assert isinstance(settings, CertifyConfig)
+    return settings

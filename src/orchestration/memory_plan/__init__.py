@@ -1,0 +1,1 @@
+"""What a run will need, known before step 0."""

@@ -1,0 +1,189 @@
+"""`reverie-analyze-snapshots`: what grows in a folder of CUDA memory snapshots, and where it comes from."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ...errors import USER_ERROR_EXIT_CODE, UserError
+from ..verdict import Verdict
+from .analysis import (
+    COLUMNS,
+    SITE_HEADINGS,
+    TOP_SITES,
+    Analysis,
+    Comparison,
+    as_json,
+    correlation_sentence,
+    site_row,
+    summary_row,
+    verdict_sentence,
+)
+from .compare import SiteChange, compare
+from .correlate import correlate
+from .growth import find_snapshots, measure_growth, read_series
+from .page import render
+from .schema import read_snapshot
+from .sites import folded_stacks
+from .summary import Summary, summarize
+
+_PAGE = "report.html"
+_FOLDED = "call_sites.folded"
+_PIPE_WIDTH = 140  # letters in a line where there is no terminal
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Analyse what the command line names; return 1 for a leak, 2 for bad input, else 0."""
+    try:
+        flags = _parser().parse_args(arguments)
+        analysis = _analyze(flags)
+    except UserError as error:
+        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        return USER_ERROR_EXIT_CODE
+    if flags.format == "json":
+        print(json.dumps(as_json(analysis), indent=2))
+    else:
+        _print(analysis, flags.out_dir)
+    return int(analysis.growth.verdict is Verdict.leak)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose complaint is a `UserError` instead of usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; --help shows how to write the command.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        description="Show what grows in a series of CUDA memory snapshots, and which lines allocated it.",
+        epilog="Exit code: 1 for a leak, 2 for bad input, else 0. Nothing in a snapshot is run.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--snapshots-dir", type=Path, required=True, metavar="D", help="holds snapshot_step_<N>.pickle"
+    )
+    parser.add_argument("--events-dir", type=Path, metavar="E", help="TensorBoard events of the same run")
+    parser.add_argument("--out-dir", type=Path, metavar="O", help=f"gets {_PAGE}, pictures and {_FOLDED}")
+    parser.add_argument(
+        "--compare", nargs=2, metavar=("A", "B"), help="two snapshots: files, names in D, or steps"
+    )
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="what is printed")
+    return parser
+
+
+def _analyze(flags: argparse.Namespace) -> Analysis:
+    """Read everything, and write --out-dir last: bad input then leaves nothing behind."""
+    files = find_snapshots(flags.snapshots_dir)
+    compared = [_find_compared(name, flags.snapshots_dir, files) for name in flags.compare or ()]
+    if flags.out_dir is not None:
+        _check_writable(flags.out_dir)
+    summaries = read_series(files)
+    analysis = Analysis(
+        measure_growth(summaries),
+        tuple(correlate(summaries, flags.events_dir)) if flags.events_dir is not None else (),
+        _compare_files(compared, files, summaries) if compared else None,
+    )
+    if flags.out_dir is not None:
+        _write(flags.out_dir, _outputs(analysis, str(flags.snapshots_dir)))
+    return analysis
+
+
+def _find_compared(name: str, folder: Path, files: Mapping[int, Path]) -> Path:
+    """Return the file that an argument of --compare means: a path, a name in the folder, or a step."""
+    step = int(name) if name.isascii() and name.isdigit() else None
+    for path in (Path(name), folder / name, files.get(step) if step is not None else None):
+        if path is not None and path.is_file():
+            return path
+    raise UserError(f"--compare {name} is no file, no file in {folder}, and no step of a snapshot there.")
+
+
+def _compare_files(compared: list[Path], files: Mapping[int, Path], summaries: list[Summary]) -> Comparison:
+    """Compare two files; those of the series are not read again."""
+    known = {path: summary for path, summary in zip(files.values(), summaries, strict=True)}
+    before, after = (
+        known[path] if path in known else summarize(read_snapshot(path), step=0) for path in compared
+    )
+    return Comparison(str(compared[0]), str(compared[1]), tuple(compare(before.sites, after.sites)))
+
+
+def _outputs(analysis: Analysis, title: str) -> dict[str, bytes]:
+    """Return the files of --out-dir by name."""
+    from .plots import draw  # here: matplotlib takes 0.5 s to import, and a table needs none of it
+
+    pictures = draw(analysis)
+    return {
+        **pictures,
+        _PAGE: render(analysis, pictures, title).encode(),
+        _FOLDED: folded_stacks(analysis.growth.summaries[-1].sites).encode(),
+    }
+
+
+def _check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written, before the work and without making it."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        raise UserError(
+            f"--out-dir {folder} cannot be written: {existing} is no folder that you may write to."
+        )
+
+
+def _write(folder: Path, outputs: Mapping[str, bytes]) -> None:
+    """Write all files under other names first, so that a full disk leaves no half of them."""
+    unfinished = {folder / f".{name}.part": folder / name for name in outputs}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, content in zip(unfinished, outputs.values(), strict=True):
+            path.write_bytes(content)
+        for path, final in unfinished.items():
+            path.replace(final)
+    except OSError as error:
+        for path in unfinished:
+            path.unlink(missing_ok=True)
+        raise UserError(f"--out-dir {folder} cannot be written: {error.strerror}.") from error
+
+
+def _print(analysis: Analysis, out_dir: Path | None) -> None:
+    """Print the tables, then the verdict, where the eye ends."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_PIPE_WIDTH)
+    table = Table(*(column.heading for column in COLUMNS), box=None, header_style="bold")
+    for column in table.columns:
+        column.justify = "right"
+    for summary in analysis.growth.summaries:
+        table.add_row(*summary_row(summary))
+    console.print(table)
+    first, last = analysis.growth.summaries[0].step, analysis.growth.summaries[-1].step
+    _print_sites(console, f"Call-sites, step {last:,} against step {first:,}", analysis.growth.sites)
+    if (comparison := analysis.comparison) is not None:
+        _print_sites(console, f"{comparison.after} against {comparison.before}", comparison.changes)
+    for correlation in analysis.correlations:
+        console.print(Text(correlation_sentence(correlation)), soft_wrap=True)
+    if out_dir is not None:
+        console.print(Text(f"wrote {out_dir / _PAGE}"), soft_wrap=True)
+    console.print(Text(verdict_sentence(analysis.growth), style="bold"), soft_wrap=True)
+
+
+def _print_sites(console: Console, title: str, changes: Sequence[SiteChange]) -> None:
+    """Print what changed by call-site."""
+    console.print(Text(f"\n{title}", style="bold"), soft_wrap=True)
+    if not changes:
+        console.print("no call-site changed")
+        return
+    table = Table(*SITE_HEADINGS, box=None, header_style="bold")
+    for column in table.columns[1:-1]:
+        column.justify = "right"
+    for change in changes[:TOP_SITES]:
+        table.add_row(*(Text(cell) for cell in site_row(change)))
+    console.print(table)
+    if len(changes) > TOP_SITES:
+        console.print(f"and {len(changes) - TOP_SITES:,} more")
+    console.print()

@@ -1,0 +1,65 @@
+"""Saves snapshots of a training run on CUDA, at a cost that stays the same however long it runs."""
+
+import os
+from pathlib import Path
+
+import torch
+
+
+class SnapshotRecorder:
+    """Writes `snapshot_step_<N>.pickle` into a folder; does nothing on a machine without CUDA.
+
+    Live blocks carry the Python stack that allocated them, and no history is kept: a history is unbounded
+    by default, takes several KB of host memory for each entry, and is itself a leak. What is allocated during
+    backward has no stack: it runs in C++ threads.
+
+    Args:
+        folder: Created at the first snapshot.
+
+    Cost: about 2 us for each allocation while it records.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._is_recording = False
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether allocations carry their stacks now."""
+        return self._is_recording
+
+    def start(self) -> None:
+        """Let every later allocation of this process carry its stack; call it before the first."""
+        if torch.cuda.is_available():
+            torch.cuda.memory._record_memory_history(
+                enabled="state", context="state", stacks="python", max_entries=1
+            )
+            self._is_recording = True
+
+    def save(self, step: int) -> Path | None:
+        """Save what is held now as the snapshot of `step`, and return the file; None without CUDA.
+
+        The file appears whole or not at all. Reads the allocator's records on the host; no tensor is copied.
+
+        Cost: 25 MB of disk and a few seconds for 400,000 blocks; less than 1 MB where little is held.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        if not torch.cuda.is_available():
+            return None
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"snapshot_step_{step}.pickle"
+        unfinished = path.with_suffix(".part")
+        try:
+            torch.cuda.memory._dump_snapshot(str(unfinished))
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        return path
+
+    def stop(self) -> None:
+        """Let later allocations go without a stack."""
+        if self._is_recording:
+            torch.cuda.memory._record_memory_history(enabled=None)
+            self._is_recording = False

@@ -1,0 +1,62 @@
+"""What a run says that its parts hold is what they hold."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from reverie.orchestration.build import Parts, build
+from reverie.orchestration.memory_components import components
+from reverie.orchestration.run_folder import load_run
+from reverie.utils.memory.census import take_census
+
+
+@pytest.fixture
+def parts(cartpole_run: Path, tmp_path: Path) -> Iterator[Parts]:
+    made = build(load_run(str(cartpole_run)), tmp_path)
+    yield made
+    made.environment.close()
+
+
+def bytes_of(tensors: list[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def test_sizes_are_those_of_the_parts(parts: Parts) -> None:
+    sizes = take_census(components(parts, {})).sizes
+    assert sizes["replay"].pinned_bytes == parts.replay.nbytes()
+    assert sizes["replay/observations"].pinned_bytes == parts.replay.obs_bytes
+    modules = [parts.workflow.world_model, parts.workflow.controller]
+    networks = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    named = sizes["networks/world_model"].pinned_bytes + sizes["networks/controller"].pinned_bytes
+    assert named + sizes["normalizer"].pinned_bytes == bytes_of(networks)
+    # LaProp holds two numbers for each trained one, and a handful of counters.
+    optimizers = sizes["optimizers/world_model"].pinned_bytes + sizes["optimizers/controller"].pinned_bytes
+    assert 0 < optimizers - 2 * 4 * parts.workflow.num_parameters < 100
+
+
+def test_the_parts_of_the_replay_add_up_to_it(parts: Parts) -> None:
+    assert sum(parts.replay.part_bytes().values()) == parts.replay.nbytes()
+
+
+def test_what_a_network_gains_is_seen_where_it_is(parts: Parts) -> None:
+    before = take_census(components(parts, {})).sizes
+    parts.workflow.controller.register_buffer("leak", torch.zeros(250_000))
+    after = take_census(components(parts, {})).sizes
+    grown = {name: after[name].pinned_bytes - before[name].pinned_bytes for name in after}
+    assert {name: size for name, size in grown.items() if size} == {"networks/controller": 1_000_000}
+
+
+def test_acting_shows_in_the_online_state(parts: Parts) -> None:
+    parts.workflow.collect_step(parts.environment.reset())
+    sizes = take_census(components(parts, {})).sizes
+    state = parts.workflow.world_model.rssm._state
+    assert state is not None
+    held = bytes_of([state.deter, state.stoch, parts.workflow._prev_action])
+    assert sizes["online_state"].pinned_bytes == held
+
+
+def test_a_part_of_the_loop_is_followed_under_its_name(parts: Parts) -> None:
+    sizes = take_census(components(parts, {"metrics": [torch.zeros(10)]})).sizes
+    assert sizes["metrics"].pinned_bytes == 40

@@ -1,0 +1,207 @@
+"""Alarms, gates and the look at the garbage, on numbers and on memory that is really held."""
+
+import ctypes
+import gc
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from reverie.utils.memory.detector import LeakDetector, confirm, hours_to_limit, judge_resident
+from reverie.utils.memory.glibc import in_use_bytes, in_use_source
+from reverie.utils.memory.process import resident_bytes_by_kind
+from reverie.utils.memory.verdict import Judgement, Verdict, judge
+
+KB, MB = 1e3, 1e6
+exact_only = pytest.mark.skipif(not in_use_source().startswith("mallinfo2"), reason="needs glibc's allocator")
+
+
+def first_alarm(
+    detector: LeakDetector, value: Callable[[int], float], samples: int, start: int = 0
+) -> int | None:
+    """Feed samples until the detector alarms; return how many it took."""
+    for sample in range(start, start + samples):
+        detector.add(sample, value(sample))
+        if detector.alarm:
+            return sample - start + 1
+    return None
+
+
+def test_the_alarm_comes_with_the_second_leak_judgement() -> None:
+    # Judged from 48 samples on, half of the window, and again 8 samples later.
+    assert first_alarm(LeakDetector(MB), lambda sample: MB * sample, 200) == 56
+    assert first_alarm(LeakDetector(MB, window=48), lambda sample: MB * sample, 200) == 28
+
+
+def test_an_alarm_stays_until_a_judgement_is_no_leak() -> None:
+    detector = LeakDetector(MB)
+    for sample in range(400):
+        detector.add(sample, MB * min(sample, 100))
+        assert sample != 100 or detector.alarm
+    assert not detector.alarm
+    assert detector.judgement().verdict is Verdict.flat
+
+
+def test_only_the_window_is_judged_and_its_bytes_never_change() -> None:
+    detector = LeakDetector(MB, window=96)
+    size = detector.nbytes()
+    for sample in range(1000):
+        detector.add(sample, float(sample))
+    assert list(detector.values()) == list(range(904, 1000))
+    assert detector.nbytes() == size == 96 * 8
+    assert detector.judgement() == judge(np.arange(904.0, 1000.0), MB)
+
+
+@exact_only
+def test_ten_thousand_samples_keep_nothing() -> None:
+    detector = LeakDetector(MB)
+    for sample in range(500):
+        detector.add(sample, 1e9)
+    gc.collect()
+    before = in_use_bytes()
+    for sample in range(500, 10_500):
+        detector.add(sample, 1e9)
+    gc.collect()
+    assert in_use_bytes() - before == pytest.approx(0, abs=8 * KB)
+
+
+def test_an_event_forgets_what_came_before_and_passes_over_a_fifth_of_the_way_to_it() -> None:
+    detector = LeakDetector(MB)
+    for step in range(1000, 2001, 10):
+        detector.add(step, 1e9)
+    detector.restart(2000, "first checkpoint")
+    assert detector.reason == "first checkpoint"
+    for step in range(2010, 2301, 10):
+        detector.add(step, float(step))
+    assert list(detector.values()) == list(range(2210, 2301, 10))  # 2000 + (2000 - 1000) / 5
+
+
+def test_an_event_takes_back_an_alarm() -> None:
+    detector = LeakDetector(MB, settle=0)
+    assert first_alarm(detector, lambda sample: MB * sample, 100) == 56
+    detector.restart(56, "finding")
+    assert not detector.alarm
+    assert first_alarm(detector, lambda sample: MB * sample, 100, start=57) == 56
+
+
+def test_nothing_is_judged_before_all_awaited_events() -> None:
+    detector = LeakDetector(MB, settle=0, wait_for=["first update", "first evaluation"])
+    assert first_alarm(detector, lambda sample: MB * sample, 100) is None
+    detector.restart(100, "first update")
+    assert first_alarm(detector, lambda sample: MB * sample, 100, start=101) is None
+    assert len(detector.values()) == 0
+    detector.restart(201, "first evaluation")
+    assert first_alarm(detector, lambda sample: MB * sample, 100, start=202) == 56
+
+
+def test_a_window_too_short_to_judge_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 24 samples, got 20"):
+        LeakDetector(MB, window=20)
+
+
+class Cycle:
+    """Holds itself, so only the garbage collector frees it."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.tensor = torch.empty(nbytes, dtype=torch.uint8)
+        self.me = self
+
+
+@exact_only
+def test_real_cycles_are_collectable() -> None:
+    gc.collect()
+    gc.disable()  # a collection of its own in the middle would make the series a sawtooth
+    try:
+        detector = LeakDetector(MB)
+
+        def value(_: int) -> float:
+            Cycle(400_000)
+            return in_use_bytes()
+
+        assert first_alarm(detector, value, 80) == 56
+        assert detector.judgement().slope_bytes_per_sample == pytest.approx(400_000, rel=0.02)
+        verdict = confirm(in_use_bytes(), detector.judgement().rise_bytes, in_use_bytes)
+    finally:
+        gc.enable()
+    assert verdict is Verdict.collectable
+
+
+@exact_only
+def test_a_real_list_that_grows_is_a_leak() -> None:
+    held: list[torch.Tensor] = []
+    detector = LeakDetector(MB)
+
+    def value(_: int) -> float:
+        held.append(torch.empty(100_000, dtype=torch.uint8))
+        return in_use_bytes()
+
+    assert first_alarm(detector, value, 80) == 56
+    judgement = detector.judgement()
+    assert judgement.slope_bytes_per_sample == pytest.approx(100_000, rel=0.05)
+    assert confirm(in_use_bytes(), judgement.rise_bytes, in_use_bytes) is Verdict.leak
+
+
+@exact_only
+def test_a_list_of_small_python_objects_is_a_leak() -> None:
+    # The C allocator sees only the list itself grow.
+    held: list[dict[str, float]] = []
+    detector = LeakDetector(MB)
+
+    def value(sample: int) -> float:
+        held.extend({"step": float(sample), "loss": float(index)} for index in range(500))
+        return in_use_bytes()
+
+    assert first_alarm(detector, value, 80) == 56
+    assert detector.judgement().slope_bytes_per_sample > 500 * (64 + 2 * 24)
+    assert confirm(in_use_bytes(), detector.judgement().rise_bytes, in_use_bytes) is Verdict.leak
+
+
+@exact_only
+def test_what_the_c_allocator_keeps_of_freed_blocks_is_retention() -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc_trim(0)
+    pin = bytearray(0)
+    in_use, resident = [], []
+    for sample in range(60):
+        # A burst of temporary blocks, larger each time. The last one lives on until the next burst: it lies on
+        # top of the heap, which therefore cannot shrink.
+        burst = [bytearray(b"1") * 60_000 for _ in range(10 * (sample + 1))]
+        pin = burst[-1]
+        del burst
+        in_use.append(in_use_bytes())
+        resident.append(resident_bytes_by_kind()["rss_anon"])
+    held = judge(in_use, MB)
+    found = judge_resident(held, resident, MB)
+    del pin
+    libc.malloc_trim(0)
+    assert held.verdict is Verdict.flat
+    assert found.verdict is Verdict.retention
+    assert found.slope_bytes_per_sample == pytest.approx(600_000, rel=0.25)
+
+
+def test_resident_memory_that_rises_with_what_is_held_is_no_retention() -> None:
+    rising = [MB * sample for sample in range(96)]
+    assert judge_resident(judge(rising, MB), rising, MB).verdict is Verdict.leak
+
+
+def test_resident_memory_needs_five_times_the_tolerance() -> None:
+    flat = judge([1e9] * 96, MB)
+    slow = np.arange(96) * 4 * MB / 64  # 4 MB over the judged samples
+    assert judge_resident(flat, slow, MB).verdict is not Verdict.retention
+    assert judge_resident(flat, 1.5 * slow, MB).verdict is Verdict.retention
+
+
+def test_the_hours_to_the_limit_are_headroom_over_slope() -> None:
+    # The incident: 202.7 KB for each step, one sample in 1,000 steps; 6 GB are left, 100 seconds a sample.
+    leak = judge([202.7 * MB * sample for sample in range(48)], MB)
+    assert hours_to_limit(leak, 100, 6e9) == pytest.approx(6000 / 202.7 * 100 / 3600)
+    assert hours_to_limit(leak, 100, -1e9) == 0
+
+
+@pytest.mark.parametrize(
+    "verdict", [Verdict.flat, Verdict.plateauing, Verdict.collectable, Verdict.undecided]
+)
+def test_what_does_not_grow_without_end_has_no_hours(verdict: Verdict) -> None:
+    judgement = Judgement(verdict, 5.0, (4.0, 6.0), 320.0, 20, 96)
+    assert hours_to_limit(judgement, 100, 6e9) is None
