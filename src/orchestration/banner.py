@@ -30,7 +30,7 @@ def start_banner(config: TrainConfig, spec: EnvSpec, *, parameters: int, replay_
         f"{_count(spec.action_repeat, 'frame')} per agent step",
         "device": f"{config.device.value}, precision {config.precision.value}",
         "model": f"{model_name(config)}, {parameters:,} parameters",
-        "replay": f"{buffer.capacity:,} records, {_bytes(replay_bytes)} in {buffer.storage.value}",
+        "replay": f"{buffer.capacity:,} records, {size_text(replay_bytes)} in {buffer.storage.value}",
         "length": f"{training.total_timesteps:,} agent steps = {frames:,} frames",
         "updates": _updates(config, spec.action_repeat),
         "batch": f"{batch} = {training.batch_size * training.sequence_length:,} trained steps per update",
@@ -53,7 +53,7 @@ def device_notice(composed: DictConfig) -> list[str]:
     choices = device_choices(composed)
     size = _size_of(OmegaConf.to_container(composed.model, resolve=True))
     if size is not None and any(key.startswith("model.") for key in choices):
-        named = {f"model.{key}" for key in _sizes()[size]}
+        named = {f"model.{key}" for key in model_presets()[size]}
         choices = {"model": size} | {key: value for key, value in choices.items() if key not in named}
     if not choices:
         return []
@@ -68,6 +68,23 @@ def device_notice(composed: DictConfig) -> list[str]:
 def model_name(config: TrainConfig) -> str:
     """Return the preset of `configs/model` that has the model's sizes, or `own size` if none has."""
     return _size_of(asdict(config.model)) or "own size"
+
+
+def model_presets() -> dict[str, dict[str, int]]:
+    """Return the sizes of every preset of `configs/model` but `by_device`, those with most settings first."""
+    files = resources.files(CONFIG_PACKAGE).joinpath("model").iterdir()
+    named = {file.name.removesuffix(".yaml"): file for file in files if file.name.endswith(".yaml")}
+    sizes = {name: yaml.safe_load(file.read_text()) for name, file in named.items() if name != "by_device"}
+    return dict(sorted(sizes.items(), key=lambda item: -len(item[1])))
+
+
+def size_text(nbytes: int) -> str:
+    """Return bytes in GiB or MiB, to read.
+
+    >>> size_text(3 * 2**29), size_text(5 * 2**19)
+    ('1.50 GiB', '2.5 MiB')
+    """
+    return f"{nbytes / 2**30:,.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
 
 
 def _updates(config: TrainConfig, action_repeat: int) -> str:
@@ -91,17 +108,9 @@ def _by_device_keys(raw: Any, prefix: str = "") -> Iterator[str]:
             yield prefix + key
 
 
-def _sizes() -> dict[str, dict[str, int]]:
-    """Return the presets of `configs/model` that stand for one size, those with most settings first."""
-    files = resources.files(CONFIG_PACKAGE).joinpath("model").iterdir()
-    named = {file.name.removesuffix(".yaml"): file for file in files if file.name.endswith(".yaml")}
-    sizes = {name: yaml.safe_load(file.read_text()) for name, file in named.items() if name != "by_device"}
-    return dict(sorted(sizes.items(), key=lambda item: -len(item[1])))
-
-
 def _size_of(model: Any) -> str | None:
     """Return the preset all of whose sizes the model has."""
-    return next((name for name, size in _sizes().items() if size.items() <= model.items()), None)
+    return next((name for name, size in model_presets().items() if size.items() <= model.items()), None)
 
 
 def _typed_form(value: Any) -> str:
@@ -109,10 +118,6 @@ def _typed_form(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 def _count(number: float, noun: str) -> str:

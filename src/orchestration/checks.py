@@ -6,35 +6,46 @@ from pathlib import Path
 
 import torch
 
-from ..buffers import LatentSpec, ReplayRequest, check_storage, plan_replay
+from ..buffers import check_storage, plan_replay
 from ..envs import Vectorization, make_environment, validate_env
 from ..models import check_images
+from ..utils.records import EnvSpec
+from .build import replay_request
 from .config import TrainConfig, actual_device
+from .memory_plan import Compose, require_fit
 from .run_folder import EXPERIMENTS, check_run_folder
 
 
-def check_run(config: TrainConfig) -> None:
-    """Check that a run can start: its environment exists, its replay fits its budget, its folder is free.
+def check_run(config: TrainConfig, compose: Compose | None = None) -> None:
+    """Check that a run can start: its environment exists, its folder is free, and memory and disk suffice.
 
     Starts one environment for a moment, to learn the shapes that replay must hold.
+
+    Args:
+        config: The run.
+        compose: Gives the run with one more override, so that another model can be proposed.
 
     Raises:
         UserError: If it cannot; nothing was created.
     """
     check_run_folder(config)
+    spec = environment_spec(config)
+    # The machine's limits before the budget: "raise the budget" is then advice that the machine can follow.
+    require_fit(config, spec, compose)
+    request = replay_request(config, spec)
+    device = torch.device(actual_device(config.device).value)
+    check_storage(request, plan_replay(request), device, Path(config.run_dir or EXPERIMENTS))
+
+
+def environment_spec(config: TrainConfig) -> EnvSpec:
+    """Return what the environments of a run deliver; one of them is started for a moment, in this process.
+
+    Raises:
+        UserError: If there is no such environment, or the networks cannot take what it shows.
+    """
     validate_env(config.env)
     alone = replace(config.env, num_envs=1, vectorization=Vectorization.sync)
     with closing(make_environment(alone, config.seed)) as environment:
         spec = environment.spec
-    latent = LatentSpec(deter_size=config.model.deter, num_latents=config.model.stoch)
     check_images(spec.observation)
-    request = ReplayRequest(
-        config=config.buffer,
-        observation=spec.observation,
-        action=spec.action,
-        num_envs=config.env.num_envs,
-        window_length=config.training.sequence_length + 1,
-        latent=latent if config.buffer.store_latents else None,
-    )
-    device = torch.device(actual_device(config.device).value)
-    check_storage(request, plan_replay(request), device, Path(config.run_dir or EXPERIMENTS))
+    return replace(spec, num_envs=config.env.num_envs)

@@ -28,6 +28,7 @@ from ..utils.errors import USER_ERROR_EXIT_CODE, UserError, did_you_mean
 from .banner import device_notice
 from .checks import check_run
 from .config import CONFIG_PACKAGE, TrainConfig, register_schemas, typed
+from .memory_plan import Compose
 from .overrides import check, explain, parse
 from .run_folder import resume_run
 
@@ -60,7 +61,11 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
         if flags.help or flags.info or flags.cfg:
             return _leave_to_hydra(flags, task)
         configs = [typed(job) for job in composed]
-        _check_runs(configs)
+
+        def compose(change: str) -> TrainConfig:
+            return typed(compose_jobs([*flags.overrides, change], config_dir=flags.config_dir)[0])
+
+        _check_runs(configs, None if flags.multirun else compose)
         if flags.multirun:
             return _leave_to_hydra(flags, task)
         task(configs[0], device_notice(composed[0]))
@@ -166,7 +171,7 @@ def _jobs(overrides: list[Override], multirun: bool) -> list[list[str]]:
     return [list(job) for job in itertools.product(*choices)]
 
 
-def _check_runs(configs: list[TrainConfig]) -> None:
+def _check_runs(configs: list[TrainConfig], compose: Compose | None) -> None:
     """Check every job before the first one starts."""
     folders = [config.run_dir for config in configs if config.run_dir is not None]
     if len(set(folders)) < len(folders):
@@ -175,7 +180,7 @@ def _check_runs(configs: list[TrainConfig]) -> None:
             f"jobs by hydra.sweep.dir={folders[0]}."
         )
     for config in configs:
-        check_run(config)
+        check_run(config, compose)
 
 
 def _resume(task: Task, flags: argparse.Namespace, folder: str, changes: list[Override]) -> None:

@@ -197,15 +197,10 @@ class TrainConfig:
             )
 
     def _check_device(self) -> None:
-        """Refuse a device that is not there, and what the device cannot do."""
-        if self.device is Device.cuda and not torch.cuda.is_available():
-            raise UserError("device=cuda was asked for, but torch sees no CUDA device here. Set device=cpu.")
+        """Refuse what the device cannot do, wherever it is."""
         device = actual_device(self.device)
-        if self.precision is Precision.bfloat16 and not _has_bfloat16(device):
-            raise UserError(
-                f"precision=bfloat16 is not supported on device={device.value}; allowed there: float32. "
-                "Set precision=float32."
-            )
+        if self.precision is Precision.bfloat16 and device is not Device.cuda:
+            raise _no_bfloat16(device)
         if self.buffer.storage is ReplayStorage.cuda and device is not Device.cuda:
             raise UserError(
                 f"buffer.storage=cuda needs device=cuda, got device={device.value}. Set buffer.storage=ram."
@@ -237,8 +232,13 @@ def register_schemas() -> None:
     OmegaConf.register_new_resolver("by_device", _by_device, replace=True)
 
 
-def typed(composed: DictConfig) -> TrainConfig:
+def typed(composed: DictConfig, *, must_run_here: bool = True) -> TrainConfig:
     """Return the checked dataclasses of a composed configuration, its device and precision decided.
+
+    Args:
+        composed: What Hydra composed, or a saved run.
+        must_run_here: Whether the device has to be in this machine. Otherwise device=cuda stands for some
+            card that computes bfloat16, as all do since 2020: for plans.
 
     Raises:
         UserError: If a value is missing, of the wrong type, out of range, or at odds with another.
@@ -247,19 +247,40 @@ def typed(composed: DictConfig) -> TrainConfig:
     try:
         config.device = actual_device(config.device)
         if config.precision is Precision.auto:
-            config.precision = Precision.bfloat16 if _has_bfloat16(config.device) else Precision.float32
+            has_bfloat16 = _has_bfloat16(config.device, must_run_here)
+            config.precision = Precision.bfloat16 if has_bfloat16 else Precision.float32
         result = OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
         raise UserError(f"{error.full_key}: {error.msg or error}".splitlines()[0]) from error
     assert isinstance(result, TrainConfig)
+    if must_run_here:
+        _check_machine(result)
     return result
+
+
+def _check_machine(config: TrainConfig) -> None:
+    """Refuse a device that this machine has not, or that cannot compute in the precision asked for."""
+    if config.device is Device.cuda and not torch.cuda.is_available():
+        raise UserError("device=cuda was asked for, but torch sees no CUDA device here. Set device=cpu.")
+    if config.precision is Precision.bfloat16 and not _has_bfloat16(config.device, True):
+        raise _no_bfloat16(config.device)
+
+
+def _no_bfloat16(device: Device) -> UserError:
+    return UserError(
+        f"precision=bfloat16 is not supported on device={device.value}; allowed there: float32. "
+        "Set precision=float32."
+    )
 
 
 def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:
     return on_cuda if actual_device(_root_.device) is Device.cuda else on_cpu
 
 
-def _has_bfloat16(device: Device) -> bool:
+def _has_bfloat16(device: Device, must_run_here: bool) -> bool:
     # On a CPU torch would emulate it, slower than float32; there float32 is the one exact path.
-    is_cuda = device is Device.cuda and torch.cuda.is_available()
-    return is_cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+    if device is not Device.cuda:
+        return False
+    if not torch.cuda.is_available():
+        return not must_run_here
+    return torch.cuda.is_bf16_supported(including_emulation=False)

@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 from ..utils.records import Arrival, EnvSpec
 
+MAX_FRAMES = 1000
+"""Longer episodes are cut when they are recorded: bounds the memory held."""
+
 
 @dataclass(frozen=True, slots=True)
 class Episode:
@@ -47,7 +50,7 @@ class EpisodeRecorder:
         max_frames: Longer episodes are cut; bounds the memory held.
     """
 
-    def __init__(self, spec: EnvSpec, max_frames: int = 1000) -> None:
+    def __init__(self, spec: EnvSpec, max_frames: int = MAX_FRAMES) -> None:
         self._key = next((key for key, array in sorted(spec.observation.items()) if array.is_image), None)
         self._max_frames = max_frames
         self._wanted = False

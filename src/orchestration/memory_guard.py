@@ -1,7 +1,8 @@
 """Watches over the memory of a run while it runs: samples, verdicts, and the names of what grows."""
 
+import gc
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,9 +61,11 @@ class MemoryGuard:
 
     Args:
         config: Thresholds and intervals.
+        events: What this run will do for a first time, by the names given to `event`; nothing is judged
+            before all of it was done, because each first time takes memory that stays.
     """
 
-    def __init__(self, config: MemoryConfig) -> None:
+    def __init__(self, config: MemoryConfig, events: Sequence[str] = ()) -> None:
         self.config = config
         self.tracker = MemoryTracker(config)
         self.findings: list[Finding] = []
@@ -77,8 +80,8 @@ class MemoryGuard:
         }
         if torch.cuda.is_available():
             self._resources["GPU memory in use"] = Resource(torch.cuda.memory_allocated, threshold)
-        self._detectors = {name: LeakDetector(r.tolerance) for name, r in self._resources.items()}
-        self._events: set[str] = set()
+        self._detectors = {name: LeakDetector(r.tolerance, wait_for=events) for name, r in self._resources.items()}
+        self._awaited = set(events)
         self._before: Holdings | None = None
         self._shown_graphs: set[str] = set()
         self.settled_step = 0
@@ -94,8 +97,8 @@ class MemoryGuard:
 
     def event(self, step: int, name: str) -> None:
         """Begin anew after a first update, evaluation, checkpoint: more memory is normal from here."""
-        if name not in self._events:
-            self._events.add(name)
+        if name in self._awaited:
+            self._awaited.remove(name)
             for detector in self._detectors.values():
                 detector.restart(step, name)
             self.tracker.restart(step, name)
@@ -112,6 +115,10 @@ class MemoryGuard:
         """Take a sample of everything, at the loop's fixed phase; return what to log, by tag."""
         if not self.config.tracking_enabled:
             return {}
+        if self._before is None:
+            # Garbage of before must not be freed during the judged window, nor counted as what grew in it.
+            gc.collect()
+            self._before = holdings(roots)
         values = {name: float(resource.read()) for name, resource in self._resources.items()}
         self.tracker.sample(step, components, roots)
         tags = {}
@@ -122,13 +129,13 @@ class MemoryGuard:
                 tags[f"memory/{device}_accounted_mb"] = accounted / _BYTES_PER_MB
                 values[name] -= accounted
         self.last_unaccounted_bytes = int(values["host memory in use"])
-        if self._before is None:
-            self._before = holdings(roots)
         for name, value in values.items():
             detector = self._detectors[name]
             detector.add(step, value)
             if detector.alarm:
                 self._find(step, name, detector, roots)
+        for name in self.tracker.alarms():
+            self._find_component(step, name, roots)
         return tags
 
     def check_graphs(self, step: int, roots: Mapping[str, Any]) -> None:
@@ -152,6 +159,12 @@ class MemoryGuard:
             lines = culprits(roots, self._before)
         self._report(Finding(step, name, verdict, judgement, lines))
         detector.restart(step, "finding")  # said once; said again if it goes on for another window
+
+    def _find_component(self, step: int, name: str, roots: Mapping[str, Any]) -> None:
+        """Report a part of the run that grows beyond its plan."""
+        lines = culprits(roots, self._before)
+        self._report(Finding(step, f"the component {name}", Verdict.leak, None, lines))
+        self.tracker.restart(step, "finding")
 
     def _report(self, finding: Finding) -> None:
         if len(self.findings) < _MOST_FINDINGS:

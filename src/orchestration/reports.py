@@ -33,14 +33,21 @@ class Reports:
         run_dir: Folder of the run.
         spec: Its environments.
         resume_step: Step of the checkpoint that the run goes on from; what was written after it is dropped.
+        planned_mb: Host and GPU memory that the run has planned for, in MB of 1e6 bytes.
     """
 
     def __init__(
-        self, config: TrainConfig, run_dir: Path, spec: EnvSpec, resume_step: int | None = None
+        self,
+        config: TrainConfig,
+        run_dir: Path,
+        spec: EnvSpec,
+        resume_step: int | None = None,
+        planned_mb: float | None = None,
     ) -> None:
         self._run_dir, self._action_repeat = run_dir, spec.action_repeat
-        self._writer = MetricsWriter(run_dir, config.logger.tensorboard, resume_step)
+        self._writer = MetricsWriter(run_dir, config.logger.tensorboard, resume_step, config.logger.wandb)
         self._progress = Progress(config.training.total_timesteps, config.logger.progress, resume_step or 0)
+        self._planned_mb = planned_mb
         self._last_return: float | None = None
         self._since = (time.monotonic(), resume_step or 0, 0)
 
@@ -77,7 +84,7 @@ class Reports:
             episode_return=self._last_return,
             updates_per_second=speeds["speed/updates_per_second"],
             memory_mb=metrics["debug/cpu/rss_mb"] + metrics["debug/gpu/reserved_mb"],
-            planned_mb=None,
+            planned_mb=self._planned_mb,
         )
 
     def memory(self, step: int, report: MemoryReport | None) -> None:

@@ -10,9 +10,11 @@ from ..utils.logging import configure_logging
 from .banner import start_banner
 from .build import build
 from .checkpoint import latest_checkpoint
+from .checks import environment_spec
 from .command_line import run_from_command_line
 from .config import TrainConfig
 from .memory_guard import LEAK_EXIT_CODE
+from .memory_plan import over_text, plan_lines, plan_run
 from .reports import Reports
 from .run_folder import prepare_run_folder
 from .signals import RESUME_ME_EXIT_CODE
@@ -34,6 +36,7 @@ def train(config: TrainConfig, notices: list[str]) -> None:
         UserError: If what was asked cannot be done.
     """
     checkpoint = latest_checkpoint(Path(config.resume)) if config.resume else None
+    plan = plan_run(config, environment_spec(config))  # now: its first row is what the process holds already
     run_dir = prepare_run_folder(config)
     close_log = configure_logging(run_dir)
     try:
@@ -42,9 +45,11 @@ def train(config: TrainConfig, notices: list[str]) -> None:
         banner = start_banner(
             config, spec, parameters=parts.workflow.num_parameters, replay_bytes=parts.replay.nbytes()
         )
-        for line in [*notices, *banner]:
+        for line in [*notices, *banner, *plan_lines(plan)]:
             _LOG.info(line)
-        reports = Reports(config, run_dir, spec, checkpoint.step if checkpoint else None)
+        for resource in plan.over:
+            _LOG.warning(over_text(resource))
+        reports = Reports(config, run_dir, spec, checkpoint.step if checkpoint else None, plan.memory_mb)
         reports.text(checkpoint.step if checkpoint else 0, "config", _as_markdown(config))
         try:
             orchestrator = WorldModelOrchestrator(config, parts, reports, run_dir, checkpoint)
@@ -55,9 +60,7 @@ def train(config: TrainConfig, notices: list[str]) -> None:
         if finished:
             _LOG.info("finished: %s", run_dir)
         elif orchestrator.guard.must_stop:
-            _LOG.error(
-                "stopped by memory.on_leak=stop with a checkpoint; see train.log in %s", run_dir
-            )
+            _LOG.error("stopped by memory.on_leak=stop with a checkpoint; see train.log in %s", run_dir)
             raise SystemExit(LEAK_EXIT_CODE)
         else:
             _LOG.warning("stopped; go on with resume=%s", os.path.relpath(run_dir))

@@ -13,7 +13,7 @@ from ..utils.schedule import Every, UpdateRatio
 from ..utils.seeding import numpy_generator
 from .build import Parts
 from .checkpoint import Checkpoint, save_checkpoint
-from .config import TrainConfig
+from .config import TrainConfig, TrainingConfig
 from .diagnostics import diagnostics
 from .episodes import EpisodeRecorder, EpisodeTracker
 from .evaluate import evaluate
@@ -53,7 +53,7 @@ class WorldModelOrchestrator:
         self.recorder = EpisodeRecorder(parts.environment.spec)
         self.means = MetricMeans()
         self.watch = StopWatch("collect", "sample", "update", "report", "save", "memory")
-        self.guard = MemoryGuard(config.memory)
+        self.guard = MemoryGuard(config.memory, _first_times(training))
         if checkpoint is not None:
             self._restore(checkpoint)
         self.start_updates = self.updates
@@ -215,6 +215,18 @@ class WorldModelOrchestrator:
         self.parts.environment.load_state_dict(loop["environment"])
         self.parts.workflow.load_state_dict(checkpoint.model(self.parts.workflow.device))
         checkpoint.restore_replay(self.parts.replay)
+
+
+def _first_times(training: TrainingConfig) -> list[str]:
+    """Return the events of a run after each of which more memory stays in use."""
+    due = {
+        "first update": training.learning_starts if training.warmup_steps else 0,
+        "first joint update": max(training.warmup_steps, training.learning_starts),
+        "first pictures": training.video_interval,
+        "first evaluation": training.evaluation_interval,
+        "first checkpoint": training.checkpoint_interval,
+    }
+    return [name for name, step in due.items() if 0 < step < training.total_timesteps]
 
 
 def _strip(frames: np.ndarray) -> np.ndarray:

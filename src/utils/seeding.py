@@ -33,7 +33,7 @@ def numpy_generator(run_seed: int, name: str) -> np.random.Generator:
 
 
 def torch_generator(run_seed: int, name: str, device: torch.device | str = "cpu") -> torch.Generator:
-    """Return torch's generator for the stream `name` on `device`; `meta`, where nothing is drawn, has none."""
+    """Return torch's generator for the stream `name` on `device`; for `meta`, where nothing is drawn, any."""
     where = "cpu" if torch.device(device).type == "meta" else device
     return torch.Generator(device=where).manual_seed(named_seed(run_seed, name))
 

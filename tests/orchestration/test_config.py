@@ -231,4 +231,4 @@ def test_a_training_setting_below_its_limit_is_refused(key: str, limit: int) -> 
 def test_cuda_is_refused_where_there_is_none() -> None:
     assert actual_device(Device.auto) is Device.cpu
     with pytest.raises(UserError, match="device=cuda was asked for, but torch sees no CUDA device"):
-        TrainConfig(device=Device.cuda)
+        typed(composed("device=cuda"))

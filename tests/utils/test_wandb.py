@@ -7,13 +7,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from omegaconf import OmegaConf
 
+from reverie.orchestration.config import LoggerConfig
 from reverie.utils.errors import UserError
 from reverie.utils.logging import MetricsWriter, WandbMode, require_wandb
 from reverie.utils.logging.wandb import WandbRun
@@ -194,6 +197,15 @@ def test_a_missing_package_is_refused_before_the_run_begins(tmp_path: Path) -> N
         "logger.wandb=offline needs the package wandb, which is not installed here. "
         "Run `pip install 'reverie[wandb]'`, or set logger.wandb=off.\n"
     )
+
+
+@pytest.mark.parametrize("group", ["full", "plain"])
+def test_it_is_off_unless_asked_for(group: str) -> None:
+    # A bare off in YAML would be false.
+    values = OmegaConf.load(str(resources.files("reverie.configs") / "logger" / f"{group}.yaml"))
+    composed = OmegaConf.merge(OmegaConf.structured(LoggerConfig), values)
+    assert composed.wandb is WandbMode.off
+    assert OmegaConf.create(OmegaConf.to_yaml(composed)).wandb == "off"  # as config.yaml of a run has it
 
 
 def test_off_needs_nothing_and_is_no_run(tmp_path: Path) -> None:

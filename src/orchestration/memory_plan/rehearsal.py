@@ -30,7 +30,10 @@ META = torch.device("meta")
 CUDA_GRANULARITY = 512
 """Bytes to which CUDA's caching allocator rounds every block up."""
 
+GRADIENTS = "gradients"
+
 Labels = dict[str, int]
+"""Bytes by what they belong to, in the order in which a table shows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,8 @@ class _Rehearsal(DreamerWorkflow):
         self._counter.label = "backward pass and optimiser step"
         return super().total(losses)
 
-    def begin(self, batch: SequenceBatch) -> None:
-        """Get ready for an update on `batch`."""
+    def begin(self) -> None:
+        """Get ready for an update."""
         self._parts = iter(("world model", "controller", "controller"))  # the autocast regions of `losses`
         self._counter.label = "activations of the world model"
 
@@ -102,7 +105,7 @@ def rehearse(config: TrainConfig, spec: EnvSpec) -> Rehearsed:
 def _count_gradient(counter: LiveBytes, parameter: Tensor) -> None:
     """Count a gradient under its name from the moment that its parameter has it."""
     assert parameter.grad is not None
-    counter.count([parameter.grad], "gradients")
+    counter.count([parameter.grad], GRADIENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +180,13 @@ def _peak_of(
     """Return what lives at the peak of an update that follows another one."""
     counter.label = "batch"
     batch = _meta_batch(config, workflow.env)
-    workflow.begin(batch)
+    workflow.begin()
     updated = update(batch)
     # The loop holds the result of the last update until that of the next one takes its place.
     counter.count([updated.deter, updated.stoch, *updated.metrics.values()], "last update's latents")
     held = counter.live_by_label["last update's latents"]
-    labels = {name: size for name, size in counter.peak_by_label.items() if size}
+    state = dict.fromkeys(("parameters", "slow critic", "optimiser state", "online state", GRADIENTS), 0)
+    labels = state | {name: size for name, size in counter.peak_by_label.items() if size}
     counter.reset_peak()
     del updated, batch
     counter.reset_peak()

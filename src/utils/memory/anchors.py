@@ -67,11 +67,12 @@ class Anchor:
         return "; ".join(parts)
 
     def _size_text(self) -> str:
+        steps = f"{self.steps_deep:,} {'step' if self.steps_deep == 1 else 'steps'} deep"
         if not CAN_READ_SAVED:
-            return f"bytes not known to this version of PyTorch, {self.steps_deep:,} steps deep"
+            return f"bytes not known to this version of PyTorch, {steps}"
         if self.freed:
-            return f"buffers freed by backward, skeleton only, {self.steps_deep:,} steps deep"
-        return f"{self.nbytes / _BYTES_PER_MB:.1f} MB held by the graph, {self.steps_deep:,} steps deep"
+            return f"buffers freed by backward, skeleton only, {steps}"
+        return f"{self.nbytes / _BYTES_PER_MB:.1f} MB held by the graph, {steps}"
 
 
 @dataclass(frozen=True, slots=True)

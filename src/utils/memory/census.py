@@ -11,7 +11,6 @@ from .walk import Leaf, walk
 MAX_OBJECTS = 300_000
 """Objects that one census visits at most: one second."""
 
-_COMMON = 4  # sampled leaves on one storage, from which on it is taken to be common to the whole container
 _OWNER = re.compile(r"\d+")  # how a path begins here
 
 
@@ -80,7 +79,8 @@ class _Counted:
 
     def sizes(self) -> tuple[float, float]:
         """Return pinned and logical bytes of all storages that this one stands for."""
-        count = max(1.0, self.weight / self.leaves) if self.leaves <= _COMMON else 1.0
+        # The more of a sample lies on one storage, the fewer others like it there are.
+        count = max(1.0, self.weight / self.leaves)
         pinned = count * self.storage.nbytes
         return pinned, min(pinned, self.logical_bytes)
 

@@ -7,6 +7,7 @@ import logging
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -51,6 +52,11 @@ _LANGUAGE: dict[type, Reader] = {
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
+_LENGTHS: dict[type, Callable[[Any], int]] = {
+    base: base.__len__ for base in (dict, list, tuple, collections.deque, set, frozenset)
+}
+
+
 class Role(Enum):
     """What a walk does with an object, besides going on to what it holds."""
 
@@ -69,21 +75,36 @@ class Children:
     """
 
     def __init__(self) -> None:
-        self._by_type: dict[int, tuple[Role, tuple[Reader, ...]]] = {}
+        self._by_type: dict[int, _Known] = {}
 
     def __call__(self, value: Any) -> list[Child]:
         """Return what an object holds. Call it under `torch._C.DisableTorchFunction`."""
-        return [child for read in self._known(type(value))[1] for child in read(value)]
+        return [child for read in self._known(type(value)).readers for child in read(value)]
 
     def role(self, value: Any) -> Role:
         """Return the role of an object, which is that of its type."""
-        return self._known(type(value))[0]
+        return self._known(type(value)).role
 
-    def _known(self, kind: type) -> tuple[Role, tuple[Reader, ...]]:
+    def length(self, value: Any) -> int:
+        """Return the number of elements of a container, 0 for anything else."""
+        count = self._known(type(value)).count
+        return 0 if count is None else count(value)
+
+    def _known(self, kind: type) -> "_Known":
         known = self._by_type.get(id(kind))
         if known is None:
-            known = self._by_type[id(kind)] = (_role(kind), tuple(_readers(kind)))
+            count = next((count for base, count in _LENGTHS.items() if issubclass(kind, base)), None)
+            known = self._by_type[id(kind)] = _Known(_role(kind), tuple(_readers(kind)), count)
         return known
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a type."""
+
+    role: Role
+    readers: tuple[Reader, ...]
+    count: Callable[[Any], int] | None
 
 
 def is_node(kind: type) -> bool:
@@ -100,7 +121,7 @@ def dictionary_getter(kind: type) -> Any | None:
     """
     for base in type_attribute(kind, "__mro__"):
         descriptor = type_attribute(base, "__dict__").get("__dict__")
-        if type(descriptor) is types.GetSetDescriptorType:
+        if type(descriptor) is types.GetSetDescriptorType or type(descriptor) is types.MemberDescriptorType:
             return descriptor
     return None
 

@@ -17,8 +17,8 @@ class LiveBytes(TorchDispatchMode):
     """Counts the storages that operators return inside the `with` block, until they die.
 
     A storage is counted once, however many tensors show it, under the label that was set at its birth. One
-    that was there before the block is counted from the first operator that returns it, or from `count`; it
-    is followed to its death, inside or outside of the block. No storage is kept alive. What a kernel allocates
+    that was there before the block is counted from the first operator that returns it, or from `count`; it is
+    followed to its death, inside or outside of the block. No storage is kept alive. What a kernel allocates
     for itself and frees before it returns is not seen.
 
     Cost: about 3 us an operator.
@@ -114,10 +114,11 @@ class _Watched(weakref.ref):
 
     __slots__ = ("address", "label", "nbytes")
 
-    def __new__(cls, storage: torch.UntypedStorage, counter: LiveBytes, nbytes: int, label: str) -> "_Watched":
+    def __new__(
+        cls, storage: torch.UntypedStorage, counter: LiveBytes, nbytes: int, label: str
+    ) -> "_Watched":
         """Make the reference; weakref.ref takes its callback here."""
         return super().__new__(cls, storage, counter._forget)
 
     def __init__(self, storage: torch.UntypedStorage, counter: LiveBytes, nbytes: int, label: str) -> None:
-        super().__init__(storage, counter._forget)
         self.address, self.nbytes, self.label = storage._cdata, nbytes, label

@@ -11,12 +11,13 @@ _SHARES_STORAGE = {torch.ops.aten._unsafe_view.default}
 
 
 class MetaShapes(TorchDispatchMode):
-    """Answers repeated operators of the `meta` device from a table; shapes, strides and dtypes are torch's own.
+    """Answers repeated operators of the `meta` device from a table of torch's own answers.
 
     torch works out shapes of this device in Python, 0.1 ms to 4 ms a call, and a recurrent network makes the
     same calls at every step. The key of the table is the operator with the shapes, strides and dtypes of its
-    tensors and all its numbers, so the answer is the same as torch's. Views are passed on, since they share
-    storage; an operator in place has nothing to do without memory. Tensors of other devices are passed on too.
+    tensors and all its numbers, so shapes, strides and dtypes are those that torch would give. Views are
+    passed on, since they share storage; an operator in place has nothing to do without memory. Tensors of
+    other devices are passed on too.
 
     Cost: 12 us a repeated operator, 5 us one in place.
     """
@@ -65,8 +66,10 @@ def _is_meta(value: Any) -> bool:
     """Return whether every tensor of a result is of the meta device, and there is one."""
     if isinstance(value, Tensor):
         return value.device.type == "meta"
-    return isinstance(value, tuple | list) and any(map(_is_meta, value)) and all(
-        item is None or _is_meta(item) for item in value
+    return (
+        isinstance(value, tuple | list)
+        and any(map(_is_meta, value))
+        and all(item is None or _is_meta(item) for item in value)
     )
 
 

@@ -9,6 +9,9 @@ import torch
 from .children import Children, Role
 from .readers import PRIMITIVE_IDS
 
+LONG = 100
+"""Elements from which on the length of a container is noted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
@@ -44,6 +47,9 @@ class Walk:
 
     sampled: list[str] = field(default_factory=list)
     """Paths of the containers of which only a sample was walked."""
+
+    lengths: dict[str, int] = field(default_factory=dict)
+    """Elements, plain numbers too, of the containers of at least `LONG` elements, by path."""
 
 
 def walk(roots: Mapping[str, Any], max_objects: int = 2_000_000) -> Walk:
@@ -91,6 +97,9 @@ def traverse(
             role = children.role(value)
             if role is not Role.plain and visit(role, Leaf(path, owner, value, weight)):
                 return
+            length = children.length(value)
+            if length >= LONG:
+                found.lengths[path] = length
             held = children(value)
             if any(each > 1.0 for _, _, each in held):
                 found.sampled.append(path)

@@ -63,7 +63,8 @@ def test_ten_thousand_samples_keep_nothing() -> None:
     for sample in range(500, 10_500):
         detector.add(sample, 1e9)
     gc.collect()
-    assert in_use_bytes() - before == pytest.approx(0, abs=8 * KB)
+    # One small object kept for each sample would be 240 KB.
+    assert in_use_bytes() - before == pytest.approx(0, abs=40 * KB)
 
 
 def test_an_event_forgets_what_came_before_and_passes_over_a_fifth_of_the_way_to_it() -> None:
@@ -164,8 +165,8 @@ def test_what_the_c_allocator_keeps_of_freed_blocks_is_retention() -> None:
     pin = bytearray(0)
     in_use, resident = [], []
     for sample in range(60):
-        # A burst of temporary blocks, larger each time. The last one lives on until the next burst: it lies on
-        # top of the heap, which therefore cannot shrink.
+        # A burst of temporary blocks, larger each time. The last one lives on until the next burst: it lies
+        # on top of the heap, which therefore cannot shrink.
         burst = [bytearray(b"1") * 60_000 for _ in range(10 * (sample + 1))]
         pin = burst[-1]
         del burst

@@ -42,8 +42,9 @@ def test_private_file_and_shared_memory_are_told_apart(tmp_path: Path) -> None:
     file = tmp_path / "data"
     file.write_bytes(b"1" * 32 * MB)
 
+    # Over 32 MiB, so glibc maps it anew: it cannot lie in memory that was freed before.
     before = resident_bytes_by_kind()
-    private = np.ones(16 * MB, np.uint8)
+    private = np.ones(64 * MB, np.uint8)
     mapped = np.memmap(file, np.uint8, mode="r")
     assert mapped.sum() == 32 * MB * ord("1")
     with mmap.mmap(-1, 24 * MB) as shared:  # anonymous and shared: what worker processes write into

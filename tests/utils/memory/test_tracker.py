@@ -290,4 +290,3 @@ def test_10_000_samples_and_reports_grow_the_process_by_nothing() -> None:
     assert abs(blocks_later - blocks) <= 100
     if in_use_source().startswith("mallinfo2"):
         assert abs(in_use_later - in_use) <= 10_000  # one byte for each sample
-    print("GROWN", blocks_later - blocks, in_use_later - in_use)

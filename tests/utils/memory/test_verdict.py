@@ -44,10 +44,9 @@ def test_slope_and_interval_are_order_statistics_of_the_slopes_between_blocks() 
 
 
 def test_the_stated_probabilities_are_those_of_all_orders_of_eight_blocks() -> None:
-    inversions = np.zeros(29, int)  # of how many orders; S = 28 - 2 * inversions
-    inversions[0] = 1
+    inversions = np.eye(1, 29, dtype=int)[0]  # of how many orders; S = 28 - 2 * inversions
     for size in range(2, 9):
-        inversions = sum(np.concatenate([np.zeros(k, int), inversions[: 29 - k]]) for k in range(size))
+        inversions = np.convolve(inversions, np.ones(size, int))[:29]
     assert inversions.sum() == math.factorial(8)
     s = 28 - 2 * np.arange(29)
     assert inversions[s >= 22].sum() / math.factorial(8) == pytest.approx(0.0028, abs=0.00005)
@@ -71,9 +70,18 @@ def test_growth_that_slows_to_less_than_half_is_plateauing() -> None:
 
 
 def test_a_leak_that_begins_late_is_found() -> None:
-    series = 20 * MB * np.maximum(0, np.arange(96) / 96 - 0.6) / 0.4
+    # From sample 60 on: of the 8 blocks of 8 samples, the last 5 begin with sample 56.
+    series = 500 * KB * np.maximum(0, np.arange(96) - 60)
     judgement = judge(series, 3 * MB)
     assert judgement.verdict is Verdict.leak
+    assert judgement.kendall_s < 28  # ties before it began
+    later = 500 * KB * np.maximum(0, np.arange(96) - 62) + np.where(np.arange(96) < 56, 40 * MB, 0)
+    judgement = judge(later, 3 * MB)  # less than there was, and rising
+    assert judgement.verdict is Verdict.leak
+    assert judgement.kendall_s < 22
+    assert judgement.slope_bytes_per_sample == pytest.approx(500 * KB, rel=0.05)
+    assert judgement.interval[0] < 500 * KB <= judgement.interval[1]
+    assert judgement.rise_bytes == pytest.approx(40 * judgement.slope_bytes_per_sample)
 
 
 def test_falling_memory_is_flat() -> None:

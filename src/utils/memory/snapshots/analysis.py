@@ -44,7 +44,7 @@ class Column:
 
     def text(self, value: float) -> str:
         """Return the value in the table's unit."""
-        return str(int(value)) if self.key == "step" else f"{value / self.divisor:,.{self.digits}f}"
+        return f"{value / self.divisor:,.{self.digits}f}"
 
 
 COLUMNS = (

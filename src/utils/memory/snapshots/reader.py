@@ -1,19 +1,18 @@
 """From the file of a CUDA memory snapshot to plain data, with nothing in the file trusted.
 
-A pickle is a program. Snapshots need the part of its language that builds data: no globals, calls or
-persistent ids. A file that uses any other part is refused before it is run, and a second guard refuses while
-it runs.
-`torch.cuda._memory_viz._read` is not used: it is an unrestricted `pickle.load`.
+A pickle is a program. Snapshots need the part of its language that builds data, which has no globals, calls
+or persistent ids. A file that uses any other part is refused before it is run, and a second guard refuses it
+as it runs. `torch.cuda._memory_viz._read` is not used: it is an unrestricted `pickle.load`.
 
-Limits, for files made to exhaust this process. At worst, reading takes 20 bytes of memory for each byte of the
+Limits, for files made to exhaust this process. At worst, reading takes 20 bytes of memory for each byte of a
 file and 120 for each part.
 
-    bytes of the file    MAX_FILE_BYTES
-    parts                MAX_PARTS lists, dicts and strings
-    tuples               Of one to three whole numbers, as torch writes them. Python hashes the key of a dict by
-                         recursion in C: tuples in tuples would take the stack, or for ever.
-    whole numbers        9 bytes; an address has 8.
-    memo slots           Fewer than the bytes before them: the number of a slot alone could ask for GBs.
+    bytes of a file    MAX_FILE_BYTES
+    parts              MAX_PARTS lists, dicts and strings
+    tuples             Of one to three whole numbers, as torch writes. Python hashes the keys of a dict by
+                       recursion in C: tuples in tuples would take the stack, or for ever.
+    whole numbers      9 bytes; an address has 8.
+    memo slots         Fewer than the bytes before them: the number of a slot alone could ask for GBs.
 
 Lists and dicts may nest as deep as they like: they are built, and freed, without recursion.
 """
@@ -67,7 +66,7 @@ def load(path: Path, max_bytes: int = MAX_FILE_BYTES) -> object:
 
     Parts may be shared, and may contain themselves.
 
-    Cost: 0.2 s and 35 MB for each 100,000 blocks.
+    Cost: 0.3 s and 35 MB for each 100,000 blocks.
 
     Args:
         path: A file as `torch.cuda.memory._dump_snapshot` writes it, in pickle protocol 2 to 5.

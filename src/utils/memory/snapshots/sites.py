@@ -1,5 +1,6 @@
 """Call-sites: which line of whose code a stack stands for, and stacks in the format of flame graphs."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 
@@ -11,30 +12,38 @@ from .summary import SiteSizes
 NO_STACK = "(no stack recorded)"
 _LIBRARIES = ("torch/", "site-packages/", "dist-packages/", "<frozen ", "<string>", "importlib/")
 _CALLERS = 2
+_BACKWARD_NODE = re.compile(r"(\w+Backward\w*)::apply")
+_OPERATOR = re.compile(r"at::_ops::(\w+)::call")
 
 
 def site_label(stack: Stack) -> str:
     """Return the line that asked for memory, and the two that called it: 'rssm.py:142 observe < ...'.
 
     Lines of PyTorch, of other libraries and of the C++ unwinder are passed over, unless there are no others.
+    A backward pass has no line of Python: its autograd node is named.
     """
-    python = [frame for frame in stack if _is_python(frame)]
+    python = [frame for frame in stack if frame.filename.endswith(".py")]
     own = [frame for frame in python if not any(part in frame.filename for part in _LIBRARIES)]
-    shown = (own or python or list(stack))[: 1 + _CALLERS]
-    return " < ".join(map(_frame_label, shown)) or NO_STACK
+    if shown := (own or python)[: 1 + _CALLERS]:
+        return " < ".join(map(_frame_label, shown))
+    for pattern in (_BACKWARD_NODE, _OPERATOR):
+        for frame in stack:
+            if found := pattern.search(frame.name):
+                return f"{found[1]} (in C++)"
+    return " < ".join(map(_frame_label, _worth_showing(stack)[: 1 + _CALLERS])) or NO_STACK
 
 
 def frame_lines(stack: Stack) -> list[str]:
     """Return every frame of a stack that is worth a line, innermost first, with its whole path."""
-    kept = [frame for frame in stack if _memory_viz._frame_filter(frame.name, frame.filename)]
-    return [f"{frame.filename}:{frame.line} {frame.name}" for frame in kept or stack] or [NO_STACK]
+    lines = [f"{frame.filename}:{frame.line} {frame.name}" for frame in _worth_showing(stack)]
+    return lines or [NO_STACK]
 
 
 def folded_stacks(sites: SiteSizes) -> str:
-    """Return one line for each stack, 'outermost;...;innermost bytes', for flamegraph.pl.
+    """Return a line for each stack, 'outermost;...;innermost bytes', as flamegraph.pl takes it.
 
-    `torch.cuda._memory_viz.memory` does it. It is given one block for each stack, in place of a snapshot: of a
-    snapshot it writes a line for each block, and for inactive blocks what they last held.
+    `torch.cuda._memory_viz.memory` does it. It is given one block for each stack in place of a snapshot: of a
+    snapshot it writes a line for each block, and for inactive blocks what they held last.
     """
     blocks = [
         {"state": "active", "size": total, "requested_size": total, "frames": _folded_frames(stack)}
@@ -55,8 +64,10 @@ def site_blocks(sizes: Mapping[int, int]) -> int:
     return sum(sizes.values())
 
 
-def _is_python(frame: Frame) -> bool:
-    return frame.filename.endswith(".py")
+def _worth_showing(stack: Stack) -> Stack:
+    """Return the frames outside the unwinder and the interpreter, or all if there are none."""
+    kept = tuple(frame for frame in stack if _memory_viz._frame_filter(frame.name, frame.filename))
+    return kept or stack
 
 
 def _frame_label(frame: Frame) -> str:
@@ -64,11 +75,11 @@ def _frame_label(frame: Frame) -> str:
 
 
 def _folded_frames(stack: Stack) -> list[dict[str, object]]:
-    """Return frames as the pickle had them, without the character that separates them in a folded line."""
+    """Return frames as the pickle had them, without the sign that separates them in a line."""
     return [
         {
-            key: value.replace(";", ",") if isinstance(value, str) else value
-            for key, value in asdict(frame).items()
+            name: value.replace(";", ",") if isinstance(value, str) else value
+            for name, value in asdict(f).items()
         }
-        for frame in stack
+        for f in stack
     ]

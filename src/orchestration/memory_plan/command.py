@@ -1,0 +1,137 @@
+"""`reverie-plan`: what a run would take, from the command line of `reverie-train`; creates nothing."""
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from ...utils.errors import UserError, did_you_mean
+from ..checks import environment_spec
+from ..command_line import compose_jobs, exit_on_user_error
+from ..config import TrainConfig, typed
+from ..overrides import parse
+from .fit import Fit, largest_fit
+from .plan import plan_run
+from .refusal import require_fit
+from .resources import MemoryPlan
+from .table import show
+
+PREFIX = "plan."
+_USAGE = """\
+Plan the memory of a run: reverie-plan [any override of reverie-train] [plan.format=json] [plan.fit_gib=6]
+
+  reverie-plan experiment=dreamer_ataripong              what the run takes, and whether it fits this machine
+  reverie-plan device=cuda model=size50m                 a GPU is not needed to plan for one
+  reverie-plan device=cuda plan.fit_gib=6                the largest model and replay for a card of 6 GiB
+
+The exit code is 2 if the run does not fit, unless memory.plan=warn.
+"""
+_WIDTH = 150  # of a table that is not shown on a terminal
+
+
+class PlanFormat(Enum):
+    """How the plan is written; OmegaConf matches names, so the names are what users type."""
+
+    table = "table"
+    json = "json"
+
+
+@dataclass(kw_only=True, slots=True)
+class PlanConfig:
+    """Settings of `reverie-plan` itself, typed as plan.key=value."""
+
+    format: PlanFormat = PlanFormat.table
+    """`table` to read, `json` for one flat object; `MemoryPlan.flat` states its keys."""
+
+    fit_gib: float | None = None
+    """Memory of a card in GiB: plans the largest model and replay for it, not the run as it is."""
+
+    def __post_init__(self) -> None:
+        if self.fit_gib is not None and not (math.isfinite(self.fit_gib) and self.fit_gib > 0):
+            raise UserError(f"plan.fit_gib must be over 0 GiB, got {self.fit_gib}.")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run `reverie-plan`.
+
+    Args:
+        arguments: Command line without the program's name; None for that of this process.
+
+    Raises:
+        SystemExit: With code 2 after a `UserError`, a plan over a limit included.
+    """
+    with exit_on_user_error():
+        _run(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _run(arguments: list[str]) -> None:
+    if "--help" in arguments or "-h" in arguments:
+        sys.stdout.write(_USAGE)
+        return
+    plan_config, overrides = split_arguments(arguments)
+    config = _compose(overrides)
+    spec = environment_spec(config)
+    if plan_config.fit_gib is not None:
+        fit = largest_fit(lambda more: _compose([*overrides, *more]), spec, plan_config.fit_gib)
+        _write(fit.plan, fit, plan_config.format)
+        return
+    _write(plan_run(config, spec), None, plan_config.format)
+    require_fit(config, spec, lambda change: _compose([*overrides, change]))
+
+
+def split_arguments(arguments: list[str]) -> tuple[PlanConfig, list[str]]:
+    """Return the settings of the plan, and the overrides of the run.
+
+    Raises:
+        UserError: If a flag is given, or a `plan.` key is unknown or of the wrong type.
+    """
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    if flags:
+        raise UserError(f"unknown flag {flags[0]}; plan takes settings as key=value, and --help.")
+    mine = [argument for argument in arguments if argument.startswith(PREFIX)]
+    known = [PREFIX + name for name in PlanConfig.__slots__]
+    for argument in mine:
+        key = argument.split("=")[0]
+        if key not in known or "=" not in argument:
+            raise UserError(
+                f"{argument} is not a setting of plan; they are {', '.join(f'{name}=' for name in known)}."
+                + did_you_mean(key, known)
+            )
+    values = dict(argument.removeprefix(PREFIX).split("=", 1) for argument in mine)
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(PlanConfig), OmegaConf.create(values))
+        config = OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{PREFIX}{error.full_key}: {error.msg or error}".splitlines()[0]) from error
+    assert isinstance(config, PlanConfig)
+    return config, [argument for argument in arguments if argument not in mine]
+
+
+def _compose(overrides: list[str]) -> TrainConfig:
+    """Return the run that the overrides ask for; its device need not be here."""
+    keys = {item.key_or_group for item in parse(overrides)}
+    if "resume" in keys:
+        raise UserError("resume= is planned when the run goes on; leave it out, and type the run's settings.")
+    return typed(compose_jobs(overrides)[0], must_run_here=False)
+
+
+def _write(plan: MemoryPlan, fit: Fit | None, form: PlanFormat) -> None:
+    if form is PlanFormat.json:
+        sys.stdout.write(json.dumps(fit.flat() if fit else plan.flat()) + "\n")
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDTH)
+    show(plan, console)
+    if fit is not None:
+        console.print(
+            f"Largest for a card of {fit.fit_gib:g} GiB: device=cuda model={fit.model} "
+            f"buffer.capacity={fit.capacity}",
+            soft_wrap=True,
+        )

@@ -1,0 +1,38 @@
+"""What a plan cannot count: each number with what it was measured on, or the word unmeasured."""
+
+HOST_SHARE = 0.8
+"""Share of the host's memory, or of the control group's limit, that a run may plan for."""
+
+GRAPH_BYTES_PER_OPERATOR = 400
+"""Host memory of an autograd graph beside its tensors, for each operator of an update: nodes, tensor objects
+and the heap's own headers. Measured on a CPU over six configurations: 270 to 630 bytes."""
+
+CPU_WORKSPACE_SHARE = 0.1
+"""Workspace of kernels and memory that glibc keeps, as a share of what an update holds beside the parameters.
+Measured as the peak of resident memory over the peak in use, of three configurations: -9 % to 22 %."""
+
+ATARI_ENVIRONMENT_BYTES = 1_000_000
+"""One emulator of ale-py's pool; measured 0.85 MB with 16 of them."""
+
+WORKER_BYTES = 30_000_000
+"""One process of an environment (env.vectorization=async), shared pages apart; measured with CartPole. What
+the environment itself holds comes on top."""
+
+CUDA_CONTEXT_BYTES = 2**29
+"""Unmeasured: a CUDA context with its kernels is said to take 0.3 to 0.6 GB of the card."""
+
+CUDA_SLACK_SHARE = 0.15
+"""Unmeasured: what the caching allocator reserves beyond the tensors, and the workspace of cuDNN and cuBLAS,
+as a share of the tensors; said to be 5 to 20 %."""
+
+CUDA_HOST_BYTES = 2**30
+"""Unmeasured: host memory of the CUDA libraries once a context exists."""
+
+LOG_LINE_BYTES = 8_000
+"""Disk space of a log interval in metrics.jsonl, train.log and TensorBoard; measured 6 kB on Pong."""
+
+VIDEO_BYTES = 1_000_000
+"""Disk space of an episode and an open-loop animation, as files and in TensorBoard; on Pong 0.5 MB."""
+
+SNAPSHOT_BYTES = 10_000_000
+"""Unmeasured: one CUDA memory snapshot with its bounded history."""

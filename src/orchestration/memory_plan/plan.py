@@ -1,0 +1,151 @@
+"""From a configuration to its plan: what each resource holds when it holds most."""
+
+import shutil
+from pathlib import Path
+
+import psutil
+import torch
+
+from ...buffers import ReplayPlan, ReplayStorage
+from ...buffers.plan import measure
+from ...envs import Suite, Vectorization
+from ...utils.memory.limits import memory_available_bytes, memory_limit_bytes
+from ...utils.memory.process import folder_disk_bytes
+from ...utils.records import EnvSpec
+from ..banner import model_name, size_text
+from ..build import replay_request
+from ..checkpoint import CHECKPOINTS
+from ..config import Device, TrainConfig
+from ..episodes import MAX_FRAMES
+from ..run_folder import EXPERIMENTS
+from . import constants
+from .rehearsal import GRADIENTS, Rehearsed, rehearse
+from .resources import DISK, GPU, HOST, Basis, MemoryPlan, Resource, Row
+
+_STATE = ("parameters", "slow critic", "optimiser state", "online state")
+
+
+def plan_run(config: TrainConfig, spec: EnvSpec, gpu_limit_bytes: int | None = None) -> MemoryPlan:
+    """Return what a run will take; nothing of it is allocated, and nothing is written.
+
+    Args:
+        config: The run, its device and precision decided; the device need not be there.
+        spec: Its environments.
+        gpu_limit_bytes: Memory of a card to plan for, instead of what is free on the one here.
+    """
+    networks = rehearse(config, spec)
+    replay = measure(replay_request(config, spec))
+    resources = [_host(config, spec, networks, replay)]
+    if config.device is Device.cuda:
+        resources.append(_gpu(config, networks, replay, gpu_limit_bytes))
+    resources.append(_disk(config, networks, replay))
+    return MemoryPlan(
+        name=config.name,
+        model=model_name(config),
+        device=config.device.value,
+        precision=config.precision.value,
+        num_parameters=networks.num_parameters,
+        resources=tuple(resources),
+    )
+
+
+def _host(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, replay: ReplayPlan) -> Resource:
+    rows = [
+        Row("process before the run", psutil.Process().memory_info().rss, Basis.measured),
+        Row("environments", _environment_bytes(config), Basis.estimated),
+        *_replay_rows(config, replay, ReplayStorage.ram),
+        Row("index of the replay", replay.nbytes - replay.arena_bytes),
+    ]
+    if config.device is Device.cuda:
+        rows += [
+            Row("batch on its way to the GPU", networks.peak["batch"]),
+            Row("tensor being saved", networks.largest_tensor),
+            Row("CUDA libraries", constants.CUDA_HOST_BYTES, Basis.estimated),
+        ]
+    else:
+        rows += _network_rows(config, networks)
+        held = sum(networks.peak.values()) - networks.state
+        workspace = int(constants.CPU_WORKSPACE_SHARE * held)
+        rows.append(Row("workspace of kernels and allocator", workspace, Basis.estimated))
+    graph = constants.GRAPH_BYTES_PER_OPERATOR * networks.operators
+    rows.append(Row("nodes of the autograd graph", graph, Basis.estimated))
+    image = max((array.nbytes for array in spec.observation.values() if array.is_image), default=0)
+    rows.append(Row("episode being recorded", 2 * MAX_FRAMES * image))  # as frames, then stacked
+    machine = memory_limit_bytes()
+    words = (
+        f"{constants.HOST_SHARE:.0%} of the {size_text(machine)} of this machine or container, where "
+        f"{size_text(memory_available_bytes())} are free now"
+    )
+    return Resource(HOST, _present(rows), int(constants.HOST_SHARE * machine), words)
+
+
+def _gpu(config: TrainConfig, networks: Rehearsed, replay: ReplayPlan, limit_bytes: int | None) -> Resource:
+    tensors = sum(networks.peak.values())
+    rows = [
+        *_replay_rows(config, replay, ReplayStorage.cuda),
+        *_network_rows(config, networks),
+        Row(
+            "slack of the allocator and workspace", int(constants.CUDA_SLACK_SHARE * tensors), Basis.estimated
+        ),
+        Row("CUDA context", constants.CUDA_CONTEXT_BYTES, Basis.estimated),
+    ]
+    if limit_bytes is not None:
+        words = f"a card of {size_text(limit_bytes)}"
+    elif torch.cuda.is_available():
+        # Asking makes the context, which is then no longer free; what PyTorch has cached is ours too.
+        free, total = torch.cuda.mem_get_info()
+        limit_bytes = free + torch.cuda.memory_reserved() + constants.CUDA_CONTEXT_BYTES
+        words = f"free of the {size_text(total)} of {torch.cuda.get_device_name()}"
+    else:
+        words = "no CUDA device here to compare with"
+    return Resource(GPU, _present(rows), limit_bytes, words)
+
+
+def _disk(config: TrainConfig, networks: Rehearsed, replay: ReplayPlan) -> Resource:
+    training = config.training
+    record = sum(field.nbytes for field in replay.fields.values()) + 1  # and whether it begins an episode
+    checkpoint = networks.state + config.buffer.capacity * record
+    logs = training.total_timesteps // training.log_interval * constants.LOG_LINE_BYTES
+    if training.video_interval:
+        logs += (training.total_timesteps // training.video_interval + 1) * constants.VIDEO_BYTES
+    rows = [
+        Row("checkpoints", training.keep_checkpoints * checkpoint),
+        Row("checkpoint being written", checkpoint),
+        *_replay_rows(config, replay, ReplayStorage.mmap),
+        Row("logs and videos", logs, Basis.estimated),
+    ]
+    if config.device is Device.cuda and config.memory.snapshot_interval:
+        count = training.total_timesteps // config.memory.snapshot_interval
+        rows.append(Row("memory snapshots", count * constants.SNAPSHOT_BYTES, Basis.estimated))
+    folder = Path(config.run_dir or EXPERIMENTS).absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    limit = shutil.disk_usage(there).free
+    if config.resume:
+        limit += folder_disk_bytes(folder / CHECKPOINTS)  # they are replaced by the ones to come
+    return Resource(DISK, _present(rows), limit, f"free in {there}")
+
+
+def _network_rows(config: TrainConfig, networks: Rehearsed) -> list[Row]:
+    """Return what networks hold at the peak of an update, or while a checkpoint is read if that is more."""
+    held = [Row(name, size) for name, size in networks.peak.items() if name in _STATE]
+    passing = [Row(name, size) for name, size in networks.peak.items() if name not in _STATE]
+    if config.resume and networks.state > sum(row.nbytes for row in passing):
+        passing = [Row("checkpoint being read", networks.state)]
+    return [*held, *passing]
+
+
+def _replay_rows(config: TrainConfig, replay: ReplayPlan, storage: ReplayStorage) -> list[Row]:
+    """Return the row of the arena if it lies in `storage`."""
+    return [Row("replay", replay.arena_bytes)] if config.buffer.storage is storage else []
+
+
+def _environment_bytes(config: TrainConfig) -> int:
+    env = config.env
+    if env.suite is Suite.atari:
+        return env.num_envs * constants.ATARI_ENVIRONMENT_BYTES
+    is_async = env.suite is Suite.gymnasium and env.vectorization is Vectorization["async"]
+    return env.num_envs * constants.WORKER_BYTES if is_async else 0
+
+
+def _present(rows: list[Row]) -> tuple[Row, ...]:
+    return tuple(row for row in rows if row.nbytes or row.name == GRADIENTS)

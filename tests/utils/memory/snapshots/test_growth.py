@@ -1,0 +1,232 @@
+"""Numbers of a snapshot, of the change between two, and of a series."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reverie.utils.errors import UserError
+from reverie.utils.memory.snapshots import (
+    Frame,
+    Growth,
+    Summary,
+    compare,
+    find_snapshots,
+    measure_growth,
+    parse,
+    read_series,
+    summarize,
+)
+from reverie.utils.memory.snapshots.compare import Change
+from reverie.utils.memory.snapshots.sites import NO_STACK, folded_stacks, frame_lines, site_label
+from reverie.utils.memory.verdict import Verdict
+
+from . import writer
+
+SITES = {"observe": writer.OBSERVE, "encode": writer.ENCODE, "act": writer.ACT}
+
+
+def summary_of(*segments: dict[str, Any], step: int = 1) -> Summary:
+    return summarize(parse(writer.snapshot(list(segments)), Path("made.pickle")), step)
+
+
+def growing(sizes: list[int], *, reserved: list[int] | None = None) -> Growth:
+    """A series with one active block of each size in turn, 1,000 steps apart."""
+    summaries = []
+    for index, size in enumerate(sizes):
+        segments = [writer.segment([writer.block(size, writer.OBSERVE)], small=False)]
+        if reserved is not None:
+            segments.append(writer.segment([writer.block(reserved[index], state="inactive")], small=False))
+        summaries.append(summary_of(*segments, step=1_000 * index))
+    return measure_growth(summaries)
+
+
+def stack_of(frames: list[dict[str, Any]]) -> tuple[Frame, ...]:
+    return tuple(Frame(frame["filename"], frame["line"], frame["name"]) for frame in frames)
+
+
+def test_a_snapshot_is_summed_by_pool_and_by_state() -> None:
+    small = writer.segment(
+        [
+            writer.block(1_024),
+            writer.block(512, state="active_pending_free"),
+            writer.block(4_096, state="inactive"),
+            writer.block(2_048),
+        ],
+        segment_pool_id=(0, 2),
+    )
+    large = writer.segment([writer.block(20_480)], small=False)
+    cached = writer.segment([writer.block(8_192, state="inactive")], small=False)
+    summary = summary_of(small, large, cached, step=7)
+    assert summary.step == 7
+    assert (summary.small_active_bytes, summary.large_active_bytes) == (3_584, 20_480)
+    assert (summary.active_bytes, summary.pending_free_bytes, summary.allocated_bytes) == (
+        24_064,
+        512,
+        23_552,
+    )
+    assert (summary.small_blocks, summary.large_blocks, summary.active_blocks) == (3, 1, 4)
+    assert summary.mean_block_bytes == 6_016
+    assert summary.inactive_split_bytes == 4_096  # the cached segment is whole: it can be given back
+    assert summary.rounding_bytes == 4 * writer.ROUNDED_OFF  # of active blocks only
+    assert (summary.reserved_bytes, summary.private_bytes) == (36_352, 7_680)
+
+
+def test_the_numbers_agree_with_those_that_torch_writes_beside_them() -> None:
+    segments = writer.incident(9_000, scale=0.02)["segments"]
+    summary = summary_of(*segments)
+    assert summary.allocated_bytes == sum(segment["allocated_size"] for segment in segments)
+    assert summary.active_bytes == sum(segment["active_size"] for segment in segments)
+    assert summary.active_bytes - summary.rounding_bytes == sum(
+        segment["requested_size"] for segment in segments
+    )
+
+
+def test_free_parts_of_an_expandable_segment_are_not_split_off() -> None:
+    blocks = [writer.block(1_024), writer.block(4_096, state="inactive")]
+    assert summary_of(writer.segment(blocks, is_expandable=True)).inactive_split_bytes == 0
+    assert summary_of(writer.segment(blocks)).inactive_split_bytes == 4_096
+
+
+def test_a_block_that_the_file_refers_to_twice_counts_twice() -> None:
+    one = writer.block(512, writer.ACT)
+    summary = summary_of(writer.segment([one, one]), writer.segment([one]))
+    assert (summary.active_bytes, summary.active_blocks) == (1_536, 3)
+    assert summary.sites == {stack_of(writer.ACT): {512: 3}}
+
+
+def test_a_comparison_sees_inside_segments_and_ignores_addresses() -> None:
+    before = [
+        writer.block(1_024, writer.OBSERVE, address=0),
+        writer.block(512, writer.ENCODE, address=1_024),
+        writer.block(2_048, writer.ACT, address=1_536),
+        writer.block(256, writer.PARAMETERS, address=5_000),
+    ]
+    after = [
+        writer.block(256, writer.PARAMETERS, address=0),  # moved: no change
+        writer.block(1_024, writer.OBSERVE, address=256),
+        writer.block(512, writer.OBSERVE, address=1_280),
+        writer.block(2_048, [], address=1_792),
+        writer.block(1_024, writer.ACT, address=7_000),
+        writer.block(1_024, writer.ACT, address=8_024),
+    ]
+    gap = writer.block(16_384, state="inactive")
+    changes = compare(
+        summary_of(writer.segment([*before, gap])).sites, summary_of(writer.segment([*after, gap])).sites
+    )
+    assert [
+        (site_label(c.stack).split(" < ")[0], c.change, c.bytes_more, c.new_blocks, c.freed_blocks)
+        for c in changes
+    ] == [
+        (NO_STACK, Change.new, 2_048, 1, 0),
+        ("rssm.py:142 observe", Change.grown, 512, 1, 0),
+        ("heads.py:210 sample", Change.same, 0, 2, 1),
+        ("encoder.py:57 forward", Change.freed, -512, 0, 1),
+    ]
+
+
+def test_a_comparison_the_other_way_round_is_its_mirror() -> None:
+    a = summary_of(*writer.incident(2_000, scale=0.01)["segments"]).sites
+    b = summary_of(*writer.incident(9_000, scale=0.01)["segments"]).sites
+    there, back = compare(a, b), compare(b, a)
+    assert there
+    assert {c.stack: (c.bytes_more, c.new_blocks, c.freed_blocks) for c in there} == {
+        c.stack: (-c.bytes_more, c.freed_blocks, c.new_blocks) for c in back
+    }
+    assert compare(b, b) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "verdict"),
+    [
+        ([10_000_000 + 512 * 200 * i for i in range(45)], Verdict.leak),
+        ([10_000_000] * 45, Verdict.flat),
+        ([10_000_000 + 5_000_000 * (i % 3) for i in range(45)], Verdict.flat),
+        ([10_000_000 + min(i, 10) * 9_000_000 for i in range(45)], Verdict.flat),  # a warm-up, then nothing
+        ([10_000_000 + 512 * 200 * i for i in range(20)], Verdict.undecided),
+    ],
+    ids=["leak", "flat", "sawtooth", "warm-up", "too few"],
+)
+def test_a_series_is_judged(sizes: list[int], verdict: Verdict) -> None:
+    assert growing(sizes).verdict is verdict
+
+
+def test_the_slope_is_per_step_whatever_the_distance_of_the_snapshots() -> None:
+    growth = growing([1_000_000 + 102_400 * i for i in range(45)])
+    assert growth.bytes_per_step == pytest.approx(102.4)
+    assert growth.active.slope_bytes_per_sample == pytest.approx(102_400)
+    assert growth.blocks_per_step == 0
+    assert growing([512]).bytes_per_step == 0
+
+
+def test_reserved_memory_that_rises_over_flat_active_memory_is_no_leak() -> None:
+    growth = growing([1_000_000] * 45, reserved=[1_000_000 + 2_097_152 * i for i in range(45)])
+    assert growth.verdict is Verdict.retention
+    assert growth.active.verdict is Verdict.flat
+
+
+def test_snapshots_are_found_by_number_among_other_files(tmp_path: Path) -> None:
+    for name in (
+        "snapshot_step_10.pickle",
+        "snapshot_step_9.pickle",
+        "snapshot_step_2.pickle.part",
+        "notes.txt",
+    ):
+        (tmp_path / name).touch()
+    assert list(find_snapshots(tmp_path)) == [9, 10]
+
+
+def test_two_snapshots_of_one_step_are_an_error(tmp_path: Path) -> None:
+    for name in ("snapshot_step_9.pickle", "snapshot_step_009.pickle"):
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match="of one step, 9"):
+        find_snapshots(tmp_path)
+
+
+def test_growth_by_call_site_is_exact(tmp_path: Path) -> None:
+    steps = (1_000, 12_000, 23_000)
+    for step in steps:
+        writer.write(tmp_path, step, writer.incident(step, scale=0.05))
+    growth = measure_growth(read_series(find_snapshots(tmp_path)))
+    by_site = {site_label(site.stack).split(" < ")[0]: site for site in growth.sites}
+    assert list(by_site) == ["rssm.py:142 observe", "encoder.py:57 forward", "heads.py:210 sample"]
+    first, last = growth.summaries[0], growth.summaries[-1]
+    assert sum(site.bytes_more for site in growth.sites) == last.active_bytes - first.active_bytes
+    assert sum(site.new_blocks for site in growth.sites) == last.active_blocks - first.active_blocks
+    assert growth.sites[0].bytes_more / (last.active_bytes - first.active_bytes) == pytest.approx(
+        0.6, abs=1e-3
+    )
+
+
+def test_a_call_site_is_the_users_own_line() -> None:
+    assert site_label(stack_of(writer.OBSERVE)) == (
+        "rssm.py:142 observe < dreamer.py:88 collect_step < train.py:31 main"
+    )
+    assert site_label(stack_of(writer.stack(writer.TORCH_LINE))) == "linear.py:134 forward"
+    assert site_label(()) == NO_STACK
+    assert frame_lines(()) == [NO_STACK]
+
+
+def test_a_backward_pass_without_a_line_of_python_is_named_by_its_node() -> None:
+    unwinder = Frame("??", 0, "torch::unwind::unwind()")
+    operator = Frame("??", 0, "at::_ops::bmm::call(at::Tensor const&, at::Tensor const&)")
+    node = Frame("??", 0, "torch::autograd::generated::BmmBackward0::apply(std::vector<at::Tensor>&&)")
+    other = Frame("x.cpp", 3, "make()")
+    assert site_label((unwinder, operator, node)) == "BmmBackward0 (in C++)"
+    assert site_label((unwinder, operator)) == "bmm (in C++)"
+    assert site_label((unwinder, other)) == "x.cpp:3 make()"
+    assert frame_lines((unwinder, other)) == ["x.cpp:3 make()"]
+
+
+def test_folded_stacks_hold_every_active_byte_once_and_one_line_for_each_stack() -> None:
+    frames = [*writer.ACT, {"filename": "odd;name.py", "line": 1, "name": "g;h"}]
+    summary = summary_of(
+        *writer.incident(5_000, scale=0.01)["segments"], writer.segment([writer.block(512, frames)])
+    )
+    lines = folded_stacks(summary.sites).splitlines()
+    assert len(lines) == len(summary.sites) == 5
+    assert sum(int(line.rpartition(" ")[2]) for line in lines) == summary.active_bytes
+    assert (
+        "stream_all;active;odd,name.py:1:g,h;train.py:31:main;dreamer.py:88:collect_step;heads.py:210:sample 512"
+        in (lines)
+    )
