@@ -53,6 +53,10 @@ class EpisodeRecorder:
     def __init__(self, spec: EnvSpec, max_frames: int = MAX_FRAMES) -> None:
         self._key = next((key for key, array in sorted(spec.observation.items()) if array.is_image), None)
         self._max_frames = max_frames
+        height, width = spec.observation[self._key].shape[:2] if self._key else (0, 0)
+        self.planned_bytes = max_frames * height * width * 3
+        """What the frames of the longest recorded episode take."""
+
         self._wanted = False
         self._frames: list[NDArray[np.uint8]] | None = None
 

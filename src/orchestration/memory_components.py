@@ -17,7 +17,8 @@ def components(parts: Parts, others: Mapping[str, Any]) -> dict[str, Component]:
 
     Args:
         parts: Environment, replay, workflow.
-        others: Further objects of the loop by the name to show, such as `metrics`.
+        others: Further objects of the loop by the name to show, such as `metrics`; their `planned_bytes`,
+            where they have such, is what they may grow to.
     """
     workflow = parts.workflow
     modules = {"world_model": workflow.world_model, "controller": workflow.controller}
@@ -32,7 +33,9 @@ def components(parts: Parts, others: Mapping[str, Any]) -> dict[str, Component]:
         for name, optimizer in workflow.optimizers.items()
     }
     found["environment"] = Component((parts.environment,))
-    return found | {name: Component((held,)) for name, held in others.items()}
+    return found | {
+        name: Component((held,), getattr(held, "planned_bytes", None)) for name, held in others.items()
+    }
 
 
 def _declared(nbytes: int) -> Component:

@@ -80,7 +80,10 @@ class MemoryGuard:
         }
         if torch.cuda.is_available():
             self._resources["GPU memory in use"] = Resource(torch.cuda.memory_allocated, threshold)
-        self._detectors = {name: LeakDetector(r.tolerance, wait_for=events) for name, r in self._resources.items()}
+        self._detectors = {
+            name: LeakDetector(resource.tolerance, wait_for=events)
+            for name, resource in self._resources.items()
+        }
         self._awaited = set(events)
         self._before: Holdings | None = None
         self._shown_graphs: set[str] = set()

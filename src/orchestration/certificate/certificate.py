@@ -12,6 +12,7 @@ import torch
 
 from ... import __version__
 from ...utils.memory.glibc import in_use_source
+from ...utils.memory.verdict import Verdict
 from ..memory_guard import Finding
 from .series import Judged
 
@@ -41,7 +42,7 @@ class Certificate:
         """Whether every resource is flat, nothing was found, and the bound is kept."""
         return (
             all(each.is_flat for each in self.judged)
-            and not self.findings
+            and not any(finding.verdict is Verdict.leak for finding in self.findings)
             and self.unaccounted_mb <= self.bound_mb
         )
 

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import warnings
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from ...models import LatentState
 from ..world_model_orchestrator import WorldModelOrchestrator
-from .wrap import after_total, after_update
+from .wrap import after_total, after_update, attach
 
 GLOBAL_TRACE: list[Tensor] = []
 """What a module of one's own might collect for debugging, and what no component of a run owns."""
@@ -50,16 +51,15 @@ def rssm_half_detached(run: WorldModelOrchestrator) -> None:
 
 def rssm_kept_sometimes(run: WorldModelOrchestrator) -> None:
     """Keep the state of every 40th step with its graph, for a plot that nobody draws."""
-    workflow: Any = run.parts.workflow
-    rssm = workflow.world_model.rssm
+    rssm = run.parts.workflow.world_model.rssm
     _act_with_graph(run)
-    workflow.kept_states, calls = [], itertools.count()
+    kept, calls = attach(run.parts.workflow, "kept_states", []), itertools.count()
     observe = rssm.observe
 
     def keeps(*args: Any, detach_posteriors: bool = False, **kwargs: Any) -> Any:
         observed = observe(*args, detach_posteriors=False, **kwargs)
         if detach_posteriors and next(calls) % 40 == 0:
-            workflow.kept_states.append(observed.posterior)
+            kept().append(observed.posterior)
         if rssm._state is not None:
             rssm._state = rssm._state.detach()
         return observed
@@ -69,26 +69,24 @@ def rssm_kept_sometimes(run: WorldModelOrchestrator) -> None:
 
 def losses_after_backward(run: WorldModelOrchestrator) -> None:
     """Keep every loss, undetached, after its backward pass: the nodes stay, their buffers are gone."""
-    workflow: Any = run.parts.workflow
-    workflow.losses_kept = []
-    after_total(run, workflow.losses_kept.append)
+    kept = attach(run.parts.workflow, "losses_kept", [])
+    after_total(run, lambda total: kept().append(total))
 
 
 def losses_with_retained_graph(run: WorldModelOrchestrator) -> None:
     """Keep every loss whose backward pass was told to retain its graph."""
-    workflow: Any = run.parts.workflow
-    workflow.losses_kept = []
+    kept = attach(run.parts.workflow, "losses_kept", [])
 
-    def keep(total: Tensor) -> None:
-        total.backward = functools.partial(torch.Tensor.backward, total, retain_graph=True)  # pyright: ignore[reportAttributeAccessIssue]
-        workflow.losses_kept.append(total)
+    def keep(total: Any) -> None:
+        total.backward = functools.partial(torch.Tensor.backward, total, retain_graph=True)
+        kept().append(total)
 
     after_total(run, keep)
 
 
 def moving_average_of_losses(run: WorldModelOrchestrator) -> None:
     """Average the loss without detaching it: a chain through every update."""
-    workflow: Any = run.parts.workflow
+    workflow: Any = weakref.proxy(run.parts.workflow)
     workflow.average_loss = torch.zeros((), device=workflow.device)
 
     def average(total: Tensor) -> None:

@@ -42,7 +42,7 @@ FAULTS: dict[str, Fault] = {
         Fault(graphs.gradient_of_gradient, "create_graph"),
         Fault(graphs.global_trace, "GLOBAL_TRACE"),
         Fault(containers.observations_kept, "loop.arrivals"),
-        Fault(containers.views_of_batches, "loop.first_rewards"),
+        Fault(containers.views_of_batches, "loop.first_frames"),
         Fault(containers.hook_each_update, "workflow.world_model.encoder._forward_hooks"),
         Fault(containers.cycles, "garbage collector", "collectable"),
         Fault(containers.exceptions_kept, "workflow.errors"),

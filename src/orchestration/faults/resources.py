@@ -5,10 +5,9 @@ import os
 import subprocess
 import sys
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any
 
 from ..world_model_orchestrator import WorldModelOrchestrator
-from .wrap import after_update
+from .wrap import after_update, attach
 
 NATIVE_BYTES = 100_000
 SHARED_BYTES = 1_000_000
@@ -23,34 +22,31 @@ def native_memory(run: WorldModelOrchestrator) -> None:
 
 def shared_memory(run: WorldModelOrchestrator) -> None:
     """Create a block of shared memory at each update and close none."""
-    run_any: Any = run
-    run_any.shared = []
+    kept = attach(run, "shared", [])
 
     def create(_: object) -> None:
         block = SharedMemory(create=True, size=SHARED_BYTES)
         block.buf[:] = bytes(SHARED_BYTES)  # touched, or it takes no memory
         # Its name goes at once, so that whatever happens to this process, nothing is left behind.
         block.unlink()
-        run_any.shared.append(block)
+        kept().append(block)
 
     after_update(run, create)
 
 
 def files_left_open(run: WorldModelOrchestrator) -> None:
     """Open a file at each update and close none."""
-    run_any: Any = run
-    run_any.descriptors = []
-    after_update(run, lambda _: run_any.descriptors.append(os.open(os.devnull, os.O_RDONLY)))
+    kept = attach(run, "descriptors", [])
+    after_update(run, lambda _: kept().append(os.open(os.devnull, os.O_RDONLY)))
 
 
 def processes_left_running(run: WorldModelOrchestrator) -> None:
     """Start a worker at every tenth update and stop none."""
-    run_any: Any = run
-    run_any.workers = []
+    kept = attach(run, "workers", [])
 
     def start(_: object) -> None:
         if run.updates % 10 == 0:
             command = [sys.executable, "-c", "import sys; sys.stdin.read()"]  # ends with this process
-            run_any.workers.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+            kept().append(subprocess.Popen(command, stdin=subprocess.PIPE))
 
     after_update(run, start)

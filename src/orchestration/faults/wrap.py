@@ -1,5 +1,6 @@
 """Where faults take hold of a run: around its updates, its losses, its steps."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,16 @@ from ...buffers import SequenceBatch
 from ...utils.records import Arrival
 from ...workflows.base import Updated
 from ..world_model_orchestrator import WorldModelOrchestrator
+
+
+def attach(owner: Any, name: str, value: Any) -> Callable[[], Any]:
+    """Give an object one more attribute, and return a function that reads it.
+
+    The function knows the owner weakly: the fault's own code must not be a second path to what it keeps.
+    """
+    setattr(owner, name, value)
+    known = weakref.proxy(owner)
+    return lambda: getattr(known, name)
 
 
 def after_update(run: WorldModelOrchestrator, act: Callable[[Updated], None]) -> None:

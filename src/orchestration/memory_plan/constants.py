@@ -3,13 +3,17 @@
 HOST_SHARE = 0.8
 """Share of the host's memory, or of the control group's limit, that a run may plan for."""
 
-GRAPH_BYTES_PER_OPERATOR = 400
+GRAPH_BYTES_PER_OPERATOR = 265
 """Host memory of an autograd graph beside its tensors, for each operator of an update: nodes, tensor objects
-and the heap's own headers. Measured on a CPU over six configurations: 270 to 630 bytes."""
+and the heap's own headers. Measured on a CPU over six configurations: 258 to 266 bytes."""
 
-CPU_WORKSPACE_SHARE = 0.1
-"""Workspace of kernels and memory that glibc keeps, as a share of what an update holds beside the parameters.
-Measured as the peak of resident memory over the peak in use, of three configurations: -9 % to 22 %."""
+CPU_WORKSPACE_BYTES = 64_000_000
+"""Workspace of kernels, and freed memory that glibc keeps. Measured as the peak of resident memory less the
+peak in use, in five configurations whose updates hold 75 to 724 MB: -7 to 63 MB, and no more for the larger."""
+
+FIRST_USE_BYTES = 30_000_000
+"""What libraries allocate when they are first used, and keep: kernels of oneDNN, TensorBoard, the video encoder.
+Measured 22 to 33 MB."""
 
 ATARI_ENVIRONMENT_BYTES = 1_000_000
 """One emulator of ale-py's pool; measured 0.85 MB with 16 of them."""

@@ -52,6 +52,7 @@ def plan_run(config: TrainConfig, spec: EnvSpec, gpu_limit_bytes: int | None = N
 def _host(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, replay: ReplayPlan) -> Resource:
     rows = [
         Row("process before the run", psutil.Process().memory_info().rss, Basis.measured),
+        Row("first use of libraries", constants.FIRST_USE_BYTES, Basis.estimated),
         Row("environments", _environment_bytes(config), Basis.estimated),
         *_replay_rows(config, replay, ReplayStorage.ram),
         Row("index of the replay", replay.nbytes - replay.arena_bytes),
@@ -64,8 +65,7 @@ def _host(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, replay: Repla
         ]
     else:
         rows += _network_rows(config, networks)
-        held = sum(networks.peak.values()) - networks.state
-        workspace = int(constants.CPU_WORKSPACE_SHARE * held)
+        workspace = constants.CPU_WORKSPACE_BYTES
         rows.append(Row("workspace of kernels and allocator", workspace, Basis.estimated))
     graph = constants.GRAPH_BYTES_PER_OPERATOR * networks.operators
     rows.append(Row("nodes of the autograd graph", graph, Basis.estimated))

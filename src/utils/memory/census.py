@@ -191,13 +191,15 @@ def _families(names: Mapping[str, Any], parts_first: bool) -> Iterator[str]:
     for name in names:
         parts.setdefault(whole_of(name, names), []).append(name)
 
-    def visit(name: str) -> Iterator[str]:
-        if not parts_first:
-            yield name
-        for part in parts.get(name, ()):
-            yield from visit(part)
-        if parts_first:
-            yield name
-
     for name in parts.get(None, ()):
-        yield from visit(name)
+        yield from _family(name, parts, parts_first)
+
+
+def _family(name: str, parts: Mapping[str | None, list[str]], parts_first: bool) -> Iterator[str]:
+    # A function of the module: one inside another that calls itself would be a reference cycle each time.
+    if not parts_first:
+        yield name
+    for part in parts.get(name, ()):
+        yield from _family(part, parts, parts_first)
+    if parts_first:
+        yield name

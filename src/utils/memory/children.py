@@ -25,7 +25,7 @@ _OPAQUE = (
 )
 _OPAQUE_MODULES = (
     *("torch._", "torch.fx.", "torch.cuda.", "numpy."),
-    *("importlib.", "_frozen_importlib.", "_thread.", "threading._"),
+    *("importlib.", "_frozen_importlib.", "_thread."),
 )
 _LANGUAGE: dict[type, Reader] = {
     dict: readers.items,

@@ -221,6 +221,8 @@ def partial(o: Any) -> Iterator[Child]:
 
 def _own_attributes(dictionary: Any, o: Any) -> Iterator[Child]:
     own = dictionary.__get__(o)
+    if not issubclass(type(own), dict):  # a type of C may have anything there, or nothing yet
+        return
     for name, value, weight in spaced(dict.items(own), dict.__len__(own)):
         yield f".{name}" if type(name) is str else f".<{type_name(type(name))}>", value, weight
 

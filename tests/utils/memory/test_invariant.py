@@ -64,6 +64,7 @@ def keep_many_losses(workflow: DreamerWorkflow, roots: dict[str, Any]) -> None:
     roots["loop"].losses += [0.0] * 200_000 + [workflow.world_model.rssm.core.mix_bias.sum()]
 
 
+@pytest.mark.filterwarnings(r"ignore:Using backward\(\) with create_graph=True")
 @pytest.mark.parametrize(
     ("fault", "path"),
     [

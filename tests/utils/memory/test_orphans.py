@@ -3,6 +3,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -83,6 +84,7 @@ def test_only_the_end_of_a_graph_is_reported() -> None:
     assert [path for path in paths if "GLOBAL_TRACE" in path] == [f"module {__name__}.GLOBAL_TRACE[0][1]"]
 
 
+@pytest.mark.filterwarnings(r"ignore:Using backward\(\) with create_graph=True")
 def test_parameters_in_a_cycle_with_their_gradients_are_held_by_cpp() -> None:
     def step() -> None:
         parameter = nn.Parameter(torch.zeros(2017))
@@ -107,6 +109,27 @@ def test_what_python_holds_is_not_held_by_cpp() -> None:
     local = torch.zeros(2019)
     assert [row for row in cpp_held({}, limit=10_000) if row.shape in ((2018,), (2019,))] == []
     assert len(kept) == 1 and local.ndim == 1
+
+
+def test_the_search_through_all_objects_runs_none_of_their_code() -> None:
+    calls: list[str] = []
+
+    class Proxy:
+        @property
+        def __class__(self) -> type:  # type: ignore[override]
+            calls.append("__class__")
+            return Tensor
+
+        def __getattr__(self, name: str) -> None:
+            calls.append(name)
+
+    kept, weight = [Proxy()], nn.Parameter(torch.ones(10))
+    trace(weight, 2)
+    kept[0].trace = GLOBAL_TRACE  # type: ignore[attr-defined]
+    calls.clear()
+    orphan_heads({"weight": weight})
+    cpp_held({"weight": weight})
+    assert calls == []
 
 
 def test_the_search_keeps_nothing_alive() -> None:

@@ -61,7 +61,7 @@ class _Nosy(torch.Tensor):
     calls = 0
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def] # noqa: ANN
+    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         _Nosy.calls += 1
         return super().__torch_function__(func, types, args, kwargs or {})
 

@@ -288,7 +288,7 @@ def test_a_tensor_subclass_is_read_without_its_torch_function() -> None:
             return super().__torch_function__(*args, **kwargs)
 
         @property
-        def grad_fn(self) -> Any:
+        def grad_fn(self) -> Any:  # type: ignore[override]
             CALLS.append("grad_fn")
 
     nosy = (torch.ones(1, requires_grad=True) * 2).as_subclass(Nosy)

@@ -129,7 +129,8 @@ def _outputs(analysis: Analysis, title: str) -> dict[str, bytes]:
 def _check_writable(folder: Path) -> None:
     """Refuse a folder that cannot be made or written, before the work and without making it."""
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
-    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+    effective = os.access in os.supports_effective_ids
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK, effective_ids=effective)):
         raise UserError(
             f"--out-dir {folder} cannot be written: {existing} is no folder that you may write to."
         )

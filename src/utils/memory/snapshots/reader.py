@@ -111,12 +111,12 @@ def check_opcodes(data: bytes, path: Path) -> None:
     if data[:1] != bytes([_PROTO]) or len(data) < 2:
         raise UserError(f"{path} is not a snapshot: it does not begin as a binary pickle does.")
     position, parts = 2, 0
-    while True:
+    while position < len(data):
         found = _RUN.match(data, position)
         assert found is not None  # it may match nothing
         position = found.end()
-        if position >= len(data):
-            _refuse_cut(path, len(data))
+        if position == len(data):
+            break
         opcode = data[position]
         if opcode == _STOP:
             return
@@ -129,6 +129,7 @@ def check_opcodes(data: bytes, path: Path) -> None:
             position += 1
         else:
             position = _after_argument(data, position, path)
+    _refuse_cut(path, len(data))
 
 
 def _after_argument(data: bytes, position: int, path: Path) -> int:

@@ -23,8 +23,6 @@ from reverie.utils.memory.verdict import Verdict
 
 from . import writer
 
-SITES = {"observe": writer.OBSERVE, "encode": writer.ENCODE, "act": writer.ACT}
-
 
 def summary_of(*segments: dict[str, Any], step: int = 1) -> Summary:
     return summarize(parse(writer.snapshot(list(segments)), Path("made.pickle")), step)
@@ -226,7 +224,5 @@ def test_folded_stacks_hold_every_active_byte_once_and_one_line_for_each_stack()
     lines = folded_stacks(summary.sites).splitlines()
     assert len(lines) == len(summary.sites) == 5
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == summary.active_bytes
-    assert (
-        "stream_all;active;odd,name.py:1:g,h;train.py:31:main;dreamer.py:88:collect_step;heads.py:210:sample 512"
-        in (lines)
-    )
+    stack = "odd,name.py:1:g,h;train.py:31:main;dreamer.py:88:collect_step;heads.py:210:sample"
+    assert f"stream_all;active;{stack} 512" in lines

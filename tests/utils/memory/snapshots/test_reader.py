@@ -69,7 +69,7 @@ def saved(folder: Path, data: bytes) -> Path:
 def test_a_malicious_pickle_is_refused_and_nothing_of_it_runs(way: str, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     path = saved(tmp_path, attacks(marker)[way])
-    with pytest.raises(UserError, match="is refused: at byte .* uses the opcode|is not a snapshot"):
+    with pytest.raises(UserError, match=r"is refused: at byte .* uses the opcode|is not a snapshot"):
         load(path)
     assert not marker.exists()
 
@@ -105,30 +105,11 @@ def test_a_snapshot_is_read_as_pickle_reads_it(protocol: int, tmp_path: Path) ->
     assert load(writer.write(tmp_path, 1, data, protocol)) == data
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        0,
-        255,
-        256,
-        65_536,
-        -1,
-        2**31,
-        2**63,
-        2**64 - 1,
-        1.5,
-        True,
-        False,
-        None,
-        "",
-        "é" * 300,
-        (1,),
-        (1, 2),
-        (1, 2, 3),
-    ]
-    + [[1, 2, (3, 4)], [(1, 2), (3, 4, 5)], {"a": [[[]]]}],
-    ids=str,
-)
+NUMBERS = [0, 255, 256, 65_536, -1, 2**31, 2**63, 2**64 - 1, 1.5]
+TUPLES = [(1,), (1, 2), (1, 2, 3), [1, 2, (3, 4)], [(1, 2), (3, 4, 5)]]
+
+
+@pytest.mark.parametrize("value", [*NUMBERS, *TUPLES, True, None, "", "é" * 300, {"a": [[[]]]}], ids=str)
 def test_every_kind_of_plain_value_is_read(value: object, tmp_path: Path) -> None:
     assert load(saved(tmp_path, pickle.dumps([value, value]))) == [value, value]
 
@@ -147,13 +128,12 @@ def test_changed_bytes_give_an_error_or_plain_data(tmp_path: Path) -> None:
     plain = (dict, list, tuple, str, int, float, bool, type(None))
     num_refused = 0
     for position in range(2, len(whole)):
-        for change in (0x01, 0x80, 0xFF):
-            damaged = bytearray(whole)
-            damaged[position] ^= change
-            try:
-                assert isinstance(load(saved(tmp_path, bytes(damaged))), plain)
-            except UserError:
-                num_refused += 1
+        damaged = bytearray(whole)
+        damaged[position] ^= (0x01, 0x80, 0xFF)[position % 3]
+        try:
+            assert isinstance(load(saved(tmp_path, bytes(damaged))), plain)
+        except UserError:
+            num_refused += 1
     assert num_refused > len(whole) // 2
 
 

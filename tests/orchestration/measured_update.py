@@ -1,0 +1,84 @@
+"""A real update measured beside its plan, in a process of its own: `python measured_update.py <overrides>`.
+
+Prints one JSON object in bytes: `planned`, of what the plan counts and the nodes of the graph; `measured`, the
+most that was in use after any operator of the second update, less what was in use before the networks.
+"""
+
+import gc
+import json
+import sys
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from reverie.buffers import EpisodeReplayBuffer, StoredLatent
+from reverie.envs import VectorEnvironment, make_environment
+from reverie.orchestration.build import build_replay, build_workflow
+from reverie.orchestration.command_line import compose_jobs
+from reverie.orchestration.config import TrainConfig, typed
+from reverie.orchestration.memory_plan import rehearse
+from reverie.orchestration.memory_plan.constants import GRAPH_BYTES_PER_OPERATOR
+from reverie.utils.memory.glibc import in_use_bytes
+
+
+class InUsePeak(TorchDispatchMode):
+    """Reads the bytes in use after every operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.peak = max(self.peak, in_use_bytes())
+        return result
+
+
+def measure(config: TrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer) -> int:
+    """Return the bytes at the peak of an update that follows another one, as the training loop makes them."""
+    gc.collect()
+    before = in_use_bytes()
+    workflow = build_workflow(config, environment.spec)
+    updated = None
+    with InUsePeak() as in_use:
+        for _ in range(2):
+            batch = replay.sample(config.training.batch_size).to(workflow.device)
+            in_use.peak = 0
+            updated = workflow.update(batch)
+    assert updated is not None
+    return in_use.peak - before
+
+
+def fill(config: TrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer) -> None:
+    """Play until windows can be drawn, with latents of zeros."""
+    envs, size = config.env.num_envs, environment.spec.action.size
+    action = np.eye(size, dtype=np.float32)[np.zeros(envs, np.int64)]
+    latent = StoredLatent(
+        torch.zeros(envs, config.model.deter), torch.zeros(envs, config.model.stoch, dtype=torch.uint8)
+    )
+    arrival = environment.reset()
+    for _ in range(3 * config.training.sequence_length):
+        replay.add(arrival, action, latent)
+        arrival = environment.step(action)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    config = typed(compose_jobs(sys.argv[1:])[0])
+    with TemporaryDirectory() as folder, closing(make_environment(config.env, config.seed)) as environment:
+        plan = rehearse(config, environment.spec)
+        replay = build_replay(config, environment.spec, Path(folder))
+        fill(config, environment, replay)
+        measure(config, environment, replay)  # what libraries allocate once, and keep
+        measured = measure(config, environment, replay)
+    planned = sum(plan.peak.values()) + GRAPH_BYTES_PER_OPERATOR * plan.operators
+    print(json.dumps({"planned": planned, "measured": measured}))
+
+
+if __name__ == "__main__":
+    main()

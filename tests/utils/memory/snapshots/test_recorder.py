@@ -1,0 +1,43 @@
+"""The recorder writes whole files on CUDA, and nothing elsewhere."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from reverie.utils.memory.snapshots import SnapshotRecorder, find_snapshots, measure_growth, read_series
+from reverie.utils.memory.snapshots.sites import site_label
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without CUDA")
+def test_without_cuda_nothing_is_recorded_and_no_folder_is_made(tmp_path: Path) -> None:
+    recorder = SnapshotRecorder(tmp_path / "memory_snapshots")
+    recorder.start()
+    assert not recorder.is_recording
+    assert recorder.save(1_000) is None
+    recorder.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.gpu
+def test_a_leak_on_the_gpu_is_measured_and_its_line_is_named(tmp_path: Path) -> None:
+    recorder = SnapshotRecorder(tmp_path / "memory_snapshots")
+    recorder.start()
+    kept = []
+    try:
+        for step in range(30):
+            kept += [torch.zeros(2_000, device="cuda") for _ in range(4)]  # 8,000 bytes, rounded to 8,192
+            path = recorder.save(step)
+            assert path == tmp_path / "memory_snapshots" / f"snapshot_step_{step}.pickle"
+    finally:
+        recorder.stop()
+    assert not recorder.is_recording
+    series = read_series(find_snapshots(tmp_path / "memory_snapshots"))
+    growth = measure_growth(series, tolerance_bytes=1e5)
+    assert growth.verdict.value == "leak"
+    assert growth.bytes_per_step == 4 * 8_192
+    assert growth.blocks_per_step == 4
+    assert site_label(growth.sites[0].stack).startswith(Path(__file__).name)
+    assert series[-1].allocated_bytes == torch.cuda.memory_allocated()
+    assert series[-1].num_events <= 1
+    assert not list((tmp_path / "memory_snapshots").glob("*.part"))

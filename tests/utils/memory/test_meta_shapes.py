@@ -1,0 +1,81 @@
+"""Answers from the table are torch's own: same shapes, strides, dtypes and storages."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from reverie.utils.memory.live_bytes import LiveBytes
+from reverie.utils.memory.meta_shapes import MetaShapes
+
+
+class Recorded(TorchDispatchMode):
+    """Notes the operators and the outlines of all results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        results = result if isinstance(result, tuple | list) else [result]
+        self.calls.append(
+            (str(func), [(t.shape, t.stride(), t.dtype, t.device) for t in results if isinstance(t, Tensor)])
+        )
+        return result
+
+
+def images() -> None:
+    """Three steps of a small convolutional net in channels_last, with an optimiser in place."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.SiLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 5))
+    net = net.to("meta").to(memory_format=torch.channels_last)
+    for step in range(3):
+        x = torch.zeros(4, 3, 8, 8, device="meta").to(memory_format=torch.channels_last)
+        loss = net(x).log_softmax(-1).pow(2 if step else 2.0).mean()
+        loss.backward()
+        parameters = list(net.parameters())
+        torch._foreach_add_(parameters, [p.grad for p in parameters if p.grad is not None], alpha=-0.1)
+        net.zero_grad()
+
+
+def test_a_net_gets_the_same_outlines_with_the_table_as_without() -> None:
+    with torch.no_grad():
+        nn.Linear(1, 1)
+    with Recorded() as plain:
+        with torch.no_grad():
+            torch.zeros(1)
+        images_calls(plain)
+    with MetaShapes(), Recorded() as answered:
+        with torch.no_grad():
+            torch.zeros(1)
+        images_calls(answered)
+    assert len(plain.calls) > 100
+    assert plain.calls == answered.calls
+
+
+def images_calls(mode: Recorded) -> None:
+    mode.calls.clear()
+    images()
+
+
+def test_numbers_of_different_types_are_different_calls() -> None:
+    x = torch.zeros(3, dtype=torch.int64, device="meta")
+    with MetaShapes():
+        assert [(x * 1).dtype, (x * 1.0).dtype, (x * True).dtype] == [torch.int64, torch.float32, torch.int64]
+
+
+def test_results_share_storage_where_torch_shares_it_and_nowhere_else() -> None:
+    with MetaShapes(), LiveBytes() as counter:
+        x = torch.zeros(2, 6, device="meta")
+        views = [x.view(3, 4), x.t(), x[0], x.add_(1), torch.ops.aten._unsafe_view(x, [12])]
+        assert counter.live == 48 and len(views) == 5
+        copies = [x + 1, x + 1, x.clone()]
+        assert counter.live == 48 * (1 + len(copies))
+
+
+def test_real_tensors_are_computed() -> None:
+    with MetaShapes():
+        x = torch.arange(4.0)
+        assert (x * 2).tolist() == (x * 2).tolist() == [0.0, 2.0, 4.0, 6.0]
+        assert x.add_(1).tolist() == [1.0, 2.0, 3.0, 4.0]
