@@ -213,7 +213,7 @@ class EpisodeReplayBuffer:
         return self._arena.nbytes() + self._index.nbytes()
 
     def part_bytes(self) -> dict[str, int]:
-        """Return the bytes owned by part, used or not: observations, actions, rewards, flags, latents, index."""
+        """Return the bytes owned, by part: observations, actions, rewards, flags, latents, index."""
         parts = {"observations": self.plan.obs_bytes, "index": self._index.nbytes()}
         for part, names in _PARTS.items():
             specs = [spec for name, spec in self.plan.fields.items() if name in names]

@@ -65,7 +65,6 @@ def resources(threshold_mb: float, on_cuda: bool) -> list[Resource]:
     threshold = threshold_mb * _MB
     found = [
         Resource("host memory in use, not accounted for", "MB", _unaccounted("cpu"), _MB, threshold),
-        Resource("host memory in use", "MB", _tag("memory/cpu_in_use_mb"), _MB, threshold),
         Resource(
             "resident private memory",
             "MB",

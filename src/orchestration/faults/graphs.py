@@ -50,7 +50,7 @@ def rssm_half_detached(run: WorldModelOrchestrator) -> None:
 
 
 def rssm_kept_sometimes(run: WorldModelOrchestrator) -> None:
-    """Keep the state of every 40th step with its graph, for a plot that nobody draws."""
+    """Keep the state of every 5th step with its graph, for a plot that nobody draws."""
     rssm = run.parts.workflow.world_model.rssm
     _act_with_graph(run)
     kept, calls = attach(run.parts.workflow, "kept_states", []), itertools.count()
@@ -58,7 +58,7 @@ def rssm_kept_sometimes(run: WorldModelOrchestrator) -> None:
 
     def keeps(*args: Any, detach_posteriors: bool = False, **kwargs: Any) -> Any:
         observed = observe(*args, detach_posteriors=False, **kwargs)
-        if detach_posteriors and next(calls) % 40 == 0:
+        if detach_posteriors and next(calls) % 5 == 0:
             kept().append(observed.posterior)
         if rssm._state is not None:
             rssm._state = rssm._state.detach()

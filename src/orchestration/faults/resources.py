@@ -26,6 +26,7 @@ def shared_memory(run: WorldModelOrchestrator) -> None:
 
     def create(_: object) -> None:
         block = SharedMemory(create=True, size=SHARED_BYTES)
+        assert block.buf is not None
         block.buf[:] = bytes(SHARED_BYTES)  # touched, or it takes no memory
         # Its name goes at once, so that whatever happens to this process, nothing is left behind.
         block.unlink()

@@ -12,7 +12,7 @@ from .walk import Walk, walk
 
 _TOP = 3
 _LEAST_BYTES = 20_000  # growth below this is noise of any run
-_LEAST_ELEMENTS = 100
+_LEAST_ELEMENTS = 300
 _NUMBERED = re.compile(r"\[[^\]]*\d[^\]]*\]|<\w+ \d+>")
 
 
@@ -51,11 +51,12 @@ def culprits(roots: Mapping[str, Any], before: Holdings | None, top: int = _TOP)
         (0.7 s) where no root explains the growth.
     """
     lines = [anchor.text() for anchor in find_anchors(roots).anchors[:top]]
-    if before is not None:
-        lines += _grown(before, holdings(roots), top)
+    larger, longer = ([], []) if before is None else _grown(before, holdings(roots), top)
+    lines += larger
     if not lines:
         lines += [orphan.text() for orphan in orphan_heads(roots).anchors[:top]]
         lines += [held.text() for held in cpp_held(roots)[:top]]
+    lines += longer
     return tuple(lines or ["no Python object holds it: native memory of a library or an extension"])
 
 
@@ -67,7 +68,7 @@ def _holdings(found: Walk) -> Holdings:
         if storage is not None and storage.key not in seen:
             seen.add(storage.key)
             held.setdefault(_pattern(leaf.path), [0.0, 0.0])[0] += leaf.weight * storage.nbytes
-    for path, length in getattr(found, "lengths", {}).items():
+    for path, length in found.lengths.items():
         held.setdefault(_pattern(path), [0.0, 0.0])[1] += length
     return {path: Holding(*numbers) for path, numbers in held.items()}
 
@@ -76,8 +77,8 @@ def _pattern(path: str) -> str:
     return _NUMBERED.sub("[*]", path)
 
 
-def _grown(before: Holdings, after: Holdings, top: int) -> list[str]:
-    """Return the paths that hold more than before, most bytes first, then most elements."""
+def _grown(before: Holdings, after: Holdings, top: int) -> tuple[list[str], list[str]]:
+    """Return the paths that hold more bytes than before, and those that hold more elements."""
     none = Holding()
     growth = {
         path: (now.nbytes - before.get(path, none).nbytes, now.elements - before.get(path, none).elements)
@@ -85,6 +86,7 @@ def _grown(before: Holdings, after: Holdings, top: int) -> list[str]:
     }
     by_bytes = sorted((p for p in growth if growth[p][0] > _LEAST_BYTES), key=lambda p: -growth[p][0])
     by_elements = sorted((p for p in growth if growth[p][1] > _LEAST_ELEMENTS), key=lambda p: -growth[p][1])
-    return [f"{p} holds {growth[p][0] / 1e6:,.1f} MB more" for p in by_bytes[:top]] + [
-        f"{p} holds {growth[p][1]:,.0f} elements more" for p in by_elements[:top]
-    ]
+    return (
+        [f"{p} holds {growth[p][0] / 1e6:,.1f} MB more" for p in by_bytes[:top]],
+        [f"{p} holds {growth[p][1]:,.0f} elements more" for p in by_elements[:top]],
+    )

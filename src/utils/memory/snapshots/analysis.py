@@ -61,6 +61,7 @@ COLUMNS = (
     Column("private_bytes", "private pools GB", _GB, 2),
 )
 SITE_HEADINGS = ("change", "MB more", "MB after", "new blocks", "freed blocks", "call-site")
+HOLDER_HEADINGS = ("MB", "blocks", "call-site")
 
 
 def summary_row(summary: Summary) -> list[str]:
@@ -80,12 +81,19 @@ def site_row(change: SiteChange) -> list[str]:
     ]
 
 
+def holder_row(site: SiteChange) -> list[str]:
+    """Return the cells of a call-site, in the order of `HOLDER_HEADINGS`."""
+    return [f"{site.bytes_after / _MB:,.1f}", f"{site.blocks_after:,}", site_label(site.stack)]
+
+
 def verdict_sentence(growth: Growth) -> str:
     """Return the verdict and what it rests on, in one or two sentences."""
     first, last = growth.summaries[0], growth.summaries[-1]
     count = len(growth.summaries)
     span = f"over {count} snapshots from step {first.step:,} to {last.step:,}"
     slope = f"{growth.bytes_per_step / _KB:,.1f} KB and {growth.blocks_per_step:,.1f} blocks per step"
+    if count == 1:
+        return f"{growth.verdict.value}: one snapshot, of step {last.step:,}; a verdict needs {MIN_SAMPLES}."
     if count < MIN_SAMPLES:
         return (
             f"{growth.verdict.value}: active memory changes by {slope} {span}; a verdict needs {MIN_SAMPLES}."
@@ -122,6 +130,8 @@ def as_json(analysis: Analysis) -> dict[str, Any]:
         "snapshots": [_numbers(summary) for summary in growth.summaries],
         "call_sites": _sites(growth.sites),
         "call_sites_in_all": len(growth.sites),
+        "holders": _sites(growth.holders),
+        "holders_in_all": len(growth.holders),
         "correlations": [
             {
                 "tag": correlation.tag,

@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,12 +16,14 @@ from ...errors import USER_ERROR_EXIT_CODE, UserError
 from ..verdict import Verdict
 from .analysis import (
     COLUMNS,
+    HOLDER_HEADINGS,
     SITE_HEADINGS,
     TOP_SITES,
     Analysis,
     Comparison,
     as_json,
     correlation_sentence,
+    holder_row,
     site_row,
     summary_row,
     verdict_sentence,
@@ -163,9 +165,12 @@ def _print(analysis: Analysis, out_dir: Path | None) -> None:
         table.add_row(*summary_row(summary))
     console.print(table)
     first, last = analysis.growth.summaries[0].step, analysis.growth.summaries[-1].step
-    _print_sites(console, f"Call-sites, step {last:,} against step {first:,}", analysis.growth.sites)
+    if first != last:
+        _print_sites(console, f"Call-sites, step {last:,} against step {first:,}", analysis.growth.sites)
     if (comparison := analysis.comparison) is not None:
         _print_sites(console, f"{comparison.after} against {comparison.before}", comparison.changes)
+    held = f"Held at step {last:,}"
+    _print_sites(console, held, analysis.growth.holders, HOLDER_HEADINGS, holder_row)
     for correlation in analysis.correlations:
         console.print(Text(correlation_sentence(correlation)), soft_wrap=True)
     if out_dir is not None:
@@ -173,17 +178,23 @@ def _print(analysis: Analysis, out_dir: Path | None) -> None:
     console.print(Text(verdict_sentence(analysis.growth), style="bold"), soft_wrap=True)
 
 
-def _print_sites(console: Console, title: str, changes: Sequence[SiteChange]) -> None:
-    """Print what changed by call-site."""
+def _print_sites(
+    console: Console,
+    title: str,
+    changes: Sequence[SiteChange],
+    headings: Sequence[str] = SITE_HEADINGS,
+    row: Callable[[SiteChange], list[str]] = site_row,
+) -> None:
+    """Print the first call-sites of a list."""
     console.print(Text(f"\n{title}", style="bold"), soft_wrap=True)
     if not changes:
-        console.print("no call-site changed")
+        console.print("no call-site")
         return
-    table = Table(*SITE_HEADINGS, box=None, header_style="bold")
-    for column in table.columns[1:-1]:
+    table = Table(*headings, box=None, header_style="bold")
+    for column in table.columns[:-1]:
         column.justify = "right"
     for change in changes[:TOP_SITES]:
-        table.add_row(*(Text(cell) for cell in site_row(change)))
+        table.add_row(*map(Text, row(change)))
     console.print(table)
     if len(changes) > TOP_SITES:
         console.print(f"and {len(changes) - TOP_SITES:,} more")

@@ -37,6 +37,9 @@ class Growth:
     sites: tuple[SiteChange, ...]
     """From the first snapshot to the last, what grew most first."""
 
+    holders: tuple[SiteChange, ...]
+    """All that the last snapshot holds, against nothing, the largest first."""
+
 
 def find_snapshots(folder: Path) -> dict[int, Path]:
     """Return the files snapshot_step_<N>.pickle of a folder by N, rising; other files are passed over.
@@ -98,6 +101,7 @@ def measure_growth(summaries: Sequence[Summary], tolerance_bytes: float = TOLERA
         bytes_per_step=_slope(steps, [summary.active_bytes for summary in summaries]),
         blocks_per_step=_slope(steps, [summary.active_blocks for summary in summaries]),
         sites=tuple(compare(summaries[0].sites, summaries[-1].sites)),
+        holders=tuple(compare({}, summaries[-1].sites)),
     )
 
 

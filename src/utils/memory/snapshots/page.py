@@ -5,16 +5,18 @@ Every text goes through `html.escape`, and a content policy lets the browser loa
 """
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
 from ..verdict import Verdict
 from .analysis import (
     COLUMNS,
+    HOLDER_HEADINGS,
     SITE_HEADINGS,
     TOP_SITES,
     Analysis,
     correlation_sentence,
+    holder_row,
     site_row,
     summary_row,
     verdict_sentence,
@@ -48,7 +50,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { padding: 5px 12px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th { font-size: 12px; color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; }
 tr:last-child td { border-bottom: 0; }
-.sites td:first-child, .sites th:first-child, .sites td:last-child, .sites th:last-child { text-align: left; }
+.sites td:last-child, .sites th:last-child { text-align: left; }
 .sites td { vertical-align: top; }
 .sites td:last-child { white-space: normal; width: 55%; }
 summary { cursor: pointer; }
@@ -74,7 +76,7 @@ def render(analysis: Analysis, pictures: Mapping[str, bytes], title: str) -> str
         f"<h1>CUDA memory snapshots</h1><p class='soft'>{escape(title)}</p>",
         *_head(analysis),
         *_pictures(pictures),
-        *_call_sites("Growth by call-site", _span(analysis), analysis.growth.sites),
+        *_growth(analysis),
         *_correlations(analysis),
         *_comparison(analysis),
         "<h2>Every snapshot</h2>",
@@ -117,25 +119,36 @@ def _pictures(pictures: Mapping[str, bytes]) -> Iterable[str]:
     yield "</div>"
 
 
-def _call_sites(heading: str, span: str, changes: Sequence[SiteChange]) -> Iterable[str]:
+def _growth(analysis: Analysis) -> Iterable[str]:
+    """Yield what grew between the first and the last snapshot, and what the last holds."""
+    first, last = analysis.growth.summaries[0].step, analysis.growth.summaries[-1].step
+    if first != last:
+        span = f"Step {last:,} against step {first:,}; a line opens to its stack, innermost first."
+        yield from _call_sites("Growth by call-site", span, analysis.growth.sites)
+    span = f"Step {last:,}"
+    yield from _call_sites("What is held", span, analysis.growth.holders, HOLDER_HEADINGS, holder_row)
+
+
+def _call_sites(
+    heading: str,
+    span: str,
+    changes: Sequence[SiteChange],
+    headings: Sequence[str] = SITE_HEADINGS,
+    row: Callable[[SiteChange], list[str]] = site_row,
+) -> Iterable[str]:
     """Yield a table of call-sites; each opens to its whole stack."""
     yield f"<h2>{escape(heading)}</h2><p class='soft'>{escape(span)}</p>"
     if not changes:
-        yield "<p>No call-site changed.</p>"
+        yield "<p>No call-site.</p>"
         return
     rows = []
     for change in changes[:TOP_SITES]:
-        *numbers, label = map(escape, site_row(change))
+        *numbers, label = map(escape, row(change))
         stack = "\n".join(map(escape, frame_lines(change.stack)))
         rows.append([*numbers, f"<details><summary>{label}</summary><pre>{stack}</pre></details>"])
-    yield _table(SITE_HEADINGS, rows, "sites")
+    yield _table(headings, rows, "sites")
     if len(changes) > TOP_SITES:
         yield f"<p class='soft'>and {len(changes) - TOP_SITES:,} more.</p>"
-
-
-def _span(analysis: Analysis) -> str:
-    first, last = analysis.growth.summaries[0], analysis.growth.summaries[-1]
-    return f"Step {last.step:,} against step {first.step:,}; a line opens to its stack, innermost first."
 
 
 def _correlations(analysis: Analysis) -> Iterable[str]:

@@ -5,7 +5,7 @@ or persistent ids. A file that uses any other part is refused before it is run, 
 as it runs. `torch.cuda._memory_viz._read` is not used: it is an unrestricted `pickle.load`.
 
 Limits, for files made to exhaust this process. At worst, reading takes 20 bytes of memory for each byte of a
-file and 120 for each part.
+file and 160 for each part: 4 GB in all.
 
     bytes of a file    MAX_FILE_BYTES
     parts              MAX_PARTS lists, dicts and strings

@@ -81,7 +81,7 @@ def test_a_flat_series_is_flat_and_the_exit_code_is_0(
 ) -> None:
     code, printed, errors = run(capsys, "--snapshots-dir", series(tmp_path, flat=True))
     assert (code, errors) == (0, "")
-    assert "no call-site changed" in printed
+    assert "no call-site\n" in printed
     assert printed.strip().splitlines()[-1].startswith("flat: active memory changes by 0.0 KB and 0.0 blocks")
 
 
@@ -120,6 +120,10 @@ def test_json_holds_what_the_table_holds(tmp_path: Path, capsys: pytest.CaptureF
         line.split(maxsplit=5)[5].strip() for line in table.split("Call-sites")[1].splitlines()[2:5]
     ]
     assert document["call_sites"] == document["compare"]["call_sites"]  # first against last, both
+    held = [(site["bytes_after"], site["blocks_after"]) for site in document["holders"]]
+    last = document["snapshots"][-1]
+    assert tuple(map(sum, zip(*held, strict=True))) == (last["active_bytes"], last["active_blocks"])
+    assert held == sorted(held, reverse=True)
 
 
 def test_json_of_too_few_snapshots_has_no_nan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ FRAMES = writer.stack("a.py:1:f", "b.py:2:g")
 STACK = (Frame("a.py", 1, "f"), Frame("b.py", 2, "g"))
 
 
-def two_blocks(**changes: object) -> dict[str, Any]:
+def two_blocks(**changes: Any) -> dict[str, Any]:
     """A snapshot of an active and an inactive block; `changes` are of its segment, None leaves a key out."""
     raw = writer.segment([writer.block(1_024, FRAMES), writer.block(512, state="inactive")], **changes)
     return writer.snapshot([{key: value for key, value in raw.items() if value is not None}])
