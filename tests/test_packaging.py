@@ -78,7 +78,14 @@ def test_every_command_that_the_wheel_brings_can_be_called(built: Distributions)
     [entry_points] = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
     lines = archive.read(entry_points).decode().strip().splitlines()[1:]
     commands = dict(line.split(" = ") for line in lines)
-    assert sorted(commands) == ["reverie-doctor", "reverie-evaluate", "reverie-train"]
+    assert sorted(commands) == [
+        "reverie-analyze-snapshots",
+        "reverie-certify",
+        "reverie-doctor",
+        "reverie-evaluate",
+        "reverie-plan",
+        "reverie-train",
+    ]
     assert all(callable(pkgutil.resolve_name(target)) for target in commands.values())
 
 

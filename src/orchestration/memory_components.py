@@ -32,6 +32,7 @@ def components(parts: Parts, others: Mapping[str, Any]) -> dict[str, Component]:
         f"optimizers/{name}": Component((optimizer.state_dict(),))
         for name, optimizer in workflow.optimizers.items()
     }
+    found |= {name: Component() for name in ("gradients", "networks", "optimizers")}  # sums of their parts
     found["environment"] = Component((parts.environment,))
     return found | {
         name: Component((held,), getattr(held, "planned_bytes", None)) for name, held in others.items()

@@ -72,7 +72,7 @@ class WorldModelOrchestrator:
         memory_due = Every(self.config.memory.report_interval, self.step)
         self.recorder.request()
         logged_step = self.step
-        saved_step = self.step if self.config.resume else None
+        saved_step = reported_step = self.step if self.config.resume else None
         with StopRequest() as stop:
             arrival = self.parts.environment.reset()
             while self.step < training.total_timesteps and not stop and not self.guard.must_stop:
@@ -85,7 +85,7 @@ class WorldModelOrchestrator:
                 if log_due(self.step):
                     logged_step = self._log()
                 if memory_due(self.step):
-                    self._report_memory()
+                    reported_step = self._report_memory()
                 if save_due(self.step):
                     saved_step = self._save()
             finished = self.step >= training.total_timesteps
@@ -93,7 +93,8 @@ class WorldModelOrchestrator:
                 self._show()
             if logged_step != self.step:
                 self._log()
-            self._report_memory()
+            if finished and reported_step != self.step:
+                self._report_memory()
             if saved_step != self.step:
                 self._save()
             return finished
@@ -171,10 +172,11 @@ class WorldModelOrchestrator:
         self.reports.interval(self.step, self.updates - self.start_updates, metrics)
         return self.step
 
-    def _report_memory(self) -> None:
+    def _report_memory(self) -> int:
         """Write what holds what."""
         with self.watch("memory"):
             self.reports.memory(self.step, self.guard.report(self.step))
+        return self.step
 
     def _roots(self) -> dict[str, Any]:
         """Return the long-lived objects of the run, by the name with which paths begin."""

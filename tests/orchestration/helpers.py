@@ -51,7 +51,7 @@ PONG = (
 )
 CATCH_STEPS = 7
 """Actions of every episode of Catch."""
-NOT_REPRODUCIBLE = ("time/", "speed/", "debug/", "train/memory/")
+NOT_REPRODUCIBLE = ("time/", "speed/", "debug/", "train/memory/", "memory/")
 """Tags of seconds, and of memory as the operating system and the allocator count it."""
 
 
@@ -68,6 +68,11 @@ def resume(run_dir: Path, *overrides: str) -> Path:
 
 def metrics_of(run_dir: Path) -> Lines:
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def intervals_of(run_dir: Path) -> Lines:
+    """The lines of log intervals: without episodes, evaluations and memory reports."""
+    return [line for line in metrics_of(run_dir) if "train/updates" in line]
 
 
 def reproducible(lines: Lines) -> Lines:

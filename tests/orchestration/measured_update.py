@@ -1,7 +1,7 @@
 """A real update measured beside its plan, in a process of its own: `python measured_update.py <overrides>`.
 
-Prints one JSON object in bytes: `planned`, of what the plan counts and the nodes of the graph; `measured`, the
-most that was in use after any operator of the second update, less what was in use before the networks.
+Prints one JSON object in bytes: `planned`, of what the plan counts and the nodes of the graph; `measured`,
+the most that was in use after any operator of the second update, less what was in use before the networks.
 """
 
 import gc

@@ -54,7 +54,7 @@ LENGTH = (
     [
         ("dreamer_ataripong", Suite.atari, [100_000, 32.0, 8, 16, 4, 100_000, 64, 512, 8, True]),
         ("dreamer_atari100k", Suite.atari, [100_000, 32.0, 8, 16, 4, 100_000, 64, 512, 8, True]),
-        ("dreamer_incident", Suite.atari, [100_000, 32.0, 8, 50, 4, 50_000, 64, 512, 8, True]),
+        ("dreamer_incident", Suite.atari, [100_000, 2.0, 8, 50, 8, 50_000, 64, 512, 8, True]),
     ],
 )
 def test_an_atari_experiment_is_small_on_a_cpu(experiment: str, suite: Suite, expected: list[Any]) -> None:

@@ -62,12 +62,12 @@ def test_the_peak_of_an_update_on_a_gpu_is_within_10_percent_of_its_plan(
         planned = sum(rehearse(config, environment.spec).peak.values())
         replay = build_replay(config, environment.spec, tmp_path)
         fill(config, environment, replay)
-        workflow = build_workflow(config, environment.spec)
+        workflow, updated = build_workflow(config, environment.spec), None
         for _ in range(2):
             batch = replay.sample(config.training.batch_size).to(workflow.device)
             torch.cuda.reset_peak_memory_stats()
             updated = workflow.update(batch)
-    assert updated.deter.is_cuda
+    assert updated is not None and updated.deter.is_cuda
     assert planned == pytest.approx(torch.cuda.max_memory_allocated(), rel=0.1)
 
 
@@ -190,7 +190,6 @@ def test_the_fused_norm_saves_its_input_and_a_number_for_each_row() -> None:
 def test_the_log_of_a_run_begins_with_its_plan_and_progress_counts_against_it(catch_run: Path) -> None:
     log = (catch_run / "train.log").read_text()
     assert "plan  host RAM  " in log and "plan  disk      " in log
-    assert f"step 50 of 300" in log
     [line] = [line for line in log.splitlines() if "step 300 of 300" in line]
     used, planned = line.split("memory ")[1].split(" MB")[0].split(" of ")
     assert 0 < int(used.replace(",", "")) and 0 < int(planned.replace(",", ""))

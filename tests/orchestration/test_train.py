@@ -17,6 +17,7 @@ from .helpers import (
     differing,
     error_of,
     events_of,
+    intervals_of,
     metrics_of,
     reproducible,
     saved_loop,
@@ -87,7 +88,7 @@ def test_the_log_tells_the_plan_the_progress_and_the_end(pong_run: Path) -> None
 
 def test_the_run_makes_the_updates_that_the_banner_promises(pong_run: Path) -> None:
     assert saved_loop(pong_run, 60)["updates"] == 1 + (60 - 8) // 4
-    assert [(line["step"], line["train/updates"]) for line in metrics_of(pong_run)] == [
+    assert [(line["step"], line["train/updates"]) for line in intervals_of(pong_run)] == [
         (20, 4),
         (40, 9),
         (60, 14),
@@ -149,7 +150,7 @@ def test_every_finished_episode_is_reported_with_its_return_and_length(
 def test_steps_count_actions_and_not_records(catch_run: Path) -> None:
     starts = 4 * (300 // (4 * CATCH_STEPS) + 1)
     assert saved_records(catch_run, 300, "is_first").sum() == starts
-    assert metrics_of(catch_run)[-1]["buffer/replay/total_steps"] == 300 + starts
+    assert intervals_of(catch_run)[-1]["buffer/replay/total_steps"] == 300 + starts
 
 
 def test_the_controller_stands_still_until_the_warm_up_is_over(tmp_path: Path) -> None:

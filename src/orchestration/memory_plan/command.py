@@ -75,14 +75,23 @@ def _run(arguments: list[str]) -> None:
         sys.stdout.write(_USAGE)
         return
     plan_config, overrides = split_arguments(arguments)
+    if plan_config.fit_gib is not None:
+        _run_fit(overrides, plan_config.fit_gib, plan_config.format)
+        return
     config = _compose(overrides)
     spec = environment_spec(config)
-    if plan_config.fit_gib is not None:
-        fit = largest_fit(lambda more: _compose([*overrides, *more]), spec, plan_config.fit_gib)
-        _write(fit.plan, fit, plan_config.format)
-        return
     _write(plan_run(config, spec), None, plan_config.format)
     require_fit(config, spec, lambda change: _compose([*overrides, change]))
+
+
+def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat) -> None:
+    devices = [item.value() for item in parse(overrides) if item.key_or_group == "device"]
+    if "cpu" in devices:
+        raise UserError(f"device=cpu has no card to fit; leave it out, or plan.fit_gib={fit_gib:g}.")
+    overrides = [*overrides, "device=cuda"]
+    spec = environment_spec(_compose(overrides))
+    fit = largest_fit(lambda name: _compose([*overrides, f"model={name}"]), spec, fit_gib)
+    _write(fit.plan, fit, form)
 
 
 def split_arguments(arguments: list[str]) -> tuple[PlanConfig, list[str]]:

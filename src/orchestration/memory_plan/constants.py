@@ -9,10 +9,10 @@ and the heap's own headers. Measured on a CPU over six configurations: 258 to 26
 
 CPU_WORKSPACE_BYTES = 64_000_000
 """Workspace of kernels, and freed memory that glibc keeps. Measured as the peak of resident memory less the
-peak in use, in five configurations whose updates hold 75 to 724 MB: -7 to 63 MB, and no more for the larger."""
+peak in use, in five configurations whose updates hold 75 to 724 MB: -7 to 63 MB, no more for the larger."""
 
 FIRST_USE_BYTES = 30_000_000
-"""What libraries allocate when they are first used, and keep: kernels of oneDNN, TensorBoard, the video encoder.
+"""What libraries allocate when they are first used, and keep: oneDNN, TensorBoard, the video encoder.
 Measured 22 to 33 MB."""
 
 ATARI_ENVIRONMENT_BYTES = 1_000_000

@@ -34,14 +34,14 @@ class Fit:
         }
 
 
-def largest_fit(compose: Callable[[list[str]], TrainConfig], spec: EnvSpec, fit_gib: float) -> Fit:
+def largest_fit(compose: Callable[[str], TrainConfig], spec: EnvSpec, fit_gib: float) -> Fit:
     """Return the largest model preset whose updates fit a card, and the largest replay beside it.
 
     The replay stays within `buffer.memory_budget_gib` and the memory and disk of this machine; with
     `buffer.storage=cuda` it shares the card.
 
     Args:
-        compose: Gives the run's configuration with overrides behind those of the command line.
+        compose: Gives the run's configuration for device=cuda with a preset of `configs/model`.
         spec: Its environments.
         fit_gib: Memory of the card in GiB.
 
@@ -51,7 +51,7 @@ def largest_fit(compose: Callable[[list[str]], TrainConfig], spec: EnvSpec, fit_
     Cost: about four plans of a model, 0.5 s each.
     """
     limit = int(fit_gib * _GIB)
-    configs = {name: compose(["device=cuda", f"model={name}"]) for name in model_sizes()}
+    configs = {name: compose(name) for name in model_sizes()}
     smallest = {name: replace(c, buffer=replace(c.buffer, capacity=_least(c))) for name, c in configs.items()}
 
     def fits(name: str) -> bool:

@@ -86,6 +86,12 @@ def holder_row(site: SiteChange) -> list[str]:
     return [f"{site.bytes_after / _MB:,.1f}", f"{site.blocks_after:,}", site_label(site.stack)]
 
 
+def top_sites(changes: Sequence[SiteChange]) -> list[SiteChange]:
+    """Return the call-sites to show: those that changed most either way, what grew most first."""
+    largest = sorted(changes, key=lambda change: abs(change.bytes_more), reverse=True)[:TOP_SITES]
+    return sorted(largest, key=lambda change: change.bytes_more, reverse=True)
+
+
 def verdict_sentence(growth: Growth) -> str:
     """Return the verdict and what it rests on, in one or two sentences."""
     first, last = growth.summaries[0], growth.summaries[-1]
@@ -182,5 +188,5 @@ def _sites(changes: Sequence[SiteChange]) -> list[dict[str, Any]]:
             "call_site": site_label(change.stack),
             "stack": frame_lines(change.stack),
         }
-        for change in changes[:TOP_SITES]
+        for change in top_sites(changes)
     ]

@@ -26,6 +26,7 @@ from .analysis import (
     holder_row,
     site_row,
     summary_row,
+    top_sites,
     verdict_sentence,
 )
 from .compare import SiteChange, compare
@@ -193,7 +194,7 @@ def _print_sites(
     table = Table(*headings, box=None, header_style="bold")
     for column in table.columns[:-1]:
         column.justify = "right"
-    for change in changes[:TOP_SITES]:
+    for change in top_sites(changes):
         table.add_row(*map(Text, row(change)))
     console.print(table)
     if len(changes) > TOP_SITES:

@@ -19,6 +19,7 @@ from .analysis import (
     holder_row,
     site_row,
     summary_row,
+    top_sites,
     verdict_sentence,
 )
 from .compare import SiteChange
@@ -142,7 +143,7 @@ def _call_sites(
         yield "<p>No call-site.</p>"
         return
     rows = []
-    for change in changes[:TOP_SITES]:
+    for change in top_sites(changes):
         *numbers, label = map(escape, row(change))
         stack = "\n".join(map(escape, frame_lines(change.stack)))
         rows.append([*numbers, f"<details><summary>{label}</summary><pre>{stack}</pre></details>"])

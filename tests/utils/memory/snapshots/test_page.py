@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from reverie.utils.memory.snapshots import Analysis, Correlation, compare, measure_growth, parse, summarize
-from reverie.utils.memory.snapshots.analysis import COLUMNS, TOP_SITES, Comparison, summary_row
+from reverie.utils.memory.snapshots.analysis import COLUMNS, TOP_SITES, Comparison, summary_row, top_sites
 from reverie.utils.memory.snapshots.correlate import ALLOCATED_TAG
 from reverie.utils.memory.snapshots.page import render
 from reverie.utils.memory.snapshots.plots import draw
@@ -135,6 +135,16 @@ def test_more_call_sites_than_a_page_shows_are_counted() -> None:
     text = render(analysis_of(writer.snapshot([]), writer.snapshot([writer.segment(blocks)])), {}, "many")
     assert text.count("<details>") == 3 * TOP_SITES  # growth, held, comparison
     assert text.count("and 5 more.") == 3
+
+
+def test_of_many_call_sites_those_that_shrank_most_are_shown_too() -> None:
+    before = [writer.block(1_048_576, writer.stack("freed.py:1:f"))]
+    after = [writer.block(512 * i, writer.stack(f"a.py:{i}:f")) for i in range(1, TOP_SITES + 6)]
+    sites = analysis_of(
+        *(writer.snapshot([writer.segment(blocks)]) for blocks in (before, after))
+    ).growth.sites
+    grown = [512 * i for i in range(TOP_SITES + 5, 6, -1)]
+    assert [site.bytes_more for site in top_sites(sites)] == [*grown, -1_048_576]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")

@@ -1,0 +1,204 @@
+"""`reverie-plan` answers without creating anything, and a run that cannot fit is refused with what would."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reverie.orchestration.command_line import run_from_command_line
+from reverie.orchestration.memory_plan import plan as plan_module
+from reverie.orchestration.memory_plan.changes import model_sizes
+from reverie.orchestration.memory_plan.command import main
+from reverie.orchestration.train import train
+
+from .helpers import CARTPOLE, start
+
+GIB = 2**30
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+TOO_LARGE = ("buffer.capacity=1000000000", "buffer.memory_budget_gib=1000000")  # 12 TB
+CPU = "device=cpu"
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run each test in an empty folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def script(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(SCRIPTS / name), *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    main([*arguments, "plan.format=json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def error_of(
+    capsys: pytest.CaptureFixture[str], command: Callable[[list[str]], None], *arguments: str
+) -> str:
+    with pytest.raises(SystemExit) as failure:
+        command(list(arguments))
+    assert failure.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+def run_train(arguments: list[str]) -> None:
+    run_from_command_line(train, arguments)
+
+
+def test_the_script_prints_a_table_for_each_resource_and_creates_nothing(empty_folder: Path) -> None:
+    result = script("plan_memory.py", CPU, "experiment=dreamer_catch")
+    assert (result.returncode, result.stderr) == (0, "")
+    for word in ("host RAM", "disk", "replay", "activations of the controller", "checkpoints", "estimated"):
+        assert word in result.stdout
+    assert result.stdout.count("total") == 2
+    assert not list(empty_folder.iterdir())
+
+
+def test_json_is_one_flat_object_whose_rows_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(capsys, "device=cuda", "experiment=dreamer_ataripong")
+    assert all(not isinstance(value, dict | list) for value in found.values())
+    assert (found["device"], found["model"], found["precision"]) == ("cuda", "size12m", "bfloat16")
+    for resource in ("host_ram", "gpu_memory", "disk"):
+        sizes = {key: value for key, value in found.items() if key.startswith(f"{resource}.")}
+        total, limit = sizes.pop(f"{resource}.total_bytes"), sizes.pop(f"{resource}.limit_bytes")
+        assert total == sum(int(str(size)) for size in sizes.values()) and len(sizes) > 2
+        assert limit is None or isinstance(limit, int)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        ["training.batchsize=3"],
+        ["model=size3m"],
+        ["training.batch_size=many"],
+        ["env.game=ponk"],
+        ["buffer.capacity=10"],
+        ["buffer"],
+    ],
+)
+def test_a_mistake_in_the_run_gets_the_message_of_train(
+    mistake: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan_error = error_of(capsys, main, CPU, *mistake)
+    assert plan_error == error_of(capsys, run_train, CPU, *mistake)
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        (
+            "plan.fromat=json",
+            "plan.fromat=json is not a setting of plan; they are plan.format=, plan.fit_gib=. Did you",
+        ),
+        ("plan.format", "plan.format is not a setting of plan"),
+        ("plan.format=yaml", "plan.format: Invalid value 'yaml'"),
+        ("plan.fit_gib=0", "plan.fit_gib must be over 0 GiB, got 0.0"),
+        ("plan.fit_gib=much", "plan.fit_gib: Value 'much'"),
+        ("--multirun", "unknown flag --multirun"),
+        ("resume=runs/a", "resume= is planned when the run goes on"),
+        ("device=cpu plan.fit_gib=6", "device=cpu has no card to fit"),
+    ],
+)
+def test_a_mistake_in_the_plans_own_settings_is_named(
+    argument: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in error_of(capsys, main, *argument.split())
+
+
+def test_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--help"])
+    assert "plan.fit_gib=6" in capsys.readouterr().out
+
+
+def test_a_run_that_cannot_fit_is_refused_with_changes_that_do(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = script("train.py", CPU, "experiment=dreamer_catch", *TOO_LARGE)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1 and not list(empty_folder.iterdir())
+    assert re.match(
+        r"error: This run needs [\d,.]+ GiB of host RAM \(replay [\d,.]+ GiB\), over ", result.stderr
+    )
+    assert "80% of the" in result.stderr and "memory.plan=warn goes on regardless." in result.stderr
+    proposed = re.findall(r"[\w.]+=\w+", result.stderr.partition("Set ")[2])
+    assert proposed[0].startswith("buffer.capacity=") and proposed.pop() == "memory.plan=warn"
+    for change in proposed:
+        found = planned(capsys, CPU, "experiment=dreamer_catch", *TOO_LARGE, change)
+        assert found["fits"], change
+
+
+def test_the_plan_itself_is_shown_before_it_is_refused() -> None:
+    result = script("plan_memory.py", CPU, "experiment=dreamer_catch", *TOO_LARGE)
+    assert result.returncode == 2
+    assert "over the limit" in result.stdout and result.stderr.startswith("error: This run needs ")
+    warned = script("plan_memory.py", CPU, "experiment=dreamer_catch", *TOO_LARGE, "memory.plan=warn")
+    assert (warned.returncode, warned.stderr) == (0, "")
+
+
+def test_too_large_a_model_is_refused_with_smaller_batches_and_models(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan_module, "memory_limit_bytes", lambda: 2 * GIB)
+    large = (CPU, "model=size12m", "training.batch_size=16", "buffer.capacity=5000")
+    error = error_of(capsys, main, *large)
+    assert "(activations of the world model" in error
+    assert "Set training.batch_size=" in error
+    for change in re.findall(r"[\w.]+=\w+", error.partition("Set ")[2])[:-1]:
+        assert planned(capsys, *large, change)["fits"]
+
+
+def test_a_capacity_over_the_budget_alone_is_refused_by_the_budget(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = error_of(capsys, run_train, CPU, "buffer.memory_budget_gib=0.5")
+    assert "over buffer.memory_budget_gib=0.5. Lower buffer.capacity to" in error
+
+
+def test_with_warn_a_run_over_its_limit_goes_on(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan_module, "memory_limit_bytes", lambda: 100_000_000)
+    short = (*CARTPOLE, "training.total_timesteps=50")
+    error = error_of(capsys, run_train, *short, "run_dir=run")
+    assert "No single change makes it fit; memory.plan=warn goes on regardless." in error
+    assert not list(empty_folder.iterdir())
+    log = (start(empty_folder / "run", *short, "memory.plan=warn") / "train.log").read_text()
+    assert "WARNING This run needs" in log and "finished" in log
+
+
+def test_the_largest_model_for_a_card_fits_it_and_the_next_one_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = planned(capsys, "plan.fit_gib=6", "buffer.memory_budget_gib=1")
+    assert found["fit.model"] == found["model"] and found["device"] == "cuda" and found["fits"]
+    assert found["gpu_memory.limit_bytes"] == 6 * GIB
+    assert int(str(found["gpu_memory.total_bytes"])) <= 6 * GIB
+    larger = model_sizes()[model_sizes().index(str(found["fit.model"])) + 1]
+    beyond = planned(capsys, "device=cuda", f"model={larger}", "buffer.capacity=2000")
+    assert int(str(beyond["gpu_memory.total_bytes"])) > 6 * GIB
+    capacity = int(str(found["fit.capacity"]))
+    same = ["device=cuda", f"model={found['fit.model']}", "buffer.memory_budget_gib=1"]
+    assert planned(capsys, *same, f"buffer.capacity={capacity}")["fits"]
+    larger_still = [CPU, same[1], same[2], f"buffer.capacity={capacity + 1000}"]
+    assert "over buffer.memory_budget_gib=1" in error_of(capsys, run_train, *larger_still)
+
+
+def test_a_replay_on_the_card_shares_it_with_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(capsys, "plan.fit_gib=5", "buffer=cuda")
+    assert int(str(found["gpu_memory.replay_bytes"])) > 0
+    assert int(str(found["gpu_memory.total_bytes"])) <= 5 * GIB
+
+
+def test_a_card_that_is_too_small_for_any_model_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
+    error = error_of(capsys, main, "plan.fit_gib=0.6")
+    assert "plan.fit_gib=0.6: the smallest model, size1m, needs " in error
