@@ -28,7 +28,7 @@ train: $(READY)
 	$(BIN)/python scripts/train.py experiment=$(EXPERIMENT) $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n logical $(ARGS)
 
 gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -54,6 +54,10 @@ except ValueError as error:
 """
 
 
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
 def chunks(content: bytes) -> Iterator[tuple[int, bytes]]:
     """LevelDB's log format, after a header: blocks of 32 KiB; crc (4), length (2), kind (1), payload."""
     position = HEADER_BYTES
@@ -142,9 +146,9 @@ def test_images_and_animations_arrive_byte_for_byte(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_behind(tmp_path: Path, own_home: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    environment, threads = dict(os.environ), set(threading.enumerate())
+    environment, threads, processes = dict(os.environ), set(threading.enumerate()), children()
     run = WandbRun(tmp_path / "run", WandbMode.offline)
-    helpers = psutil.Process().children(recursive=True)
+    helpers = list(children() - processes)
     assert "--no-observability" in helpers[0].cmdline()  # it reports nothing to its maker
     run.scalars(1, {"loss": 1.0})
     run.close()
@@ -181,10 +185,10 @@ def test_a_process_can_have_one_run_after_the_other_and_says_nothing(tmp_path: P
 
 
 def test_online_without_a_login_is_refused_and_leaves_no_process(tmp_path: Path) -> None:
-    environment = dict(os.environ)
+    environment, processes = dict(os.environ), children()
     with pytest.raises(UserError, match=r"logger\.wandb=online .* no login was found\. Run `wandb login`"):
         MetricsWriter(tmp_path / "run", wandb=WandbMode.online)
-    assert psutil.Process().children(recursive=True) == []
+    assert children() == processes
     assert dict(os.environ) == environment
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
