@@ -68,8 +68,9 @@ class Decoder(nn.Module):
         if self.vector_shapes:
             feature = config.deter + config.stoch * config.classes
             self.mlp = MLP(feature, config.units, config.decoder_layers)
-            widths = {key: int(torch.Size(shape).numel()) for key, shape in self.vector_shapes.items()}
-            self.vector = nn.ModuleDict({key: Linear(config.units, width) for key, width in widths.items()})
+            widths = [int(torch.Size(shape).numel()) for shape in self.vector_shapes.values()]
+            # By position, in the order of `vector_shapes`: a module's name could not be `pose.x` or `values`.
+            self.vector = nn.ModuleList(Linear(config.units, width) for width in widths)
 
     def forward(self, state: LatentState) -> dict[str, Tensor]:
         """Predict (batch, time, ...) float32 observations: images in [0, 1], vectors in symlog space."""
@@ -81,8 +82,8 @@ class Decoder(nn.Module):
             predictions.update(zip(self.image_channels, parts, strict=True))
         if self.vector_shapes:
             hidden = self.mlp(state.feature)
-            for key, shape in self.vector_shapes.items():
-                predictions[key] = self.vector[key](hidden).float().unflatten(-1, shape or (1,))
+            for (key, shape), out in zip(self.vector_shapes.items(), self.vector, strict=True):
+                predictions[key] = out(hidden).float().unflatten(-1, shape or (1,))
         return predictions
 
     def losses(

@@ -7,10 +7,13 @@ import torch
 
 from ..buffers import EpisodeReplayBuffer, LatentSpec, ReplayRequest
 from ..envs import VectorEnvironment, make_environment
+from ..utils.memory.snapshots import SnapshotRecorder
 from ..utils.records import EnvSpec
 from ..utils.seeding import numpy_generator, seed_global
 from ..workflows.world_models import DreamerConfig, DreamerWorkflow
 from .config import Precision, TrainConfig, actual_device
+
+SNAPSHOTS = "memory_snapshots"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +23,21 @@ class Parts:
     environment: VectorEnvironment
     replay: EpisodeReplayBuffer
     workflow: DreamerWorkflow
+    snapshots: SnapshotRecorder
 
 
 def build(config: TrainConfig, run_dir: Path) -> Parts:
     """Return the parts of a run; seeds the global generators, from which parameters are initialised."""
     seed_global(config.seed)
+    snapshots = SnapshotRecorder(run_dir / SNAPSHOTS)
+    if config.memory.snapshot_interval:
+        snapshots.start()  # before the first allocation, so that each has its stack
     environment = make_environment(config.env, config.seed)
     return Parts(
-        environment, build_replay(config, environment.spec, run_dir), build_workflow(config, environment.spec)
+        environment=environment,
+        replay=build_replay(config, environment.spec, run_dir),
+        workflow=build_workflow(config, environment.spec),
+        snapshots=snapshots,
     )
 
 

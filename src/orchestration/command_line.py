@@ -8,11 +8,9 @@ import argparse
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import NoReturn
 
 import hydra
 import yaml
@@ -24,7 +22,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from .. import __version__
-from ..utils.errors import USER_ERROR_EXIT_CODE, UserError, did_you_mean
+from ..utils.errors import FlagParser, UserError, did_you_mean, exit_on_user_error
 from .banner import device_notice
 from .checks import check_run
 from .config import CONFIG_PACKAGE, TrainConfig, register_schemas, typed
@@ -71,16 +69,6 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
         task(configs[0], device_notice(composed[0]))
 
 
-@contextmanager
-def exit_on_user_error() -> Iterator[None]:
-    """Turn a `UserError` inside into one line on stderr and exit code 2, without a traceback."""
-    try:
-        yield
-    except UserError as error:
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
-        raise SystemExit(USER_ERROR_EXIT_CODE) from None
-
-
 def compose_jobs(
     arguments: Sequence[str], *, multirun: bool = False, config_dir: str | None = None
 ) -> list[DictConfig]:
@@ -108,16 +96,9 @@ def compose_jobs(
             raise explain(error) from error  # ValueError: Hydra's own, for malformed groups
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse whose complaint is a `UserError` instead of usage and exit."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; --help shows how to write the command.")
-
-
 def _parse_flags(arguments: list[str]) -> argparse.Namespace:
     """Return the flags and, as `overrides`, the rest; a flag may stand before, between or after overrides."""
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = FlagParser(add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
     options = [
         parser.add_argument("-h", "--help", action="store_true"),

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from ..envs import EnvConfig, make_environment
-from ..utils.errors import UserError, did_you_mean
+from ..utils.errors import UserError, exit_on_user_error
 from ..utils.records import EnvSpec
 from ..utils.seeding import named_seed
 from ..utils.video import require_video_path, save_video, upscale
@@ -23,11 +21,19 @@ from ..workflows import Workflow
 from ..workflows.world_models import DreamerWorkflow
 from .build import build_workflow
 from .checkpoint import Checkpoint, latest_checkpoint
-from .command_line import exit_on_user_error
 from .config import Device, TrainConfig
 from .episodes import Episode, EpisodeRecorder, EpisodeTracker
+from .own_settings import asks_for_help, read_settings, settings_help
 from .reports import VIDEO_FPS, VIDEO_SCALE
 from .run_folder import load_run
+
+_USAGE = """\
+Play the newest checkpoint of a run, without learning: reverie-evaluate run=<folder> [key=value ...]
+
+  reverie-evaluate run=experiments/<run>                   one line of JSON: returns, lengths, mean
+  reverie-evaluate run=experiments/<run> video=play.mp4    and a video of the first episode
+
+"""
 
 
 class PolicyMode(Enum):
@@ -150,8 +156,12 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, object]:
 
 def main() -> None:
     """Run `reverie-evaluate run=<folder> [episodes= seed= policy= video= device=]`."""
+    arguments = sys.argv[1:]
+    if asks_for_help(arguments):
+        sys.stdout.write(_USAGE + settings_help(EvaluateConfig))
+        return
     with exit_on_user_error():
-        result = evaluate_run(_parse(sys.argv[1:]))
+        result = evaluate_run(read_settings(EvaluateConfig, arguments, "evaluate"))
         sys.stdout.write(json.dumps(result) + "\n")
 
 
@@ -170,25 +180,3 @@ def _load_workflow(run: TrainConfig, checkpoint: Checkpoint) -> DreamerWorkflow:
         workflow = build_workflow(run, environment.spec)
     workflow.load_state_dict(checkpoint.model(workflow.device))
     return workflow
-
-
-def _parse(arguments: list[str]) -> EvaluateConfig:
-    schema = OmegaConf.structured(EvaluateConfig)
-    known = list(EvaluateConfig.__slots__)
-    for argument in arguments:
-        key = argument.split("=")[0]
-        if "${" in argument:
-            raise UserError(f"{argument}: evaluate takes plain values, no ${{...}}.")
-        if "=" not in argument or key not in known:
-            raise UserError(
-                f"{argument} is not a setting; evaluate takes {', '.join(f'{name}=' for name in known)}."
-                + did_you_mean(key, known)
-            )
-    try:
-        # As strings, not as YAML: a folder called 007 is not the number 7. The schema converts numbers.
-        values = dict(argument.split("=", 1) for argument in arguments)
-        config = OmegaConf.to_object(OmegaConf.merge(schema, OmegaConf.create(values)))
-    except OmegaConfBaseException as error:
-        raise UserError(f"{error.full_key}: {error.msg or error}".splitlines()[0]) from error
-    assert isinstance(config, EvaluateConfig)
-    return config

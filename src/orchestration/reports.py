@@ -87,10 +87,11 @@ class Reports:
             planned_mb=self._planned_mb,
         )
 
-    def memory(self, step: int, report: MemoryReport | None) -> None:
-        """Write what holds what; None writes nothing."""
+    def memory(self, step: int, report: MemoryReport | None, footprint: dict[str, float]) -> None:
+        """Write what holds what, if anything is tracked, and what the whole run takes from the machine."""
+        tags = {f"debug/run/{name}": value for name, value in footprint.items()}
+        self._writer.scalars(step, tags if report is None else tags | report.tags())
         if report is not None:
-            self._writer.scalars(step, report.tags())
             _LOG.info("step %s: memory\n%s", f"{step:,}", report.table())
 
     def evaluation(self, step: int, mean: float, standard_error: float, mean_length: float) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..utils.memory.counters import footprint_stats
 from ..utils.memory.tracker import Component
 from ..utils.metrics import MetricMeans, StopWatch
 from ..utils.records import Arrival
@@ -14,7 +15,7 @@ from ..utils.seeding import numpy_generator
 from .build import Parts
 from .checkpoint import Checkpoint, save_checkpoint
 from .config import TrainConfig, TrainingConfig
-from .diagnostics import diagnostics
+from .diagnostics import diagnostics, memory_counters
 from .episodes import EpisodeRecorder, EpisodeTracker
 from .evaluate import evaluate
 from .memory_components import components
@@ -70,6 +71,7 @@ class WorldModelOrchestrator:
         log_due = Every(training.log_interval, self.step)
         save_due = Every(training.checkpoint_interval, self.step)
         memory_due = Every(self.config.memory.report_interval, self.step)
+        snapshot_due = Every(self.config.memory.snapshot_interval, self.step)
         self.recorder.request()
         logged_step = self.step
         saved_step = reported_step = self.step if self.config.resume else None
@@ -86,6 +88,8 @@ class WorldModelOrchestrator:
                     logged_step = self._log()
                 if memory_due(self.step):
                     reported_step = self._report_memory()
+                if snapshot_due(self.step):
+                    self.parts.snapshots.save(self.step)
                 if save_due(self.step):
                     saved_step = self._save()
             finished = self.step >= training.total_timesteps
@@ -164,9 +168,10 @@ class WorldModelOrchestrator:
 
     def _log(self) -> int:
         metrics = {f"train/{name}": value for name, value in self.means.flush().items()}
-        metrics |= diagnostics(self.parts)
         with self.watch("memory"):
-            metrics |= self.guard.sample(self.step, self._roots(), self._components())
+            counters = memory_counters()
+            metrics |= diagnostics(counters, self.parts)
+            metrics |= self.guard.sample(self.step, counters, self._roots(), self._components())
         metrics |= self.watch.flush()
         metrics["train/updates"] = float(self.updates)
         self.reports.interval(self.step, self.updates - self.start_updates, metrics)
@@ -175,7 +180,7 @@ class WorldModelOrchestrator:
     def _report_memory(self) -> int:
         """Write what holds what."""
         with self.watch("memory"):
-            self.reports.memory(self.step, self.guard.report(self.step))
+            self.reports.memory(self.step, self.guard.report(self.step), footprint_stats(self.run_dir))
         return self.step
 
     def _roots(self) -> dict[str, Any]:

@@ -1,7 +1,11 @@
 """Errors that a user can repair: shown as one sentence, exit code 2, never a traceback."""
 
+import argparse
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
 
 USER_ERROR_EXIT_CODE = 2
 
@@ -18,3 +22,21 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean `{close[0]}`?" if close else ""
+
+
+@contextmanager
+def exit_on_user_error() -> Iterator[None]:
+    """Turn a `UserError` inside into one line on stderr and exit code 2, without a traceback."""
+    try:
+        yield
+    except UserError as error:
+        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        raise SystemExit(USER_ERROR_EXIT_CODE) from None
+
+
+class FlagParser(argparse.ArgumentParser):
+    """argparse whose complaint is a `UserError` instead of usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse has to say."""
+        raise UserError(f"{message}; --help shows how to write the command.")

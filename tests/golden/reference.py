@@ -111,7 +111,7 @@ def name_map(case: str):
         yield "world_model.decoder.mlp.0.weight", "dec/mlp/linear0/kernel", _stoch_first
         decoder = _mlp("world_model.decoder.mlp", "dec/mlp/linear{}", "dec/mlp/norm{}", 3)
         yield from (row for row in decoder if row[0] != "world_model.decoder.mlp.0.weight")
-        yield from _dense("world_model.decoder.vector.vector", "dec/vec/vector/pred")
+        yield from _dense("world_model.decoder.vector.0", "dec/vec/vector/pred")
     else:
         heads += [("controller.actor", "pol", 3, "out", "action/logits")]
         yield from _images(case == "pixels_strided")

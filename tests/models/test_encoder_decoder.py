@@ -75,6 +75,28 @@ def test_the_decoder_predicts_every_key_in_its_own_shape_and_range() -> None:
         assert 0.0 <= float(image.min()) < 0.3 and 0.7 < float(image.max()) <= 1.0
 
 
+def test_an_observation_may_have_any_name() -> None:
+    names = ["values", "keys", "forward", "training", "arm.pose", "arm/pose", "", "image", "mlp", "vector"]
+    specs = {name: ArraySpec((index + 1,), FLOAT) for index, name in enumerate(names)}
+    decoder = Decoder(specs, TINY)
+    perturb(decoder)
+    predictions = decoder(states())
+    assert {key: tuple(value.shape) for key, value in predictions.items()} == {
+        key: (2, 3, *spec.shape) for key, spec in specs.items()
+    }
+    tokens = Encoder(specs, TINY)({key: value.detach() for key, value in predictions.items()})
+    assert tokens.shape == (2, 3, TINY.units)
+
+
+def test_the_order_in_which_observations_are_named_changes_no_parameter() -> None:
+    decoder, other = Decoder(SPECS, TINY), Decoder(dict(reversed(SPECS.items())), TINY)
+    perturb(decoder)
+    other.load_state_dict(decoder.state_dict())
+    state = states()
+    for key, prediction in decoder(state).items():
+        assert torch.equal(other(state)[key], prediction)
+
+
 def test_decoder_losses_are_squared_errors_summed_over_each_observation() -> None:
     decoder = Decoder(SPECS, TINY)
     seen, predictions = observation(), decoder(states())

@@ -1,10 +1,17 @@
-"""Runs that several files of tests look at; no test may change one."""
+"""An empty folder to run in, and runs that several files of tests look at; no test may change one."""
 
 from pathlib import Path
 
 import pytest
 
 from .helpers import CARTPOLE, CATCH, PONG, start
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run the test in an empty folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

@@ -13,14 +13,10 @@ from reverie.orchestration.config import TrainConfig
 from reverie.orchestration.run_folder import prepare_run_folder
 from reverie.utils.errors import UserError
 
+from . import helpers
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
 CPU = "device=cpu"
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run each test in an empty folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def run(*arguments: str) -> list[tuple[TrainConfig, list[str]]]:
@@ -31,13 +27,7 @@ def run(*arguments: str) -> list[tuple[TrainConfig, list[str]]]:
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return the message of a command that must fail with exit code 2 and one line on stderr alone."""
-    with pytest.raises(SystemExit) as failure:
-        run(*arguments)
-    assert failure.value.code == 2
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err.count("\n"), shown.err[:7]) == ("", 1, "error: ")
-    return shown.err.removeprefix("error: ").rstrip("\n")
+    return helpers.error_of(capsys, lambda: run(*arguments))
 
 
 SUBPROCESS = """

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from reverie.orchestration.build import Parts, build
-from reverie.orchestration.diagnostics import diagnostics
+from reverie.orchestration.diagnostics import diagnostics, memory_counters
 from reverie.orchestration.run_folder import load_run
 from reverie.utils.memory import process_rss_mb
 
@@ -22,7 +22,7 @@ def parts(cartpole_run: Path, tmp_path: Path) -> Iterator[Parts]:
 def test_the_replay_is_described_by_its_own_numbers(parts: Parts) -> None:
     collected = parts.workflow.collect_step(arrived := parts.environment.reset())
     parts.replay.add(arrived, collected.action, collected.latent)
-    tags = diagnostics(parts)
+    tags = diagnostics(memory_counters(), parts)
     told = {
         tag.removeprefix("buffer/replay/"): v for tag, v in tags.items() if tag.startswith("buffer/replay/")
     }
@@ -33,14 +33,14 @@ def test_the_replay_is_described_by_its_own_numbers(parts: Parts) -> None:
 def test_the_process_is_measured_in_units_of_a_million_bytes(parts: Parts) -> None:
     before = process_rss_mb()
     held = torch.ones(25_000_000)
-    tags = diagnostics(parts)
+    tags = diagnostics(memory_counters(), parts)
     assert 90 < tags["debug/cpu/rss_mb"] - before < 150
     assert held.nbytes == 100e6
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without CUDA")
 def test_without_a_gpu_its_tags_are_there_and_zero(parts: Parts) -> None:
-    tags = diagnostics(parts)
+    tags = diagnostics(memory_counters(), parts)
     names = [f"debug/gpu/{kind}_mb" for kind in ("alloc", "reserved", "max_alloc", "max_reserved")]
     names += ["train/memory/gpu_allocated_gb", "train/memory/gpu_reserved_gb"]
     assert [tags[name] for name in names] == [0.0] * 6

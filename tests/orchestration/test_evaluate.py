@@ -231,7 +231,9 @@ def test_mean_and_standard_error_to_the_number() -> None:
 MISTAKES = {
     "unknown key": (["episode=3"], ["episode=3 is not a setting", "episodes=", "Did you mean `episodes`?"]),
     "no value": (["video"], ["video is not a setting", "video="]),
-    "flag": (["--help"], ["--help is not a setting", "run=, episodes=, seed=, policy=, video=, device="]),
+    "flag": (["--fast"], ["--fast is not a setting", "run=, episodes=, seed=, policy=, video=, device="]),
+    "interpolation": (["video=${run}.mp4"], ["video=${run}.mp4: evaluate takes plain values, no ${...}."]),
+    "null for a whole number": (["episodes=null"], ["episodes", "'None'"]),
     "text for a whole number": (["episodes=many"], ["episodes", "'many'"]),
     "float for a whole number": (["episodes=2.5"], ["episodes", "'2.5'"]),
     "no episode": (["episodes=0"], ["episodes must be at least 1, got 0."]),
@@ -257,6 +259,21 @@ def test_a_mistake_gives_one_line_and_exit_code_2(
     message = error_of(capsys, lambda: command(f"run={cartpole_run}", *arguments))
     assert [part for part in parts if part not in message] == [], message
     assert list(tmp_path.iterdir()) == []
+
+
+def test_help_tells_every_setting_with_its_default_and_what_it_takes(
+    command: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command("run=nowhere", "--help")
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    lines = [line.split(maxsplit=1) for line in shown.out.partition("defaults:\n")[2].splitlines()]
+    assert [pair for pair, _ in lines] == [
+        *("run=null", "episodes=20", "seed=0", "policy=sample", "video=null", "device=auto")
+    ]
+    told = dict(lines)
+    assert told["episodes=20"] == "Episodes to play. A whole number."
+    assert told["device=auto"].endswith("One of auto, cpu, cuda.")
 
 
 def test_a_missing_run_is_named(

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,19 +14,13 @@ from reverie.orchestration.memory_plan.changes import model_sizes
 from reverie.orchestration.memory_plan.command import main
 from reverie.orchestration.train import train
 
-from .helpers import CARTPOLE, start
+from .helpers import CARTPOLE, error_of, start
 
+pytestmark = pytest.mark.usefixtures("empty_folder")
 GIB = 2**30
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 TOO_LARGE = ("buffer.capacity=1000000000", "buffer.memory_budget_gib=1000000")  # 12 TB
 CPU = "device=cpu"
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run each test in an empty folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def script(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -40,19 +33,12 @@ def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, ob
     return json.loads(capsys.readouterr().out)
 
 
-def error_of(
-    capsys: pytest.CaptureFixture[str], command: Callable[[list[str]], None], *arguments: str
-) -> str:
-    with pytest.raises(SystemExit) as failure:
-        command(list(arguments))
-    assert failure.value.code == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    return error
+def plan_error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    return error_of(capsys, lambda: main(arguments))
 
 
-def run_train(arguments: list[str]) -> None:
-    run_from_command_line(train, arguments)
+def train_error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    return error_of(capsys, lambda: run_from_command_line(train, arguments))
 
 
 def test_the_script_prints_a_table_for_each_resource_and_creates_nothing(empty_folder: Path) -> None:
@@ -89,8 +75,7 @@ def test_json_is_one_flat_object_whose_rows_add_up(capsys: pytest.CaptureFixture
 def test_a_mistake_in_the_run_gets_the_message_of_train(
     mistake: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan_error = error_of(capsys, main, CPU, *mistake)
-    assert plan_error == error_of(capsys, run_train, CPU, *mistake)
+    assert plan_error(capsys, CPU, *mistake) == train_error(capsys, CPU, *mistake)
 
 
 @pytest.mark.parametrize(
@@ -112,12 +97,15 @@ def test_a_mistake_in_the_run_gets_the_message_of_train(
 def test_a_mistake_in_the_plans_own_settings_is_named(
     argument: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert message in error_of(capsys, main, *argument.split())
+    assert message in plan_error(capsys, *argument.split())
 
 
-def test_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--help"])
-    assert "plan.fit_gib=6" in capsys.readouterr().out
+def test_help_shows_examples_and_the_plans_own_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    main([CPU, "--help"])
+    text = capsys.readouterr().out
+    assert "reverie-plan device=cuda plan.fit_gib=6 " in text
+    assert re.search(r"^  plan.format=table +`table` to read, .* One of table, json\.$", text, re.MULTILINE)
+    assert re.search(r"^  plan.fit_gib=null +Memory of a card .* A number or null\.$", text, re.MULTILINE)
 
 
 def test_a_run_that_cannot_fit_is_refused_with_changes_that_do(
@@ -150,7 +138,7 @@ def test_too_large_a_model_is_refused_with_smaller_batches_and_models(
 ) -> None:
     monkeypatch.setattr(plan_module, "memory_limit_bytes", lambda: 2 * GIB)
     large = (CPU, "model=size12m", "training.batch_size=16", "buffer.capacity=5000")
-    error = error_of(capsys, main, *large)
+    error = error_of(capsys, lambda: main(large), has_output=True)
     assert "(activations of the world model" in error
     assert "Set training.batch_size=" in error
     for change in re.findall(r"[\w.]+=\w+", error.partition("Set ")[2])[:-1]:
@@ -160,7 +148,7 @@ def test_too_large_a_model_is_refused_with_smaller_batches_and_models(
 def test_a_capacity_over_the_budget_alone_is_refused_by_the_budget(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    error = error_of(capsys, run_train, CPU, "buffer.memory_budget_gib=0.5")
+    error = train_error(capsys, CPU, "buffer.memory_budget_gib=0.5")
     assert "over buffer.memory_budget_gib=0.5. Lower buffer.capacity to" in error
 
 
@@ -169,7 +157,7 @@ def test_with_warn_a_run_over_its_limit_goes_on(
 ) -> None:
     monkeypatch.setattr(plan_module, "memory_limit_bytes", lambda: 100_000_000)
     short = (*CARTPOLE, "training.total_timesteps=50")
-    error = error_of(capsys, run_train, *short, "run_dir=run")
+    error = train_error(capsys, *short, "run_dir=run")
     assert "No single change makes it fit; memory.plan=warn goes on regardless." in error
     assert not list(empty_folder.iterdir())
     log = (start(empty_folder / "run", *short, "memory.plan=warn") / "train.log").read_text()
@@ -190,7 +178,7 @@ def test_the_largest_model_for_a_card_fits_it_and_the_next_one_does_not(
     same = ["device=cuda", f"model={found['fit.model']}", "buffer.memory_budget_gib=1"]
     assert planned(capsys, *same, f"buffer.capacity={capacity}")["fits"]
     larger_still = [CPU, same[1], same[2], f"buffer.capacity={capacity + 1000}"]
-    assert "over buffer.memory_budget_gib=1" in error_of(capsys, run_train, *larger_still)
+    assert "over buffer.memory_budget_gib=1" in train_error(capsys, *larger_still)
 
 
 def test_a_replay_on_the_card_shares_it_with_the_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,5 +188,5 @@ def test_a_replay_on_the_card_shares_it_with_the_model(capsys: pytest.CaptureFix
 
 
 def test_a_card_that_is_too_small_for_any_model_is_said_to_be(capsys: pytest.CaptureFixture[str]) -> None:
-    error = error_of(capsys, main, "plan.fit_gib=0.6")
+    error = plan_error(capsys, "plan.fit_gib=0.6")
     assert "plan.fit_gib=0.6: the smallest model, size1m, needs " in error

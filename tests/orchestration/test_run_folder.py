@@ -13,14 +13,8 @@ from reverie.orchestration.overrides import parse
 from reverie.orchestration.run_folder import check_run_folder, load_run, prepare_run_folder, resume_run
 from reverie.utils.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("empty_folder")
 RUN = TrainConfig(name="try", device=Device.cpu, precision=Precision.float32)
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run each test in an empty folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_runs_of_one_name_in_one_second_get_folders_of_their_own() -> None:

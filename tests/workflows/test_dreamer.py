@@ -9,6 +9,7 @@ from torch import Tensor
 
 from reverie.workflows.world_models import DreamerWorkflow
 
+from ..models.tiny import TINY
 from .tiny import (
     ACTIONS,
     IMAGE,
@@ -17,7 +18,6 @@ from .tiny import (
     make_arrival,
     make_batch,
     snapshot,
-    tiny_model,
     tiny_workflow,
 )
 
@@ -109,9 +109,9 @@ def test_an_update_returns_scalars_and_the_fresh_latents_as_the_replay_stores_th
     workflow = tiny_workflow()
     updated = workflow.update(make_batch(workflow, batch=3, time=5))
     assert all(value.shape == () and bool(value.isfinite()) for value in updated.metrics.values())
-    assert updated.deter.shape == (3, 5, tiny_model().deter) and updated.deter.dtype == torch.float32
-    assert updated.stoch.shape == (3, 5, tiny_model().stoch) and updated.stoch.dtype == torch.uint8
-    assert int(updated.stoch.max()) < tiny_model().classes
+    assert updated.deter.shape == (3, 5, TINY.deter) and updated.deter.dtype == torch.float32
+    assert updated.stoch.shape == (3, 5, TINY.stoch) and updated.stoch.dtype == torch.uint8
+    assert int(updated.stoch.max()) < TINY.classes
 
 
 def test_many_updates_on_one_batch_lower_the_losses_of_the_world_model() -> None:

@@ -12,9 +12,8 @@ from reverie.models import LatentState, Observed
 from reverie.workflows.world_models import DreamerWorkflow
 from reverie.workflows.world_models.imagination import Imagined
 
-from .tiny import ACTIONS, HORIZON, IMAGE, MODE, make_batch, tiny_model, tiny_workflow
-
-MODEL = tiny_model()
+from ..models.tiny import MODE, TINY
+from .tiny import ACTIONS, HORIZON, IMAGE, make_batch, tiny_workflow
 
 
 def losses_of(workflow: DreamerWorkflow, batch: SequenceBatch) -> dict[str, Tensor]:
@@ -27,7 +26,7 @@ def losses_of(workflow: DreamerWorkflow, batch: SequenceBatch) -> dict[str, Tens
 
 def observed_with(posterior_logits: Tensor, prior_logits: Tensor) -> Observed:
     lead = posterior_logits.shape[:2]
-    state = LatentState(torch.zeros(*lead, MODEL.deter), torch.zeros(*lead, MODEL.stoch, MODEL.classes))
+    state = LatentState(torch.zeros(*lead, TINY.deter), torch.zeros(*lead, TINY.stoch, TINY.classes))
     return Observed(state, posterior_logits, prior_logits)
 
 
@@ -46,7 +45,7 @@ def test_losses_before_training_have_the_values_of_the_facts_sheet() -> None:
 
 def test_kl_below_the_free_nats_costs_them_and_teaches_nothing() -> None:
     workflow = tiny_workflow(free_nats=1.0, switched_off=["decoder", "reward", "continue"])
-    posterior = torch.zeros(1, 2, MODEL.stoch, MODEL.classes)
+    posterior = torch.zeros(1, 2, TINY.stoch, TINY.classes)
     posterior[0, 0, :, 0], posterior[0, 1, :, 0] = 0.5, 3.0
     posterior.requires_grad_()
     prior = torch.zeros_like(posterior).requires_grad_()
@@ -62,15 +61,15 @@ def test_kl_below_the_free_nats_costs_them_and_teaches_nothing() -> None:
 
 def test_kl_is_summed_over_latents_before_it_is_clipped() -> None:
     workflow = tiny_workflow(free_nats=1.0, switched_off=["decoder", "reward", "continue"])
-    posterior = torch.zeros(1, 1, MODEL.stoch, MODEL.classes)
+    posterior = torch.zeros(1, 1, TINY.stoch, TINY.classes)
     posterior[..., 0] = 1.5
     prior = torch.zeros_like(posterior)
-    p = 0.99 * posterior.double().softmax(-1) + 0.01 / MODEL.classes
-    each = float((p * (p.log() + math.log(MODEL.classes))).sum(-1)[0, 0, 0])
-    assert each < 1.0 < MODEL.stoch * each
+    p = 0.99 * posterior.double().softmax(-1) + 0.01 / TINY.classes
+    each = float((p * (p.log() + math.log(TINY.classes))).sum(-1)[0, 0, 0])
+    assert each < 1.0 < TINY.stoch * each
     steps = workflow.world_model.trained_steps(make_batch(workflow, batch=1, time=1))
     losses = workflow.world_model.losses(steps, observed_with(posterior, prior))
-    assert float(losses["dynamics"]) == pytest.approx(MODEL.stoch * each, rel=1e-5)
+    assert float(losses["dynamics"]) == pytest.approx(TINY.stoch * each, rel=1e-5)
 
 
 def test_the_total_is_the_scaled_sum_of_means() -> None:
@@ -102,7 +101,7 @@ def test_image_loss_is_a_sum_of_squares_against_values_in_zero_to_one() -> None:
 
 def imagined_with(discount: Tensor) -> Imagined:
     count, states = discount.shape
-    feature = torch.randn(count, states, MODEL.deter + MODEL.stoch * MODEL.classes)
+    feature = torch.randn(count, states, TINY.deter + TINY.stoch * TINY.classes)
     action = torch.eye(ACTIONS)[torch.randint(ACTIONS, (count, states - 1))]
     return Imagined(feature, action, reward=torch.randn(count, states), discount=discount)
 

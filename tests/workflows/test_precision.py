@@ -5,7 +5,8 @@ import torch
 
 from reverie.models import Noise
 
-from .tiny import CPU, IMAGE, MODE, VECTOR, make_batch, parameters, snapshot, tiny_workflow
+from ..models.tiny import CPU, MODE
+from .tiny import IMAGE, VECTOR, make_batch, parameters, snapshot, tiny_workflow
 
 CUDA = torch.device("cuda")
 

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from reverie.buffers import SampledPositions, SequenceBatch, StoredLatent
-from reverie.models import ModelConfig, Noise, OptimizerConfig
+from reverie.models import OptimizerConfig
 from reverie.utils.records import ActionSpec, ArraySpec, Arrival, EnvSpec
 from reverie.workflows.world_models import ControllerConfig, DreamerConfig, DreamerWorkflow, WorldModelConfig
 from reverie.workflows.world_models.config import KLConfig
 
-CPU = torch.device("cpu")
-MODE = Noise(None, CPU)
+from ..models.tiny import CPU, TINY
+
 IMAGE = {"image": ArraySpec((64, 64, 3), np.dtype(np.uint8))}
 VECTOR = {"vector": ArraySpec((5,), np.dtype(np.float32))}
 ACTIONS, HORIZON = 6, 3
@@ -21,22 +21,6 @@ ACTIONS, HORIZON = 6, 3
 
 def env_spec(observation: dict[str, ArraySpec], actions: int = ACTIONS, is_discrete: bool = True) -> EnvSpec:
     return EnvSpec("tiny", observation, ActionSpec(actions, is_discrete), num_envs=2, action_repeat=1)
-
-
-def tiny_model() -> ModelConfig:
-    return ModelConfig(
-        units=16,
-        deter=32,
-        hidden=12,
-        stoch=5,
-        classes=3,
-        depth=2,
-        blocks=4,
-        encoder_layers=1,
-        decoder_layers=1,
-        actor_layers=1,
-        critic_layers=1,
-    )
 
 
 def tiny_workflow(
@@ -50,7 +34,7 @@ def tiny_workflow(
 ) -> DreamerWorkflow:
     """Return a workflow without warm-up; without free nats, so that both KL losses have gradients."""
     config = DreamerConfig(
-        model=tiny_model(),
+        model=TINY,
         world_model=WorldModelConfig(
             kl=KLConfig(free_nats=free_nats), losses={name: False for name in switched_off}
         ),

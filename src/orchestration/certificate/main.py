@@ -4,6 +4,7 @@ import shlex
 import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -17,13 +18,15 @@ from ..checks import check_run
 from ..command_line import compose_jobs, exit_on_user_error
 from ..config import Device, TrainConfig, typed
 from ..faults import find_fault
-from ..memory_guard import MemoryGuard
+from ..memory_resources import watched_resources
 from ..reports import Reports
 from ..run_folder import prepare_run_folder
 from ..world_model_orchestrator import WorldModelOrchestrator
 from .certificate import Certificate
 from .page import save_page
-from .series import judged_series, resources
+from .reenactment import FLAG as REENACTMENT_FLAG
+from .reenactment import ReenactmentConfig, run_reenactment
+from .series import judged_series
 
 _PREFIX = "certify."
 FAILED_EXIT_CODE = 1
@@ -55,19 +58,28 @@ class CertifyConfig:
             find_fault(self.fault)
 
 
+Settings = TypeVar("Settings", CertifyConfig, ReenactmentConfig)
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Run `reverie-certify`; exit code 0 if memory is flat, 1 if not, 2 for a mistake in what was asked."""
+    """Run `reverie-certify`; exit code 0 if memory is flat, 1 if not, 2 for a mistake in what was asked.
+
+    With `--ab` it judges no run; it measures what the incident reports claimed.
+    """
     typed_here = sys.argv[1:] if arguments is None else arguments
     with exit_on_user_error():
-        settings = _settings([text for text in typed_here if text.startswith(_PREFIX)])
-        overrides = [text for text in typed_here if not text.startswith(_PREFIX)]
+        flags, own, overrides = _split(typed_here)
         if not any(text.startswith("experiment=") for text in overrides):
             overrides.insert(0, "experiment=dreamer_incident")
+        command = shlex.join(["python", "scripts/certify_memory.py", *typed_here])
+        if flags:
+            run_reenactment(_settings(own, ReenactmentConfig), overrides, command)
+            return
+        settings = _settings(own, CertifyConfig)
         [job] = compose_jobs([*overrides, f"training.total_timesteps={settings.steps}"])
         config = typed(job)
         config.memory = replace(config.memory, tracking_enabled=True, on_leak=OnLeak.stop)
         check_run(config)
-        command = shlex.join(["python", "scripts/certify_memory.py", *typed_here])
         certificate = certify(config, settings, command)
         folder = Path(settings.out or certificate.run_dir)
         certificate.save(folder)
@@ -96,8 +108,8 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certi
             parts.environment.close()
     finally:
         close_log()
-    wanted = resources(config.memory.leak_threshold_mb, config.device is Device.cuda)
-    judged = judged_series(run_dir, wanted, run.guard.settled_step)
+    watched = watched_resources(config.memory.leak_threshold_mb, config.device is Device.cuda)
+    judged = judged_series(run_dir, watched, run.guard.settled_step)
     return Certificate(
         command=command,
         run_dir=str(run_dir),
@@ -107,28 +119,38 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certi
         device=config.device.value,
         judged=judged,
         findings=run.guard.findings,
-        unaccounted_mb=_unaccounted_mb(run.guard, at_start),
+        unaccounted_mb=judged[0].values[-1] - at_start / _MB,
         bound_mb=settings.bound_mb,
     )
 
 
-def _unaccounted_mb(guard: MemoryGuard, at_start: int) -> float:
-    return (guard.last_unaccounted_bytes - at_start) / _MB
+def _split(arguments: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """Return the flags, the settings typed as `certify.<name>=<value>`, and the overrides of the run."""
+    flags = [text for text in arguments if text.startswith("-")]
+    unknown = [flag for flag in flags if flag != REENACTMENT_FLAG]
+    if unknown:
+        raise UserError(
+            f"unknown flag {unknown[0]}; the only flag is {REENACTMENT_FLAG}, settings are key=value."
+        )
+    own = [text for text in arguments if text.startswith(_PREFIX)]
+    return flags, own, [text for text in arguments if text not in flags and text not in own]
 
 
-def _settings(own: list[str]) -> CertifyConfig:
+def _settings(own: list[str], kind: type[Settings]) -> Settings:
     """Return the settings typed as `certify.<name>=<value>`."""
-    known = [f"{_PREFIX}{item.name}" for item in fields(CertifyConfig)]
+    known = [f"{_PREFIX}{item.name}" for item in fields(kind)]
     for text in own:
         key, equals, _ = text.partition("=")
         if not equals or key not in known:
+            where = f" with {REENACTMENT_FLAG}" if kind is ReenactmentConfig else ""
             raise UserError(
-                f"{text}: there is no such setting; known: {', '.join(known)}.{did_you_mean(key, known)}"
+                f"{text}: there is no such setting{where}; known: {', '.join(known)}."
+                + did_you_mean(key, known)
             )
     try:
         chosen = OmegaConf.from_dotlist([text.removeprefix(_PREFIX) for text in own])
-        settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(CertifyConfig), chosen))
+        settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), chosen))
     except OmegaConfBaseException as error:
         raise UserError(f"{_PREFIX}{error.full_key}: {error.msg or error}".splitlines()[0]) from error
-    assert isinstance(settings, CertifyConfig)
+    assert isinstance(settings, kind)
     return settings

@@ -1,14 +1,15 @@
 """`reverie-doctor`: can this machine train, and what to do where it cannot. It changes nothing."""
 
 import sys
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...utils.errors import FlagParser, exit_on_user_error
 from .finding import Finding as Finding
 from .finding import Verdict as Verdict
-from .machine import cgroup_memory_limit as cgroup_memory_limit
 from .machine import check_disk, check_memory, check_shared_memory
 from .machine import judge_disk as judge_disk
 from .machine import judge_memory as judge_memory
@@ -48,6 +49,13 @@ def report(findings: list[Finding], console: Console) -> int:
     return int(any(finding.verdict is Verdict.FAIL for finding in findings))
 
 
-def main() -> int:
-    """Entry point of `reverie-doctor`; exit code 1 if a check failed."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of `reverie-doctor`; exit code 1 if a check failed, 2 if anything but --help is asked."""
+    parser = FlagParser(
+        description="Check whether this machine can train, and say what to do where it cannot.",
+        epilog="Exit code: 1 if a check failed, else 0. Nothing is changed, and there are no settings.",
+        allow_abbrev=False,
+    )
+    with exit_on_user_error():
+        parser.parse_args(arguments)
     return report(diagnose(), Console(highlight=False))

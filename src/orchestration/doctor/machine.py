@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 
+from ...utils.memory.limits import memory_available_bytes, memory_limit_bytes
 from .finding import Finding, Verdict, gib
 
 GIB = 2**30
@@ -51,45 +52,20 @@ def check_shared_memory() -> Finding:
     return judge_shared_memory(shutil.disk_usage(folder).free if folder.is_dir() else None)
 
 
-def cgroup_memory_limit(root: Path, membership: str) -> int | None:
-    """Return the lowest memory limit in bytes over a process's control groups, v1 or v2; None without one.
-
-    Args:
-        root: Where the control groups are mounted, /sys/fs/cgroup.
-        membership: The text of /proc/self/cgroup.
-    """
-    limits = []
-    for line in membership.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        base, name = (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
-        group = base / path.lstrip("/")
-        for folder in (group, *group.parents):
-            file = folder / name
-            if file.is_file() and (text := file.read_text().strip()) != "max":
-                limits.append(int(text))
-            if folder == base:
-                break
-    real = [limit for limit in limits if limit < 2**60]  # v1 writes "no limit" as nearly 2**63
-    return min(real, default=None)
-
-
 def judge_memory(available: int, cgroup_limit: int | None) -> Finding:
-    """Judge the bytes of memory that are left, and those that the container may use at all."""
-    usable = available if cgroup_limit is None else min(available, cgroup_limit)
+    """Judge the bytes of memory that can be taken now; a control group may limit what that can ever be."""
     limit = "no cgroup limit" if cgroup_limit is None else f"cgroup limit {gib(cgroup_limit)}"
     found = f"{gib(available)} available, {limit}"
-    if usable >= MEMORY_WARN_BYTES:
+    if available >= MEMORY_WARN_BYTES:
         return Finding("memory", Verdict.OK, found)
-    verdict = Verdict.FAIL if usable < MEMORY_FAIL_BYTES else Verdict.WARN
-    if usable == available:
+    verdict = Verdict.FAIL if available < MEMORY_FAIL_BYTES else Verdict.WARN
+    if cgroup_limit is None or cgroup_limit >= MEMORY_WARN_BYTES:
         return Finding("memory", verdict, found, "Close other programs, or lower buffer.capacity to 20000")
     return Finding("memory", verdict, found, "Raise the container's limit: docker run --memory=8g ...")
 
 
 def check_memory() -> Finding:
     """Look at the machine's memory and at the limit of the control group."""
-    membership = Path("/proc/self/cgroup")
-    text = membership.read_text() if membership.is_file() else ""
-    return judge_memory(psutil.virtual_memory().available, cgroup_memory_limit(Path("/sys/fs/cgroup"), text))
+    limit = memory_limit_bytes()
+    is_limited = limit < psutil.virtual_memory().total
+    return judge_memory(memory_available_bytes(), limit if is_limited else None)

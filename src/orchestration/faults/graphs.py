@@ -4,14 +4,13 @@ import functools
 import itertools
 import warnings
 import weakref
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...models import LatentState
 from ..world_model_orchestrator import WorldModelOrchestrator
+from .acting import Detached, act_with_graph, observe_detaching
 from .wrap import after_total, after_update, attach
 
 GLOBAL_TRACE: list[Tensor] = []
@@ -20,39 +19,23 @@ GLOBAL_TRACE: list[Tensor] = []
 
 def rssm_cache_not_detached(run: WorldModelOrchestrator) -> None:
     """Take away both guards of acting: no_grad, and detaching what the RSSM returns and caches."""
-    _act_with_graph(run)
-    _observe_with_graph(run, lambda state: state)
+    _act_unguarded(run, Detached.none)
 
 
 def rssm_returns_detached_cache_not(run: WorldModelOrchestrator) -> None:
     """Detach what the RSSM returns and not what it caches: the fault of the incident."""
-    rssm = run.parts.workflow.world_model.rssm
-    _act_with_graph(run)
-    _observe_with_graph(run, lambda state: state)
-    observe = rssm.observe
-
-    def returns_detached(*args: Any, **kwargs: Any) -> Any:
-        observed = observe(*args, **kwargs)
-        return replace(
-            observed,
-            posterior=observed.posterior.detach(),
-            posterior_logits=observed.posterior_logits.detach(),
-            prior_logits=observed.prior_logits.detach(),
-        )
-
-    rssm.observe = returns_detached
+    _act_unguarded(run, Detached.half_returned)
 
 
 def rssm_half_detached(run: WorldModelOrchestrator) -> None:
     """Detach the cached latents and forget the recurrent state beside them."""
-    _act_with_graph(run)
-    _observe_with_graph(run, lambda state: LatentState(state.deter, state.stoch.detach()))
+    _act_unguarded(run, Detached.half_stoch)
 
 
 def rssm_kept_sometimes(run: WorldModelOrchestrator) -> None:
     """Keep the state of every 5th step with its graph, for a plot that nobody draws."""
     rssm = run.parts.workflow.world_model.rssm
-    _act_with_graph(run)
+    act_with_graph(run.parts.workflow)
     kept, calls = attach(run.parts.workflow, "kept_states", []), itertools.count()
     observe = rssm.observe
 
@@ -113,21 +96,6 @@ def global_trace(run: WorldModelOrchestrator) -> None:
     after_total(run, lambda total: GLOBAL_TRACE.append(total * 1.0))
 
 
-def _act_with_graph(run: WorldModelOrchestrator) -> None:
-    """Let `collect_step` run with gradients: the function that `torch.no_grad` wraps."""
-    workflow: Any = run.parts.workflow
-    workflow.collect_step = functools.partial(type(workflow).collect_step.__wrapped__, workflow)
-
-
-def _observe_with_graph(run: WorldModelOrchestrator, cached: Any) -> None:
-    """Let acting's `observe` detach nothing, and cache `cached(state)`."""
-    rssm: Any = run.parts.workflow.world_model.rssm
-    observe = rssm.observe
-
-    def without_detaching(*args: Any, detach_posteriors: bool = False, **kwargs: Any) -> Any:
-        observed = observe(*args, detach_posteriors=False, **kwargs)
-        if detach_posteriors and rssm._state is not None:
-            rssm._state = cached(rssm._state)
-        return observed
-
-    rssm.observe = without_detaching
+def _act_unguarded(run: WorldModelOrchestrator, detached: Detached) -> None:
+    act_with_graph(run.parts.workflow)
+    observe_detaching(run.parts.workflow, detached)

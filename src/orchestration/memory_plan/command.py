@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from ...utils.errors import UserError, did_you_mean
+from ...utils.errors import UserError, exit_on_user_error
 from ..checks import environment_spec
-from ..command_line import compose_jobs, exit_on_user_error
+from ..command_line import compose_jobs
 from ..config import TrainConfig, typed
 from ..overrides import parse
+from ..own_settings import asks_for_help, read_settings, settings_help
 from .fit import Fit, largest_fit
 from .plan import plan_run
 from .refusal import require_fit
@@ -31,6 +30,7 @@ Plan the memory of a run: reverie-plan [any override of reverie-train] [plan.for
   reverie-plan device=cuda plan.fit_gib=6                the largest model and replay for a card of 6 GiB
 
 The exit code is 2 if the run does not fit, unless memory.plan=warn.
+
 """
 _WIDTH = 150  # of a table that is not shown on a terminal
 
@@ -71,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    if "--help" in arguments or "-h" in arguments:
-        sys.stdout.write(_USAGE)
+    if asks_for_help(arguments):
+        sys.stdout.write(_USAGE + settings_help(PlanConfig, PREFIX))
         return
     plan_config, overrides = split_arguments(arguments)
     if plan_config.fit_gib is not None:
@@ -104,22 +104,8 @@ def split_arguments(arguments: list[str]) -> tuple[PlanConfig, list[str]]:
     if flags:
         raise UserError(f"unknown flag {flags[0]}; plan takes settings as key=value, and --help.")
     mine = [argument for argument in arguments if argument.startswith(PREFIX)]
-    known = [PREFIX + name for name in PlanConfig.__slots__]
-    for argument in mine:
-        key = argument.split("=")[0]
-        if key not in known or "=" not in argument:
-            raise UserError(
-                f"{argument} is not a setting of plan; they are {', '.join(f'{name}=' for name in known)}."
-                + did_you_mean(key, known)
-            )
-    values = dict(argument.removeprefix(PREFIX).split("=", 1) for argument in mine)
-    try:
-        merged = OmegaConf.merge(OmegaConf.structured(PlanConfig), OmegaConf.create(values))
-        config = OmegaConf.to_object(merged)
-    except OmegaConfBaseException as error:
-        raise UserError(f"{PREFIX}{error.full_key}: {error.msg or error}".splitlines()[0]) from error
-    assert isinstance(config, PlanConfig)
-    return config, [argument for argument in arguments if argument not in mine]
+    overrides = [argument for argument in arguments if argument not in mine]
+    return read_settings(PlanConfig, mine, "plan", PREFIX), overrides
 
 
 def _compose(overrides: list[str]) -> TrainConfig:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from .verdict import MIN_SAMPLES, Judgement, Verdict, judge
 
-RESIDENT_TOLERANCES = 5  # resident memory is a backstop: it moves by pages, and by what the allocator keeps
+_RESIDENT_TOLERANCES = 5  # resident memory is a backstop: it moves by pages, and by what the allocator keeps
+_LEAST_RESIDENT_BYTES = 8e6
 _ALARM_AFTER = 2  # leak judgements in a row
 _JUDGEMENTS_PER_WINDOW = 12  # one for each new block: 8 blocks are two thirds of the window
 _COLLECTABLE = 0.5  # part of the rise that a collection frees, from which on it was garbage
@@ -131,18 +132,23 @@ def judge_resident(
 ) -> Judgement:
     """Return the judgement of resident memory, told apart from a leak by what live objects hold.
 
-    Where resident memory rises by more than 5 tolerances while the bytes in use stay flat, the C allocator
-    keeps what was freed, in pages that a few live blocks hold: `allocator retention`. It is no leak.
+    Where resident memory rises by more than `resident_tolerance` while the bytes in use stay flat, the C
+    allocator keeps what was freed, in pages that a few live blocks hold: `allocator retention`. It is no leak.
 
     Args:
         in_use: The judgement of the bytes in use over the same samples.
         resident: Resident bytes, best of private memory alone (`rss_anon`): the page cache comes and goes.
         tolerance_bytes: The tolerance that the bytes in use were judged with.
     """
-    found = judge(resident, RESIDENT_TOLERANCES * tolerance_bytes)
+    found = judge(resident, resident_tolerance(tolerance_bytes))
     rises = found.verdict in (Verdict.leak, Verdict.plateauing)
     is_kept = rises and in_use.verdict is Verdict.flat
     return replace(found, verdict=Verdict.retention) if is_kept else found
+
+
+def resident_tolerance(tolerance_bytes: float) -> float:
+    """Return the growth in bytes of resident memory that is none, where that of the bytes in use is given."""
+    return max(_RESIDENT_TOLERANCES * tolerance_bytes, _LEAST_RESIDENT_BYTES)
 
 
 def hours_to_limit(judgement: Judgement, seconds_per_sample: float, headroom_bytes: float) -> float | None:

@@ -10,21 +10,15 @@ class Trend:
     """How one anchor changed between two scans."""
 
     owner: str
-    path: str
-    """First of its ends."""
-
     nodes_per_step: float
     bytes_per_step: float
     pinned: bool
     """Whether the oldest node is the same as before: nothing is ever released. A window moves instead."""
 
     def text(self) -> str:
-        """Return one sentence."""
+        """Return the change in words."""
         end = "its oldest node stays" if self.pinned else "its oldest node moves on, as in a window"
-        return (
-            f"{self.path}: {self.nodes_per_step:+,.1f} autograd nodes and {self.bytes_per_step:+,.0f} bytes "
-            f"a step; {end}"
-        )
+        return f"{self.nodes_per_step:+,.1f} nodes and {self.bytes_per_step:+,.0f} bytes a step; {end}"
 
 
 def compare(before: AnchorReport, after: AnchorReport, steps: int) -> list[Trend]:
@@ -39,7 +33,6 @@ def compare(before: AnchorReport, after: AnchorReport, steps: int) -> list[Trend
     trends = [
         Trend(
             owner=anchor.owner,
-            path=anchor.paths[0],
             nodes_per_step=(anchor.nodes - earlier[anchor.owner].nodes) / steps,
             bytes_per_step=(anchor.nbytes - earlier[anchor.owner].nbytes) / steps,
             pinned=anchor.oldest_sequence == earlier[anchor.owner].oldest_sequence,

@@ -186,11 +186,12 @@ def test_resident_memory_that_rises_with_what_is_held_is_no_retention() -> None:
     assert judge_resident(judge(rising, MB), rising, MB).verdict is Verdict.leak
 
 
-def test_resident_memory_needs_five_times_the_tolerance() -> None:
-    flat = judge([1e9] * 96, MB)
-    slow = np.arange(96) * 4 * MB / 64  # 4 MB over the judged samples
-    assert judge_resident(flat, slow, MB).verdict is not Verdict.retention
-    assert judge_resident(flat, 1.5 * slow, MB).verdict is Verdict.retention
+@pytest.mark.parametrize(("tolerance", "least"), [(MB, 8 * MB), (4 * MB, 20 * MB)])
+def test_resident_memory_needs_8_mb_and_five_times_the_tolerance(tolerance: float, least: float) -> None:
+    flat = judge([1e9] * 96, tolerance)
+    rise = np.arange(96) * least / 64  # over the judged samples
+    assert judge_resident(flat, 0.9 * rise, tolerance).verdict is not Verdict.retention
+    assert judge_resident(flat, 1.1 * rise, tolerance).verdict is Verdict.retention
 
 
 def test_the_hours_to_the_limit_are_headroom_over_slope() -> None:

@@ -22,16 +22,22 @@ def group(folder: Path, **files: str) -> Path:
 
 
 def test_the_lowest_limit_of_a_hierarchy_holds_in_v2(tmp_path: Path) -> None:
-    group(tmp_path / "slice", memory_max="8000\n")
     group(tmp_path / "slice" / "job", memory_max="max\n")
+    assert cgroup_memory_limit(tmp_path, "0::/slice/job\n") is None
+    group(tmp_path, memory_max="9000\n")
+    assert cgroup_memory_limit(tmp_path, "0::/slice/job\n") == 9000
+    group(tmp_path / "slice", memory_max="8000\n")
     assert cgroup_memory_limit(tmp_path, "0::/slice/job\n") == 8000
 
 
 def test_v1_beside_v2_is_read_and_its_number_for_no_limit_is_none(tmp_path: Path) -> None:
     group(tmp_path / "memory", memory_limit_in_bytes=UNLIMITED_V1)
-    membership = "4:memory:/docker/abc\n3:cpuset:/\n0::/\n"
+    membership = "4:memory:/docker/abc\n3:cpu,cpuset:/docker\n0::/\n"
     assert cgroup_memory_limit(tmp_path, membership) is None
-    group(tmp_path / "memory", memory_limit_in_bytes="5000\n")  # the container sees the host's path
+    # The container sees the host's path, and of it only the folders that are mounted.
+    group(tmp_path / "memory" / "docker", memory_limit_in_bytes="7000\n")
+    assert cgroup_memory_limit(tmp_path, membership) == 7000
+    group(tmp_path / "memory", memory_limit_in_bytes="5000\n")
     assert cgroup_memory_limit(tmp_path, membership) == 5000
 
 

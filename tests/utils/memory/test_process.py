@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reverie.utils.memory.counters import host_memory_stats, process_rss_mb, process_tree_stats
+from reverie.utils.memory.counters import footprint_stats, host_memory_stats, process_rss_mb
 from reverie.utils.memory.process import (
     folder_disk_bytes,
     live_children_count,
@@ -122,7 +122,7 @@ def test_a_log_line_has_every_count_under_a_name_with_its_unit() -> None:
     stats = host_memory_stats()
     assert set(stats) == {
         "rss_mb", "in_use_mb", "rss_anon_mb", "rss_file_mb", "rss_shmem_mb", "shared_memory_mb",
-        "open_files_count",
+        "open_files_count", "children_count",
     }  # fmt: skip
     kinds = stats["rss_anon_mb"] + stats["rss_file_mb"] + stats["rss_shmem_mb"]
     assert kinds == pytest.approx(stats["rss_mb"], rel=0.05)
@@ -130,5 +130,9 @@ def test_a_log_line_has_every_count_under_a_name_with_its_unit() -> None:
 
 
 @linux_only
-def test_the_tree_has_its_counts_under_names_with_units() -> None:
-    assert set(process_tree_stats()) == {"children_count", "tree_pss_mb"}
+def test_a_report_has_the_memory_of_the_tree_and_the_disk_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_bytes(bytes(2_000_000))
+    stats = footprint_stats(tmp_path)
+    assert stats["disk_mb"] == pytest.approx(2, rel=0.01)
+    assert stats["tree_pss_mb"] == pytest.approx(process_rss_mb(), rel=0.5)
+    assert set(stats) == {"disk_mb", "tree_pss_mb"}

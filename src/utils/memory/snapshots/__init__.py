@@ -2,7 +2,6 @@
 
 from .analysis import Analysis as Analysis
 from .analysis import as_json as as_json
-from .cli import main as main
 from .compare import SiteChange as SiteChange
 from .compare import compare as compare
 from .correlate import Correlation as Correlation

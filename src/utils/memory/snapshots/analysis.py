@@ -60,30 +60,11 @@ COLUMNS = (
     Column("reserved_bytes", "reserved GB", _GB, 2),
     Column("private_bytes", "private pools GB", _GB, 2),
 )
-SITE_HEADINGS = ("change", "MB more", "MB after", "new blocks", "freed blocks", "call-site")
-HOLDER_HEADINGS = ("MB", "blocks", "call-site")
 
 
 def summary_row(summary: Summary) -> list[str]:
     """Return the cells of a snapshot, in the order of `COLUMNS`."""
     return [column.text(getattr(summary, column.key)) for column in COLUMNS]
-
-
-def site_row(change: SiteChange) -> list[str]:
-    """Return the cells of a call-site, in the order of `SITE_HEADINGS`."""
-    return [
-        change.change.value,
-        f"{change.bytes_more / _MB:+,.1f}",
-        f"{change.bytes_after / _MB:,.1f}",
-        f"{change.new_blocks:,}",
-        f"{change.freed_blocks:,}",
-        site_label(change.stack),
-    ]
-
-
-def holder_row(site: SiteChange) -> list[str]:
-    """Return the cells of a call-site, in the order of `HOLDER_HEADINGS`."""
-    return [f"{site.bytes_after / _MB:,.1f}", f"{site.blocks_after:,}", site_label(site.stack)]
 
 
 def top_sites(changes: Sequence[SiteChange]) -> list[SiteChange]:

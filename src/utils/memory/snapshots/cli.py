@@ -3,39 +3,32 @@
 import argparse
 import json
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...errors import USER_ERROR_EXIT_CODE, UserError
+from ...errors import FlagParser, UserError, exit_on_user_error
 from ..verdict import Verdict
 from .analysis import (
     COLUMNS,
-    HOLDER_HEADINGS,
-    SITE_HEADINGS,
-    TOP_SITES,
     Analysis,
     Comparison,
     as_json,
     correlation_sentence,
-    holder_row,
-    site_row,
     summary_row,
-    top_sites,
     verdict_sentence,
 )
-from .compare import SiteChange, compare
+from .compare import compare
 from .correlate import correlate
 from .growth import find_snapshots, measure_growth, read_series
 from .page import render
 from .schema import read_snapshot
 from .sites import folded_stacks
 from .summary import Summary, summarize
+from .tables import SiteTable, site_tables
 
 _PAGE = "report.html"
 _FOLDED = "call_sites.folded"
@@ -43,13 +36,14 @@ _PIPE_WIDTH = 140  # letters in a line where there is no terminal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Analyse what the command line names; return 1 for a leak, 2 for bad input, else 0."""
-    try:
+    """Analyse what the command line names; return 1 for a leak, else 0.
+
+    Raises:
+        SystemExit: With code 2 after bad input.
+    """
+    with exit_on_user_error():
         flags = _parser().parse_args(arguments)
         analysis = _analyze(flags)
-    except UserError as error:
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
-        return USER_ERROR_EXIT_CODE
     if flags.format == "json":
         print(json.dumps(as_json(analysis), indent=2))
     else:
@@ -57,15 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(analysis.growth.verdict is Verdict.leak)
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse whose complaint is a `UserError` instead of usage and exit."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; --help shows how to write the command.")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = FlagParser(
         description="Show what grows in a series of CUDA memory snapshots, and which lines allocated it.",
         epilog="Exit code: 1 for a leak, 2 for bad input, else 0. Nothing in a snapshot is run.",
         allow_abbrev=False,
@@ -165,13 +152,8 @@ def _print(analysis: Analysis, out_dir: Path | None) -> None:
     for summary in analysis.growth.summaries:
         table.add_row(*summary_row(summary))
     console.print(table)
-    first, last = analysis.growth.summaries[0].step, analysis.growth.summaries[-1].step
-    if first != last:
-        _print_sites(console, f"Call-sites, step {last:,} against step {first:,}", analysis.growth.sites)
-    if (comparison := analysis.comparison) is not None:
-        _print_sites(console, f"{comparison.after} against {comparison.before}", comparison.changes)
-    held = f"Held at step {last:,}"
-    _print_sites(console, held, analysis.growth.holders, HOLDER_HEADINGS, holder_row)
+    for sites in site_tables(analysis):
+        _print_sites(console, sites)
     for correlation in analysis.correlations:
         console.print(Text(correlation_sentence(correlation)), soft_wrap=True)
     if out_dir is not None:
@@ -179,24 +161,18 @@ def _print(analysis: Analysis, out_dir: Path | None) -> None:
     console.print(Text(verdict_sentence(analysis.growth), style="bold"), soft_wrap=True)
 
 
-def _print_sites(
-    console: Console,
-    title: str,
-    changes: Sequence[SiteChange],
-    headings: Sequence[str] = SITE_HEADINGS,
-    row: Callable[[SiteChange], list[str]] = site_row,
-) -> None:
-    """Print the first call-sites of a list."""
-    console.print(Text(f"\n{title}", style="bold"), soft_wrap=True)
-    if not changes:
+def _print_sites(console: Console, sites: SiteTable) -> None:
+    """Print a table of call-sites."""
+    console.print(Text(f"\n{sites.title}, {sites.span}", style="bold"), soft_wrap=True)
+    if not sites.rows:
         console.print("no call-site")
         return
-    table = Table(*headings, box=None, header_style="bold")
+    table = Table(*sites.headings, box=None, header_style="bold")
     for column in table.columns[:-1]:
         column.justify = "right"
-    for change in top_sites(changes):
-        table.add_row(*map(Text, row(change)))
+    for row in sites.rows:
+        table.add_row(*map(Text, row))
     console.print(table)
-    if len(changes) > TOP_SITES:
-        console.print(f"and {len(changes) - TOP_SITES:,} more")
+    if sites.num_left_out:
+        console.print(f"and {sites.num_left_out:,} more")
     console.print()

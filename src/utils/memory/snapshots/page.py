@@ -5,25 +5,12 @@ Every text goes through `html.escape`, and a content policy lets the browser loa
 """
 
 import base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from html import escape
 
 from ..verdict import Verdict
-from .analysis import (
-    COLUMNS,
-    HOLDER_HEADINGS,
-    SITE_HEADINGS,
-    TOP_SITES,
-    Analysis,
-    correlation_sentence,
-    holder_row,
-    site_row,
-    summary_row,
-    top_sites,
-    verdict_sentence,
-)
-from .compare import SiteChange
-from .sites import frame_lines
+from .analysis import COLUMNS, Analysis, correlation_sentence, summary_row, verdict_sentence
+from .tables import SiteTable, site_tables
 
 _STYLE = """
 :root { --ink: #1f2430; --soft: #667085; --line: #e4e7ec; --paper: #fff; --ground: #f5f6f8; }
@@ -77,9 +64,8 @@ def render(analysis: Analysis, pictures: Mapping[str, bytes], title: str) -> str
         f"<h1>CUDA memory snapshots</h1><p class='soft'>{escape(title)}</p>",
         *_head(analysis),
         *_pictures(pictures),
-        *_growth(analysis),
+        *(part for table in site_tables(analysis) for part in _call_sites(table)),
         *_correlations(analysis),
-        *_comparison(analysis),
         "<h2>Every snapshot</h2>",
         _table(
             [column.heading for column in COLUMNS],
@@ -120,36 +106,21 @@ def _pictures(pictures: Mapping[str, bytes]) -> Iterable[str]:
     yield "</div>"
 
 
-def _growth(analysis: Analysis) -> Iterable[str]:
-    """Yield what grew between the first and the last snapshot, and what the last holds."""
-    first, last = analysis.growth.summaries[0].step, analysis.growth.summaries[-1].step
-    if first != last:
-        span = f"Step {last:,} against step {first:,}; a line opens to its stack, innermost first."
-        yield from _call_sites("Growth by call-site", span, analysis.growth.sites)
-    span = f"Step {last:,}"
-    yield from _call_sites("What is held", span, analysis.growth.holders, HOLDER_HEADINGS, holder_row)
-
-
-def _call_sites(
-    heading: str,
-    span: str,
-    changes: Sequence[SiteChange],
-    headings: Sequence[str] = SITE_HEADINGS,
-    row: Callable[[SiteChange], list[str]] = site_row,
-) -> Iterable[str]:
+def _call_sites(table: SiteTable) -> Iterable[str]:
     """Yield a table of call-sites; each opens to its whole stack."""
-    yield f"<h2>{escape(heading)}</h2><p class='soft'>{escape(span)}</p>"
-    if not changes:
+    span = f"{table.span}; a line opens to its stack, innermost first."
+    yield f"<h2>{escape(table.title)}</h2><p class='soft'>{escape(span)}</p>"
+    if not table.rows:
         yield "<p>No call-site.</p>"
         return
     rows = []
-    for change in top_sites(changes):
-        *numbers, label = map(escape, row(change))
-        stack = "\n".join(map(escape, frame_lines(change.stack)))
-        rows.append([*numbers, f"<details><summary>{label}</summary><pre>{stack}</pre></details>"])
-    yield _table(headings, rows, "sites")
-    if len(changes) > TOP_SITES:
-        yield f"<p class='soft'>and {len(changes) - TOP_SITES:,} more.</p>"
+    for row, stack in zip(table.rows, table.stacks, strict=True):
+        *numbers, label = map(escape, row)
+        frames = escape("\n".join(stack))
+        rows.append([*numbers, f"<details><summary>{label}</summary><pre>{frames}</pre></details>"])
+    yield _table(table.headings, rows, "sites")
+    if table.num_left_out:
+        yield f"<p class='soft'>and {table.num_left_out:,} more.</p>"
 
 
 def _correlations(analysis: Analysis) -> Iterable[str]:
@@ -157,14 +128,6 @@ def _correlations(analysis: Analysis) -> Iterable[str]:
     if analysis.correlations:
         yield "<h2>TensorBoard</h2>"
         yield from (f"<p>{escape(correlation_sentence(each))}</p>" for each in analysis.correlations)
-
-
-def _comparison(analysis: Analysis) -> Iterable[str]:
-    """Yield the two snapshots that the user asked to compare."""
-    comparison = analysis.comparison
-    if comparison is not None:
-        span = f"{comparison.after} against {comparison.before}"
-        yield from _call_sites("Comparison", span, comparison.changes)
 
 
 def _table(headings: Iterable[str], rows: Iterable[Iterable[str]], kind: str = "") -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from reverie.utils.logging.tensorboard import EventFile
-from reverie.utils.memory.snapshots import main
 from reverie.utils.memory.snapshots.analysis import COLUMNS
+from reverie.utils.memory.snapshots.cli import main
 from reverie.utils.memory.snapshots.correlate import ALLOCATED_TAG, RESERVED_TAG
 
 from . import writer
@@ -31,7 +31,10 @@ def series(folder: Path, *, flat: bool = False, steps: range = writer.INCIDENT_S
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     """Call the command in this process; return exit code, stdout and stderr."""
-    code = main([str(argument) for argument in arguments])
+    try:
+        code = main([str(argument) for argument in arguments])
+    except SystemExit as left:
+        code = int(left.code or 0)
     printed = capsys.readouterr()
     return code, printed.out, printed.err
 
@@ -117,7 +120,7 @@ def test_json_holds_what_the_table_holds(tmp_path: Path, capsys: pytest.CaptureF
     assert document["verdict"] == document["active"]["verdict"] == "leak"
     assert document["slope_bytes_per_step"] == pytest.approx(202_727 * QUICK, rel=0.01)
     assert [site["call_site"] for site in document["call_sites"]] == [
-        line.split(maxsplit=5)[5].strip() for line in table.split("Call-sites")[1].splitlines()[2:5]
+        line.split(maxsplit=5)[5].strip() for line in table.split("Growth by call-site")[1].splitlines()[2:5]
     ]
     assert document["call_sites"] == document["compare"]["call_sites"]  # first against last, both
     held = [(site["bytes_after"], site["blocks_after"]) for site in document["holders"]]

@@ -17,6 +17,7 @@ from reverie.utils.memory.snapshots.analysis import COLUMNS, TOP_SITES, Comparis
 from reverie.utils.memory.snapshots.correlate import ALLOCATED_TAG
 from reverie.utils.memory.snapshots.page import render
 from reverie.utils.memory.snapshots.plots import draw
+from reverie.utils.memory.snapshots.tables import site_tables
 
 from . import writer
 
@@ -26,7 +27,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 
 class Page(HTMLParser):
-    """What a page holds: cells of its last table, tags, attributes that could load something."""
+    """What a page holds: cells of its tables (`rows`: the last), tags, what could load something."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -34,6 +35,7 @@ class Page(HTMLParser):
         self.sources: list[str] = []
         self.handlers: list[str] = []
         self.rows: list[list[str]] = []
+        self.tables: list[list[list[str]]] = []
         self.is_in_cell = False
         self.feed(text)
 
@@ -43,6 +45,7 @@ class Page(HTMLParser):
         self.handlers += [name for name, _ in attrs if name.startswith("on")]
         if tag == "table":
             self.rows = []
+            self.tables.append(self.rows)
         if tag == "tr":
             self.rows.append([])
         if tag in ("td", "th"):
@@ -130,10 +133,20 @@ def test_the_page_shows_the_rows_of_the_table(analysis: Analysis) -> None:
     assert rows == [summary_row(summary) for summary in analysis.growth.summaries]
 
 
+def test_a_call_site_is_shown_in_the_words_of_the_terminal_and_opens_to_its_stack(analysis: Analysis) -> None:
+    growth, comparison, held, _ = Page(render(analysis, {}, "title")).tables
+    for page, table in zip((growth, comparison, held), site_tables(analysis), strict=True):
+        head, *rows = page
+        assert head == list(table.headings)
+        shown = zip(table.rows, table.stacks, strict=True)
+        assert rows == [[*numbers, label + "\n".join(stack)] for (*numbers, label), stack in shown]
+        assert any(EVIL in row[-1] for row in rows)
+
+
 def test_more_call_sites_than_a_page_shows_are_counted() -> None:
     blocks = [writer.block(512 * i, writer.stack(f"a.py:{i}:f")) for i in range(1, TOP_SITES + 6)]
     text = render(analysis_of(writer.snapshot([]), writer.snapshot([writer.segment(blocks)])), {}, "many")
-    assert text.count("<details>") == 3 * TOP_SITES  # growth, held, comparison
+    assert text.count("<details>") == 3 * TOP_SITES  # growth, comparison, held
     assert text.count("and 5 more.") == 3
 
 

@@ -1,0 +1,131 @@
+"""What a stored loss and a tensor made by `torch.from_numpy` really hold."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...utils.memory.anchors import find_anchors
+from ...workflows.world_models import DreamerWorkflow
+from ..build import Parts
+from .acting import Actor
+from .in_use import held_bytes
+
+EPISODE_FRAMES = 100
+_STACKED_FRAMES = 16
+_ROUNDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLoss:
+    """The loss of one update, stored in one way."""
+
+    kept: str
+    held_bytes: int
+    nodes: int
+    """Autograd nodes that live on with it."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON can hold it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptArray:
+    """Something of an episode that is kept while all else is dropped."""
+
+    kept: str
+    shown_bytes: int
+    """What its arrays and tensors show, each byte counted once."""
+
+    held_bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON can hold it."""
+        return asdict(self)
+
+
+def stored_losses(parts: Parts, batch_size: int) -> list[StoredLoss]:
+    """Return what the total loss of one update holds, for each way to store it; replay must have a batch.
+
+    Parameters are not changed. Their gradients stay, as they do in a run, and are not counted.
+    """
+    workflow = parts.workflow
+    batch = parts.replay.sample(batch_size).to(workflow.device)
+
+    def new_loss() -> Tensor:
+        losses, _, _ = workflow.losses(batch, workflow.noise["update"])
+        return workflow.total(losses)
+
+    new_loss().backward()  # makes the gradients
+    return [_stored_loss(workflow, kept, lambda keep=keep: keep(new_loss())) for kept, keep in _WAYS.items()]
+
+
+def kept_arrays(frames: NDArray[Any]) -> list[KeptArray]:
+    """Return what is held by what one may keep of an episode: an array of its own with these frames."""
+    frame, stacked = frames[:1].nbytes, frames[:_STACKED_FRAMES].nbytes
+    one = "torch.from_numpy of one frame"
+
+    def with_tensor() -> object:
+        episode = frames.copy()
+        return episode, torch.from_numpy(episode[:1])
+
+    def after_many() -> object:
+        episode = frames.copy()
+        for _ in range(_ROUNDS):
+            torch.from_numpy(episode[:1]).float()
+        return episode
+
+    makers: list[tuple[str, int, Callable[[], object]]] = [
+        (f"the episode: an array of {len(frames)} frames", frames.nbytes, frames.copy),
+        (f"the episode and {one}", frames.nbytes, with_tensor),
+        (f"the episode, {_ROUNDS} such tensors made and dropped", frames.nbytes, after_many),
+        (f"{one} alone", frame, lambda: torch.from_numpy(frames.copy()[:1])),
+        ("a NumPy view of one frame alone", frame, lambda: frames.copy()[:1]),
+        (f"the clone() of {one}", frame, lambda: torch.from_numpy(frames.copy()[:1]).clone()),
+        (
+            f"torch.from_numpy of np.stack of {_STACKED_FRAMES} frames",
+            stacked,
+            lambda: torch.from_numpy(np.stack(list(frames.copy()[:_STACKED_FRAMES]))),
+        ),
+    ]
+    host = torch.device("cpu")
+    return [KeptArray(kept, shown, held_bytes(make, host)) for kept, shown, make in makers]
+
+
+def episode_frames(actor: Actor) -> NDArray[Any]:
+    """Return what the first environment shows while acting, (100, ...) in its own dtype."""
+    found = []
+    for _ in range(EPISODE_FRAMES):
+        found.append(next(iter(actor.arrival.observation.values()))[0])
+        actor.act(1)
+    return np.stack(found)
+
+
+def _stored_loss(workflow: DreamerWorkflow, kept: str, make: Callable[[], object]) -> StoredLoss:
+    held = held_bytes(make, workflow.device)
+    roots = {"workflow": workflow, "kept": make()}
+    return StoredLoss(kept, held, sum(anchor.nodes for anchor in find_anchors(roots).anchors))
+
+
+def _after_backward(loss: Tensor) -> Tensor:
+    loss.backward()
+    return loss
+
+
+def _after_retaining_backward(loss: Tensor) -> Tensor:
+    loss.backward(retain_graph=True)
+    return loss
+
+
+_WAYS: dict[str, Callable[[Tensor], object]] = {
+    "loss, before backward()": lambda loss: loss,
+    "loss, after backward(retain_graph=True)": _after_retaining_backward,
+    "loss, after backward()": _after_backward,
+    "loss.detach()": lambda loss: _after_backward(loss).detach(),
+    "loss.item()": lambda loss: _after_backward(loss).item(),
+}

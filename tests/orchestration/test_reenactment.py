@@ -1,0 +1,171 @@
+"""What the incident reports claimed: one whole guard of acting suffices, half of one does not."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reverie.orchestration.build import build
+from reverie.orchestration.certificate import main
+from reverie.orchestration.certificate.acting import ActingRow, Actor, measure_acting
+from reverie.orchestration.certificate.holding import KeptArray, StoredLoss, kept_arrays, stored_losses
+from reverie.orchestration.command_line import compose_jobs
+from reverie.orchestration.config import TrainConfig, typed
+from reverie.orchestration.faults.acting import Detached
+
+from .helpers import CATCH, error_of
+
+STEPS = 40
+NO_GROWTH_BYTES_PER_STEP = 50
+"""What the allocator's caches of freed blocks may amount to."""
+GROWING = (Detached.half_returned, Detached.half_stoch, Detached.none)
+Rows = dict[tuple[bool, Detached], ActingRow]
+
+
+@pytest.fixture(scope="module")
+def config() -> TrainConfig:
+    return typed(compose_jobs(CATCH)[0])
+
+
+@pytest.fixture(scope="module")
+def rows(config: TrainConfig) -> Rows:
+    combinations = [(no_grad, detached) for no_grad in (True, False) for detached in Detached]
+    return {combination: measure_acting(config, *combination, STEPS) for combination in combinations}
+
+
+@pytest.fixture(scope="module")
+def losses(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, StoredLoss]]:
+    parts = build(config, tmp_path_factory.mktemp("run"))
+    with closing(parts.environment):
+        actor = Actor(parts)
+        while not parts.replay.can_sample:
+            actor.act(1)
+        yield {row.kept: row for row in stored_losses(parts, config.training.batch_size)}
+
+
+@pytest.fixture(scope="module")
+def arrays() -> dict[str, KeptArray]:
+    return {row.kept: row for row in kept_arrays(np.zeros((100, 64, 64, 3), np.uint8))}
+
+
+@pytest.mark.parametrize("guards", [*((True, detached) for detached in Detached), (False, Detached.full)])
+def test_with_either_guard_whole_nothing_stays(guards: tuple[bool, Detached], rows: Rows) -> None:
+    row = rows[guards]
+    assert [reading.nodes for reading in row.readings] == [0, 0, 0]
+    assert abs(row.bytes_per_agent_step) < NO_GROWTH_BYTES_PER_STEP
+    assert not row.state_has_graph and row.holders == ()
+
+
+@pytest.mark.parametrize("detached", GROWING)
+def test_half_a_detach_without_no_grad_grows_by_as_much_in_every_step(detached: Detached, rows: Rows) -> None:
+    start, half_way, end = rows[False, detached].readings
+    assert (start.steps, half_way.steps, end.steps) == (0, STEPS // 2, STEPS)
+    assert half_way.nodes - start.nodes == end.nodes - half_way.nodes > STEPS
+    assert half_way.held_bytes == pytest.approx(end.held_bytes / 2, rel=0.02)
+    assert rows[False, detached].bytes_per_agent_step > 20 * NO_GROWTH_BYTES_PER_STEP
+
+
+@pytest.mark.parametrize("detached", GROWING)
+def test_what_grows_is_held_by_the_cached_state_alone(detached: Detached, rows: Rows) -> None:
+    row = rows[False, detached]
+    assert row.state_has_graph
+    assert {path.rpartition(".")[0] for path in row.holders} == {"workflow.world_model.rssm._state"}
+    assert row.given_back_bytes >= row.readings[-1].held_bytes
+
+
+def test_detaching_only_what_is_returned_holds_what_no_detaching_holds(rows: Rows) -> None:
+    half, none = rows[False, Detached.half_returned], rows[False, Detached.none]
+    assert half.nodes_per_step == none.nodes_per_step
+    assert half.bytes_per_agent_step == pytest.approx(none.bytes_per_agent_step, rel=0.02)
+
+
+def test_detaching_only_the_latents_holds_less_through_the_recurrent_state(rows: Rows) -> None:
+    half, none = rows[False, Detached.half_stoch], rows[False, Detached.none]
+    assert half.nodes_per_step < none.nodes_per_step
+    assert half.bytes_per_agent_step < none.bytes_per_agent_step
+    assert half.holders == ("workflow.world_model.rssm._state.deter",)
+
+
+def test_a_stored_loss_holds_its_graph_until_backward_and_then_its_skeleton(
+    losses: dict[str, StoredLoss],
+) -> None:
+    before, after = losses["loss, before backward()"], losses["loss, after backward()"]
+    retained = losses["loss, after backward(retain_graph=True)"]
+    assert before.nodes == after.nodes == retained.nodes > 100
+    assert retained.held_bytes == pytest.approx(before.held_bytes, rel=0.02)
+    assert 100 * before.nodes < after.held_bytes < before.held_bytes / 2
+
+
+def test_a_detached_loss_holds_under_a_kilobyte_and_no_node(losses: dict[str, StoredLoss]) -> None:
+    detached, number = losses["loss.detach()"], losses["loss.item()"]
+    assert detached.nodes == number.nodes == 0
+    assert number.held_bytes < detached.held_bytes < 1000
+
+
+def test_from_numpy_holds_the_base_of_its_array_and_copies_nothing(arrays: dict[str, KeptArray]) -> None:
+    episode = arrays["the episode: an array of 100 frames"].held_bytes
+    assert episode == pytest.approx(100 * 64 * 64 * 3, rel=0.01)
+    assert abs(arrays["the episode and torch.from_numpy of one frame"].held_bytes - episode) < 1000
+    for kept in ("torch.from_numpy of one frame alone", "a NumPy view of one frame alone"):
+        assert arrays[kept].shown_bytes == 64 * 64 * 3
+        assert arrays[kept].held_bytes == pytest.approx(episode, abs=1000)
+
+
+def test_from_numpy_alone_is_no_leak_and_a_copy_lets_the_base_go(arrays: dict[str, KeptArray]) -> None:
+    episode = arrays["the episode: an array of 100 frames"]
+    many = arrays["the episode, 100 such tensors made and dropped"]
+    assert many.held_bytes == pytest.approx(episode.held_bytes, abs=1000)
+    for kept in ("the clone() of torch.from_numpy of one frame", "torch.from_numpy of np.stack of 16 frames"):
+        assert arrays[kept].held_bytes == pytest.approx(arrays[kept].shown_bytes, abs=1000)
+
+
+def test_the_command_prints_the_tables_and_writes_them_with_versions_and_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["--ab", *CATCH, "env.num_envs=2", "certify.steps=10", f"certify.out={tmp_path / 'out'}"])
+    shown = capsys.readouterr().out
+    for words in ("half (returned, not cached)", "loss, after backward()", "torch.from_numpy of one frame"):
+        assert words in shown
+    [path] = [path for path in tmp_path.rglob("*") if path.is_file()]
+    found = json.loads(path.read_text())
+    assert path.name == "reenactment.json"
+    assert found["command"].startswith("python scripts/certify_memory.py --ab experiment=dreamer_catch ")
+    assert {"reverie", "torch", "in_use_counter"} <= found["versions"].keys()
+    guards = [(row["no_grad"], row["detached"]) for row in found["acting"]]
+    assert len(set(guards)) == 8 and found["num_envs"] == 2
+    assert [row["state_has_graph"] for row in found["acting"]] == [True, True, True, *[False] * 5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "--ab certify.fault=rssm_half_detached",
+            "certify.fault=rssm_half_detached: there is no such setting",
+        ),
+        ("--ab certify.steps=9", "certify.steps must be at least 10 with --ab, got 9."),
+        ("--ab certify.steps=many", "certify.steps: Value 'many'"),
+        ("--ab run_dir=runs/a", "--ab makes no run and reads none; leave out run_dir and resume."),
+        ("--ab resume=runs/a", "--ab makes no run and reads none; leave out run_dir and resume."),
+        ("--ab certify.out=file/below", "certify.out=file/below cannot be a folder: file is a file."),
+        ("--ab env.num_envs=0", "env.num_envs must be at least 1"),
+        ("--ab model=debugg", "debugg"),
+        ("--abc", "unknown flag --abc; the only flag is --ab"),
+        ("--abc certify.fault=rssm_half_detached", "unknown flag --abc; the only flag is --ab"),
+    ],
+)
+def test_a_mistake_is_named_in_one_line_and_nothing_is_written(
+    arguments: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    typed_here = [*arguments.split(), "device=cpu"]
+    assert message in error_of(capsys, lambda: main(typed_here))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
