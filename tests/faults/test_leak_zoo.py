@@ -1,8 +1,6 @@
 """Every fault in the real pipeline gets its verdict, its culprit is named; decoys stay silent."""
 
-import multiprocessing
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,14 +12,8 @@ from . import zoo
 
 @pytest.fixture(scope="module")
 def outcome_of() -> Iterator[Callable[..., zoo.Outcome]]:
-    """Each run has a process of its own: what a fault leaves behind must not reach another test.
-
-    They are forked from one process that has imported everything and done nothing.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["reverie.orchestration.certificate"])
-    with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
-        yield lambda *arguments: pool.submit(zoo.outcome_of, *arguments).result()
+    with zoo.separate_process() as outcome_of:
+        yield outcome_of
 
 
 @pytest.mark.parametrize("name", FAULTS)

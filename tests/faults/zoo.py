@@ -1,6 +1,9 @@
 """Runs of the real pipeline with a fault or a decoy inside, each in a process of its own."""
 
-from collections.abc import Callable
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,15 +46,17 @@ SETTINGS = (
 
 
 def clean(run: WorldModelOrchestrator) -> None:
-    pass
+    """Change nothing."""
 
 
 def losses_as_numbers(run: WorldModelOrchestrator) -> None:
+    """Keep every loss as a plain number."""
     kept = attach(run, "numbers", [])
     after_update(run, lambda updated: kept().append(updated.metrics["loss/total"].item()))
 
 
 def bounded_history(run: WorldModelOrchestrator) -> None:
+    """Keep the last five arrivals."""
     kept = attach(run, "recent", [])
 
     def remember(arrival: Any) -> None:
@@ -62,6 +67,7 @@ def bounded_history(run: WorldModelOrchestrator) -> None:
 
 
 def sawtooth(run: WorldModelOrchestrator) -> None:
+    """Pile up ten tensors, drop them all, begin again."""
     kept = attach(run, "pieces", [])
 
     def pile_up(_: Any) -> None:
@@ -73,6 +79,8 @@ def sawtooth(run: WorldModelOrchestrator) -> None:
 
 
 def burst_every_twelfth_update(run: WorldModelOrchestrator) -> None:
+    """Take 20 MB for a moment at every twelfth update."""
+
     def burst(_: Any) -> None:
         if run.updates % 12 == 0:
             torch.ones(5_000_000).sum().item()
@@ -81,6 +89,7 @@ def burst_every_twelfth_update(run: WorldModelOrchestrator) -> None:
 
 
 def one_step_up(run: WorldModelOrchestrator) -> None:
+    """Take a workspace of 8 MB once, late, as a compiler does."""
     kept = attach(run, "workspace", {})
 
     def compile_late(_: Any) -> None:
@@ -91,6 +100,7 @@ def one_step_up(run: WorldModelOrchestrator) -> None:
 
 
 def truncated_backpropagation(run: WorldModelOrchestrator) -> None:
+    """Keep the graph of the last eight updates."""
     weight = torch.ones(1000, requires_grad=True)
     kept = attach(run, "window", [torch.zeros(1000)])
 
@@ -103,6 +113,7 @@ def truncated_backpropagation(run: WorldModelOrchestrator) -> None:
 
 
 def accumulated_gradients(run: WorldModelOrchestrator) -> None:
+    """Let gradients accumulate over four updates."""
     weight = torch.ones(100_000, requires_grad=True)
 
     def accumulate(_: Any) -> None:
@@ -114,6 +125,7 @@ def accumulated_gradients(run: WorldModelOrchestrator) -> None:
 
 
 def allocator_keeps_pages(run: WorldModelOrchestrator) -> None:
+    """Free 99 of 100 small blocks: the C allocator keeps their pages."""
     kept = attach(run, "few", [])
 
     def fragment(_: Any) -> None:
@@ -124,6 +136,7 @@ def allocator_keeps_pages(run: WorldModelOrchestrator) -> None:
 
 
 def mapped_file(run: WorldModelOrchestrator) -> None:
+    """Touch ever more of a mapped file: the page cache grows."""
     path = run.run_dir / "mapped.bin"
     kept = attach(run, "mapped", np.memmap(path, np.uint8, "w+", shape=(20_000_000,)))
 
@@ -151,6 +164,12 @@ DECOYS: dict[str, Callable[[WorldModelOrchestrator], None]] = {
 }
 
 
+def description(name: str) -> str:
+    """Return what a fault or a decoy does, in one sentence."""
+    inject = FAULTS[name].inject if name in FAULTS else DECOYS[name]
+    return (inject.__doc__ or "").partition("\n")[0]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a certificate said, as one process can tell another."""
@@ -159,7 +178,22 @@ class Outcome:
     steps: int
     verdicts: list[str]
     culprits: str
+    found_at: int | None
+    """Agent step of the first finding."""
+
     text: str
+
+
+@contextmanager
+def separate_process() -> Iterator[Callable[..., Outcome]]:
+    """Give `outcome_of` a process of its own for each run: what a fault leaves behind must not reach another.
+
+    They are forked from one process that has imported everything and done nothing.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["reverie.orchestration.certificate"])
+    with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
+        yield lambda *arguments: pool.submit(outcome_of, *arguments).result()
 
 
 def outcome_of(run_dir: Path, fault: str | None = None, *overrides: str) -> Outcome:
@@ -176,5 +210,6 @@ def outcome_of(run_dir: Path, fault: str | None = None, *overrides: str) -> Outc
         steps=certificate.steps,
         verdicts=[finding.verdict.value for finding in certificate.findings],
         culprits="\n".join(line for finding in certificate.findings for line in finding.culprits),
+        found_at=certificate.findings[0].step if certificate.findings else None,
         text="\n".join(certificate.lines()),
     )

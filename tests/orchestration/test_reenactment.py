@@ -1,5 +1,6 @@
 """What the incident reports claimed: one whole guard of acting suffices, half of one does not."""
 
+import gc
 import json
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,13 +17,19 @@ from reverie.orchestration.command_line import compose_jobs
 from reverie.orchestration.config import TrainConfig, typed
 from reverie.orchestration.faults.acting import Detached
 
-from .helpers import CATCH, error_of
+from .helpers import CARTPOLE, CATCH, error_of
 
-STEPS = 40
-NO_GROWTH_BYTES_PER_STEP = 50
-"""What the allocator's caches of freed blocks may amount to."""
+STEPS = 20
 GROWING = (Detached.half_returned, Detached.half_stoch, Detached.none)
 Rows = dict[tuple[bool, Detached], ActingRow]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> Iterator[None]:
+    """Keep what other tests have left out of every collection: it takes most of the time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +62,8 @@ def arrays() -> dict[str, KeptArray]:
 def test_with_either_guard_whole_nothing_stays(guards: tuple[bool, Detached], rows: Rows) -> None:
     row = rows[guards]
     assert [reading.nodes for reading in row.readings] == [0, 0, 0]
-    assert abs(row.bytes_per_agent_step) < NO_GROWTH_BYTES_PER_STEP
+    least_growth = min(rows[False, detached].readings[-1].held_bytes for detached in GROWING)
+    assert abs(row.readings[-1].held_bytes) < 0.01 * least_growth  # freed blocks that the allocator caches
     assert not row.state_has_graph and row.holders == ()
 
 
@@ -64,8 +72,7 @@ def test_half_a_detach_without_no_grad_grows_by_as_much_in_every_step(detached: 
     start, half_way, end = rows[False, detached].readings
     assert (start.steps, half_way.steps, end.steps) == (0, STEPS // 2, STEPS)
     assert half_way.nodes - start.nodes == end.nodes - half_way.nodes > STEPS
-    assert half_way.held_bytes == pytest.approx(end.held_bytes / 2, rel=0.02)
-    assert rows[False, detached].bytes_per_agent_step > 20 * NO_GROWTH_BYTES_PER_STEP
+    assert half_way.held_bytes == pytest.approx(end.held_bytes / 2, rel=0.05)
 
 
 @pytest.mark.parametrize("detached", GROWING)
@@ -125,14 +132,14 @@ def test_from_numpy_alone_is_no_leak_and_a_copy_lets_the_base_go(arrays: dict[st
 def test_the_command_prints_the_tables_and_writes_them_with_versions_and_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["--ab", *CATCH, "env.num_envs=2", "certify.steps=10", f"certify.out={tmp_path / 'out'}"])
+    main(["--ab", *CARTPOLE, "env.num_envs=2", "certify.steps=10", f"certify.out={tmp_path / 'out'}"])
     shown = capsys.readouterr().out
     for words in ("half (returned, not cached)", "loss, after backward()", "torch.from_numpy of one frame"):
         assert words in shown
     [path] = [path for path in tmp_path.rglob("*") if path.is_file()]
     found = json.loads(path.read_text())
     assert path.name == "reenactment.json"
-    assert found["command"].startswith("python scripts/certify_memory.py --ab experiment=dreamer_catch ")
+    assert found["command"].startswith("python scripts/certify_memory.py --ab experiment=dreamer_cartpole ")
     assert {"reverie", "torch", "in_use_counter"} <= found["versions"].keys()
     guards = [(row["no_grad"], row["detached"]) for row in found["acting"]]
     assert len(set(guards)) == 8 and found["num_envs"] == 2
@@ -150,7 +157,7 @@ def test_the_command_prints_the_tables_and_writes_them_with_versions_and_command
         ("--ab certify.steps=many", "certify.steps: Value 'many'"),
         ("--ab run_dir=runs/a", "--ab makes no run and reads none; leave out run_dir and resume."),
         ("--ab resume=runs/a", "--ab makes no run and reads none; leave out run_dir and resume."),
-        ("--ab certify.out=file/below", "certify.out=file/below cannot be a folder: file is a file."),
+        ("--ab certify.out=file/below", "certify.out=file/below cannot be a folder: "),
         ("--ab env.num_envs=0", "env.num_envs must be at least 1"),
         ("--ab model=debugg", "debugg"),
         ("--abc", "unknown flag --abc; the only flag is --ab"),

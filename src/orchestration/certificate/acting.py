@@ -7,13 +7,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ...utils.memory.anchors import find_anchors
+from ...utils.memory.anchors import AnchorReport, find_anchors
 from ..build import Parts, build
 from ..config import TrainConfig
 from ..faults.acting import Detached, act_with_graph, observe_detaching
 from .in_use import settled_bytes
 
-WARM_UP_STEPS = 50
+WARM_UP_STEPS = 20
 """Steps of the environments before the first reading: what the first steps allocate once is no growth."""
 
 _STATE = "workflow.world_model.rssm._state"
@@ -118,16 +118,17 @@ def measure_acting(config: TrainConfig, no_grad: bool, detached: Detached, steps
 
 def _measure(parts: Parts, no_grad: bool, detached: Detached, steps: int) -> ActingRow:
     workflow, actor = parts.workflow, Actor(parts)
-    actor.act(WARM_UP_STEPS)
     roots = {"workflow": workflow}
-    find_anchors(roots)  # the first scan of a process keeps what it learns of types
+    actor.act(WARM_UP_STEPS)
+    found = find_anchors(roots)  # before bytes are read: the first scan of a process keeps what it learns
     first_bytes = settled_bytes(workflow.device)
-    readings = [Reading(0, 0, _nodes(roots))]
+    readings = [Reading(0, 0, num_nodes(found))]
     for piece in (steps // 2, steps - steps // 2):
         actor.act(piece)
         held = settled_bytes(workflow.device) - first_bytes
-        readings.append(Reading(readings[-1].steps + piece, held, _nodes(roots)))
-    holders = tuple(path for anchor in find_anchors(roots).anchors for path in anchor.paths)
+        found = find_anchors(roots)
+        readings.append(Reading(readings[-1].steps + piece, held, num_nodes(found)))
+    holders = tuple(path for anchor in found.anchors for path in anchor.paths)
     at_end = settled_bytes(workflow.device)
     workflow.world_model.rssm.forget_online_state()
     given_back = at_end - settled_bytes(workflow.device)
@@ -135,5 +136,6 @@ def _measure(parts: Parts, no_grad: bool, detached: Detached, steps: int) -> Act
     return ActingRow(no_grad, detached, num_envs, tuple(readings), holders, given_back)
 
 
-def _nodes(roots: dict[str, Any]) -> int:
-    return sum(anchor.nodes for anchor in find_anchors(roots).anchors)
+def num_nodes(found: AnchorReport) -> int:
+    """Return the autograd nodes of all anchors together."""
+    return sum(anchor.nodes for anchor in found.anchors)

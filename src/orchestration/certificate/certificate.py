@@ -37,6 +37,9 @@ class Certificate:
     bound_mb: float
     """What `unaccounted_mb` must stay under."""
 
+    instruments_fraction: float
+    """The part of the run's time that all this watching took."""
+
     @property
     def passed(self) -> bool:
         """Whether every resource is flat, nothing was found, and the bound is kept."""
@@ -60,6 +63,7 @@ class Certificate:
         text.append(
             f"host memory not accounted for: {self.unaccounted_mb:.1f} MB, bound {self.bound_mb:g} MB"
         )
+        text.append(f"the memory instruments took {self.instruments_fraction:.2%} of the run's time")
         text += [finding.text() for finding in self.findings]
         return [*text, "PASSED: memory is flat" if self.passed else "FAILED"]
 
@@ -73,6 +77,7 @@ class Certificate:
             "updates": self.updates,
             "unaccounted_mb": self.unaccounted_mb,
             "bound_mb": self.bound_mb,
+            "instruments_fraction": self.instruments_fraction,
             "versions": versions(self.device),
             "resources": [_resource(each) for each in self.judged],
             "findings": [finding.text() for finding in self.findings],

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...utils.memory.anchors import find_anchors
 from ...workflows.world_models import DreamerWorkflow
 from ..build import Parts
-from .acting import Actor
+from .acting import Actor, num_nodes
 from .in_use import held_bytes
 
 EPISODE_FRAMES = 100
@@ -47,6 +47,15 @@ class KeptArray:
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as JSON can hold it."""
         return asdict(self)
+
+
+def held_by(parts: Parts, batch_size: int) -> tuple[list[KeptArray], list[StoredLoss]]:
+    """Act until replay has a batch, and return what is held by frames and by losses that are kept."""
+    actor = Actor(parts)
+    frames = _episode_frames(actor)
+    while not parts.replay.can_sample:
+        actor.act(1)
+    return kept_arrays(frames), stored_losses(parts, batch_size)
 
 
 def stored_losses(parts: Parts, batch_size: int) -> list[StoredLoss]:
@@ -97,7 +106,7 @@ def kept_arrays(frames: NDArray[Any]) -> list[KeptArray]:
     return [KeptArray(kept, shown, held_bytes(make, host)) for kept, shown, make in makers]
 
 
-def episode_frames(actor: Actor) -> NDArray[Any]:
+def _episode_frames(actor: Actor) -> NDArray[Any]:
     """Return what the first environment shows while acting, (100, ...) in its own dtype."""
     found = []
     for _ in range(EPISODE_FRAMES):
@@ -109,7 +118,7 @@ def episode_frames(actor: Actor) -> NDArray[Any]:
 def _stored_loss(workflow: DreamerWorkflow, kept: str, make: Callable[[], object]) -> StoredLoss:
     held = held_bytes(make, workflow.device)
     roots = {"workflow": workflow, "kept": make()}
-    return StoredLoss(kept, held, sum(anchor.nodes for anchor in find_anchors(roots).anchors))
+    return StoredLoss(kept, held, num_nodes(find_anchors(roots)))
 
 
 def _after_backward(loss: Tensor) -> Tensor:

@@ -10,23 +10,19 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ...utils.errors import UserError, did_you_mean
-from ...utils.logging import configure_logging
 from ...utils.memory.config import OnLeak
 from ...utils.memory.glibc import in_use_bytes
-from ..build import build
 from ..checks import check_run
 from ..command_line import compose_jobs, exit_on_user_error
 from ..config import Device, TrainConfig, typed
 from ..faults import find_fault
 from ..memory_resources import watched_resources
-from ..reports import Reports
-from ..run_folder import prepare_run_folder
-from ..world_model_orchestrator import WorldModelOrchestrator
+from ..open_run import open_run
 from .certificate import Certificate
 from .page import save_page
 from .reenactment import FLAG as REENACTMENT_FLAG
 from .reenactment import ReenactmentConfig, run_reenactment
-from .series import judged_series
+from .series import instruments_fraction, judged_series
 
 _PREFIX = "certify."
 FAILED_EXIT_CODE = 1
@@ -92,27 +88,16 @@ def main(arguments: list[str] | None = None) -> None:
 
 def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certificate:
     """Return the certificate of one run, made now: to its end, or until a leak is certain."""
-    run_dir = prepare_run_folder(config)
-    close_log = configure_logging(run_dir)
     at_start = in_use_bytes()
-    try:
-        parts = build(config, run_dir)
-        reports = Reports(config, run_dir, parts.environment.spec)
-        try:
-            run = WorldModelOrchestrator(config, parts, reports, run_dir)
-            if settings.fault is not None:
-                find_fault(settings.fault).inject(run)
-            run.run()
-        finally:
-            reports.close()
-            parts.environment.close()
-    finally:
-        close_log()
+    with open_run(config) as run:
+        if settings.fault is not None:
+            find_fault(settings.fault).inject(run)
+        run.run()
     watched = watched_resources(config.memory.leak_threshold_mb, config.device is Device.cuda)
-    judged = judged_series(run_dir, watched, run.guard.settled_step)
+    judged = judged_series(run.run_dir, watched, run.guard.settled_step)
     return Certificate(
         command=command,
-        run_dir=str(run_dir),
+        run_dir=str(run.run_dir),
         fault=settings.fault,
         steps=run.step,
         updates=run.updates,
@@ -121,6 +106,7 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certi
         findings=run.guard.findings,
         unaccounted_mb=judged[0].values[-1] - at_start / _MB,
         bound_mb=settings.bound_mb,
+        instruments_fraction=instruments_fraction(run.run_dir),
     )
 
 

@@ -41,7 +41,8 @@ def page(certificate: Certificate) -> str:
 <h1>Memory certificate: <span>{word}</span></h1>
 <p>{certificate.steps:,} agent steps, {certificate.updates:,} updates{_fault(certificate)}.
 Host memory in use that no component accounts for: {certificate.unaccounted_mb:.1f} MB
-(bound {certificate.bound_mb:g} MB).</p>
+(bound {certificate.bound_mb:g} MB). The memory instruments took {certificate.instruments_fraction:.2%} of the
+run's time.</p>
 {found}
 <table><tr><th>resource</th><th>verdict</th><th>at the end</th><th>per 1,000 steps</th>
 <th>96.9 % interval</th></tr>

@@ -1,5 +1,6 @@
 """`reverie-certify --ab`: what the incident reports claimed, measured on the parts of a real run."""
 
+import gc
 import json
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,9 +16,9 @@ from ..build import build
 from ..checks import check_run
 from ..command_line import compose_jobs
 from ..config import TrainConfig, typed
-from .acting import ActingRow, Actor, acting_rows
+from .acting import ActingRow, acting_rows
 from .certificate import versions
-from .holding import KeptArray, StoredLoss, episode_frames, kept_arrays, stored_losses
+from .holding import KeptArray, StoredLoss, held_by
 
 FLAG = "--ab"
 REENACTMENT_JSON = "reenactment.json"
@@ -139,15 +140,15 @@ def run_reenactment(settings: ReenactmentConfig, overrides: list[str], command: 
 
 def reenact(config: TrainConfig, steps: int, command: str) -> Reenactment:
     """Return the re-enactment with the parts of one run, made anew for each combination of guards."""
-    acting = acting_rows(config, steps)
-    with TemporaryDirectory() as folder:
-        parts = build(config, Path(folder))
-        with closing(parts.environment):
-            actor = Actor(parts)
-            arrays = kept_arrays(episode_frames(actor))
-            while not parts.replay.can_sample:
-                actor.act(1)
-            losses = stored_losses(parts, config.training.batch_size)
+    gc.freeze()  # what is there now stays; each of the hundred collections to come is then short
+    try:
+        acting = acting_rows(config, steps)
+        with TemporaryDirectory() as folder:
+            parts = build(config, Path(folder))
+            with closing(parts.environment):
+                arrays, losses = held_by(parts, config.training.batch_size)
+    finally:
+        gc.unfreeze()
     return Reenactment(command, config, acting, losses, arrays)
 
 

@@ -41,13 +41,20 @@ class Judged:
         return self.judgement.slope_bytes_per_sample * factor, low * factor, high * factor
 
 
+def instruments_fraction(run_dir: Path) -> float:
+    """Return the part of the run's wall time that counters, tracker, verdicts and graph searches took."""
+    samples = _samples(run_dir)
+    steps = np.array([0, *(line["step"] for line in samples)])
+    seconds = np.diff(steps) / [line["speed/steps_per_second"] for line in samples]
+    return float(np.average([line["time/memory_fraction"] for line in samples], weights=seconds))
+
+
 def judged_series(run_dir: Path, watched: list[Resource], settled_step: int) -> list[Judged]:
     """Return every resource's series over the run, judged after `settled_step`.
 
     A resource that the system does not count is left out.
     """
-    lines = [json.loads(text) for text in (run_dir / METRICS_FILE).read_text().splitlines()]
-    samples = [line for line in lines if accounted_tag("cpu") in line]
+    samples = _samples(run_dir)
     steps = np.array([line["step"] for line in samples], np.int64)
     found: dict[str, Judged] = {}
     for resource in watched:
@@ -63,3 +70,9 @@ def judged_series(run_dir: Path, watched: list[Resource], settled_step: int) -> 
             judgement = judge_resident(held.judgement, after, held.resource.tolerance)
         found[resource.name] = Judged(resource, steps, series / resource.scale, settled_step, judgement)
     return list(found.values())
+
+
+def _samples(run_dir: Path) -> list[dict[str, float]]:
+    """Return the log lines that have a sample of memory."""
+    lines = [json.loads(text) for text in (run_dir / METRICS_FILE).read_text().splitlines()]
+    return [line for line in lines if accounted_tag("cpu") in line]

@@ -133,7 +133,7 @@ def judge_resident(
     """Return the judgement of resident memory, told apart from a leak by what live objects hold.
 
     Where resident memory rises by more than `resident_tolerance` while the bytes in use stay flat, the C
-    allocator keeps what was freed, in pages that a few live blocks hold: `allocator retention`. It is no leak.
+    allocator keeps what was freed, in pages that a few live blocks hold: `allocator retention`, no leak.
 
     Args:
         in_use: The judgement of the bytes in use over the same samples.

@@ -1,0 +1,74 @@
+"""A run with its folder, its log and its parts, opened and closed."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from omegaconf import OmegaConf
+
+from ..utils.logging import configure_logging
+from .banner import start_banner
+from .build import Parts, build
+from .checkpoint import Checkpoint
+from .config import TrainConfig
+from .memory_plan import MemoryPlan, over_text, plan_lines
+from .reports import Reports
+from .run_folder import prepare_run_folder
+from .world_model_orchestrator import WorldModelOrchestrator
+
+_LOG = logging.getLogger(__name__)
+
+
+@contextmanager
+def open_run(
+    config: TrainConfig,
+    plan: MemoryPlan | None = None,
+    checkpoint: Checkpoint | None = None,
+    notices: Sequence[str] = (),
+) -> Iterator[WorldModelOrchestrator]:
+    """Give a run that is ready to begin, after a banner in words; close everything it has opened.
+
+    Args:
+        config: The checked configuration.
+        plan: What it will need; None plans nothing.
+        checkpoint: Where to go on from; None starts anew.
+        notices: Lines to show first.
+
+    Raises:
+        UserError: If its folder cannot be used.
+    """
+    run_dir = prepare_run_folder(config)
+    close_log = configure_logging(run_dir)
+    try:
+        parts = build(config, run_dir)
+        try:
+            _announce(config, parts, plan, notices)
+            step = checkpoint.step if checkpoint else None
+            planned_mb = plan.memory_mb if plan else None
+            reports = Reports(config, run_dir, parts.environment.spec, step, planned_mb)
+            try:
+                reports.text(step or 0, "config", _as_markdown(config))
+                yield WorldModelOrchestrator(config, parts, reports, run_dir, checkpoint)
+            finally:
+                reports.close()
+        finally:
+            parts.environment.close()
+    finally:
+        close_log()
+
+
+def _announce(config: TrainConfig, parts: Parts, plan: MemoryPlan | None, notices: Sequence[str]) -> None:
+    banner = start_banner(
+        config,
+        parts.environment.spec,
+        parameters=parts.workflow.num_parameters,
+        replay_bytes=parts.replay.nbytes(),
+    )
+    for line in [*notices, *banner, *(plan_lines(plan) if plan else [])]:
+        _LOG.info(line)
+    for resource in plan.over if plan else []:
+        _LOG.warning(over_text(resource))
+
+
+def _as_markdown(config: TrainConfig) -> str:
+    return f"```yaml\n{OmegaConf.to_yaml(OmegaConf.structured(config))}```"

@@ -1,0 +1,42 @@
+"""`python -m tests.faults.table <folder>`: run the zoo and write its table, leak_zoo.md and leak_zoo.json."""
+
+import json
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from reverie.orchestration.faults import FAULTS
+
+from . import zoo
+
+FIRST_UPDATE = 40
+
+
+def main(folder: Path) -> None:
+    """Run every fault and every decoy, one after the other."""
+    rows, outcomes = [], {}
+    with zoo.separate_process() as outcome_of, tempfile.TemporaryDirectory() as runs:
+        for name in (*FAULTS, *zoo.DECOYS):
+            outcome = outcomes[name] = outcome_of(Path(runs) / name, name)
+            rows.append(f"| {' | '.join(cells(name, outcome))} |")
+            print(rows[-1], flush=True)
+    head = "| fault or decoy | what it does | verdict | named | found, steps after the first update |"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "leak_zoo.md").write_text("\n".join([head, "|---|---|---|---|---|", *rows]) + "\n")
+    facts = {name: {**asdict(outcome), "text": None} for name, outcome in outcomes.items()}
+    (folder / "leak_zoo.json").write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def cells(name: str, outcome: zoo.Outcome) -> list[str]:
+    """Return the cells of one row; of the culprits that are named, the line that has the right one."""
+    if outcome.found_at is None:
+        return [name, zoo.description(name), "silent", "", ""]
+    lines = outcome.culprits.splitlines()
+    culprit = FAULTS[name].culprit if name in FAULTS else ""
+    named = next((line for line in lines if culprit in line), lines[0])
+    return [name, zoo.description(name), outcome.verdicts[0], named, f"{outcome.found_at - FIRST_UPDATE:,}"]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
