@@ -12,6 +12,7 @@ import torch
 from ..utils.memory.config import MemoryConfig, OnLeak
 from ..utils.memory.culprits import Known, culprits, known
 from ..utils.memory.detector import LeakDetector, confirm, hours_to_limit, judge_resident
+from ..utils.memory.glibc import give_back_free_pages
 from ..utils.memory.invariant import first_graph
 from ..utils.memory.limits import memory_available_bytes
 from ..utils.memory.paging import driver_paging_warning
@@ -25,6 +26,7 @@ LEAK_EXIT_CODE = 3
 _LOG = logging.getLogger(__name__)
 _BYTES_PER_MB = 1e6
 _MOST_FINDINGS = 100
+_SAMPLES_PER_GRAPH_CHECK = 8
 _GARBAGE = "only the garbage collector frees it: objects in reference cycles"
 
 
@@ -71,6 +73,10 @@ class MemoryGuard:
         self._before: Known | None = None
         self._shown_graphs: set[str] = set()
         self._clock = (time.monotonic(), 0)  # at the last event, and the samples since
+        self.gives_back = False
+        """Whether the C allocator gives free pages back before each sample: resident memory is then exact, and
+        the run somewhat slower."""
+
         self.settled_step = 0
         """Step of the last event; what comes after it is comparable."""
 
@@ -92,6 +98,12 @@ class MemoryGuard:
     def report(self, step: int) -> MemoryReport | None:
         """Return what holds what, None if nothing is tracked."""
         return self.tracker.report(step) if self.config.tracking_enabled else None
+
+    def counters(self) -> dict[str, float]:
+        """Return what the process and its GPU hold now, by the tag of a log line."""
+        if self.gives_back:
+            give_back_free_pages()
+        return memory_counters()
 
     def sample(
         self,
@@ -125,8 +137,8 @@ class MemoryGuard:
             lines = culprits(roots, step, self._before)
             self._report(Finding(step, f"the component {', '.join(grown)}", Verdict.leak, lines))
             self.tracker.restart(step, "finding")
-        if self.config.check_interval:
-            self.check_graphs(step, roots)
+        if self.config.check_interval and self._clock[1] % _SAMPLES_PER_GRAPH_CHECK == 1:
+            self.check_graphs(step, roots)  # updates may be rare, and acting leaks too
         return accounted
 
     def check_graphs(self, step: int, roots: Mapping[str, Any]) -> None:
@@ -157,10 +169,13 @@ class MemoryGuard:
             judgement = judge_resident(held, detector.values(), tolerance)
             if judgement.verdict is not Verdict.retention:
                 return  # what live objects hold grows too, and that has an alarm of its own
-            verdict = judgement.verdict
+            verdict = _confirm_retention(resource, judgement)
         else:
             now = _now(resource)
             verdict = confirm(now, judgement.rise_bytes, lambda: _now(resource))
+        if verdict is Verdict.flat:
+            detector.restart(step, "given back")
+            return
         if verdict is Verdict.collectable:
             lines = (_GARBAGE,)
         elif resource.culprit is not None:
@@ -185,6 +200,14 @@ class MemoryGuard:
         if len(self.findings) < _MOST_FINDINGS:
             self.findings.append(finding)
         _LOG.log(logging.ERROR if finding.verdict is Verdict.leak else logging.WARNING, finding.text())
+
+
+def _confirm_retention(resource: Resource, judgement: Judgement) -> Verdict:
+    """Return `flat` if the C allocator gives back half of the rise when it is asked to: it was only cached."""
+    before = _now(resource)
+    give_back_free_pages()
+    is_cached = before - _now(resource) >= judgement.rise_bytes / 2
+    return Verdict.flat if is_cached else judgement.verdict
 
 
 def _now(resource: Resource) -> int:

@@ -109,7 +109,7 @@ def _resource(each: Judged) -> dict[str, Any]:
         "name": each.resource.name,
         "unit": each.resource.unit,
         "verdict": each.judgement.verdict.value,
-        **{name: value if np.isfinite(value) else None for name, value in numbers.items()},
+        **{name: float(value) if np.isfinite(value) else None for name, value in numbers.items()},
         "tolerance": each.resource.tolerance / each.resource.scale,
         "judged_from_step": each.judged_from,
         "steps": each.steps.tolist(),

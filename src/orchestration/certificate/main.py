@@ -2,22 +2,19 @@
 
 import shlex
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from ...utils.errors import UserError, did_you_mean
+from ...utils.errors import UserError, exit_on_user_error
 from ...utils.memory.config import OnLeak
 from ...utils.memory.glibc import in_use_bytes
 from ..checks import check_run
-from ..command_line import compose_jobs, exit_on_user_error
+from ..command_line import compose_jobs
 from ..config import Device, TrainConfig, typed
 from ..faults import find_fault
 from ..memory_resources import watched_resources
 from ..open_run import open_run
+from ..own_settings import asks_for_help, read_settings, settings_help
 from .certificate import Certificate
 from .page import save_page
 from .reenactment import FLAG as REENACTMENT_FLAG
@@ -25,8 +22,16 @@ from .reenactment import ReenactmentConfig, run_reenactment
 from .series import instruments_fraction, judged_series
 
 _PREFIX = "certify."
-FAILED_EXIT_CODE = 1
 _MB = 1e6
+FAILED_EXIT_CODE = 1
+_USAGE = """\
+Run the real pipeline and judge its memory: reverie-certify [experiment=<name>] [key=value ...]
+
+  reverie-certify device=cpu                              certify experiment=dreamer_incident on a CPU
+  reverie-certify certify.fault=rssm_cache_not_detached   a run that leaks: exit code 1, the leak is named
+  reverie-certify --ab certify.out=<folder>               measure what the incident reports claimed
+
+"""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -54,24 +59,26 @@ class CertifyConfig:
             find_fault(self.fault)
 
 
-Settings = TypeVar("Settings", CertifyConfig, ReenactmentConfig)
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run `reverie-certify`; exit code 0 if memory is flat, 1 if not, 2 for a mistake in what was asked.
 
     With `--ab` it judges no run; it measures what the incident reports claimed.
     """
     typed_here = sys.argv[1:] if arguments is None else arguments
+    if asks_for_help(typed_here):
+        print(_USAGE + settings_help(CertifyConfig, _PREFIX), end="")
+        return
     with exit_on_user_error():
         flags, own, overrides = _split(typed_here)
         if not any(text.startswith("experiment=") for text in overrides):
             overrides.insert(0, "experiment=dreamer_incident")
         command = shlex.join(["python", "scripts/certify_memory.py", *typed_here])
         if flags:
-            run_reenactment(_settings(own, ReenactmentConfig), overrides, command)
+            run_reenactment(
+                read_settings(ReenactmentConfig, own, "certify --ab", _PREFIX), overrides, command
+            )
             return
-        settings = _settings(own, CertifyConfig)
+        settings = read_settings(CertifyConfig, own, "certify", _PREFIX)
         [job] = compose_jobs([*overrides, f"training.total_timesteps={settings.steps}"])
         config = typed(job)
         config.memory = replace(config.memory, tracking_enabled=True, on_leak=OnLeak.stop)
@@ -90,6 +97,7 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certi
     """Return the certificate of one run, made now: to its end, or until a leak is certain."""
     at_start = in_use_bytes()
     with open_run(config) as run:
+        run.guard.gives_back = True
         if settings.fault is not None:
             find_fault(settings.fault).inject(run)
         run.run()
@@ -120,23 +128,3 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str], list[str]]:
         )
     own = [text for text in arguments if text.startswith(_PREFIX)]
     return flags, own, [text for text in arguments if text not in flags and text not in own]
-
-
-def _settings(own: list[str], kind: type[Settings]) -> Settings:
-    """Return the settings typed as `certify.<name>=<value>`."""
-    known = [f"{_PREFIX}{item.name}" for item in fields(kind)]
-    for text in own:
-        key, equals, _ = text.partition("=")
-        if not equals or key not in known:
-            where = f" with {REENACTMENT_FLAG}" if kind is ReenactmentConfig else ""
-            raise UserError(
-                f"{text}: there is no such setting{where}; known: {', '.join(known)}."
-                + did_you_mean(key, known)
-            )
-    try:
-        chosen = OmegaConf.from_dotlist([text.removeprefix(_PREFIX) for text in own])
-        settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(kind), chosen))
-    except OmegaConfBaseException as error:
-        raise UserError(f"{_PREFIX}{error.full_key}: {error.msg or error}".splitlines()[0]) from error
-    assert isinstance(settings, kind)
-    return settings

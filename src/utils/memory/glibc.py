@@ -67,6 +67,28 @@ def _source() -> tuple[str, Callable[[], int]]:
     return "USS", lambda: psutil.Process().memory_full_info().uss
 
 
+def give_back_free_pages() -> None:
+    """Let glibc give all free pages back to the system; does nothing with another allocator.
+
+    What stays resident then is in use, or shares a page with something that is.
+
+    Cost: 0.2 us a page that goes back, and as much when it is needed again.
+    """
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return None
+    trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
+    return trim
+
+
 def counts_allocations(read: Callable[[], int]) -> bool:
     """Return whether a counter of bytes rises by 8 MB with a tensor of 8 MB, and falls with its end."""
     before = read()
