@@ -1,5 +1,7 @@
 """The replay buffer: memory that is allocated once, evicted by episodes and sampled by copy."""
 
+import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from ..utils.records import ActionSpec, ArraySpec, Arrival
 from .batch import LatentSpec, SampledPositions, SequenceBatch, StoredLatent
 from .config import ReplayConfig
 from .episodes import EpisodeIndex
-from .persistence import load_records, save_records
+from .persistence import ReplayFiles, SavedReplay
 from .plan import OBSERVATION_PREFIX, ReplayRequest, plan_replay
 from .storage import Arena, check_storage
 
@@ -80,6 +82,7 @@ class EpisodeReplayBuffer:
             num_envs, config.capacity, config.chunk_length, window_length, config.cross_episodes
         )
         self._arena = Arena(self.plan, config.storage, torch.device(device), directory)
+        self._files = ReplayFiles(self._index, self._arena, generator)
 
     def add(
         self, arrival: Arrival, action: Float32[np.ndarray, "envs action"], latent: StoredLatent | None = None
@@ -95,7 +98,8 @@ class EpisodeReplayBuffer:
             raise ValueError(
                 f"latent is {type(latent).__name__}, but buffer.store_latents={self.stores_latents}"
             )
-        rows = self._arena.place(self._index.add(arrival.is_first, arrival.is_last))
+        new_rows = self._index.add(arrival.is_first, arrival.is_last)
+        rows = self._arena.place(new_rows)
         for key in self._observation_keys:
             self._write(OBSERVATION_PREFIX + key, rows, arrival.observation[key])
         self._write("action", rows, np.where(arrival.is_last[:, None], np.float32(0), action))
@@ -106,6 +110,7 @@ class EpisodeReplayBuffer:
         if latent is not None:
             self._arena.write("deter", rows, latent.deter.to(self._arena.dtype("deter")))
             self._arena.write("stoch", rows, latent.stoch)
+            self._files.latents_changed(new_rows)
 
     def _write(self, name: str, rows: Tensor, values: np.ndarray) -> None:
         """Copy a NumPy array into the arena; torch refuses read-only arrays, so those are copied twice."""
@@ -184,6 +189,7 @@ class EpisodeReplayBuffer:
         unique, from_end = np.unique(rows[::-1], return_index=True)
         source = torch.from_numpy(np.flatnonzero(is_held)[::-1][from_end]).to(deter.device)
         rows = self._arena.place(unique)
+        self._files.latents_changed(unique)
         fresh = deter.flatten(0, 1).index_select(0, source).to(self._arena.dtype("deter"))
         self._arena.write("deter", rows, fresh)
         self._arena.write("stoch", rows, stoch.flatten(0, 1).index_select(0, source).to(torch.uint8))
@@ -210,11 +216,11 @@ class EpisodeReplayBuffer:
 
     def nbytes(self) -> int:
         """Return all bytes owned: the arena in its kind of memory, and the index in host memory."""
-        return self._arena.nbytes() + self._index.nbytes()
+        return self._arena.nbytes() + self._index.nbytes() + self._files.nbytes()
 
     def part_bytes(self) -> dict[str, int]:
         """Return the bytes owned, by part: observations, actions, rewards, flags, latents, index."""
-        parts = {"observations": self.plan.obs_bytes, "index": self._index.nbytes()}
+        parts = {"observations": self.plan.obs_bytes, "index": self._index.nbytes() + self._files.nbytes()}
         for part, names in _PARTS.items():
             specs = [spec for name, spec in self.plan.fields.items() if name in names]
             parts[part] = self.plan.num_rows * sum(spec.nbytes for spec in specs)
@@ -230,16 +236,46 @@ class EpisodeReplayBuffer:
             "fill": self.total_steps / self.config.capacity,
         }
 
-    def save(self, folder: Path) -> None:
-        """Write what is held and the state of the generator into `folder`, chunk by chunk."""
-        save_records(folder, self._index, self._arena, self._generator)
+    def save(self, folder: Path, shared_folder: Path) -> SavedReplay:
+        """Write what is held and the state of the generator, in proportion to what is new; see `ReplayFiles`.
 
-    def load(self, folder: Path) -> None:
-        """Take up what `save` wrote, in place of all that is held; at most one chunk is in memory twice.
+        Args:
+            folder: Of this checkpoint: the index, and the chunks that are not full yet.
+            shared_folder: Of all checkpoints of the run: full chunks and latents, each written once.
+        """
+        return self._files.save(folder, shared_folder)
+
+    def commit(self, saved: SavedReplay) -> None:
+        """Build the next save on `saved`: call it when that is safe on disk, and before anything is added."""
+        self._files.commit(saved)
+
+    def load(self, folder: Path, shared_folder: Path) -> None:
+        """Take up what `save` wrote, in place of all that is held; at most one file is in memory twice.
 
         An episode that was open is open again: add a record with `is_first` next and it counts as abandoned.
 
         Raises:
             UserError: If the records have other fields or environments, or exceed the capacity.
         """
-        load_records(folder, self._index, self._arena, self._generator)
+        self._files.load(folder, shared_folder)
+
+    def reseed(self, generator: np.random.Generator) -> None:
+        """Draw from where another generator stands."""
+        self._generator.bit_generator.state = generator.bit_generator.state
+
+    def content_hash(self) -> str:
+        """Return the sha256 of all records in the order of their streams, the index and the generator.
+
+        Where in the arena the records lie does not matter. Cost: 1 s for each GB.
+        """
+        digest = hashlib.sha256()
+        state = {"streams": self._index.state_dict(), "generator": self._generator.bit_generator.state}
+        digest.update(json.dumps(state, sort_keys=True).encode())
+        records = self._index.records
+        for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True)):
+            for _, count, row in records.spans(env, head, tail):
+                digest.update(self._index.begins[row : row + count].tobytes())
+                for name in self._arena.names:
+                    slab = self._arena.slab(name, row, count).cpu().contiguous()
+                    digest.update(slab.flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()

@@ -1,129 +1,150 @@
-"""Saving and loading the held records, one chunk at a time."""
+"""Saving and loading the held records, at a cost in proportion to what is new since the last time."""
 
 import json
-import math
-from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
-import torch
-from torch import Tensor
+from jaxtyping import Int64
 
+from ..utils.checked_files import FileRecord, write_json
 from ..utils.errors import UserError
 from .episodes import EpisodeIndex
+from .latent_files import LatentFile, read_latents, write_latents
+from .segments import Segment, held_segments, read_segments, write_open, write_segments
 from .storage import Arena
 
-INDEX_FILE = "index.json"
-BEGINS = "episode_begins"
+INDEX_FILE, OPEN_FILE = "replay.json", "replay_open.safetensors"
 
 
-def save_records(folder: Path, index: EpisodeIndex, arena: Arena, generator: np.random.Generator) -> None:
-    """Write `index.json` and one .npy a field: the held records, environment after environment, oldest first.
+@dataclass(frozen=True, slots=True)
+class SavedReplay:
+    """What a replay is on disk: files of its own checkpoint, and files it shares with other checkpoints."""
 
-    bfloat16, which NumPy does not know, is written as the int16 of the same bits.
+    shared_folder: Path
+    own: dict[str, FileRecord] = field(default_factory=dict)
+    """Files in the folder of the checkpoint, by name."""
+
+    segments: list[Segment] = field(default_factory=list)
+    latents: list[LatentFile] = field(default_factory=list)
+
+    @property
+    def shared(self) -> dict[str, FileRecord]:
+        """Files in the shared folder, by name."""
+        return {item.file: item.record for item in (*self.segments, *self.latents)}
+
+
+class ReplayFiles:
+    """Knows what of a buffer is on disk already, and which latents have changed since.
+
+    About 0.5 kB of host memory for each file on disk is not in `nbytes`.
+
+    Args:
+        index: Of the buffer.
+        arena: Of the buffer.
+        generator: Of the buffer.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    state = {
-        "fields": _fields(arena),
-        "streams": index.state_dict(),
-        "generator": generator.bit_generator.state,
-    }
-    (folder / INDEX_FILE).write_text(json.dumps(state))
-    for name in arena.names:
-        _write_npy(
-            _file(folder, name), index, lambda row, count, name=name: _bits(arena.slab(name, row, count))
-        )
-    _write_npy(_file(folder, BEGINS), index, lambda row, count: index.begins[row : row + count])
 
+    def __init__(self, index: EpisodeIndex, arena: Arena, generator: np.random.Generator) -> None:
+        self._index, self._arena, self._generator = index, arena, generator
+        self.stores_latents = "deter" in arena.names
+        self._changed = np.full(index.records.num_rows if self.stores_latents else 0, False)
+        self._last: SavedReplay | None = None
 
-def load_records(folder: Path, index: EpisodeIndex, arena: Arena, generator: np.random.Generator) -> None:
-    """Read what `save_records` wrote; chunks may be of another length and windows too.
+    def nbytes(self) -> int:
+        """Return the bytes held, in host memory."""
+        return self._changed.nbytes
 
-    Raises:
-        UserError: If fields, number of environments or capacity do not fit; everything is then untouched.
-    """
-    state = json.loads((folder / INDEX_FILE).read_text())
-    _check(folder, state, index, arena)
-    index.load_state_dict(state["streams"])
-    for name in arena.names:
-        for row, count, values in _read_npy(_file(folder, name), index):
-            arena.slab(name, row, count).copy_(torch.from_numpy(values).view(arena.dtype(name)))
-    for row, count, values in _read_npy(_file(folder, BEGINS), index):
-        index.begins[row : row + count] = values
-    index.rebuild_starts()
-    generator.bit_generator.state = state["generator"]
+    def latents_changed(self, rows: Int64[np.ndarray, "chosen"]) -> None:
+        """Note that these rows have other latents than on disk."""
+        self._changed[rows] = True
 
+    def save(self, folder: Path, shared_folder: Path) -> SavedReplay:
+        """Write what is not in `shared_folder` yet, and `replay.json` and the open chunks into `folder`.
 
-def _check(folder: Path, state: dict[str, Any], index: EpisodeIndex, arena: Arena) -> None:
-    """Refuse records that do not fit."""
-    streams = state["streams"]
-    saved_envs, num_envs = len(streams["head"]), len(index.records.head)
-    if saved_envs != num_envs:
-        raise UserError(
-            f"{folder} holds the replay of {saved_envs} environments, but env.num_envs={num_envs}. "
-            f"Set env.num_envs={saved_envs}."
-        )
-    total = sum(streams["tail"]) - sum(streams["head"])
-    if total > index.capacity:
-        raise UserError(
-            f"{folder} holds {total:,} steps, over buffer.capacity={index.capacity}. "
-            f"Raise buffer.capacity to {total}."
-        )
-    if state["fields"] != (fields := _fields(arena)):
-        different = sorted(k for k in {*state["fields"], *fields} if state["fields"].get(k) != fields.get(k))
-        raise UserError(
-            f"{folder} was saved with other fields than this run has: "
-            + "; ".join(f"{k} was {state['fields'].get(k)} and is {fields.get(k)}" for k in different)
-            + ". Resume with the env and buffer settings of the saved run."
-        )
+        Every file is new, on disk on return, and nothing is deleted. What was written counts as saved only
+        once `commit` is called, so that a save that fails or is thrown away costs nothing later.
+
+        Raises:
+            OSError: If the disk is full or fails.
+        """
+        index, arena, shared_folder = self._index, self._arena, shared_folder.resolve()
+        last = self._last
+        if last is None or last.shared_folder != shared_folder:
+            last = SavedReplay(shared_folder)
+        segments = held_segments(shared_folder, last.segments, index)
+        segments += write_segments(shared_folder, segments, index, arena)
+        latents: list[LatentFile] = []
+        if self.stores_latents:
+            latents = write_latents(shared_folder, last.latents, index, arena, self._changed)
+        state = {
+            "fields": _fields(arena),
+            "streams": index.state_dict(),
+            "generator": self._generator.bit_generator.state,
+            "segments": [astuple(segment) for segment in segments],
+            "latents": [astuple(link) for link in latents],
+        }
+        own = {
+            OPEN_FILE: write_open(folder / OPEN_FILE, segments, index, arena),
+            INDEX_FILE: write_json(folder / INDEX_FILE, state),
+        }
+        return SavedReplay(shared_folder, own, segments, latents)
+
+    def commit(self, saved: SavedReplay) -> None:
+        """Build on `saved` from now on; nothing may have happened to the buffer since it was written."""
+        self._last = saved
+        self._changed[:] = False
+
+    def load(self, folder: Path, shared_folder: Path) -> None:
+        """Take up what `save` wrote; chunks may be of another length and windows too.
+
+        Raises:
+            UserError: If fields, number of environments or capacity do not fit; all is then untouched.
+        """
+        state = json.loads((folder / INDEX_FILE).read_text())
+        self._check(folder, state)
+        segments = [
+            Segment(env, start, stop, file, FileRecord(*record))
+            for env, start, stop, file, record in state["segments"]
+        ]
+        latents = [
+            LatentFile(number, rows, is_base, file, FileRecord(*record))
+            for number, rows, is_base, file, record in state["latents"]
+        ]
+        self._index.load_state_dict(state["streams"])
+        read_segments(shared_folder, folder / OPEN_FILE, segments, self._index, self._arena)
+        read_latents(shared_folder, latents, self._index, self._arena)
+        self._index.rebuild_starts()
+        self._generator.bit_generator.state = state["generator"]
+        self.commit(SavedReplay(shared_folder.resolve(), {}, segments, latents))
+
+    def _check(self, folder: Path, state: dict[str, Any]) -> None:
+        """Refuse records that do not fit."""
+        streams, index = state["streams"], self._index
+        saved_envs, num_envs = len(streams["head"]), len(index.records.head)
+        if saved_envs != num_envs:
+            raise UserError(
+                f"{folder} holds the replay of {saved_envs} environments, but env.num_envs={num_envs}. "
+                f"Set env.num_envs={saved_envs}."
+            )
+        total = sum(streams["tail"]) - sum(streams["head"])
+        if total > index.capacity:
+            raise UserError(
+                f"{folder} holds {total:,} steps, over buffer.capacity={index.capacity}. "
+                f"Raise buffer.capacity to {total}."
+            )
+        saved, fields = state["fields"], _fields(self._arena)
+        if saved != fields:
+            different = sorted(k for k in {*saved, *fields} if saved.get(k) != fields.get(k))
+            raise UserError(
+                f"{folder} was saved with other fields than this run has: "
+                + "; ".join(f"{k} was {saved.get(k)} and is {fields.get(k)}" for k in different)
+                + ". Resume with the env and buffer settings of the saved run."
+            )
 
 
 def _fields(arena: Arena) -> dict[str, list[Any]]:
     """Return dtype and shape of every field, as JSON knows them."""
     slabs = {name: arena.slab(name, 0, 1) for name in arena.names}
     return {name: [str(slab.dtype).removeprefix("torch."), *slab.shape[1:]] for name, slab in slabs.items()}
-
-
-def _file(folder: Path, name: str) -> Path:
-    """Return the file of a field; an observation key may hold any character."""
-    return folder / f"{quote(name, safe='')}.npy"
-
-
-def _bits(values: Tensor) -> np.ndarray:
-    """Return a tensor as NumPy has it, bfloat16 as the int16 of the same bits."""
-    values = values.cpu()
-    return (values.view(torch.int16) if values.dtype is torch.bfloat16 else values).numpy()
-
-
-def _pieces(index: EpisodeIndex) -> Iterator[tuple[int, int]]:
-    """Yield (row, count) of everything held, in the order of the files."""
-    records = index.records
-    for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True)):
-        for _, count, row in records.spans(env, head, tail):
-            yield row, count
-
-
-def _write_npy(path: Path, index: EpisodeIndex, read: Callable[[int, int], np.ndarray]) -> None:
-    """Write one field, where `read(row, count)` gives consecutive rows."""
-    empty = read(0, 0)
-    header = {
-        "descr": np.lib.format.dtype_to_descr(empty.dtype),
-        "fortran_order": False,
-        "shape": (index.total_steps, *empty.shape[1:]),
-    }
-    with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        for row, count in _pieces(index):
-            file.write(np.ascontiguousarray(read(row, count)).data)
-
-
-def _read_npy(path: Path, index: EpisodeIndex) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yield (row, count, values) of one field, values in memory of their own."""
-    with path.open("rb") as file:
-        np.lib.format.read_magic(file)
-        (_, *shape), _, dtype = np.lib.format.read_array_header_1_0(file)
-        for row, count in _pieces(index):
-            values = np.fromfile(file, dtype, count * math.prod(shape))
-            yield row, count, values.reshape(count, *shape)

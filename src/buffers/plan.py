@@ -92,6 +92,7 @@ def measure(request: ReplayRequest) -> ReplayPlan:
     index_bytes = EpisodeIndex.required_bytes(
         request.num_envs, config.capacity, config.chunk_length, num_rows, config.cross_episodes
     )
+    index_bytes += num_rows * ("deter" in fields)  # whether the latents of a row have changed since a save
     arena_bytes = num_rows * sum(spec.nbytes for spec in fields.values())
     obs = sum(spec.nbytes for name, spec in fields.items() if name.startswith(OBSERVATION_PREFIX))
     return ReplayPlan(

@@ -8,5 +8,5 @@ from .config import Vectorization as Vectorization
 from .config import atari_games as atari_games
 from .config import validate_env as validate_env
 from .make import make_environment as make_environment
-from .vector import EnvironmentCrashed as EnvironmentCrashed
+from .simulators import EnvironmentCrashed as EnvironmentCrashed
 from .vector import VectorEnvironment as VectorEnvironment

@@ -1,6 +1,7 @@
 """Atari through ale-py's native vector environment, with the settings of Atari-100k."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 
 import ale_py
 import numpy as np
@@ -9,15 +10,15 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from ..utils.records import ActionSpec, ArraySpec, Arrival, EnvSpec
+from ..utils.records import ActionSpec, ArraySpec, EnvSpec
 from .config import EnvConfig
-from .vector import EpisodeBook
+from .simulators import Outcome
 
 
-class AtariVectorEnvironment:
+class AtariSimulators:
     """N emulators of one game on the threads of one native pool; observation `image`, discrete actions."""
 
-    def __init__(self, config: EnvConfig, run_seed: int) -> None:
+    def __init__(self, config: EnvConfig) -> None:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._vector: AtariVectorEnv | None = AtariVectorEnv(
             config.game,
@@ -47,36 +48,35 @@ class AtariVectorEnvironment:
             num_envs=config.num_envs,
             action_repeat=config.action_repeat,
         )
-        self._episodes = EpisodeBook(run_seed, config.num_envs)
+        self.longest_episode = math.ceil(config.max_episode_frames / config.action_repeat)
 
-    def reset(self) -> Arrival:
-        """Start the next episode in every environment."""
-        starts = self._episodes.all
-        nothing = np.zeros(self.spec.num_envs, np.bool_)
-        return self._episodes.arrival(self._start(starts), np.zeros(len(starts)), nothing, nothing, starts)
-
-    def step(self, action: NDArray[np.float32]) -> Arrival:
-        """Act in every environment; see `VectorEnvironment.step`."""
-        starts = self._episodes.due
-        # A finished environment resets itself in this call, with a seed of its own; the masked reset then
+    def advance(
+        self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
+    ) -> Outcome:
+        """See `Simulators.advance`; emulators that are to rest act too, since the pool knows no rest."""
+        size = self.spec.num_envs
+        if len(seeds) + len(idle) == size:
+            pixels, _ = self._running.reset(seed=np.array([seeds.get(index, 0) for index in range(size)]))
+            nothing = np.zeros(size, np.bool_)
+            return Outcome({"image": _owned(pixels)}, np.zeros(size), nothing, nothing)
+        # A finished emulator resets itself in this call, with a seed of its own; the masked reset then
         # replaces that episode by the one of the explicit seed and leaves the other emulators as they are.
         pixels, reward, terminated, truncated, _ = self._running.step(action.argmax(axis=1))
-        if starts.any():
-            observation = self._start(starts)
-        else:
-            observation = {"image": _owned(pixels)}
-        return self._episodes.arrival(observation, reward, terminated.copy(), truncated.copy(), starts)
+        outcome = Outcome({}, reward, terminated, truncated)
+        if seeds:
+            starts = np.zeros(size, np.bool_)
+            starts[list(seeds)] = True
+            rising = np.array([seeds[index] for index in sorted(seeds)])
+            pixels, _ = self._running.reset(seed=rising, options={"reset_mask": starts})
+        outcome.observation["image"] = _owned(pixels)
+        return outcome
+
+    def replace(self, index: int) -> None:
+        """Never asked for: the pool fails as a whole, with an exception of its own."""
+        raise NotImplementedError
 
     def render(self) -> None:
         """Return nothing: the image observations are the picture."""
-
-    def state_dict(self) -> dict[str, list[int]]:
-        """Return the episode counters."""
-        return self._episodes.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, list[int]]) -> None:
-        """Take up the episode counters."""
-        self._episodes.load_state_dict(state)
 
     def close(self) -> None:
         """Release emulators and threads."""
@@ -87,12 +87,6 @@ class AtariVectorEnvironment:
         if self._vector is None:
             raise RuntimeError(f"{self.spec.name} is closed.")
         return self._vector
-
-    def _start(self, starts: NDArray[np.bool_]) -> dict[str, NDArray]:
-        """Start episodes where asked; the rows of the others are their present observation."""
-        seeds = np.array(self._episodes.start(starts), np.int64)
-        pixels, _ = self._running.reset(seed=seeds, options={"reset_mask": starts})
-        return {"image": _owned(pixels)}
 
 
 def _owned(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

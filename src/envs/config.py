@@ -65,11 +65,21 @@ class EnvConfig:
     time_limit: int | None = None
     """Frames after which a Gymnasium episode is truncated; null keeps the limit of the registered id."""
 
+    worker_timeout: float = 60.0
+    """Seconds without an answer after which a process of `vectorization=async` counts as hung; 0 waits
+    forever. With `sync` nobody can notice."""
+
+    max_restarts: int = 3
+    """Gymnasium environments that may die, hang or raise in a run before the run stops. Each is replaced by a
+    new one, and its episode ends as truncated."""
+
     def __post_init__(self) -> None:
         """Check the bounds of each field alone."""
         for name, least in (("num_envs", 1), ("action_repeat", 1), ("image_size", 8), ("noop_max", 0)):
             _require_at_least(name, getattr(self, name), least)
         _require_at_least("max_episode_frames", self.max_episode_frames, 1)
+        _require_at_least("max_restarts", self.max_restarts, 0)
+        _require_at_least("worker_timeout", self.worker_timeout, 0)
         if self.time_limit is not None:
             _require_at_least("time_limit", self.time_limit, 1)
         if not 0.0 <= self.sticky_actions <= 1.0:
@@ -103,7 +113,7 @@ def atari_games() -> list[str]:
     return sorted({spec.kwargs["game"] for spec in specs})
 
 
-def _require_at_least(name: str, value: int, least: int) -> None:
+def _require_at_least(name: str, value: float, least: int) -> None:
     if value < least:
         raise UserError(f"env.{name} must be at least {least}, got {value}.")
 

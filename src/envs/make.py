@@ -1,9 +1,10 @@
 """From a configuration to environments: the only place that knows suites by name."""
 
-from .atari import AtariVectorEnvironment
+from .atari import AtariSimulators
 from .catch import CATCH_ID
 from .config import EnvConfig, Suite, validate_env
-from .gymnasium_vector import GymnasiumVectorEnvironment
+from .gymnasium_vector import GymnasiumSimulators
+from .simulators import Simulators
 from .vector import VectorEnvironment
 
 
@@ -19,8 +20,12 @@ def make_environment(config: EnvConfig, run_seed: int, render: bool = False) -> 
         UserError: If the environment is unknown, a package is missing, or the model cannot take its spaces.
     """
     validate_env(config)
+    return VectorEnvironment(_simulators(config, render), run_seed, config.max_restarts)
+
+
+def _simulators(config: EnvConfig, render: bool) -> Simulators:
     if config.suite is Suite.atari:
-        return AtariVectorEnvironment(config, run_seed)
+        return AtariSimulators(config)
     if config.suite is Suite.catch:
-        return GymnasiumVectorEnvironment(config, CATCH_ID, "catch", run_seed)
-    return GymnasiumVectorEnvironment(config, config.id, config.id, run_seed, render)
+        return GymnasiumSimulators(config, CATCH_ID, "catch")
+    return GymnasiumSimulators(config, config.id, config.id, render)

@@ -1,58 +1,50 @@
 """One Gymnasium environment that speaks records; it runs where the environment runs, be it a worker."""
 
-import os
-import signal
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as RegisteredSpec
 from numpy.typing import NDArray
 
-from .spaces import action_spec, convert_action, convert_observation, observation_space
+from .simulators import EnvironmentFailed
+from .spaces import convert_action, convert_observation, observation_space
 
-CRASH = "crash"
-"""Key of the info that carries the traceback of a failed environment."""
+Request = int | NDArray[np.float32]
+"""A seed (start an episode with it) or an action (A,)."""
 
-_Record = tuple[dict[str, NDArray], float, bool, bool, dict[str, Any]]
+Record = tuple[dict[str, NDArray], float, bool, bool]
+"""Observation, reward, terminated, truncated."""
 
 
-class RecordWrapper(gymnasium.Wrapper):
-    """Converts observations and actions, repeats actions, and seeds the episodes that autoreset starts.
-
-    An exception of the environment travels as info: Gymnasium's own route passes it through `warnings.warn`
-    as a format string, which fails on a percent sign, and drops the traceback.
-    """
+class RecordWrapper:
+    """Converts observations and actions, and repeats actions."""
 
     def __init__(self, env: gymnasium.Env, action_repeat: int, image_size: int) -> None:
-        super().__init__(env)
-        self._space = observation_space(env.observation_space, image_size)
-        self.observation_space = self._space
-        self.action_space = spaces.Box(-np.inf, np.inf, (action_spec(env.action_space).size,), np.float32)
-        self.next_seed: int | None = None
+        self.env = env
+        self.observation_space = observation_space(env.observation_space, image_size)
         self._action_repeat = action_repeat
         self._image_size = image_size
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, NDArray], dict[str, Any]]:
-        """Start an episode with `seed`, or with `next_seed` when Gymnasium resets by itself."""
-        observation, _, _, _, info = self._guarded(lambda: self._reset(seed, options))
-        return observation, info
+    def answer(self, request: Request) -> Record:
+        """Start an episode or act.
 
-    def step(self, action: NDArray[np.float32]) -> _Record:
+        Raises:
+            EnvironmentFailed: If the environment raised.
+        """
+        try:
+            return self._start(request) if isinstance(request, int) else self._act(request)
+        except Exception as error:
+            raise failure_of(error) from error
+
+    def _start(self, seed: int) -> Record:
+        observation, _ = self.env.reset(seed=seed)
+        return self._converted(observation), 0.0, False, False
+
+    def _act(self, action: NDArray[np.float32]) -> Record:
         """Repeat one action (A,) until its repetitions or the episode end; rewards are summed."""
-        return self._guarded(lambda: self._step(action))
-
-    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> _Record:
-        observation, _ = self.env.reset(seed=self.next_seed if seed is None else seed, options=options)
-        return self._converted(observation), 0.0, False, False, {}
-
-    def _step(self, action: NDArray[np.float32]) -> _Record:
         choice = convert_action(self.env.action_space, action)
         observation, total, terminated, truncated = None, 0.0, False, False
         for _ in range(self._action_repeat):
@@ -60,17 +52,10 @@ class RecordWrapper(gymnasium.Wrapper):
             total += float(reward)
             if terminated or truncated:
                 break
-        return self._converted(observation), total, bool(terminated), bool(truncated), {}
+        return self._converted(observation), total, bool(terminated), bool(truncated)
 
     def _converted(self, observation: Any) -> dict[str, NDArray]:
         return convert_observation(self.env.observation_space, observation, self._image_size)
-
-    def _guarded(self, call: Callable[[], _Record]) -> _Record:
-        try:
-            return call()
-        except Exception:
-            nothing = {key: np.zeros(part.shape or (), part.dtype) for key, part in self._space.items()}
-            return nothing, 0.0, False, False, {CRASH: traceback.format_exc()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +68,16 @@ class EnvMaker:
     action_repeat: int
     image_size: int
     time_limit: int | None
-    render_mode: str | None
-    main_pid: int
+    render_mode: str | None = None
 
     def __call__(self) -> RecordWrapper:
         """Make it."""
-        if os.getpid() != self.main_pid:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process
         # an environment that draws nothing need not know the argument
         options: dict[str, Any] = {"render_mode": self.render_mode} if self.render_mode else {}
         env = gymnasium.make(self.registered, max_episode_steps=self.time_limit, **options)
         return RecordWrapper(env, self.action_repeat, self.image_size)
+
+
+def failure_of(error: Exception) -> EnvironmentFailed:
+    """Return what `error`, being handled, was for the environment that raised it."""
+    return EnvironmentFailed(f"it raised {type(error).__name__}: {error}", traceback.format_exc())

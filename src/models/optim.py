@@ -60,6 +60,9 @@ class LaProp:
     step never waits for the host. With eps=1e-20 a gradient whose square underflows would be divided by
     almost nothing; such entries (|g| < `TINY`) are set to zero first.
 
+    Gradients that are not finite would ruin all of it for ever. Only the device knows whether there are such,
+    so the update is then made with gradients of 0, decays of 1 and a step size of 0: it changes nothing.
+
     Args:
         parameters: Tensors to train; the order is kept for the state.
         config: Settings.
@@ -83,10 +86,23 @@ class LaProp:
         self.beta2_power = self.beta1_power.clone()
 
     @torch.no_grad()
-    def step(self) -> dict[str, Tensor]:
+    def gradient_norms(self) -> Tensor:
+        """Return the L2 norm of each parameter's `grad`, (P,) float32; 0 where there is none.
+
+        A norm is not finite where an entry is not, or where squares of entries (> 1e19) overflow.
+        """
+        zero = torch.zeros_like(self.updates)
+        return torch.stack(torch._foreach_norm([zero if p.grad is None else p.grad for p in self.parameters]))
+
+    @torch.no_grad()
+    def step(self, finite: Tensor) -> dict[str, Tensor]:
         """Apply one update from the parameters' `grad`, which are freed.
 
         A parameter without a gradient, its loss being switched off, counts as one with a gradient of zeros.
+
+        Args:
+            finite: 0-d bool on the parameters' device. If false, every parameter and all state, counters
+                included, keep their values.
 
         Returns:
             0-d float32 tensors: `gradient_norm` and `clipped_norm`, the L2 norm over all tensors before and
@@ -98,20 +114,23 @@ class LaProp:
             gradient = parameter.grad
             gradients.append(torch.zeros_like(parameter) if gradient is None else gradient.float())
             parameter.grad = None
-        before, after = self._clip(gradients)
-        self.beta1_power.mul_(c.beta1)
-        self.beta2_power.mul_(c.beta2)
-        torch._foreach_mul_(self.mean_square, c.beta2)
+        before, after = self._clip(gradients, finite)
+        beta1_power, beta2_power = self.beta1_power * c.beta1, self.beta2_power * c.beta2
+        torch._foreach_mul_(self.mean_square, torch.where(finite, c.beta2, 1.0))
         torch._foreach_addcmul_(self.mean_square, gradients, gradients, 1.0 - c.beta2)
-        scale = torch._foreach_mul(self.mean_square, (1.0 / (1.0 - self.beta2_power)).float())
+        scale = torch._foreach_mul(self.mean_square, (1.0 / (1.0 - beta2_power)).float())
         torch._foreach_sqrt_(scale)
         torch._foreach_add_(scale, c.eps)
         torch._foreach_div_(gradients, scale)
-        torch._foreach_lerp_(self.momentum, gradients, 1.0 - c.beta1)
+        share = torch.where(finite, 1.0 - c.beta1, 0.0)
+        for momentum, gradient in zip(self.momentum, gradients, strict=True):
+            momentum.lerp_(gradient, share)  # foreach would ask the host for the number
         learning_rate = self.learning_rate()
-        step_size = learning_rate / (1.0 - self.beta1_power).float()
+        step_size = torch.where(finite, learning_rate / (1.0 - beta1_power).float(), 0.0)
         torch._foreach_add_(self.parameters, torch._foreach_mul(self.momentum, -step_size))
-        self.updates.add_(1.0)
+        self.beta1_power.copy_(torch.where(finite, beta1_power, self.beta1_power))
+        self.beta2_power.copy_(torch.where(finite, beta2_power, self.beta2_power))
+        self.updates.add_(finite)
         return {"gradient_norm": before, "clipped_norm": after, "learning_rate": learning_rate}
 
     def learning_rate(self) -> Tensor:
@@ -120,14 +139,16 @@ class LaProp:
         share = (self.updates / warmup).clamp(max=1.0) if warmup else torch.ones_like(self.updates)
         return self.config.learning_rate * share
 
-    def _clip(self, gradients: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def _clip(self, gradients: list[Tensor], finite: Tensor) -> tuple[Tensor, Tensor]:
+        """Clip in place and set to zero what counts as zero; return the norms over all before and after."""
         c = self.config
         norms = torch.stack(torch._foreach_norm(gradients))
         limits = torch.stack(torch._foreach_norm(self.parameters)).clamp(min=c.agc_floor) * c.agc_clip
         shrink = 1.0 / (norms / limits).clamp(min=1.0)
         torch._foreach_mul_(gradients, list(shrink.unbind()))
+        is_blocked = ~finite
         for gradient in gradients:
-            gradient.masked_fill_(gradient.abs() < self.TINY, 0.0)
+            gradient.masked_fill_((gradient.abs() < self.TINY).logical_or_(is_blocked), 0.0)
         return norms.square().sum().sqrt(), (norms * shrink).square().sum().sqrt()
 
     def state_dict(self) -> dict[str, Tensor | list[Tensor]]:

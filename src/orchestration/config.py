@@ -73,6 +73,10 @@ class TrainingConfig:
     checkpoint_interval: int = 10_000
     """Agent steps between checkpoints; the end of a run always leaves one."""
 
+    max_nonfinite: int = 10
+    """Updates in a row with a loss or gradient that is not finite, none of which is applied, before the run
+    goes back to its newest checkpoint; the second time it stops with exit code 4."""
+
     keep_checkpoints: int = 2
     """Newest checkpoints kept on disk."""
 

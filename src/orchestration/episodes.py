@@ -1,6 +1,8 @@
 """Bookkeeping of episodes while they are played: returns, lengths, and the frames of one of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +43,14 @@ class EpisodeTracker:
             for i in np.flatnonzero(arrival.is_last)
         ]
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums of the open episodes."""
+        return {"returns": self._returns, "lengths": self._lengths}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up the sums."""
+        self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
+
 
 class EpisodeRecorder:
     """Keeps the images of one whole episode of environment 0, when asked to.
@@ -76,3 +86,12 @@ class EpisodeRecorder:
             return None
         frames, self._frames = np.stack(self._frames), None
         return frames
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is recorded so far."""
+        return {"wanted": self._wanted, "frames": None if self._frames is None else np.array(self._frames)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up a recording."""
+        self._wanted = state["wanted"]
+        self._frames = None if state["frames"] is None else list(state["frames"].copy())

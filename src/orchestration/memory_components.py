@@ -33,7 +33,7 @@ def components(parts: Parts, others: Mapping[str, Any]) -> dict[str, Component]:
         for name, optimizer in workflow.optimizers.items()
     }
     found |= {name: Component() for name in ("gradients", "networks", "optimizers")}  # sums of their parts
-    found["environment"] = Component((parts.environment,))
+    found["environment"] = Component((parts.environment,), parts.environment.planned_bytes)
     return found | {
         name: Component((held,), getattr(held, "planned_bytes", None)) for name, held in others.items()
     }

@@ -74,8 +74,7 @@ class MemoryGuard:
         self._shown_graphs: set[str] = set()
         self._clock = (time.monotonic(), 0)  # at the last event, and the samples since
         self.gives_back = False
-        """Whether the C allocator gives free pages back before each sample: resident memory is then exact, and
-        the run somewhat slower."""
+        """Whether the C allocator gives free pages back before each sample: resident memory is exact then."""
 
         self.settled_step = 0
         """Step of the last event; what comes after it is comparable."""
@@ -203,7 +202,7 @@ class MemoryGuard:
 
 
 def _confirm_retention(resource: Resource, judgement: Judgement) -> Verdict:
-    """Return `flat` if the C allocator gives back half of the rise when it is asked to: it was only cached."""
+    """Return `flat` if the C allocator gives back half of the rise when asked to: it was only cached."""
     before = _now(resource)
     give_back_free_pages()
     is_cached = before - _now(resource) >= judgement.rise_bytes / 2

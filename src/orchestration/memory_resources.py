@@ -50,9 +50,10 @@ def watched_resources(threshold_mb: float, on_cuda: bool) -> list[Resource]:
         planned_tag=accounted_tag("cpu"),
     )
     resident = Resource(
-        "resident private memory",
+        "resident private memory, not accounted for",
         "debug/cpu/rss_anon_mb",
         resident_tolerance(threshold),
+        planned_tag=accounted_tag("cpu"),
         kept_from=host.name,
         culprit="pages that the C allocator keeps of what was freed",
     )
@@ -87,9 +88,10 @@ def watched_resources(threshold_mb: float, on_cuda: bool) -> list[Resource]:
             planned_tag=accounted_tag("cuda"),
         )
         reserved = Resource(
-            "GPU memory reserved",
+            "GPU memory reserved, not accounted for",
             "debug/gpu/reserved_mb",
             resident_tolerance(threshold),
+            planned_tag=accounted_tag("cuda"),
             kept_from=gpu.name,
             culprit="segments that PyTorch's allocator keeps of what was freed",
         )

@@ -2,18 +2,19 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from omegaconf import OmegaConf
 
 from ..utils.logging import configure_logging
 from .banner import start_banner
 from .build import Parts, build
-from .checkpoint import Checkpoint
+from .checkpoint import latest_checkpoint
 from .config import TrainConfig
 from .memory_plan import MemoryPlan, over_text, plan_lines
 from .reports import Reports
-from .run_folder import prepare_run_folder
+from .run_folder import create_run_folder, locked, save_config
+from .signals import Signals
 from .world_model_orchestrator import WorldModelOrchestrator
 
 _LOG = logging.getLogger(__name__)
@@ -21,40 +22,35 @@ _LOG = logging.getLogger(__name__)
 
 @contextmanager
 def open_run(
-    config: TrainConfig,
-    plan: MemoryPlan | None = None,
-    checkpoint: Checkpoint | None = None,
-    notices: Sequence[str] = (),
+    config: TrainConfig, plan: MemoryPlan | None = None, notices: Sequence[str] = ()
 ) -> Iterator[WorldModelOrchestrator]:
-    """Give a run that is ready to begin, after a banner in words; close everything it has opened.
+    """Give a run that is ready to begin, or to go on, after a banner in words; close all that was opened.
 
     Args:
         config: The checked configuration.
         plan: What it will need; None plans nothing.
-        checkpoint: Where to go on from; None starts anew.
         notices: Lines to show first.
 
     Raises:
-        UserError: If its folder cannot be used.
+        UserError: If its folder cannot be used, or the checkpoint it is to go on from.
     """
-    run_dir = prepare_run_folder(config)
-    close_log = configure_logging(run_dir)
-    try:
+    with ExitStack() as opened:
+        signals = opened.enter_context(Signals())
+        run_dir = create_run_folder(config)
+        opened.enter_context(locked(run_dir))
+        checkpoint = latest_checkpoint(run_dir) if config.resume else None
+        save_config(config, run_dir)
+        opened.callback(configure_logging(run_dir))
         parts = build(config, run_dir)
-        try:
-            _announce(config, parts, plan, notices)
-            step = checkpoint.step if checkpoint else None
-            planned_mb = plan.memory_mb if plan else None
-            reports = Reports(config, run_dir, parts.environment.spec, step, planned_mb)
-            try:
-                reports.text(step or 0, "config", _as_markdown(config))
-                yield WorldModelOrchestrator(config, parts, reports, run_dir, checkpoint)
-            finally:
-                reports.close()
-        finally:
-            parts.environment.close()
-    finally:
-        close_log()
+        opened.callback(parts.environment.close)
+        _announce(config, parts, plan, notices)
+        step = checkpoint.step if checkpoint else None
+        reports = Reports(
+            config, run_dir, parts.environment.spec, step, planned_mb=plan.memory_mb if plan else None
+        )
+        opened.callback(reports.close)
+        reports.text(step or 0, "config", _as_markdown(config))
+        yield WorldModelOrchestrator(config, parts, reports, run_dir, signals, checkpoint)
 
 
 def _announce(config: TrainConfig, parts: Parts, plan: MemoryPlan | None, notices: Sequence[str]) -> None:

@@ -1,10 +1,13 @@
 """The folder of a run: its name, its `config.yaml`, and reading that back."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 import yaml
+from filelock import FileLock, Timeout
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -15,6 +18,8 @@ from .config import Device, Precision, TrainConfig, actual_device, typed
 from .overrides import check_setting, explain, setting_types
 
 CONFIG_FILE = "config.yaml"
+LOCK_FILE = ".lock"
+UNFINISHED = ".unfinished"
 EXPERIMENTS = Path("experiments")
 FIXED = ("name", "seed", "run_dir", "resume", "env", "model", "buffer")
 """What a checkpoint is made of: a resumed run cannot change it."""
@@ -42,22 +47,60 @@ def check_run_folder(config: TrainConfig) -> None:
         raise UserError(f"run_dir={config.run_dir} cannot be a folder: {existing} is a file.")
 
 
-def prepare_run_folder(config: TrainConfig) -> Path:
-    """Create the folder of a run, write `config.yaml` into it, and return it; `config.run_dir` is set to it.
+def create_run_folder(config: TrainConfig) -> Path:
+    """Create the folder of a run, or find that of a resumed one; sets `config.run_dir` and returns it.
 
-    Called once every check has passed. A resumed run finds its folder and writes its new configuration there.
+    Called once every check has passed.
 
     Raises:
-        UserError: If the folder cannot be written.
+        UserError: If it cannot be created.
     """
     folder = Path(config.run_dir) if config.run_dir else _new_folder(config.name, datetime.now())
     config.run_dir = str(folder)
-    try:
+    with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(OmegaConf.structured(config), folder / CONFIG_FILE)
+    return folder
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in a folder; the lock ends with this process, in whatever way.
+
+    Raises:
+        UserError: If another process has it, or it cannot be written to.
+    """
+    lock = FileLock(folder / LOCK_FILE)
+    with _writing(folder):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:  # a kind of OSError, so it must not reach `_writing`
+            raise UserError(
+                f"run_dir={folder} is in use by another process. Wait for its end, or choose another folder."
+            ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def save_config(config: TrainConfig, folder: Path) -> None:
+    """Write `config.yaml`, whole or not at all.
+
+    Raises:
+        UserError: If it cannot be written.
+    """
+    unfinished = folder / f"{CONFIG_FILE}{UNFINISHED}"
+    with _writing(folder):
+        OmegaConf.save(OmegaConf.structured(config), unfinished)
+        os.replace(unfinished, folder / CONFIG_FILE)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(f"run_dir={folder} cannot be written: {error.strerror}.") from error
-    return folder
 
 
 def load_run(folder: str, changes: Iterable[Override] = (), device: Device | None = None) -> TrainConfig:

@@ -8,23 +8,30 @@ RESUME_ME_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: not an error, try again
 _LOG = logging.getLogger(__name__)
 
 
-class StopRequest:
-    """True once SIGINT (Ctrl-C) or SIGTERM came; a second SIGINT stops at once.
+class Signals:
+    """What was asked of a run by signals; takes effect at the border of a step.
 
-    A context manager; the handlers of before return with its end.
+    SIGINT (Ctrl-C) and SIGTERM ask it to stop with a checkpoint, a second SIGINT stops at once. SIGUSR1 asks
+    for a checkpoint, and the run goes on. A context manager; the handlers of before return with its end.
     """
 
     def __init__(self) -> None:
-        self._stopped = False
+        self.stop = False
+        """Whether to end."""
+
+        self._save = False
         self._before = {}
 
-    def __bool__(self) -> bool:
-        return self._stopped
+    def take_save(self) -> bool:
+        """Return whether a checkpoint was asked for since the last call."""
+        wanted, self._save = self._save, False
+        return wanted
 
-    def __enter__(self) -> "StopRequest":
+    def __enter__(self) -> "Signals":
         """Take the signals."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._handle)
+            self._before[number] = signal.signal(number, self._handle_stop)
+        self._before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._handle_save)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -32,8 +39,12 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _handle(self, number: int, _: FrameType | None) -> None:
-        if self._stopped and number == signal.SIGINT:
+    def _handle_stop(self, number: int, _: FrameType | None) -> None:
+        if self.stop and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self._stopped = True
+        self.stop = True
         _LOG.warning("%s: finishing the step and writing a checkpoint.", signal.Signals(number).name)
+
+    def _handle_save(self, number: int, _: FrameType | None) -> None:
+        self._save = True
+        _LOG.info("%s: a checkpoint at the end of this step.", signal.Signals(number).name)

@@ -1,18 +1,27 @@
 """`reverie-train`: one run from its configuration to its last checkpoint."""
 
+import errno
 import logging
 import os
-from pathlib import Path
 
-from .checkpoint import latest_checkpoint
+import torch
+
+from ..envs import EnvironmentCrashed
+from ..utils.errors import UserError
+from .checkpoint import list_checkpoints
 from .checks import environment_spec
 from .command_line import run_from_command_line
 from .config import TrainConfig
 from .memory_guard import LEAK_EXIT_CODE
-from .memory_plan import plan_run
+from .memory_plan import MemoryPlan, plan_run
+from .nonfinite import NONFINITE_EXIT_CODE
 from .open_run import open_run
 from .signals import RESUME_ME_EXIT_CODE
+from .world_model_orchestrator import Ending, WorldModelOrchestrator
 
+ENVIRONMENT_EXIT_CODE = 5
+GPU_MEMORY_EXIT_CODE = 6
+_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _LOG = logging.getLogger(__name__)
 
 
@@ -24,23 +33,80 @@ def train(config: TrainConfig, notices: list[str]) -> None:
         notices: Lines to show first.
 
     Raises:
-        SystemExit: With code 75 if a signal stopped the run before its end, 3 if a leak did; its checkpoint
-            is the place to resume.
-        UserError: If what was asked cannot be done.
+        SystemExit: With a code of `docs/reliability.md` if the run ended before all steps were taken; its
+            newest checkpoint is the place to resume.
+        UserError: If what was asked cannot be done, or the disk is full.
     """
-    checkpoint = latest_checkpoint(Path(config.resume)) if config.resume else None
     plan = plan_run(config, environment_spec(config))  # now: its first row is what the process holds already
-    with open_run(config, plan, checkpoint, notices) as run:
-        finished = run.run()
-        run.reports.close()  # its last words come after the progress line
-        if finished:
-            _LOG.info("finished: %s", run.run_dir)
-        elif run.guard.must_stop:
-            _LOG.error("stopped by memory.on_leak=stop with a checkpoint; see train.log in %s", run.run_dir)
-            raise SystemExit(LEAK_EXIT_CODE)
-        else:
-            _LOG.warning("stopped; go on with resume=%s", os.path.relpath(run.run_dir))
-            raise SystemExit(RESUME_ME_EXIT_CODE)
+    ending, has_rolled_back = Ending.rollback, False
+    while ending is Ending.rollback:
+        ending = _run_once(config, plan, notices, has_rolled_back)
+        config.resume, has_rolled_back = config.run_dir, True
+
+
+def _run_once(config: TrainConfig, plan: MemoryPlan, notices: list[str], has_rolled_back: bool) -> Ending:
+    """Run until an ending; return it if the run is finished, or goes on from its newest checkpoint."""
+    try:
+        with open_run(config, plan, notices) as run:
+            if has_rolled_back:
+                run.begin_after_rollback()
+            try:
+                ending = run.run()
+            except EnvironmentCrashed:
+                run.save_if_possible()  # all of the others' step is complete
+                raise
+            except torch.OutOfMemoryError as error:
+                raise SystemExit(_gpu_memory_ended(run, error)) from error
+            run.reports.close()  # its last words come after the progress line
+            return _told(run, ending)
+    except EnvironmentCrashed as error:
+        _LOG.error("%s\nGo on from the newest checkpoint with resume=%s", error, config.run_dir)
+        raise SystemExit(ENVIRONMENT_EXIT_CODE) from error
+    except OSError as error:
+        if error.errno not in _DISK_FAULTS:
+            raise
+        raise UserError(
+            f"{config.run_dir} cannot be written: {error.strerror}. Make room, then go on with "
+            f"resume={config.run_dir}."
+        ) from error
+
+
+def _told(run: WorldModelOrchestrator, ending: Ending) -> Ending:
+    """Log how a run ended.
+
+    Raises:
+        SystemExit: If it ended before all steps were taken, and does not go on by itself.
+    """
+    folder = os.path.relpath(run.run_dir)
+    if ending is Ending.finished:
+        _LOG.info("finished: %s", run.run_dir)
+    elif ending is Ending.rollback and list_checkpoints(run.run_dir):
+        _LOG.warning("%s: going back to the newest checkpoint", ending.value)
+    elif ending is Ending.leak:
+        _LOG.error("stopped: %s; a checkpoint is written, see train.log in %s", ending.value, folder)
+        raise SystemExit(LEAK_EXIT_CODE)
+    elif ending is Ending.stopped:
+        _LOG.warning("stopped; go on with resume=%s", folder)
+        raise SystemExit(RESUME_ME_EXIT_CODE)
+    else:
+        _LOG.error(run.nonfinite.stop_sentence())
+        raise SystemExit(NONFINITE_EXIT_CODE)
+    return ending
+
+
+def _gpu_memory_ended(run: WorldModelOrchestrator, error: torch.OutOfMemoryError) -> int:
+    """Save what can be saved, say what would fit, and return the exit code."""
+    snapshot = run.parts.snapshots.save(run.step)
+    run.save_if_possible()
+    _LOG.error(
+        "%s\nThe GPU is full at step %s. %sAsk `reverie-plan plan.fit_gib=<GiB of the card>` what fits, or "
+        "lower training.batch_size; go on with resume=%s",
+        str(error).splitlines()[0],
+        f"{run.step:,}",
+        f"What held it is in {snapshot}. " if snapshot else "",
+        os.path.relpath(run.run_dir),
+    )
+    return GPU_MEMORY_EXIT_CODE
 
 
 def main() -> None:

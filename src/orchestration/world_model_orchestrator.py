@@ -1,6 +1,7 @@
 """The life of a run: act, remember, learn, report, save. Knows no loss and no environment."""
 
 import logging
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,31 @@ from ..utils.memory.tracker import Component
 from ..utils.metrics import MetricMeans, StopWatch
 from ..utils.records import Arrival
 from ..utils.schedule import Every, UpdateRatio
-from ..utils.seeding import numpy_generator
+from ..utils.seeding import global_state, numpy_generator, set_global_state
 from .build import Parts
 from .checkpoint import Checkpoint, save_checkpoint
 from .config import TrainConfig, TrainingConfig
-from .diagnostics import diagnostics, memory_counters
+from .diagnostics import diagnostics
 from .episodes import EpisodeRecorder, EpisodeTracker
 from .evaluate import evaluate
 from .memory_components import components
 from .memory_guard import MemoryGuard
+from .nonfinite import NonFiniteGuard
 from .reports import OPEN_LOOP_FPS, VIDEO_FPS, Reports
-from .signals import StopRequest
+from .signals import Signals
 
 _LOG = logging.getLogger(__name__)
 STRIP_FRAMES = 8
+
+
+class Ending(Enum):
+    """Why a run ends; in the order in which reasons count."""
+
+    finished = "all steps are taken"
+    leak = "a leak is certain, and memory.on_leak=stop"
+    nonfinite = "too many updates in a row were not finite, again after a rollback"
+    rollback = "too many updates in a row were not finite"
+    stopped = "a signal asked for it"
 
 
 class WorldModelOrchestrator:
@@ -35,6 +47,7 @@ class WorldModelOrchestrator:
         parts: What it is made of.
         reports: Where everything about it is written.
         run_dir: Folder of its checkpoints.
+        signals: What is asked of it from outside.
         checkpoint: Where to go on from; None starts anew.
     """
 
@@ -44,9 +57,11 @@ class WorldModelOrchestrator:
         parts: Parts,
         reports: Reports,
         run_dir: Path,
+        signals: Signals,
         checkpoint: Checkpoint | None = None,
     ) -> None:
         self.config, self.parts, self.reports, self.run_dir = config, parts, reports, run_dir
+        self.signals = signals
         training = config.training
         self.step, self.updates = 0, 0
         self.owed = UpdateRatio(training.updates_per_step, training.max_updates_owed)
@@ -54,17 +69,21 @@ class WorldModelOrchestrator:
         self.recorder = EpisodeRecorder(parts.environment.spec)
         self.means = MetricMeans()
         self.watch = StopWatch("collect", "sample", "update", "report", "save", "memory")
-        self.guard = MemoryGuard(config.memory, _first_times(training))
+        self.nonfinite = NonFiniteGuard(run_dir, training.max_nonfinite)
+        self._checkpoint = checkpoint
         if checkpoint is not None:
             self._restore(checkpoint)
+        self.guard = MemoryGuard(config.memory, _first_times(training, self.step))
         self.start_updates = self.updates
         self.check_due = Every(config.memory.check_interval, self.updates)
 
-    def run(self) -> bool:
-        """Train; return whether the end was reached.
+    def begin_after_rollback(self) -> None:
+        """Draw other batches than before: the same ones would lead to the same end. Call it before `run`."""
+        self.nonfinite.rolled_back()
+        self.parts.replay.reseed(numpy_generator(self.config.seed, f"replay after a rollback to {self.step}"))
 
-        False: stopped by a signal, or by a leak with `memory.on_leak=stop`; a checkpoint is written.
-        """
+    def run(self) -> Ending:
+        """Train; return why it ended. A checkpoint is written, but before a rollback."""
         training = self.config.training
         video_due = Every(training.video_interval, self.step)
         evaluate_due = Every(training.evaluation_interval, self.step)
@@ -72,36 +91,56 @@ class WorldModelOrchestrator:
         save_due = Every(training.checkpoint_interval, self.step)
         memory_due = Every(self.config.memory.report_interval, self.step)
         snapshot_due = Every(self.config.memory.snapshot_interval, self.step)
-        self.recorder.request()
         logged_step = self.step
         saved_step = reported_step = self.step if self.config.resume else None
-        with StopRequest() as stop:
-            arrival = self.parts.environment.reset()
-            while self.step < training.total_timesteps and not stop and not self.guard.must_stop:
-                arrival = self._collect(arrival)
-                self._learn()
-                if video_due(self.step):
-                    self._show()
-                if evaluate_due(self.step):
-                    self._evaluate()
-                if log_due(self.step):
-                    logged_step = self._log()
-                if memory_due(self.step):
-                    reported_step = self._report_memory()
-                if snapshot_due(self.step):
-                    self.parts.snapshots.save(self.step)
-                if save_due(self.step):
-                    saved_step = self._save()
-            finished = self.step >= training.total_timesteps
-            if finished:
+        arrival = self._begin()
+        while not (ending := self._ending()):
+            arrival = self._collect(arrival)
+            self._learn()
+            if video_due(self.step):
                 self._show()
+            if evaluate_due(self.step):
+                self._evaluate()
+            if log_due(self.step):
+                logged_step = self._log()
+            if memory_due(self.step):
+                reported_step = self._report_memory()
+            if snapshot_due(self.step):
+                self.parts.snapshots.save(self.step)
+            if save_due(self.step) | self.signals.take_save():
+                saved_step = self.save_if_possible(saved_step)
+        if ending is Ending.finished:
+            self._show()
             if logged_step != self.step:
                 self._log()
-            if finished and reported_step != self.step:
+            if reported_step != self.step:
                 self._report_memory()
-            if saved_step != self.step:
-                self._save()
-            return finished
+        if saved_step != self.step and ending is not Ending.rollback:
+            self._save()
+        return ending
+
+    def _ending(self) -> Ending | None:
+        """Return why to end now, None to go on."""
+        reasons = {
+            Ending.finished: self.step >= self.config.training.total_timesteps,
+            Ending.leak: self.guard.must_stop,
+            Ending.nonfinite: self.nonfinite.must_stop,
+            Ending.rollback: self.nonfinite.wants_rollback,
+            Ending.stopped: self.signals.stop,
+        }
+        return next((ending for ending, holds in reasons.items() if holds), None)
+
+    def _begin(self) -> Arrival:
+        """Return the arrival that the run begins with, or goes on from."""
+        if self._checkpoint is None:
+            self.recorder.request()
+            return self.parts.environment.reset()
+        state = self._checkpoint.state()
+        arrival, warnings = self.parts.environment.restore(state["environment"])
+        for warning in warnings:
+            _LOG.warning(warning)
+        set_global_state(state["global_generators"])  # last: nothing may be drawn between here and the loop
+        return arrival
 
     def _collect(self, arrival: Arrival) -> Arrival:
         """Act once in every environment and remember what was seen and done; return what comes next."""
@@ -135,7 +174,9 @@ class WorldModelOrchestrator:
             with self.watch("update"):
                 updated = update(batch)
                 self.means.add(updated.metrics)
-                if replay.stores_latents:
+                self.nonfinite.check(self.step, updated, batch)
+                # Asking for the flag is free: writing back waits for the device anyway.
+                if replay.stores_latents and updated.finite:
                     replay.write_back(batch.positions, updated.deter, updated.stoch)
             self.updates += 1
             self.guard.event(self.step, "first joint update" if joint else "first update")
@@ -169,7 +210,7 @@ class WorldModelOrchestrator:
     def _log(self) -> int:
         metrics = {f"train/{name}": value for name, value in self.means.flush().items()}
         with self.watch("memory"):
-            counters = memory_counters()
+            counters = self.guard.counters()
             metrics |= diagnostics(counters, self.parts)
             metrics |= self.guard.sample(self.step, counters, self._roots(), self._components())
         metrics |= self.watch.flush()
@@ -202,38 +243,70 @@ class WorldModelOrchestrator:
         }
         return components(self.parts, others)
 
+    def save_if_possible(self, saved_step: int | None = None) -> int | None:
+        """Save; on a full or failing disk go on with the checkpoint of before, of `saved_step`."""
+        try:
+            return self._save()
+        except OSError as error:
+            before = (
+                "there is none yet" if saved_step is None else f"the newest one is of step {saved_step:,}"
+            )
+            _LOG.error(
+                "step %s: no checkpoint, %s; %s, and training goes on", f"{self.step:,}", error, before
+            )
+            return saved_step
+
     def _save(self) -> int:
+        self.nonfinite.settle()
         self.guard.event(self.step, "first checkpoint")
         with self.watch("save"):
-            loop = {
-                "updates": self.updates,
-                "ratio": self.owed.state_dict(),
-                "environment": self.parts.environment.state_dict(),
-            }
-            keep, state = self.config.training.keep_checkpoints, self.parts.workflow.state_dict()
-            checkpoint = save_checkpoint(self.run_dir, self.step, loop, state, self.parts.replay, keep)
+            keep, model = self.config.training.keep_checkpoints, self.parts.workflow.state_dict()
+            state = self._state()
+            checkpoint = save_checkpoint(self.run_dir, self.step, state, model, self.parts.replay, keep)
         _LOG.info("step %s: checkpoint %s", f"{self.step:,}", checkpoint.folder)
         return self.step
 
+    def _state(self) -> dict[str, Any]:
+        """Return all that the run goes on from, beside the workflow and the replay.
+
+        What is due when follows from the step alone. The interval of the log that is under way goes on too.
+        """
+        return {
+            "updates": self.updates,
+            "ratio": self.owed.state_dict(),
+            "environment": self.parts.environment.state_dict(),
+            "episodes": self.tracker.state_dict(),
+            "recorder": self.recorder.state_dict(),
+            "means": self.means.state_dict(),
+            "nonfinite": self.nonfinite.state_dict(),
+            "global_generators": global_state(),
+        }
+
     def _restore(self, checkpoint: Checkpoint) -> None:
-        loop = checkpoint.loop()
-        self.step, self.updates = checkpoint.step, loop["updates"]
-        self.owed.load_state_dict(loop["ratio"])
-        self.parts.environment.load_state_dict(loop["environment"])
+        state = checkpoint.state()
+        self.step, self.updates = checkpoint.step, state["updates"]
+        self.owed.load_state_dict(state["ratio"])
+        self.tracker.load_state_dict(state["episodes"])
+        self.recorder.load_state_dict(state["recorder"])
+        self.means.load_state_dict(state["means"])
+        self.nonfinite.load_state_dict(state["nonfinite"])
         self.parts.workflow.load_state_dict(checkpoint.model(self.parts.workflow.device))
         checkpoint.restore_replay(self.parts.replay)
 
 
-def _first_times(training: TrainingConfig) -> list[str]:
-    """Return the events of a run after each of which more memory stays in use."""
-    due = {
-        "first update": training.learning_starts if training.warmup_steps else 0,
-        "first joint update": max(training.warmup_steps, training.learning_starts),
+def _first_times(training: TrainingConfig, step: int) -> list[str]:
+    """Return what this process will do for a first time after `step`; each leaves more memory in use."""
+    joint = max(training.warmup_steps, training.learning_starts)
+    due = {"first joint update": max(joint, step + 1)}
+    if step < training.warmup_steps:
+        due["first update"] = max(training.learning_starts, step + 1)
+    intervals = {
         "first pictures": training.video_interval,
         "first evaluation": training.evaluation_interval,
         "first checkpoint": training.checkpoint_interval,
     }
-    return [name for name, step in due.items() if 0 < step < training.total_timesteps]
+    due |= {name: (step // interval + 1) * interval for name, interval in intervals.items() if interval}
+    return [name for name, at in due.items() if at < training.total_timesteps]
 
 
 def _strip(frames: np.ndarray) -> np.ndarray:

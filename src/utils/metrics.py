@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,6 +89,27 @@ class MetricMeans:
         self._tensors.clear()
         self._floats.clear()
         return {name: total / counts[name] for name, total in totals.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the sums so far: they belong to an interval that a resumed run goes on with."""
+        return {
+            "tensors": [
+                {"names": list(names), "device": str(device), "total": each.total, "count": each.count}
+                for (device, names), each in self._tensors.items()
+            ],
+            "floats": {name: [total, count] for name, (total, count) in self._floats.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up the sums."""
+        self._tensors.clear()
+        for each in state["tensors"]:
+            device = torch.device(each["device"])
+            sum_ = _VectorSum(len(each["names"]), device)
+            sum_.total.copy_(each["total"])
+            sum_.count = each["count"]
+            self._tensors[device, tuple(each["names"])] = sum_
+        self._floats = {name: (total, count) for name, (total, count) in state["floats"].items()}
 
     def _read_tensors(self) -> Iterator[tuple[str, float, int]]:
         """Yield (name, sum, count) of every sum on a device."""

@@ -2,6 +2,7 @@
 
 import random
 import zlib
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,3 +44,33 @@ def seed_global(run_seed: int) -> None:
     random.seed(named_seed(run_seed, "python"))
     np.random.seed(named_seed(run_seed, "numpy") & 0xFFFFFFFF)
     torch.manual_seed(named_seed(run_seed, "torch"))
+
+
+def global_state() -> dict[str, Any]:
+    """Return the state of all global generators: Python's, NumPy's, torch's on the CPU and on every GPU."""
+    version, words, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": {"version": version, "words": list(words), "gauss": gauss},
+        "numpy": {
+            "kind": kind,
+            "keys": keys,
+            "position": position,
+            "has_gauss": has_gauss,
+            "cached": cached,
+        },
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def set_global_state(state: dict[str, Any]) -> None:
+    """Take up what `global_state` returned; GPUs that are not here now are passed over."""
+    python, numpy = state["python"], state["numpy"]
+    random.setstate((python["version"], tuple(python["words"]), python["gauss"]))
+    np.random.set_state(
+        (numpy["kind"], numpy["keys"], numpy["position"], numpy["has_gauss"], numpy["cached"])
+    )
+    torch.set_rng_state(state["torch"])
+    for index, generator_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(generator_state, index)

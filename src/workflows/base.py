@@ -36,6 +36,16 @@ class Updated:
     stoch: Tensor
     """(B, T, S) uint8 fresh latent classes of the trained steps, for the replay."""
 
+    finite: Tensor
+    """0-d bool: whether the loss and every gradient were finite. If not, the update was not applied: nothing
+    that is learned has changed, and the latents are not worth keeping."""
+
+    gradient_norms: Tensor
+    """(P,) L2 norm of the gradient of each trained tensor, before clipping."""
+
+    gradient_names: tuple[str, ...]
+    """The P names to it."""
+
 
 class Player(Protocol):
     """A policy with a memory of its own, for evaluation beside training."""
@@ -63,7 +73,7 @@ class Workflow(Protocol):
         ...
 
     def update(self, batch: SequenceBatch) -> Updated:
-        """Learn from one batch."""
+        """Learn from one batch; what is not finite is not learned."""
         ...
 
     def update_world_model(self, batch: SequenceBatch) -> Updated:

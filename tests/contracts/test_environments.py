@@ -237,19 +237,3 @@ def arrays(arrival: Arrival) -> list[NDArray]:
         arrival.is_last,
         arrival.is_terminal,
     ]
-
-
-@pytest.mark.parametrize("name", ["pong", "catch", "cartpole async"])
-def test_a_loaded_state_goes_on_with_the_episodes_after_it(name: str) -> None:
-    """A run that reset twice, and one that took up its counters, start the same third episode."""
-    environment = make_environment(CONFIGS[name], 0)
-    environment.reset()
-    environment.reset()
-    state = environment.state_dict()
-    third = environment.reset()
-    environment.close()
-    again = make_environment(CONFIGS[name], 0)
-    again.load_state_dict(state)
-    assert_same([third], [again.reset()])
-    again.close()
-    assert state == {"next_episode": [2]}

@@ -57,6 +57,8 @@ def test_only_the_name_of_the_chosen_suite_is_looked_at() -> None:
         ("noop_max", -1),
         ("max_episode_frames", 0),
         ("time_limit", 0),
+        ("worker_timeout", -1.0),
+        ("max_restarts", -1),
         ("sticky_actions", 1.5),
         ("sticky_actions", -0.1),
     ],

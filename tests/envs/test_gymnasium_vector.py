@@ -1,8 +1,6 @@
-"""Gymnasium environments: literal streams, faults, processes, pictures."""
+"""Gymnasium environments: literal streams, processes, pictures."""
 
 import multiprocessing
-import os
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,16 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reverie.envs import (
-    EnvConfig,
-    EnvironmentCrashed,
-    Suite,
-    VectorEnvironment,
-    Vectorization,
-    make_environment,
-)
+from reverie.envs import EnvConfig, Suite, VectorEnvironment, Vectorization, make_environment
 from reverie.utils.errors import UserError
-from reverie.utils.seeding import episode_seed
 
 both = pytest.mark.parametrize("vectorization", list(Vectorization), ids=lambda kind: kind.name)
 RIGHT = np.array([0, 1], np.float32)
@@ -40,12 +30,6 @@ def no_process_is_left() -> Iterator[None]:
 def make(env_id: str, run_seed: int = 0, *, render: bool = False, **options: Any) -> VectorEnvironment:
     config = EnvConfig(suite=Suite.gymnasium, id=env_id, **{"action_repeat": 1, **options})
     return make_environment(config, run_seed, render)
-
-
-def run_seed_that_fails_environment_1() -> int:
-    """Run seed whose first episode seeds are even, odd, even: only environment 1 of `ToyWorld` is faulty."""
-    parities = {seed: [episode_seed(seed, index, 0) % 2 for index in range(3)] for seed in range(100)}
-    return next(seed for seed, parity in parities.items() if parity == [0, 1, 0])
 
 
 @both
@@ -79,51 +63,6 @@ def test_a_time_limit_counts_frames_and_truncates() -> None:
     assert not arrivals[-1].is_terminal[0]
 
 
-@both
-def test_an_exception_names_the_environment_and_where_it_was_raised(
-    vectorization: Vectorization,
-) -> None:
-    seed = run_seed_that_fails_environment_1()
-    environment = make("toy_world:ToyRaises-v0", seed, num_envs=2, vectorization=vectorization)
-    environment.reset()
-    action = np.tile(RIGHT, (2, 1))
-    environment.step(action)
-    with pytest.raises(EnvironmentCrashed) as caught:
-        environment.step(action)
-    environment.close()
-    message = str(caught.value)
-    assert message.startswith("toy_world:ToyRaises-v0: environment 1 failed.")
-    assert "ArithmeticError: 100 % broken" in message
-    assert "toy_world.py" in message
-
-
-def test_a_killed_process_is_named_with_its_signal() -> None:
-    seed = run_seed_that_fails_environment_1()
-    environment = make("toy_world:ToyDies-v0", seed, num_envs=3, vectorization=Vectorization["async"])
-    environment.reset()
-    action = np.tile(RIGHT, (3, 1))
-    environment.step(action)
-    with pytest.raises(EnvironmentCrashed, match=r"ToyDies-v0: .* environment 1 \(exit code -9\) died"):
-        environment.step(action)
-    assert multiprocessing.active_children() == []
-    environment.close()
-
-
-def test_a_process_that_dies_while_it_starts_leaves_no_other_behind() -> None:
-    with pytest.raises(EnvironmentCrashed, match=r"ToyUnborn-v0: .* died while it started"):
-        make("toy_world:ToyUnborn-v0", num_envs=2, vectorization=Vectorization["async"])
-
-
-def test_an_interrupt_of_the_whole_group_leaves_the_workers_running() -> None:
-    environment = make("CartPole-v1", vectorization=Vectorization["async"], num_envs=2)
-    environment.reset()
-    for process in multiprocessing.active_children():
-        os.kill(process.pid or 0, signal.SIGINT)
-    assert environment.step(np.tile(RIGHT, (2, 1))).reward.tolist() == [1.0, 1.0]
-    environment.close()
-    environment.close()
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_workers_do_not_load_torch() -> None:
     environment = make("CartPole-v1", vectorization=Vectorization["async"], num_envs=2)
@@ -153,9 +92,3 @@ def test_spaces_that_the_model_cannot_take_are_refused_by_the_id() -> None:
 def test_a_missing_package_is_named_with_its_repair() -> None:
     with pytest.raises(UserError, match=r"env\.id=toy_world:ToyNeeds-v0 needs .* `pip install stuff`"):
         make("toy_world:ToyNeeds-v0")
-
-
-def test_counters_of_another_number_of_environments_are_refused() -> None:
-    environment = make("CartPole-v1", num_envs=2)
-    with pytest.raises(ValueError, match=r"The state has 3 environments, but env\.num_envs=2"):
-        environment.load_state_dict({"next_episode": [1, 2, 3]})

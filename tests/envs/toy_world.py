@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import time
 from typing import Any
 
 import gymnasium
@@ -10,21 +11,31 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+pose_drift = 0.0
+"""Added to the pose in episodes whose seed is odd; a test sets it for a world that does not repeat itself."""
+
+limit_drift = 0
+"""Added to the limit of these episodes."""
+
+raise_now_at = -1
+"""As `raise_at`, in every world that is made."""
+
 
 class ToyWorld(gymnasium.Env[dict[str, Any], Any]):
     """Counts to a limit of 3 to 7 drawn by the seed; the reward is count * action, and actions are 1 and 2.
 
-    Environments whose seed is odd raise at step `raise_at` and are killed at step `kill_at`.
+    Environments whose seed is odd raise at step `raise_at`, are killed at step `kill_at` and hang at step
+    `hang_at`; step 0 is the reset, -1 never.
     """
 
-    def __init__(self, raise_at: int = 0, kill_at: int = 0) -> None:
+    def __init__(self, raise_at: int = -1, kill_at: int = -1, hang_at: int = -1) -> None:
         self.observation_space = spaces.Dict(
             camera=spaces.Box(0, 255, (48, 80), np.uint8),
             pose=spaces.Box(-np.inf, np.inf, (2, 2), np.float64),
             mode=spaces.Discrete(3, start=5),
         )
         self.action_space = spaces.Discrete(2, start=1)
-        self._raise_at, self._kill_at = raise_at, kill_at
+        self._raise_at, self._kill_at, self._hang_at = raise_at, kill_at, hang_at
         self._count = self._limit = 0
         self._is_faulty = False
 
@@ -33,21 +44,27 @@ class ToyWorld(gymnasium.Env[dict[str, Any], Any]):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         super().reset(seed=seed)
         self._is_faulty = seed is not None and seed % 2 == 1
-        self._count, self._limit = 0, int(self.np_random.integers(3, 8))
+        self._count, self._limit = 0, int(self.np_random.integers(3, 8)) + limit_drift * self._is_faulty
+        self._fail_if_due()
         return self._observation(), {}
 
     def step(self, action: np.int64) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         self._count += 1
-        if self._is_faulty and self._count == self._raise_at:
+        self._fail_if_due()
+        return self._observation(), float(self._count * action), self._count >= self._limit, False, {}
+
+    def _observation(self) -> dict[str, Any]:
+        pose: NDArray[np.float64] = self.np_random.normal(size=(2, 2)) + pose_drift * self._is_faulty
+        camera = np.full((48, 80), 10 * self._count, np.uint8)
+        return {"camera": camera, "pose": pose, "mode": np.int64(5 + self._count % 3)}
+
+    def _fail_if_due(self) -> None:
+        if self._is_faulty and self._count in (self._raise_at, raise_now_at):
             raise ArithmeticError("100 % broken")
         if self._is_faulty and self._count == self._kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        return self._observation(), float(self._count * action), self._count == self._limit, False, {}
-
-    def _observation(self) -> dict[str, Any]:
-        pose: NDArray[np.float64] = self.np_random.normal(size=(2, 2))
-        camera = np.full((48, 80), 10 * self._count, np.uint8)
-        return {"camera": camera, "pose": pose, "mode": np.int64(5 + self._count % 3)}
+        while self._is_faulty and self._count == self._hang_at:
+            time.sleep(1)
 
 
 class ToyMany(ToyWorld):
@@ -77,6 +94,8 @@ class ToyUnborn(ToyWorld):
 gymnasium.register("Toy-v0", entry_point="toy_world:ToyWorld")
 gymnasium.register("ToyRaises-v0", entry_point="toy_world:ToyWorld", kwargs={"raise_at": 2})
 gymnasium.register("ToyDies-v0", entry_point="toy_world:ToyWorld", kwargs={"kill_at": 2})
+gymnasium.register("ToyHangs-v0", entry_point="toy_world:ToyWorld", kwargs={"hang_at": 2})
+gymnasium.register("ToyNeverStarts-v0", entry_point="toy_world:ToyWorld", kwargs={"raise_at": 0})
 gymnasium.register("ToyMany-v0", entry_point="toy_world:ToyMany")
 gymnasium.register("ToyNeeds-v0", entry_point="toy_world:ToyNeeds")
 gymnasium.register("ToyUnborn-v0", entry_point="toy_world:ToyUnborn")

@@ -1,5 +1,6 @@
 """The optimiser against a slow float64 form of its four lines."""
 
+import copy
 import math
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.nn import Parameter
 
 from reverie.models import LaProp, OptimizerConfig
 
+FINITE = torch.tensor(True)
 SHAPES = [(5, 3), (7,), (2, 2, 4), (1,)]
 SIZES = [1.0, 1e-6, 1e4, 1e-12]  # of the gradients; 1e4 is clipped, 1e-12 is normal business for eps=1e-20
 
@@ -50,7 +52,7 @@ def gradients() -> list[Tensor]:
 def step(optimizer: LaProp, values: list[Tensor]) -> dict[str, Tensor]:
     for parameter, gradient in zip(optimizer.parameters, values, strict=True):
         parameter.grad = gradient.clone()
-    return optimizer.step()
+    return optimizer.step(FINITE)
 
 
 @pytest.mark.parametrize("warmup", [0, 7])
@@ -154,7 +156,7 @@ def test_a_missing_gradient_counts_as_zeros() -> None:
         step(zeros, values)
         for parameter, gradient in zip(missing.parameters[1:], values[1:], strict=True):
             parameter.grad = gradient.clone()
-        missing.step()
+        missing.step(FINITE)
     assert all(torch.equal(a, b) for a, b in zip(missing.parameters, zeros.parameters, strict=True))
     is_still = [torch.equal(p, initial) for p, initial in zip(missing.parameters, start, strict=True)]
     assert is_still == [True, False, False, False]
@@ -164,3 +166,46 @@ def test_an_update_reports_the_step_size_that_it_used() -> None:
     optimizer = LaProp(parameters(), OptimizerConfig(learning_rate=1.0, warmup_updates=4))
     used = [float(step(optimizer, gradients())["learning_rate"]) for _ in range(6)]
     assert used == pytest.approx([0.0, 0.25, 0.5, 0.75, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("earlier", [0, 3])
+def test_an_update_that_is_not_finite_leaves_parameters_and_state_as_they_are(
+    bad: float, earlier: int
+) -> None:
+    optimizer = LaProp(parameters(), OptimizerConfig(learning_rate=1e-2, warmup_updates=2))
+    for _ in range(earlier):
+        step(optimizer, gradients())
+    state = copy.deepcopy([optimizer.parameters, *optimizer.state_dict().values()])
+    values = gradients()
+    values[2][0, 1, 2] = bad
+    for parameter, gradient in zip(optimizer.parameters, values, strict=True):
+        parameter.grad = gradient
+    norms = optimizer.gradient_norms()
+    assert norms.isfinite().tolist() == [True, True, False, True]
+    optimizer.step(norms.isfinite().all())
+    for before, now in zip(state, [optimizer.parameters, *optimizer.state_dict().values()], strict=True):
+        torch.testing.assert_close(now, before, rtol=0, atol=0)
+    assert all(p.grad is None for p in optimizer.parameters)
+
+
+def test_after_updates_that_were_not_applied_the_next_one_is_as_without_them() -> None:
+    config = OptimizerConfig(learning_rate=1e-2, warmup_updates=4)
+    plain = LaProp(parameters(), config)
+    gated = LaProp([Parameter(p.detach().clone()) for p in plain.parameters], config)
+    for update in range(6):
+        values = gradients()
+        for parameter in gated.parameters:
+            parameter.grad = torch.full_like(parameter, float("nan"))
+        gated.step(~FINITE)
+        ours, theirs = step(gated, values), step(plain, values)
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours), update
+    assert all(torch.equal(a, b) for a, b in zip(gated.parameters, plain.parameters, strict=True))
+    assert float(gated.updates) == float(plain.updates) == 6.0
+
+
+def test_gradient_norms_are_those_of_each_tensor_and_zero_without_a_gradient() -> None:
+    optimizer = LaProp([Parameter(torch.ones(3)) for _ in range(3)], OptimizerConfig())
+    optimizer.parameters[0].grad = torch.tensor([3.0, 0.0, 4.0])
+    optimizer.parameters[2].grad = torch.tensor([1e30, 0.0, 0.0])
+    assert optimizer.gradient_norms().tolist() == [5.0, 0.0, float("inf")]

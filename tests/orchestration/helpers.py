@@ -14,8 +14,12 @@ from tensorboard.backend.event_processing.event_accumulator import TENSORS
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
-from reverie.orchestration.checkpoint import list_checkpoints
+from reverie.orchestration.build import build_replay
+from reverie.orchestration.checkpoint import Checkpoint, list_checkpoints
+from reverie.orchestration.checks import environment_spec
 from reverie.orchestration.command_line import run_from_command_line
+from reverie.orchestration.fingerprint import fingerprint, hash_of
+from reverie.orchestration.run_folder import load_run
 from reverie.orchestration.train import train
 from reverie.utils.records import Arrival
 
@@ -51,8 +55,6 @@ PONG = (
 )
 CATCH_STEPS = 7
 """Actions of every episode of Catch."""
-NOT_REPRODUCIBLE = ("time/", "speed/", "debug/", "train/memory/", "memory/")
-"""Tags of seconds, and of memory as the operating system and the allocator count it."""
 
 
 def start(run_dir: Path, *overrides: str) -> Path:
@@ -73,10 +75,6 @@ def metrics_of(run_dir: Path) -> Lines:
 def intervals_of(run_dir: Path) -> Lines:
     """The lines of log intervals: without episodes, evaluations and memory reports."""
     return [line for line in metrics_of(run_dir) if "train/updates" in line]
-
-
-def reproducible(lines: Lines) -> Lines:
-    return [{k: v for k, v in line.items() if not k.startswith(NOT_REPRODUCIBLE)} for line in lines]
 
 
 def series_of(lines: Lines) -> dict[str, list[tuple[int, float]]]:
@@ -114,8 +112,12 @@ def saved_steps(run_dir: Path) -> list[int]:
     return [checkpoint.step for checkpoint in list_checkpoints(run_dir)]
 
 
+def checkpoint_at(run_dir: Path, step: int) -> Checkpoint:
+    return next(checkpoint for checkpoint in list_checkpoints(run_dir) if checkpoint.step == step)
+
+
 def saved_model(run_dir: Path, step: int) -> dict[str, Any]:
-    return torch.load(run_dir / "checkpoints" / f"step_{step:09d}" / "model.pt", weights_only=True)
+    return checkpoint_at(run_dir, step).model(torch.device("cpu"))
 
 
 def update_counts(run_dir: Path, step: int) -> dict[str, int]:
@@ -124,11 +126,29 @@ def update_counts(run_dir: Path, step: int) -> dict[str, int]:
 
 
 def saved_loop(run_dir: Path, step: int) -> dict[str, Any]:
-    return json.loads((run_dir / "checkpoints" / f"step_{step:09d}" / "loop.json").read_text())
+    return checkpoint_at(run_dir, step).state()
 
 
 def saved_records(run_dir: Path, step: int, name: str) -> NDArray[Any]:
-    return np.load(run_dir / "checkpoints" / f"step_{step:09d}" / "replay" / f"{name}.npy")
+    """One field of the replay, environment after environment, oldest record first."""
+    config = load_run(str(run_dir))
+    replay = build_replay(config, environment_spec(config), run_dir)
+    checkpoint_at(run_dir, step).restore_replay(replay)
+    records = replay._index.records
+    pieces = [
+        replay._arena.slab(name, row, count).numpy()
+        for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True))
+        for _, count, row in records.spans(env, head, tail)
+    ]
+    return np.concatenate(pieces)
+
+
+def identity(run_dir: Path) -> dict[str, str]:
+    """The fingerprint without Python's generator, from which the type checker of these tests draws."""
+    found = fingerprint(run_dir)
+    loop = saved_loop(run_dir, int(found["step"]))
+    del loop["global_generators"]["python"]
+    return found | {"loop": hash_of(loop)}
 
 
 def tensors_in(state: Any, name: str = "") -> dict[str, torch.Tensor]:

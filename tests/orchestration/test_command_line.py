@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from reverie.orchestration.command_line import run_from_command_line
 from reverie.orchestration.config import TrainConfig
-from reverie.orchestration.run_folder import prepare_run_folder
+from reverie.orchestration.run_folder import create_run_folder, save_config
 from reverie.utils.errors import UserError
 
 from . import helpers
@@ -33,8 +33,12 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 SUBPROCESS = """
 import sys
 from reverie.orchestration.command_line import run_from_command_line
-from reverie.orchestration.run_folder import prepare_run_folder
-run_from_command_line(lambda config, notices: print("ran", config.seed, prepare_run_folder(config)))
+from reverie.orchestration.run_folder import create_run_folder, save_config
+def task(config, notices):
+    folder = create_run_folder(config)
+    save_config(config, folder)
+    print("ran", config.seed, folder)
+run_from_command_line(task)
 """
 
 
@@ -240,7 +244,9 @@ def test_a_multirun_gives_each_job_its_values_and_its_folder(empty_folder: Path)
 def finished(empty_folder: Path) -> str:
     """Return the folder of an earlier run."""
     [(config, _)] = run("experiment=dreamer_catch", CPU, "seed=3", "run_dir=earlier")
-    return str(prepare_run_folder(config))
+    folder = create_run_folder(config)
+    save_config(config, folder)
+    return str(folder)
 
 
 def test_a_resumed_run_keeps_its_configuration_and_lists_what_changes(finished: str) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from reverie.orchestration.fingerprint import reproducible
+
 from .helpers import (
     CARTPOLE,
     CATCH,
@@ -14,7 +16,6 @@ from .helpers import (
     differing,
     intervals_of,
     metrics_of,
-    reproducible,
     saved_model,
     start,
 )

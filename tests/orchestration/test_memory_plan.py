@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from reverie.envs import make_environment
 from reverie.orchestration.build import build_replay, build_workflow
+from reverie.orchestration.checkpoint import CHECKPOINTS, save_checkpoint
 from reverie.orchestration.checks import environment_spec
 from reverie.orchestration.command_line import compose_jobs
 from reverie.orchestration.config import Precision, TrainConfig, typed
@@ -22,6 +23,7 @@ from reverie.orchestration.memory_plan.cuda_rules import CudaForward
 from reverie.orchestration.memory_plan.rehearsal import CUDA_GRANULARITY
 from reverie.utils.memory.glibc import in_use_bytes, in_use_source
 from reverie.utils.memory.live_bytes import LiveBytes
+from reverie.utils.memory.process import folder_disk_bytes
 
 from .helpers import CARTPOLE, CATCH
 from .measured_update import InUsePeak, fill
@@ -137,10 +139,31 @@ def test_gradients_of_a_large_model_with_a_small_batch_are_part_of_the_peak() ->
     assert 0.9 < peak["gradients"] / peak["parameters"] <= 1.0
 
 
-def test_disk_holds_the_checkpoints_kept_and_the_one_being_written() -> None:
-    config = configured(*CATCH)
-    rows = {row.name: row.nbytes for row in plan_run(config, environment_spec(config)).resource("disk").rows}
-    assert rows["checkpoints"] == config.training.keep_checkpoints * rows["checkpoint being written"]
+@pytest.mark.parametrize("evaluation_interval", [0, 100])
+def test_disk_has_room_for_the_checkpoints_at_every_moment(tmp_path: Path, evaluation_interval: int) -> None:
+    config = configured(
+        *CATCH,
+        "training.keep_checkpoints=2",
+        "training.checkpoint_interval=200",
+        f"training.evaluation_interval={evaluation_interval}",
+        "buffer.capacity=400",
+    )
+    disk = plan_run(config, environment_spec(config)).resource("disk")
+    planned = sum(row.nbytes for row in disk.rows if "checkpoints" in row.name)
+    most = 0
+    with closing(make_environment(config.env, config.seed)) as environment:
+        replay = build_replay(config, environment.spec, tmp_path)
+        workflow = build_workflow(config, environment.spec)
+        for step in range(5):
+            fill(config, environment, replay)
+            model, best = workflow.state_dict(), bool(evaluation_interval)
+            save_checkpoint(tmp_path, step, {}, model, replay, 3, best)  # the third as if being written
+            most = max(most, folder_disk_bytes(tmp_path / CHECKPOINTS))
+    assert 0 < most <= planned
+    assert disk.bytes_of("networks in checkpoints") < most  # so the bound is of the right size
+    records = "records in checkpoints"
+    without = plan_run(configured(*CATCH, "training.evaluation_interval=0"), environment_spec(config))
+    assert disk.bytes_of(records) > 0 < without.resource("disk").bytes_of(records)
 
 
 def test_a_plan_for_a_gpu_is_made_without_one_and_holds_half_the_bytes_in_bfloat16() -> None:

@@ -151,7 +151,7 @@ def test_the_command_prints_the_tables_and_writes_them_with_versions_and_command
     [
         (
             "--ab certify.fault=rssm_half_detached",
-            "certify.fault=rssm_half_detached: there is no such setting",
+            "certify.fault=rssm_half_detached is not a setting of certify --ab",
         ),
         ("--ab certify.steps=9", "certify.steps must be at least 10 with --ab, got 9."),
         ("--ab certify.steps=many", "certify.steps: Value 'many'"),

@@ -1,6 +1,5 @@
 """A run goes on from its checkpoint: after its end, after a crash, and after a signal."""
 
-import pickle
 import shutil
 import signal
 import subprocess
@@ -11,28 +10,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from reverie.orchestration.checkpoint import latest_checkpoint
+from reverie.orchestration.fingerprint import reproducible
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 
 from .helpers import (
     CARTPOLE,
     CATCH,
-    CATCH_STEPS,
+    PONG,
     differing,
     error_of,
     events_of,
     files_in,
-    intervals_of,
+    identity,
     metrics_of,
-    reproducible,
     resume,
     saved_loop,
     saved_model,
-    saved_records,
     saved_steps,
     scalars_of,
     series_of,
@@ -40,6 +37,7 @@ from .helpers import (
     update_counts,
 )
 
+PONG_4 = (*PONG, "env.num_envs=4", "training.learning_starts=32")
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
 LONG_ENOUGH_SECONDS = 120.0
 
@@ -58,26 +56,21 @@ def resumed_run(half_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return resume(moved, "training.total_timesteps=300")
 
 
-def test_a_resumed_run_goes_on_counting_where_it_stood(half_run: Path, resumed_run: Path) -> None:
-    assert saved_steps(half_run) == [150]
-    assert saved_steps(resumed_run) == [150, 300]
-    # Updates are owed at 40, 44, ... as in a run that was never stopped.
-    assert saved_loop(half_run, 150)["updates"] == 1 + (150 - 40) // 4
-    assert saved_loop(resumed_run, 300)["updates"] == 1 + (300 - 40) // 4
+def test_a_resumed_run_is_the_unbroken_run_bit_for_bit(resumed_run: Path, cartpole_run: Path) -> None:
+    assert saved_steps(resumed_run) == saved_steps(cartpole_run) == [150, 300]
     assert update_counts(resumed_run, 300) == {"world_model": 66, "controller": 66}
-    assert intervals_of(resumed_run)[-1]["train/updates"] == 66
-    before, after = (saved_loop(resumed_run, step)["environment"]["next_episode"][0] for step in (150, 300))
-    assert after > before > 0
+    assert identity(resumed_run) == identity(cartpole_run)
+    assert reproducible(metrics_of(resumed_run)) == reproducible(metrics_of(cartpole_run))
 
 
-def test_a_resumed_run_keeps_the_replay_and_adds_to_it(half_run: Path, resumed_run: Path) -> None:
-    for name in ("observation.vector", "action", "reward", "is_first", "is_last"):
-        before, after = saved_records(half_run, 150, name), saved_records(resumed_run, 300, name)
-        np.testing.assert_array_equal(after[: len(before)], before)
-    is_first = saved_records(resumed_run, 300, "is_first")
-    assert len(is_first) == 300 + is_first.sum()  # an episode of n actions is n + 1 records
-    assert is_first[len(saved_records(half_run, 150, "is_first"))]  # the open episode was abandoned
-    assert intervals_of(resumed_run)[-1]["buffer/replay/total_steps"] == len(is_first)
+def test_an_interval_of_the_log_goes_on_where_it_was_broken(cartpole_run: Path, tmp_path: Path) -> None:
+    run = start(
+        tmp_path / "run", *CARTPOLE, "training.checkpoint_interval=130", "training.total_timesteps=140"
+    )
+    for later in saved_steps(run)[1:]:  # as if it had been killed at step 139
+        shutil.rmtree(run / "checkpoints" / f"step_{later:09d}")
+    resume(run, "training.checkpoint_interval=150", "training.total_timesteps=300")
+    assert identity(run) == identity(cartpole_run)
 
 
 def test_metrics_go_on_in_the_same_files_without_a_gap_or_a_duplicate(
@@ -123,20 +116,36 @@ def test_what_was_written_after_the_checkpoint_is_written_again_after_a_crash(
     assert lines[: len(upto)] == upto
     assert scalars_of(events_of(crashed)) == series_of(lines)
     assert saved_loop(crashed, 300)["updates"] == 66
-    assert {path.name for path in newest.parent.iterdir()} == {"step_000000150", "step_000000300"}
+    names = {"step_000000150", "step_000000300", "replay"}
+    assert {path.name for path in newest.parent.iterdir()} == names
 
 
-def test_a_run_of_four_environments_resumes(catch_run: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(catch_run, copy)
-    resume(copy, "training.total_timesteps=400", "training.keep_checkpoints=1")
-    assert saved_steps(copy) == [400]
-    assert saved_loop(copy, 400)["updates"] == 1 + (400 - 40) // 4
-    episodes = [line["step"] for line in metrics_of(copy) if "episode/return" in line]
-    # Every open episode was abandoned at step 300, and new ones started there.
-    all_four = 4 * CATCH_STEPS
-    ends = [*range(all_four, 301, all_four), *range(300 + all_four, 401, all_four)]
-    assert episodes == [end for end in ends for _ in range(4)]
+@pytest.mark.parametrize("stored", [True, False], ids=["stored latents", "no latents"])
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        (CATCH, (150, 300)),
+        (PONG, (40, 60)),
+        ((*PONG, "env.num_envs=4", "training.learning_starts=32"), (40, 60)),
+    ],
+    ids=["catch, 4 envs", "pong, 1 env", "pong, 4 envs"],
+)
+def test_every_kind_of_run_goes_on_bit_for_bit(
+    settings: tuple[str, ...], steps: tuple[int, int], stored: bool, tmp_path: Path
+) -> None:
+    broken_at, end = steps
+    settings = (
+        *settings,
+        f"buffer.store_latents={str(stored).lower()}",
+        f"training.checkpoint_interval={broken_at}",
+    )
+    unbroken = start(tmp_path / "unbroken", *settings)
+    broken = tmp_path / "broken"
+    shutil.copytree(unbroken, broken)
+    shutil.rmtree(broken / "checkpoints" / f"step_{end:09d}")
+    resume(broken)
+    assert identity(broken) == identity(unbroken)
+    assert identity(broken)["step"] == str(end)
 
 
 def test_a_finished_run_is_left_as_it_is(half_run: Path, tmp_path: Path) -> None:
@@ -165,7 +174,9 @@ def test_a_run_without_a_checkpoint_is_refused_and_untouched(
     assert files_in(copy) == before
 
 
-def test_a_model_file_that_holds_code_is_refused(half_run: Path, tmp_path: Path) -> None:
+def test_a_model_file_that_holds_code_is_refused(
+    half_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(half_run, copy)
     checkpoint = latest_checkpoint(copy)
@@ -174,10 +185,13 @@ def test_a_model_file_that_holds_code_is_refused(half_run: Path, tmp_path: Path)
         "controller",
         "optimizers",
         "noise",
+        "online",
     }
-    torch.save({"world_model": Path("anything but tensors")}, checkpoint.folder / "model.pt")
-    with pytest.raises(pickle.UnpicklingError):
-        resume(copy, "training.total_timesteps=300")
+    for name in checkpoint.manifest()["files"]:
+        if name.endswith("model.safetensors"):
+            torch.save({"world_model": Path("anything but tensors")}, copy / "checkpoints" / name)
+    message = error_of(capsys, lambda: resume(copy, "training.total_timesteps=300"))
+    assert "model.safetensors" in message
 
 
 @contextmanager

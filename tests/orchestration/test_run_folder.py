@@ -1,6 +1,8 @@
 """The folder of a run has a name of its own, and its configuration comes back as it went in."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,14 @@ import torch
 from reverie.buffers import ReplayStorage
 from reverie.orchestration.config import Device, Precision, TrainConfig
 from reverie.orchestration.overrides import parse
-from reverie.orchestration.run_folder import check_run_folder, load_run, prepare_run_folder, resume_run
+from reverie.orchestration.run_folder import (
+    check_run_folder,
+    create_run_folder,
+    load_run,
+    locked,
+    resume_run,
+    save_config,
+)
 from reverie.utils.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -18,7 +27,7 @@ RUN = TrainConfig(name="try", device=Device.cpu, precision=Precision.float32)
 
 
 def test_runs_of_one_name_in_one_second_get_folders_of_their_own() -> None:
-    folders = [prepare_run_folder(replace(RUN)) for _ in range(12)]  # 12 in a few ms: most share a second
+    folders = [create_run_folder(replace(RUN)) for _ in range(12)]  # 12 in a few ms: most share a second
     assert len(set(folders)) == 12
     pattern = r"experiments/try-\d{8}_\d{6}(-\d+)?"
     assert all(re.fullmatch(pattern, folder.as_posix()) for folder in folders)
@@ -27,13 +36,14 @@ def test_runs_of_one_name_in_one_second_get_folders_of_their_own() -> None:
 
 def test_the_saved_configuration_comes_back_equal() -> None:
     config = replace(RUN, seed=9, run_dir="a/b")
-    assert prepare_run_folder(config) == Path("a/b")
+    assert create_run_folder(config) == Path("a/b")
+    save_config(config, Path("a/b"))
     assert load_run("a/b") == config
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_a_run_of_another_device_is_loaded_without_what_only_that_one_can_do(empty_folder: Path) -> None:
-    prepare_run_folder(replace(RUN, run_dir="run"))
+    save_config(RUN, create_run_folder(replace(RUN, run_dir="run")))
     text = (empty_folder / "run" / "config.yaml").read_text()
     for on_cpu, on_cuda in (("cpu", "cuda"), ("float32", "bfloat16"), ("storage: ram", "storage: cuda")):
         text = text.replace(on_cpu, on_cuda)
@@ -82,3 +92,24 @@ def test_a_folder_without_a_whole_configuration_is_refused(
         (empty_folder / "run" / "config.yaml").write_text(text)
     with pytest.raises(UserError, match=message):
         load_run("run")
+
+
+def test_a_folder_serves_one_process_at_a_time(empty_folder: Path) -> None:
+    script = "import sys; from pathlib import Path; from reverie.orchestration.run_folder import locked\n"
+    script += "with locked(Path('run')): print('got it', flush=True); sys.stdin.read()"
+    (empty_folder / "run").mkdir()
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "got it\n"
+        with pytest.raises(UserError, match=r"run_dir=run is in use by another process"), locked(Path("run")):
+            pass
+        other.kill()  # however it ends
+        other.wait()
+        with locked(Path("run")):
+            pass
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_one_sentence(empty_folder: Path) -> None:
+    (empty_folder / "file").touch()
+    with pytest.raises(UserError, match=r"run_dir=file/run cannot be written: Not a directory"):
+        create_run_folder(replace(RUN, run_dir="file/run"))

@@ -1,41 +1,50 @@
-"""A stop request is true after a signal, and leaves the handlers of others as they were."""
+"""What signals ask for is remembered, and the handlers of others are left as they were."""
 
 import os
 import signal
 
 import pytest
 
-from reverie.orchestration.signals import StopRequest
+from reverie.orchestration.signals import Signals
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
+ALL = (*NUMBERS, signal.SIGUSR1)
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number.name)
 def test_one_signal_asks_to_stop_and_raises_nothing(number: signal.Signals) -> None:
-    with StopRequest() as stop:
-        assert not stop
+    with Signals() as asked:
+        assert not asked.stop
         os.kill(os.getpid(), number)
-        assert stop
-    assert stop
+        assert asked.stop
+    assert asked.stop and not asked.take_save()
 
 
 @pytest.mark.parametrize("first", NUMBERS, ids=lambda number: number.name)
 def test_ctrl_c_after_a_request_interrupts_at_once(first: signal.Signals) -> None:
-    with StopRequest(), pytest.raises(KeyboardInterrupt):
+    with Signals(), pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), first)
         os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_a_repeated_sigterm_is_still_one_request() -> None:
-    with StopRequest() as stop:
+    with Signals() as asked:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stop
+        assert asked.stop
 
 
 def test_handlers_return_also_after_an_error() -> None:
-    before = [signal.getsignal(number) for number in NUMBERS]
-    with pytest.raises(ZeroDivisionError), StopRequest():
-        assert [signal.getsignal(number) for number in NUMBERS] != before
+    before = [signal.getsignal(number) for number in ALL]
+    with pytest.raises(ZeroDivisionError), Signals():
+        assert [signal.getsignal(number) for number in ALL] != before
         raise ZeroDivisionError
-    assert [signal.getsignal(number) for number in NUMBERS] == before
+    assert [signal.getsignal(number) for number in ALL] == before
+
+
+def test_sigusr1_asks_once_for_a_checkpoint_and_not_to_stop() -> None:
+    with Signals() as asked:
+        assert not asked.take_save()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert asked.take_save() and not asked.take_save()
+        assert not asked.stop

@@ -112,7 +112,7 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certi
         device=config.device.value,
         judged=judged,
         findings=run.guard.findings,
-        unaccounted_mb=judged[0].values[-1] - at_start / _MB,
+        unaccounted_mb=float(judged[0].values[-1]) - at_start / _MB,
         bound_mb=settings.bound_mb,
         instruments_fraction=instruments_fraction(run.run_dir),
     )

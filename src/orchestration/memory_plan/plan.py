@@ -7,8 +7,10 @@ import psutil
 import torch
 
 from ...buffers import ReplayPlan, ReplayStorage
+from ...buffers.latent_files import FILE_BYTES
 from ...buffers.plan import measure
 from ...envs import Suite, Vectorization
+from ...utils.checked_files import PIECE_BYTES
 from ...utils.memory.limits import memory_available_bytes, memory_limit_bytes
 from ...utils.memory.process import folder_disk_bytes
 from ...utils.records import EnvSpec
@@ -19,6 +21,7 @@ from ..config import Device, TrainConfig
 from ..episodes import MAX_FRAMES
 from ..run_folder import EXPERIMENTS
 from . import constants
+from .checkpoints import checkpoint_rows
 from .rehearsal import GRADIENTS, Rehearsed, rehearse
 from .resources import DISK, GPU, HOST, Basis, MemoryPlan, Resource, Row
 
@@ -38,7 +41,7 @@ def plan_run(config: TrainConfig, spec: EnvSpec, gpu_limit_bytes: int | None = N
     resources = [_host(config, spec, networks, replay)]
     if config.device is Device.cuda:
         resources.append(_gpu(config, networks, replay, gpu_limit_bytes))
-    resources.append(_disk(config, networks, replay))
+    resources.append(_disk(config, spec, networks, replay))
     return MemoryPlan(
         name=config.name,
         model=model_name(config),
@@ -60,13 +63,13 @@ def _host(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, replay: Repla
     if config.device is Device.cuda:
         rows += [
             Row("batch on its way to the GPU", networks.peak["batch"]),
-            Row("tensor being saved", networks.largest_tensor),
             Row("CUDA libraries", constants.CUDA_HOST_BYTES, Basis.estimated),
         ]
     else:
         rows += _network_rows(config, networks)
         workspace = constants.CPU_WORKSPACE_BYTES
         rows.append(Row("workspace of kernels and allocator", workspace, Basis.estimated))
+    rows.append(Row("files being written", PIECE_BYTES + FILE_BYTES))
     graph = constants.GRAPH_BYTES_PER_OPERATOR * networks.operators
     rows.append(Row("nodes of the autograd graph", graph, Basis.estimated))
     image = max((array.nbytes for array in spec.observation.values() if array.is_image), default=0)
@@ -101,16 +104,13 @@ def _gpu(config: TrainConfig, networks: Rehearsed, replay: ReplayPlan, limit_byt
     return Resource(GPU, _present(rows), limit_bytes, words)
 
 
-def _disk(config: TrainConfig, networks: Rehearsed, replay: ReplayPlan) -> Resource:
+def _disk(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, replay: ReplayPlan) -> Resource:
     training = config.training
-    record = sum(field.nbytes for field in replay.fields.values()) + 1  # and whether it begins an episode
-    checkpoint = networks.state + config.buffer.capacity * record
     logs = training.total_timesteps // training.log_interval * constants.LOG_LINE_BYTES
     if training.video_interval:
         logs += (training.total_timesteps // training.video_interval + 1) * constants.VIDEO_BYTES
     rows = [
-        Row("checkpoints", training.keep_checkpoints * checkpoint),
-        Row("checkpoint being written", checkpoint),
+        *checkpoint_rows(config, spec, networks, replay),
         *_replay_rows(config, replay, ReplayStorage.mmap),
         Row("logs and videos", logs, Basis.estimated),
     ]

@@ -49,9 +49,6 @@ class Rehearsed:
     state: int
     """Parameters, slow critic and optimiser state: what a checkpoint holds."""
 
-    largest_tensor: int
-    """Largest tensor of that state."""
-
     operators: int
     """Operators of the longest update that are recorded in, or make up, its graph."""
 
@@ -148,7 +145,6 @@ def _rehearse(request: _Request) -> Rehearsed:
         num_parameters=workflow.num_parameters,
         phases=phases,
         state=sum(tensor.nbytes for tensor in state),
-        largest_tensor=max(tensor.nbytes for tensor in state),
         operators=operators,
     )
 

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from ...models import Actor, ModelConfig, Observed, ReturnNormalizer, TwoHotHead, lambda_return, slow_update
+from ...models import Actor, ModelConfig, Observed, ReturnNormalizer, TwoHotHead, lambda_return
 from ...utils.records import ActionSpec
 from .config import ControllerConfig
 from .imagination import Imagined
@@ -76,9 +76,12 @@ class Controller(nn.Module):
         """Return the scales that differ from 1."""
         return {"replay_value": self.config.replay_value_scale}
 
-    def update_slow_critic(self) -> None:
-        """Move the slow critic towards the fast one."""
-        slow_update(self.slow_critic, self.critic, self.config.slow_critic_decay)
+    @torch.no_grad()
+    def update_slow_critic(self, finite: Tensor) -> None:
+        """Move every parameter of the slow critic towards the fast one's, if the 0-d `finite` is true."""
+        rate = torch.where(finite, 1.0 - self.config.slow_critic_decay, 0.0)
+        for slow, fast in zip(self.slow_critic.parameters(), self.critic.parameters(), strict=True):
+            slow.lerp_(fast, rate)
 
     def _critic_loss(self, logits: Tensor, feature: Tensor, target: Tensor) -> Tensor:
         with torch.no_grad():

@@ -1,7 +1,6 @@
 """DreamerV3: acting, and learning a world model and a controller from replayed sequences."""
 
 import contextlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +61,12 @@ class DreamerWorkflow:
         ).to(device)
         # Two states of one optimiser: during the warm-up the controller's step count must stand still.
         self.optimizers = {
-            "world_model": LaProp(self.world_model.parameters(), config.optimizer),
-            "controller": LaProp(_trained(self.controller), config.optimizer),
+            "world_model": LaProp(_trained(self.world_model).values(), config.optimizer),
+            "controller": LaProp(_trained(self.controller).values(), config.optimizer),
+        }
+        self._names = {
+            "world_model": tuple(f"world_model.{name}" for name in _trained(self.world_model)),
+            "controller": tuple(f"controller.{name}" for name in _trained(self.controller)),
         }
         self.noise = {
             name: Noise(torch_generator(seed, name, device), device)
@@ -74,7 +77,8 @@ class DreamerWorkflow:
     @property
     def num_parameters(self) -> int:
         """Trained parameters; the slow critic is not among them."""
-        return sum(p.numel() for module in (self.world_model, self.controller) for p in _trained(module))
+        modules = (self.world_model, self.controller)
+        return sum(p.numel() for module in modules for p in _trained(module).values())
 
     @torch.no_grad()
     def collect_step(self, arrival: Arrival) -> Collected:
@@ -176,35 +180,61 @@ class DreamerWorkflow:
         return DreamerPlayer(self, num_envs, torch_generator(seed, "player", self.device), sample)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return parameters, optimiser state, normaliser, slow critic and generators."""
+        """Return parameters, optimiser state, normaliser, slow critic, generators and the state of acting.
+
+        The tensors are the live ones, not copies.
+        """
+        online = self.world_model.rssm._state
         return {
             "world_model": self.world_model.state_dict(),
             "controller": self.controller.state_dict(),
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "noise": {name: noise.get_state() for name, noise in self.noise.items()},
+            "online": {
+                "deter": online and online.deter,
+                "stoch": online and online.stoch,
+                "prev_action": self._prev_action,
+            },
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state of the same sizes."""
+        """Copy a state of the same sizes; that of acting only if it has as many environments."""
         self.world_model.load_state_dict(state["world_model"])
         self.controller.load_state_dict(state["controller"])
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
         for name, noise in self.noise.items():
             noise.set_state(state["noise"][name])
+        online = state["online"]
+        if online["prev_action"].shape == self._prev_action.shape:
+            self._prev_action = online["prev_action"].to(self.device, copy=True)
+            latents = [online[name] for name in ("deter", "stoch")]
+            copies = [x.to(self.device, copy=True) for x in latents if x is not None]
+            self.world_model.rssm._state = LatentState(*copies) if copies else None
 
     def _learn(self, batch: SequenceBatch, world_model: bool, controller: bool) -> Updated:
+        """Make one update, or none at all if a loss or gradient is not finite: only noise was drawn then.
+
+        Which of both it is stays on the device: asking the host would make it wait.
+        """
+        parts = [name for name, used in (("world_model", world_model), ("controller", controller)) if used]
+        normalizer = self.controller.normalizer
+        averages = {average: average.clone() for average in (normalizer.low, normalizer.high)}
         losses, metrics, observed = self.losses(batch, self.noise["update"], world_model, controller)
         total = self.total(losses)
         total.backward()
         metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in losses.items()}
         metrics["loss/total"] = total.detach()
-        if world_model:
-            metrics |= _named("world_model", self.optimizers["world_model"].step())
+        norms = torch.cat([self.optimizers[part].gradient_norms() for part in parts])
+        finite = total.detach().isfinite() & norms.isfinite().all()
+        for part in parts:
+            metrics |= _named(part, self.optimizers[part].step(finite))
         if controller:
-            metrics |= _named("controller", self.optimizers["controller"].step())
-            self.controller.update_slow_critic()
-        return Updated(metrics, *_stored(observed.posterior))
+            self.controller.update_slow_critic(finite)
+        for average, before in averages.items():  # `losses` has moved them
+            average.copy_(torch.where(finite, average, before))
+        names = tuple(name for part in parts for name in self._names[part])
+        return Updated(metrics, *_stored(observed.posterior), finite, norms, names)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.autocast_dtype == torch.float32:
@@ -235,8 +265,8 @@ class DreamerPlayer:
         return action.cpu().numpy()
 
 
-def _trained(module: nn.Module) -> Iterable[nn.Parameter]:
-    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def _stored(state: LatentState) -> tuple[Tensor, Tensor]:

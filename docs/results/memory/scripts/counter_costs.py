@@ -1,0 +1,51 @@
+"""What a reading of each counter costs: `python docs/results/memory/scripts/counter_costs.py`; 3 seconds."""
+# ruff: noqa: TID251
+
+import timeit
+from collections.abc import Callable
+
+import torch
+
+from reverie.utils.memory import counters, glibc, limits, process
+from reverie.utils.memory.anchors import find_anchors
+from reverie.utils.memory.invariant import first_graph
+from reverie.utils.memory.verdict import judge
+from reverie.utils.memory.walk import walk
+
+READINGS, REPEATS = 4, 40
+THINGS = 1000
+
+
+def cost(name: str, call: Callable[[], object]) -> None:
+    """Print the best of 40 means of 4 readings."""
+    call()
+    seconds = min(timeit.repeat(call, number=READINGS, repeat=REPEATS)) / READINGS
+    print(f"{name:34s} {seconds * 1e6:10,.0f} us")
+
+
+def chain() -> torch.Tensor:
+    """Return a tensor with a graph of some 2,000 nodes."""
+    weight = torch.ones(8, requires_grad=True)
+    state = torch.zeros(8)
+    for _ in range(THINGS):
+        state = torch.tanh(state + weight)
+    return state
+
+
+if __name__ == "__main__":
+    cost("process_rss_mb", counters.process_rss_mb)
+    cost("in_use_bytes", glibc.in_use_bytes)
+    cost("resident_bytes_by_kind", process.resident_bytes_by_kind)
+    cost("shared_memory_used_bytes", process.shared_memory_used_bytes)
+    cost("open_files_count", process.open_files_count)
+    cost("live_children_count", process.live_children_count)
+    cost("host_memory_stats (all of these)", counters.host_memory_stats)
+    cost("process_tree_pss_bytes", process.process_tree_pss_bytes)
+    cost("memory_available_bytes", limits.memory_available_bytes)
+    cost("judge, 96 samples", lambda: judge([1e6 * sample for sample in range(96)], 1e6))
+    objects = {"store": [[torch.ones(1)] for _ in range(THINGS // 2)]}
+    cost("walk, 1,001 objects", lambda: walk(objects))
+    cost("first_graph, 1,001 objects", lambda: first_graph(objects))
+    graph = {"state": chain()}
+    nodes = find_anchors(graph).anchors[0].nodes
+    cost(f"find_anchors, {nodes:,} nodes", lambda: find_anchors(graph))

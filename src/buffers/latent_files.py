@@ -1,0 +1,117 @@
+"""The stored latents on disk: a chain of files, each with the rows that changed since the one before.
+
+Replayed records get fresher latents, so no file of them stays true. A checkpoint adds the rows that changed
+to the chain. Before the rows added since the last complete set are as many as the records held, a complete
+set begins a new chain: so the bytes written are at most twice those that changed, and a chain is at most
+twice as long as the capacity.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64
+
+from ..utils.checked_files import FileRecord, read_tensors, write_tensors
+from .episodes import EpisodeIndex
+from .segments import LATENT_FIELDS, has_size, new_path
+from .storage import Arena
+
+FILE_BYTES = 16_000_000
+"""Most latents in one file, so that no more is copied at once while saving or loading."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentFile:
+    """Some rows of latents: fields (rows, ...), and `env` and `index`, which say whose they are."""
+
+    number: int
+    """Files are read in this order, and a later one overrules."""
+
+    rows: int
+
+    is_base: bool
+    """Part of the complete set that the chain begins with."""
+
+    file: str
+    """Name in the shared folder."""
+
+    record: FileRecord
+
+
+def write_latents(
+    folder: Path,
+    chain: list[LatentFile],
+    index: EpisodeIndex,
+    arena: Arena,
+    changed: Bool[np.ndarray, "rows"],
+) -> list[LatentFile]:
+    """Write the latents that changed, or all if the chain grows too long; return the new chain."""
+    added = sum(int(changed[row : row + count].sum()) for _, _, count, row in _pieces(index))
+    added += sum(link.rows for link in chain if not link.is_base)
+    number = chain[-1].number + 1 if chain else 1
+    is_damaged = not all(has_size(folder / link.file, link.record) for link in chain)
+    chosen = changed
+    if not chain or is_damaged or added >= index.total_steps:
+        chain, chosen = [], None
+    written: list[LatentFile] = []
+    for batch in _batches(index, chosen, max(1, FILE_BYTES // _row_bytes(arena))):
+        path = new_path(folder, f"latents_{number:09d}")
+        record = _write_batch(path, arena, *batch)
+        written.append(LatentFile(number, batch.shape[1], not chain, path.name, record))
+        number += 1
+    return [*chain, *written]
+
+
+def _write_batch(
+    path: Path,
+    arena: Arena,
+    env: Int64[np.ndarray, "batch"],
+    position: Int64[np.ndarray, "batch"],
+    rows: Int64[np.ndarray, "batch"],
+) -> FileRecord:
+    """Write the latents of some rows; only here a copy of them exists."""
+    tensors = {name: arena.gather(name, arena.place(rows)) for name in LATENT_FIELDS}
+    tensors |= {"env": torch.from_numpy(env), "index": torch.from_numpy(position)}
+    return write_tensors(path, tensors)
+
+
+def read_latents(folder: Path, chain: list[LatentFile], index: EpisodeIndex, arena: Arena) -> None:
+    """Fill `arena` with the latents of the held records; those of others are skipped."""
+    for link in chain:
+        tensors = read_tensors(folder / link.file)
+        env, position = tensors["env"].numpy(), tensors["index"].numpy()
+        held = np.flatnonzero(position >= index.records.head[env])
+        rows = arena.place(index.records.rows(env[held], position[held]))
+        for name in LATENT_FIELDS:
+            arena.write(name, rows, tensors[name][torch.from_numpy(held)])
+
+
+def _pieces(index: EpisodeIndex) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (env, stream index, count, row) of everything held, a chunk each."""
+    records = index.records
+    for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True)):
+        for first, count, row in records.spans(env, head, tail):
+            yield env, first, count, row
+
+
+def _batches(
+    index: EpisodeIndex, chosen: Bool[np.ndarray, "rows"] | None, size: int
+) -> Iterator[Int64[np.ndarray, "3 batch"]]:
+    """Yield environment, stream index and row of the held records in `chosen` (None: all), `size` at once."""
+    waiting = np.empty((3, 0), np.int64)
+    for env, first, count, row in _pieces(index):
+        at = np.arange(count) if chosen is None else np.flatnonzero(chosen[row : row + count])
+        waiting = np.concatenate([waiting, [np.full(len(at), env), first + at, row + at]], axis=1)
+        while waiting.shape[1] >= size:
+            yield waiting[:, :size]
+            waiting = waiting[:, size:]
+    if waiting.size:
+        yield waiting
+
+
+def _row_bytes(arena: Arena) -> int:
+    """Return the bytes of one record's latents."""
+    return sum(arena.slab(name, 0, 1).nbytes for name in LATENT_FIELDS)

@@ -1,0 +1,125 @@
+"""The records of a replay on disk, latents apart: files that are written once and shared by checkpoints.
+
+A segment is a run of records of one environment's stream that fill a chunk up to its end. They never change
+again, so its file serves every checkpoint that still holds one of them. Only what lies in chunks that are not
+full yet is written anew each time.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..utils.checked_files import FileRecord, read_tensors, write_tensors
+from .episodes import EpisodeIndex
+from .storage import Arena
+
+BEGINS = "begins"
+LATENT_FIELDS = ("deter", "stoch")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Records [start, stop) of one environment, by stream index, in one file."""
+
+    env: int
+    start: int
+    stop: int
+    file: str
+    """Name in the shared folder."""
+
+    record: FileRecord
+
+
+def held_segments(folder: Path, segments: list[Segment], index: EpisodeIndex) -> list[Segment]:
+    """Return those of which a record is held and whose file is there; what vanished is written again."""
+    head = index.records.head
+    kept = [s for s in segments if s.stop > head[s.env] and has_size(folder / s.file, s.record)]
+    found: list[Segment] = []
+    last = head.tolist()
+    for segment in kept:  # oldest first; after a gap everything is written again
+        if segment.start <= last[segment.env]:
+            found.append(segment)
+            last[segment.env] = segment.stop
+    return found
+
+
+def write_segments(
+    folder: Path, segments: list[Segment], index: EpisodeIndex, arena: Arena
+) -> Iterator[Segment]:
+    """Write the full chunks that `segments` do not hold, a file each, and yield them."""
+    length = index.records.chunk_length
+    for env, (start, tail) in enumerate(_unwritten(segments, index)):
+        for first, count, row in index.records.spans(env, start, tail // length * length):
+            path = new_path(folder, f"env{env:03d}_record{first:09d}")
+            record = write_tensors(path, _fields(index, arena, row, count))
+            yield Segment(env, first, first + count, path.name, record)
+
+
+def write_open(path: Path, segments: list[Segment], index: EpisodeIndex, arena: Arena) -> FileRecord:
+    """Write what is held and lies in no segment: less than a chunk of every environment."""
+    tensors: dict[str, Tensor] = {}
+    for env, (start, tail) in enumerate(_unwritten(segments, index)):
+        for _, count, row in index.records.spans(env, start, tail):
+            fields = _fields(index, arena, row, count)
+            tensors |= {f"{env}/{name}": values for name, values in fields.items()}
+    return write_tensors(path, tensors)
+
+
+def read_segments(
+    folder: Path, open_path: Path, segments: list[Segment], index: EpisodeIndex, arena: Arena
+) -> None:
+    """Fill `arena` and `begins` with the held records; `index` must know already which they are."""
+    for segment in segments:
+        tensors = read_tensors(folder / segment.file)
+        _take(tensors, segment.env, segment.start, segment.stop, index, arena)
+    tensors = read_tensors(open_path)
+    for env, (start, tail) in enumerate(_unwritten(segments, index)):
+        mine = {name: tensors[f"{env}/{name}"] for name in (*_names(arena), BEGINS) if start < tail}
+        _take(mine, env, start, tail, index, arena)
+
+
+def has_size(path: Path, record: FileRecord) -> bool:
+    """Return whether a file is there and as long as it was."""
+    try:
+        return path.stat().st_size == record.nbytes
+    except OSError:
+        return False
+
+
+def new_path(folder: Path, name: str) -> Path:
+    """Return a path that is free: a file that is there may belong to a checkpoint, so none is overwritten."""
+    path, number = folder / f"{name}.safetensors", 2
+    while path.exists():
+        path, number = folder / f"{name}_{number}.safetensors", number + 1
+    return path
+
+
+def _unwritten(segments: list[Segment], index: EpisodeIndex) -> list[tuple[int, int]]:
+    """Return (start, tail) of what is held and in no segment, an environment each."""
+    start = index.records.head.tolist()
+    for segment in segments:
+        start[segment.env] = max(start[segment.env], segment.stop)
+    return list(zip(start, index.records.tail.tolist(), strict=True))
+
+
+def _names(arena: Arena) -> list[str]:
+    return [name for name in arena.names if name not in LATENT_FIELDS]
+
+
+def _fields(index: EpisodeIndex, arena: Arena, row: int, count: int) -> dict[str, Tensor]:
+    """Return views of consecutive rows."""
+    begins = torch.from_numpy(index.begins[row : row + count])
+    return {name: arena.slab(name, row, count) for name in _names(arena)} | {BEGINS: begins}
+
+
+def _take(
+    tensors: Mapping[str, Tensor], env: int, start: int, stop: int, index: EpisodeIndex, arena: Arena
+) -> None:
+    """Copy the held records of [start, stop) into their rows."""
+    first = max(start, int(index.records.head[env]))
+    for at, count, row in index.records.spans(env, first, stop):
+        for name, target in _fields(index, arena, row, count).items():
+            target.copy_(tensors[name][at - start : at - start + count])

@@ -1,0 +1,54 @@
+"""Bringing environments back to where they were: open episodes are played again from seed and actions."""
+
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..utils.records import Arrival, EnvSpec
+from .simulators import Outcome
+
+Advance = Callable[[NDArray[np.float32], Mapping[int, int], Collection[int]], Outcome]
+"""`Simulators.advance`."""
+
+Play = tuple[int, NDArray[np.float32]]
+"""Seed and actions (T, A) of an episode."""
+
+
+def play_again(advance: Advance, spec: EnvSpec, plays: Mapping[int, Play]) -> tuple[Outcome, set[int]]:
+    """Play `plays`, by index of the environment, so that all come to their last action in the same call.
+
+    Native emulators advance all together: who has less to play starts later. COST: as many calls as the
+    longest episode has actions, and one.
+
+    Returns:
+        The outcome of the last call, and the indices of episodes that failed, or ended before their time.
+    """
+    calls = max((len(actions) for _, actions in plays.values()), default=0)
+    action = np.zeros((spec.num_envs, spec.action.size), np.float32)
+    outcome, strayed = Outcome.empty(spec), set()
+    for call in range(calls + 1):
+        seeds, idle = {}, []
+        for index in range(spec.num_envs):
+            seed, actions = plays.get(index, (0, action[:0]))
+            turn = call - (calls - len(actions))  # 0 starts, t acts for the t-th time
+            if index not in plays or index in strayed or turn < 0:
+                idle.append(index)
+            elif turn == 0:
+                seeds[index] = seed
+            else:
+                action[index] = actions[turn - 1]
+        outcome = advance(action, seeds, idle)
+        acted = set(plays) - set(seeds) - set(idle)
+        strayed |= {index for index in acted if outcome.is_over[index] or index in outcome.failures}
+    return outcome, strayed
+
+
+def shows(outcome: Outcome, arrival: Arrival, index: int) -> bool:
+    """Whether environment `index` shows the observation and reward of `arrival`, bit by bit."""
+    is_seen = all(
+        outcome.observation[key][index].tobytes() == value[index].tobytes()
+        for key, value in arrival.observation.items()
+    )
+    is_paid = arrival.is_first[index] or np.float32(outcome.reward[index]) == arrival.reward[index]
+    return bool(is_seen and is_paid)

@@ -1,0 +1,82 @@
+"""Hashes of all that a run has become: two runs with equal ones went the same way, bit for bit."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..utils.logging.writer import METRICS_FILE
+from .build import build_replay
+from .checkpoint import Checkpoint, latest_checkpoint
+from .checks import environment_spec
+from .config import TrainConfig
+from .run_folder import load_run
+
+NOT_REPRODUCIBLE = ("speed/", "time/", "memory/", "debug/", "train/memory/")
+"""Beginnings of tags whose values depend on the machine and the moment."""
+
+
+def fingerprint(run_dir: Path) -> dict[str, str]:
+    """Return sha256 hashes of the newest checkpoint's model, loop and replay, and of the metrics.
+
+    Replay is hashed by what it holds, record after record, not by how its files came about.
+
+    Raises:
+        UserError: If there is no run or no whole checkpoint.
+    """
+    config = load_run(str(run_dir))
+    checkpoint = latest_checkpoint(run_dir)
+    return {
+        "step": str(checkpoint.step),
+        "model": hash_of(checkpoint.model(torch.device("cpu"))),
+        "loop": hash_of(checkpoint.state()),
+        "replay": _replay_hash(config, checkpoint),
+        "metrics": _metrics_hash(run_dir),
+    }
+
+
+def hash_of(state: Any) -> str:
+    """Return the hash of a nest of tensors, arrays and plain values: names, dtypes, shapes and bytes."""
+    digest = hashlib.sha256()
+    _add(digest, "", state)
+    return digest.hexdigest()
+
+
+def _add(digest: "hashlib._Hash", path: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            _add(digest, f"{path}/{key}", value[key])
+    elif isinstance(value, (list, tuple)):
+        for index, each in enumerate(value):
+            _add(digest, f"{path}/{index}", each)
+    elif isinstance(value, Tensor):
+        tensor = value.detach().cpu().contiguous()
+        digest.update(f"{path} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    elif isinstance(value, np.ndarray):
+        digest.update(f"{path} {value.dtype} {value.shape}".encode())
+        digest.update(value.tobytes())
+    else:
+        digest.update(f"{path} {value!r}".encode())
+
+
+def _replay_hash(config: TrainConfig, checkpoint: Checkpoint) -> str:
+    replay = build_replay(config, environment_spec(config), checkpoint.folder)
+    checkpoint.restore_replay(replay)
+    return replay.content_hash()
+
+
+def reproducible(lines: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:
+    """Return log lines without what depends on the machine and the moment; a line of nothing else is left out."""
+    kept = [{k: v for k, v in line.items() if not k.startswith(NOT_REPRODUCIBLE)} for line in lines]
+    return [line for line in kept if len(line) > 1]
+
+
+def _metrics_hash(run_dir: Path) -> str:
+    lines = [json.loads(text) for text in (run_dir / METRICS_FILE).read_text().splitlines()]
+    return hash_of(reproducible(lines))

@@ -1,0 +1,48 @@
+"""What checkpoints take on disk when they take most: while one more than those kept is written."""
+
+from ...buffers import ReplayPlan
+from ...buffers.segments import LATENT_FIELDS
+from ...utils.records import EnvSpec
+from ..config import TrainConfig
+from ..episodes import MAX_FRAMES
+from . import constants
+from .rehearsal import Rehearsed
+from .resources import Basis, Row
+
+_OWNER_BYTES = 16
+"""Of a row of latents: environment and stream index."""
+
+
+def checkpoint_rows(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, replay: ReplayPlan) -> list[Row]:
+    """Return an upper bound of what is in the checkpoint folder, part by part.
+
+    Checkpoints share the files of full chunks, so records are counted once, with those that only an older one
+    still holds. A chain of latents has fewer than twice the capacity in rows, each further checkpoint adds at
+    most the capacity. The best checkpoint may be so old that it shares nothing with the newest.
+    """
+    training, capacity, num_envs = config.training, config.buffer.capacity, config.env.num_envs
+    best = int(training.evaluation_interval > 0)
+    folders = training.keep_checkpoints + 1 + best
+    latent = sum(field.nbytes for name, field in replay.fields.items() if name in LATENT_FIELDS)
+    record = sum(field.nbytes for field in replay.fields.values()) - latent + 1  # and whether it begins one
+    open_records = num_envs * config.buffer.chunk_length
+    # At most two records a step, in episodes of a single step; without an interval anything may be new.
+    interval = 2 * (training.checkpoint_interval + num_envs) if training.checkpoint_interval else capacity
+    new = min(capacity, interval)
+    records = (1 + best) * (capacity + open_records) + training.keep_checkpoints * new
+    rows = (training.keep_checkpoints + 2 + 2 * best) * capacity if latent else 0
+    image = max((array.nbytes for array in spec.observation.values() if array.is_image), default=0)
+    files = records // config.buffer.chunk_length + folders * num_envs
+    return [
+        Row("networks in checkpoints", folders * networks.state),
+        Row("records in checkpoints", records * record),
+        Row("open chunks in checkpoints", folders * open_records * record),
+        Row("latents in checkpoints", rows * (latent + _OWNER_BYTES)),
+        Row("recorded episodes in checkpoints", folders * MAX_FRAMES * image),
+        Row(
+            "headers and manifests of checkpoints",
+            files * (constants.SHARED_FILE_BYTES + folders * constants.MANIFEST_LINE_BYTES)
+            + folders * constants.CHECKPOINT_BYTES,
+            Basis.estimated,
+        ),
+    ]

@@ -1,0 +1,131 @@
+"""Files that are on disk once their writer returns, and whose damage is found: bytes, JSON, safetensors.
+
+safetensors is a header of names, dtypes and shapes, then raw bytes: reading it can run no code. It is written
+here and not by its library, so that one pass writes and sums, with no copy of what lies in host memory.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+PIECE_BYTES = 8_000_000
+"""Most that is copied at once on its way from a GPU to disk."""
+
+_SAFETENSORS_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """What a file was when it was written."""
+
+    nbytes: int
+
+    sha256: str
+    """In hexadecimal digits."""
+
+
+def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
+    """Write a new file and bring it to disk; the name is on disk only after `folder_to_disk` of its folder.
+
+    Raises:
+        OSError: If the file exists (nothing is ever overwritten), or the disk is full or fails.
+    """
+    digest, nbytes = hashlib.sha256(), 0
+    with path.open("xb") as file:
+        for piece in pieces:
+            digest.update(piece)
+            nbytes += file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return FileRecord(nbytes, digest.hexdigest())
+
+
+def write_json(path: Path, value: Any) -> FileRecord:
+    """Write a JSON value as `write_file` does; NaN and infinities are written as Python reads them."""
+    return write_file(path, [json.dumps(value).encode()])
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
+    """Write tensors of any device as safetensors, as `write_file` does; a graph is dropped.
+
+    Cost: no copy of tensors that lie contiguous in host memory, `PIECE_BYTES` for those of a GPU.
+    """
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # so that each is aligned
+    header, stop = {}, 0
+    for name, tensor in ordered:
+        start, stop = stop, stop + tensor.nbytes
+        dtype = _SAFETENSORS_DTYPES[tensor.dtype]
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, stop]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    data = (piece for _, tensor in ordered for piece in _bytes_of(tensor))
+    return write_file(path, chain([len(text).to_bytes(8, "little"), text], data))
+
+
+def can_be_written(tensor: Tensor) -> bool:
+    """Return whether safetensors knows the dtype."""
+    return tensor.dtype in _SAFETENSORS_DTYPES
+
+
+def read_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file; on the CPU they are a private view of the file."""
+    return load_file(path, device=str(device))
+
+
+def fault_of(path: Path, record: FileRecord) -> str | None:
+    """Return what is wrong with a file, as the end of a sentence that begins with its name, or None.
+
+    Cost: reads the file once, at 0.3 to 2 GB/s.
+    """
+    try:
+        with path.open("rb") as file:
+            nbytes = os.fstat(file.fileno()).st_size
+            if nbytes != record.nbytes:
+                return f"has {nbytes:,} bytes instead of {record.nbytes:,}"
+            if hashlib.file_digest(file, "sha256").hexdigest() != record.sha256:
+                return "is not what was written: its checksum differs"
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return None
+
+
+def folder_to_disk(folder: Path) -> None:
+    """Bring the names of a folder's files to disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
+    """Yield the bytes of a tensor; those of a GPU in pieces."""
+    flat = tensor.detach().contiguous().view(-1)
+    size = max(1, flat.numel() if flat.device.type == "cpu" else PIECE_BYTES // flat.element_size())
+    for piece in flat.split(size):
+        yield piece.cpu().view(torch.uint8).numpy().data

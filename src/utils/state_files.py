@@ -1,0 +1,115 @@
+"""A nest of tensors, arrays and plain values as two files that no code runs from: JSON and safetensors."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .checked_files import FileRecord, can_be_written, read_tensors, write_json, write_tensors
+
+_TENSOR, _ARRAY, _SCALAR, _ITEMS = "$tensor", "$array", "$scalar", "$items"
+_PLAIN = (type(None), bool, int, float, str)
+_RESERVED = "__metadata__"  # safetensors has it for itself
+
+
+def save_state(folder: Path, name: str, state: Any) -> dict[str, FileRecord]:
+    """Write a nest as `<name>.json` and `<name>.safetensors` and bring both to disk.
+
+    Args:
+        folder: Where the files go; they must not exist yet.
+        name: What the files are called.
+        state: Dicts, lists and tuples of tensors (any device), NumPy arrays and scalars, numbers, strings,
+            True, False and None. Keys may be numbers. Tuples come back as lists, subclasses of dict as dict.
+
+    Returns:
+        What was written, by file name.
+
+    Raises:
+        TypeError: If there is anything else in the nest; its path is named, and nothing is written.
+    """
+    tensors: dict[str, Tensor] = {}
+    plain = _split(state, (), tensors)
+    return {
+        f"{name}.json": write_json(folder / f"{name}.json", plain),
+        f"{name}.safetensors": write_tensors(folder / f"{name}.safetensors", tensors),
+    }
+
+
+def load_state(folder: Path, name: str, device: torch.device | str = "cpu") -> Any:
+    """Return the nest that `save_state` wrote, bit for bit.
+
+    Args:
+        folder: Where the files are.
+        name: What they are called.
+        device: Where tensors go; arrays stay in host memory.
+    """
+    tensors = read_tensors(folder / f"{name}.safetensors")
+    plain = json.loads((folder / f"{name}.json").read_text())
+    return _join(plain, tensors, torch.device(device))
+
+
+def _split(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
+    """Return `value` as JSON has it; tensors and arrays go into `tensors`, with a marker in their place."""
+    if isinstance(value, Tensor):
+        return {_TENSOR: _put(value, path, tensors)}
+    if isinstance(value, np.ndarray | np.generic):
+        marker = _ARRAY if isinstance(value, np.ndarray) else _SCALAR
+        return {marker: _put(_as_tensor(value, path), path, tensors)}
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, list | tuple):
+        return [_split(item, (*path, str(i)), tensors) for i, item in enumerate(value)]
+    if isinstance(value, dict):
+        items = [(key, _split(item, (*path, str(key)), tensors)) for key, item in value.items()]
+        if all(type(key) is str and not key.startswith("$") for key, _ in items):
+            return dict(items)
+        for key, _ in items:
+            if type(key) not in _PLAIN:
+                raise _refusal(key, (*path, str(key)))
+        return {_ITEMS: items}  # in an object JSON would turn the number 1 into the word "1"
+    raise _refusal(value, path)
+
+
+def _put(tensor: Tensor, path: tuple[str, ...], tensors: dict[str, Tensor]) -> str:
+    """Keep a tensor under a name of its own and return the name."""
+    if not can_be_written(tensor):
+        raise _refusal(tensor.dtype, path)
+    name = "/".join(path)
+    while name in tensors or name == _RESERVED:  # keys may hold a slash too
+        name += "'"
+    tensors[name] = tensor
+    return name
+
+
+def _as_tensor(array: np.ndarray | np.generic, path: tuple[str, ...]) -> Tensor:
+    """Return an array as a tensor, without a copy where torch takes its memory."""
+    try:
+        return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    except (TypeError, ValueError) as error:
+        raise _refusal(array.dtype, path) from error
+
+
+def _refusal(what: Any, path: tuple[str, ...]) -> TypeError:
+    name = f"of dtype {what}" if isinstance(what, np.dtype | torch.dtype) else f"a {type(what).__name__}"
+    return TypeError(f"`{'/'.join(path)}` is {name}, which no checkpoint can hold")
+
+
+def _join(plain: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
+    """Return the nest again; tensors leave the file that they were views of."""
+    if isinstance(plain, list):
+        return [_join(item, tensors, device) for item in plain]
+    if not isinstance(plain, dict):
+        return plain
+    match plain:
+        case {"$tensor": name}:
+            return tensors[name].to(device, copy=True)
+        case {"$array": name}:
+            return tensors[name].clone().numpy()
+        case {"$scalar": name}:
+            return tensors[name].numpy()[()]
+        case {"$items": items}:
+            return {key: _join(item, tensors, device) for key, item in items}
+    return {key: _join(item, tensors, device) for key, item in plain.items()}

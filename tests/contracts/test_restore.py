@@ -1,0 +1,136 @@
+"""Every environment goes on, from a state that was stored, exactly as if nothing had happened."""
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from reverie.envs import EnvConfig, Suite, VectorEnvironment, Vectorization, make_environment
+from reverie.utils.records import Arrival
+
+TOY_FOLDER = str(Path(__file__).parents[1] / "envs")
+in_processes = Vectorization["async"]
+
+
+def gymnasium_config(env_id: str, **options: Any) -> EnvConfig:
+    return EnvConfig(suite=Suite.gymnasium, id=env_id, **{"action_repeat": 1, **options})
+
+
+CONFIGS: dict[str, EnvConfig] = {
+    "pong": EnvConfig(),
+    "pong cut short": EnvConfig(max_episode_frames=100),
+    "pong of one step": EnvConfig(max_episode_frames=3),
+    "sticky breakout": EnvConfig(game="breakout", sticky_actions=0.25),
+    "catch": EnvConfig(suite=Suite.catch, action_repeat=1),
+    "cartpole": gymnasium_config("CartPole-v1"),
+    "cartpole async": gymnasium_config("CartPole-v1", vectorization=in_processes),
+    "pendulum": gymnasium_config("Pendulum-v1", time_limit=13, action_repeat=2),
+    "toy": gymnasium_config("toy_world:Toy-v0"),
+    "toy async": gymnasium_config("toy_world:Toy-v0", vectorization=in_processes),
+    "pong async": gymnasium_config("ALE/Pong-v5", vectorization=in_processes),  # sticky and frame-skipping
+}
+LONG = {"pong", "pong async"}
+"""Episodes longer than the test."""
+
+STEPS = {"pong of one step": 6, "pong cut short": 40}
+"""Steps to play where they are not 200: to start a game of Atari takes as long as hundreds of steps."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def toy_world_is_importable() -> Iterator[None]:
+    sys.path.insert(0, TOY_FOLDER)
+    yield
+    sys.path.remove(TOY_FOLDER)
+
+
+def make(name: str, num_envs: int) -> VectorEnvironment:
+    return make_environment(dataclasses.replace(CONFIGS[name], num_envs=num_envs), 0)
+
+
+def random_actions(environment: VectorEnvironment, steps: int) -> NDArray[np.float32]:
+    """(steps, N, A)"""
+    action = environment.spec.action
+    rows = np.random.default_rng(1).uniform(-1, 1, (steps, environment.spec.num_envs, action.size))
+    if action.is_discrete:
+        rows = np.eye(action.size)[rows.argmax(axis=-1)]
+    return rows.astype(np.float32)
+
+
+def stored(value: Any) -> Any:
+    """Return what a file gives back: equal arrays elsewhere in memory, and nothing but plain values."""
+    if isinstance(value, dict):
+        return {str(key): stored(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [stored(part) for part in value]
+    assert type(value) in (int, np.ndarray)
+    return value if type(value) is int else value.copy()
+
+
+def assert_same(one: Arrival, other: Arrival) -> None:
+    for field in ("reward", "is_first", "is_last", "is_terminal"):
+        left, right = getattr(one, field), getattr(other, field)
+        assert (left.dtype, left.tobytes()) == (right.dtype, right.tobytes())
+    assert one.observation.keys() == other.observation.keys()
+    for key, value in one.observation.items():
+        assert (value.dtype, value.tobytes()) == (
+            other.observation[key].dtype,
+            other.observation[key].tobytes(),
+        )
+
+
+def moments(arrivals: list[Arrival]) -> list[int]:
+    """Return steps to resume at: the first two, around an end in environment 0, and in the midst."""
+    ends = [step for step, arrival in enumerate(arrivals) if arrival.is_last[0]]
+    around_one = {ends[0] + offset for offset in (-1, 0, 1)} if ends else set()
+    return sorted({0, 1, len(arrivals) * 3 // 4} | around_one)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_restored_environment_goes_on_bit_for_bit(name: str, num_envs: int) -> None:
+    with closing(make(name, num_envs)) as environment:
+        actions = random_actions(environment, STEPS.get(name, 200))
+        arrivals, states = [environment.reset()], [stored(environment.state_dict())]
+        for action in actions:
+            arrivals.append(environment.step(action))
+            states.append(stored(environment.state_dict()))
+    assert any(arrival.is_last.any() for arrival in arrivals) == (name not in LONG)
+    again = make(name, num_envs)
+    for moment in moments(arrivals):
+        if (
+            CONFIGS[name].vectorization is not in_processes
+        ):  # a process takes seconds to start: once is enough
+            again.close()
+            again = make(name, num_envs)
+        arrival, warnings = again.restore(states[moment])
+        assert warnings == []
+        assert_same(arrival, arrivals[moment])
+        for action, expected in zip(actions[moment:], arrivals[moment + 1 :], strict=True):
+            assert_same(again.step(action), expected)
+        assert stored_bytes(again.state_dict()) == stored_bytes(states[-1])
+    again.close()
+
+
+def stored_bytes(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: stored_bytes(part) for key, part in value.items()}
+    return (value.dtype, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
+
+
+@pytest.mark.parametrize("name", ["pong cut short", "catch", "toy async"])
+def test_a_reset_after_restoring_starts_the_episodes_after_the_stored_ones(name: str) -> None:
+    with closing(make(name, 2)) as environment:
+        environment.reset()
+        environment.reset()
+        state = stored(environment.state_dict())
+        third = environment.reset()
+    assert state["next_episode"] == [2, 2]
+    with closing(make(name, 2)) as again:
+        again.restore(state)
+        assert_same(again.reset(), third)
