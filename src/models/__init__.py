@@ -14,7 +14,6 @@ from .encoder import check_images as check_images
 from .heads import Actor as Actor
 from .heads import ContinueHead as ContinueHead
 from .heads import TwoHotHead as TwoHotHead
-from .heads import slow_update as slow_update
 from .optim import LaProp as LaProp
 from .optim import OptimizerConfig as OptimizerConfig
 from .returns import ReturnNormalizer as ReturnNormalizer

@@ -1,6 +1,5 @@
 """What is read off the model state: reward, continuation, value, policy."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -97,9 +96,3 @@ class Actor(nn.Module):
         if self.is_discrete:
             return CategoricalPolicy(unimix_log_probs(self.out(hidden), self.unimix))
         return bounded_normal(self.out(hidden), self.std_out(hidden))
-
-
-def slow_update(slow: nn.Module, fast: nn.Module, decay: float) -> None:
-    """Move every parameter of `slow` towards `fast`: slow <- decay * slow + (1 - decay) * fast."""
-    with torch.no_grad():
-        torch._foreach_lerp_(list(slow.parameters()), list(fast.parameters()), 1.0 - decay)

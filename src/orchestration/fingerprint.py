@@ -72,7 +72,7 @@ def _replay_hash(config: TrainConfig, checkpoint: Checkpoint) -> str:
 
 
 def reproducible(lines: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:
-    """Return log lines without what depends on the machine and the moment; a line of nothing else is left out."""
+    """Return log lines without what depends on machine and moment; a line of nothing else is left out."""
     kept = [{k: v for k, v in line.items() if not k.startswith(NOT_REPRODUCIBLE)} for line in lines]
     return [line for line in kept if len(line) > 1]
 

@@ -70,6 +70,8 @@ class WorldModelOrchestrator:
         self.means = MetricMeans()
         self.watch = StopWatch("collect", "sample", "update", "report", "save", "memory")
         self.nonfinite = NonFiniteGuard(run_dir, training.max_nonfinite)
+        self.best_return: float | None = None
+        self.is_best = False
         self._checkpoint = checkpoint
         if checkpoint is not None:
             self._restore(checkpoint)
@@ -107,7 +109,7 @@ class WorldModelOrchestrator:
                 reported_step = self._report_memory()
             if snapshot_due(self.step):
                 self.parts.snapshots.save(self.step)
-            if save_due(self.step) | self.signals.take_save():
+            if save_due(self.step) | self.signals.take_save() | self.is_best:
                 saved_step = self.save_if_possible(saved_step)
         if ending is Ending.finished:
             self._show()
@@ -205,6 +207,8 @@ class WorldModelOrchestrator:
             episodes = self.config.training.evaluation_episodes
             result = evaluate(self.parts.workflow, self.config.env, episodes, self.config.seed)
             lengths = [episode.length for episode in result.episodes]
+            if self.best_return is None or result.mean > self.best_return:
+                self.best_return, self.is_best = result.mean, True  # worth a checkpoint that is kept
             self.reports.evaluation(self.step, result.mean, result.standard_error, float(np.mean(lengths)))
 
     def _log(self) -> int:
@@ -262,7 +266,10 @@ class WorldModelOrchestrator:
         with self.watch("save"):
             keep, model = self.config.training.keep_checkpoints, self.parts.workflow.state_dict()
             state = self._state()
-            checkpoint = save_checkpoint(self.run_dir, self.step, state, model, self.parts.replay, keep)
+            is_best, self.is_best = self.is_best, False
+            checkpoint = save_checkpoint(
+                self.run_dir, self.step, state, model, self.parts.replay, keep, is_best
+            )
         _LOG.info("step %s: checkpoint %s", f"{self.step:,}", checkpoint.folder)
         return self.step
 
@@ -279,6 +286,7 @@ class WorldModelOrchestrator:
             "recorder": self.recorder.state_dict(),
             "means": self.means.state_dict(),
             "nonfinite": self.nonfinite.state_dict(),
+            "best_return": self.best_return,
             "global_generators": global_state(),
         }
 
@@ -290,6 +298,7 @@ class WorldModelOrchestrator:
         self.recorder.load_state_dict(state["recorder"])
         self.means.load_state_dict(state["means"])
         self.nonfinite.load_state_dict(state["nonfinite"])
+        self.best_return = state["best_return"]
         self.parts.workflow.load_state_dict(checkpoint.model(self.parts.workflow.device))
         checkpoint.restore_replay(self.parts.replay)
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from reverie.models import Actor, CategoricalPolicy, ContinueHead, TwoHotHead, slow_update
+from reverie.models import Actor, CategoricalPolicy, ContinueHead, TwoHotHead
 from reverie.models.distributions import bounded_normal, unimix_log_probs
 from reverie.utils.records import ActionSpec
 
@@ -93,15 +93,6 @@ def test_the_continue_head_starts_undecided_but_not_at_zero_weights() -> None:
     head = ContinueHead(FEATURE, TINY)
     assert int(head.out.weight.count_nonzero()) == TINY.units
     assert head(torch.randn(4, 3, FEATURE)).shape == (4, 3)
-
-
-def test_the_slow_copy_keeps_its_share_of_itself() -> None:
-    slow, fast = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-    expected = 0.98 * slow.weight.detach() + 0.02 * fast.weight.detach()
-    kept = fast.weight.detach().clone()
-    slow_update(slow, fast, 0.98)
-    torch.testing.assert_close(slow.weight.detach(), expected)
-    assert torch.equal(fast.weight.detach(), kept)
 
 
 def test_half_precision_logits_are_mixed_in_single_precision() -> None:

@@ -53,12 +53,9 @@ class Certificate:
         """Return the outcome in words, one line a resource."""
         text = [f"{self.steps:,} agent steps, {self.updates:,} updates on {self.device}"]
         for each in self.judged:
-            slope, low, high = each.per_1000_steps
-            unit = each.resource.unit
             text.append(
-                f"{each.resource.name}: {each.judgement.verdict.value}, {each.values[-1]:,.1f} {unit}, "
-                f"{slope:+.4f} {unit} per 1,000 steps ({low:+.4f} to {high:+.4f}) "
-                f"after step {each.judged_from:,}"
+                f"{each.resource.name}: {each.judgement.verdict.value}, {each.values[-1]:,.1f} "
+                f"{each.resource.unit}, {each.growth_text()}"
             )
         text.append(
             f"host memory not accounted for: {self.unaccounted_mb:.1f} MB, bound {self.bound_mb:g} MB"

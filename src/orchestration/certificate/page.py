@@ -44,8 +44,7 @@ Host memory in use that no component accounts for: {certificate.unaccounted_mb:.
 (bound {certificate.bound_mb:g} MB). The memory instruments took {certificate.instruments_fraction:.2%} of the
 run's time.</p>
 {found}
-<table><tr><th>resource</th><th>verdict</th><th>at the end</th><th>per 1,000 steps</th>
-<th>96.9 % interval</th></tr>
+<table><tr><th>resource</th><th>verdict</th><th>at the end</th><th>growth, with its 96.9 % interval</th></tr>
 {rows}</table>
 {plots}
 <h2>How it was made</h2><pre>{html.escape(certificate.command)}</pre><table>{about}</table>
@@ -58,12 +57,10 @@ def _fault(certificate: Certificate) -> str:
 
 
 def _row(each: Judged) -> str:
-    slope, low, high = each.per_1000_steps
-    unit = each.resource.unit
     return (
         f"<tr><td>{each.resource.name}</td><td>{each.judgement.verdict.value}</td>"
-        f'<td class="number">{each.values[-1]:,.1f} {unit}</td><td class="number">{slope:+.4f} {unit}</td>'
-        f'<td class="number">{low:+.4f} to {high:+.4f}</td></tr>'
+        f'<td class="number">{each.values[-1]:,.1f} {each.resource.unit}</td>'
+        f'<td class="number">{each.growth_text()}</td></tr>'
     )
 
 

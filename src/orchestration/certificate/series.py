@@ -40,6 +40,16 @@ class Judged:
         low, high = self.judgement.interval
         return self.judgement.slope_bytes_per_sample * factor, low * factor, high * factor
 
+    def growth_text(self) -> str:
+        """Return slope and interval in words."""
+        slope, low, high = self.per_1000_steps
+        if np.isnan(slope):
+            return "too few samples for a slope"
+        unit = self.resource.unit
+        return (
+            f"{slope:+.4f} {unit} per 1,000 steps ({low:+.4f} to {high:+.4f}) after step {self.judged_from:,}"
+        )
+
 
 def instruments_fraction(run_dir: Path) -> float:
     """Return the part of the run's wall time that counters, tracker, verdicts and graph searches took."""

@@ -66,7 +66,7 @@ def culprits(roots: Mapping[str, Any], step: int, before: Known | None, top: int
     lines += larger
     if not lines:
         lines += [orphan.text() for orphan in orphan_heads(roots).anchors[:top]]
-        lines += [held.text() for held in cpp_held(roots)[:top]]
+        lines += [held.text() for held in cpp_held(roots)[:top] if held.nbytes > _LEAST_BYTES]
     lines += longer
     return tuple(lines or ["no Python object holds it: native memory of a library or an extension"])
 
