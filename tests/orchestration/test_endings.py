@@ -1,0 +1,136 @@
+"""How a run ends when something fails: exit code, sentence, and what is on disk afterwards."""
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from reverie.orchestration.checkpoint import latest_checkpoint
+from reverie.orchestration.nonfinite import NONFINITE_EXIT_CODE
+from reverie.orchestration.train import ENVIRONMENT_EXIT_CODE, GPU_MEMORY_EXIT_CODE
+from reverie.workflows.world_models import DreamerWorkflow
+
+from .helpers import CARTPOLE, CATCH, files_in, intervals_of, resume, saved_steps, start
+from .test_resume import SCRIPT, has_line, process_of, wait_until
+
+
+def test_losses_that_stay_non_finite_lead_back_once_and_then_to_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    total = DreamerWorkflow.total
+    calls = iter(range(10**6))
+    monkeypatch.setattr(
+        DreamerWorkflow,
+        "total",
+        lambda self, losses: total(self, losses) * (1 if next(calls) < 30 else torch.nan),
+    )
+    run_dir = tmp_path / "run"
+    with pytest.raises(SystemExit) as stopped:
+        start(run_dir, *CATCH, "training.checkpoint_interval=60", "training.max_nonfinite=4")
+    assert stopped.value.code == NONFINITE_EXIT_CODE
+    log = (run_dir / "train.log").read_text()
+    assert log.count("going back to the newest checkpoint") == 1
+    assert "4 updates in a row had a loss or gradient that is not finite (training.max_nonfinite=4)" in log
+    assert "loss/total is not finite" in log
+    kept = json.loads(next((run_dir / "nonfinite").glob("*.json")).read_text())
+    assert "loss/total" in kept["not_finite"]
+    state = latest_checkpoint(run_dir).model(torch.device("cpu"))
+    assert all(value.isfinite().all() for value in state["world_model"].values())
+
+
+def test_a_full_gpu_leaves_a_checkpoint_and_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = DreamerWorkflow.update
+    calls = iter(range(10**6))
+
+    def runs_out(self: DreamerWorkflow, batch: object) -> object:
+        if next(calls) == 10:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nmore")
+        return update(self, batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DreamerWorkflow, "update", runs_out)
+    run_dir = tmp_path / "run"
+    with pytest.raises(SystemExit) as stopped:
+        start(run_dir, *CATCH)
+    assert stopped.value.code == GPU_MEMORY_EXIT_CODE
+    log = (run_dir / "train.log").read_text()
+    assert "Tried to allocate 2.00 GiB" in log and "plan.fit_gib" in log and "resume=" in log
+    assert saved_steps(run_dir) == [80]  # 10 updates from step 40 on, one for every 4 steps
+    resume(run_dir)
+    assert intervals_of(run_dir)[-1]["train/updates"] > 10
+
+
+def test_a_disk_that_takes_no_checkpoint_does_not_stop_training_before_its_end(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    command = [sys.executable, str(SCRIPT), *CARTPOLE, f"run_dir={run_dir}", "logger.tensorboard=false"]
+    ended = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000)),
+    )
+    assert ended.returncode == 2
+    assert "step 150: no checkpoint ([Errno 27] File too large" in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith(
+        f"error: {run_dir} cannot be written: File too large. Make room"
+    )
+    assert "Traceback" not in ended.stderr
+    assert [line["step"] for line in intervals_of(run_dir)] == [50, 100, 150, 200, 250, 300]
+    assert saved_steps(run_dir) == []
+    assert not [name for name in files_in(run_dir / "checkpoints") if "unfinished" in name]
+
+
+def test_sigusr1_saves_and_the_run_goes_on(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    endless = ("training.total_timesteps=1000000", "training.checkpoint_interval=0")
+    with process_of(run_dir, *CATCH, *endless) as process:
+        wait_until(lambda: has_line(run_dir, "train/loss/total", "metrics.jsonl"), process)
+        process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: len(saved_steps(run_dir)) == 1, process)
+        logged = len(intervals_of(run_dir))
+        wait_until(lambda: len(intervals_of(run_dir)) > logged, process)
+        process.kill()
+    assert len(saved_steps(run_dir)) == 1
+    latest_checkpoint(run_dir)  # whole
+
+
+def test_a_second_process_on_a_run_is_refused_and_the_first_one_goes_on(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    endless = ("training.total_timesteps=1000000", "training.checkpoint_interval=100")
+    with process_of(run_dir, *CATCH, *endless) as process:
+        wait_until(lambda: bool(saved_steps(run_dir)), process)
+        config = (run_dir / "config.yaml").read_text()
+        second = [sys.executable, str(SCRIPT), f"resume={run_dir}", "training.batch_size=3"]
+        refused = subprocess.run(second, capture_output=True, text=True)
+        assert refused.returncode == 2
+        assert "is in use by another process" in refused.stderr and "Traceback" not in refused.stderr
+        assert (run_dir / "config.yaml").read_text() == config
+        logged = len(intervals_of(run_dir))
+        wait_until(lambda: len(intervals_of(run_dir)) > logged, process)
+
+
+def test_an_environment_that_keeps_failing_ends_the_run_with_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    step = CartPoleEnv.step
+    calls = iter(range(10**6))
+
+    def fails(self: CartPoleEnv, action: int) -> object:
+        if next(calls) % 60 == 59:
+            raise RuntimeError("the pole fell off")
+        return step(self, action)
+
+    monkeypatch.setattr(CartPoleEnv, "step", fails)
+    run_dir = tmp_path / "run"
+    with pytest.raises(SystemExit) as stopped:
+        start(run_dir, *CARTPOLE, "env.max_restarts=2", "training.total_timesteps=2000")
+    assert stopped.value.code == ENVIRONMENT_EXIT_CODE
+    log = (run_dir / "train.log").read_text()
+    assert "the pole fell off" in log and f"resume={run_dir}" in log
+    assert saved_steps(run_dir)
