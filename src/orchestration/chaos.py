@@ -203,7 +203,12 @@ _PHASES: dict[str, Callable[[Path], set[str]]] = {
 
 def _start(arguments: Sequence[str], run_dir: Path) -> "subprocess.Popen[bytes]":
     with _log_of(run_dir).open("ab") as log:
-        return subprocess.Popen([*_TRAIN, *arguments], stdout=log, stderr=log)
+        return subprocess.Popen([*_TRAIN, *arguments], stdout=log, stderr=log, preexec_fn=_heed_ctrl_c)
+
+
+def _heed_ctrl_c() -> None:
+    """Undo what a shell does to jobs in its background, which would pass on to the run."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _log_of(run_dir: Path) -> Path:

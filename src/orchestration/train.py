@@ -52,16 +52,16 @@ def _run_once(config: TrainConfig, plan: MemoryPlan, notices: list[str], has_rol
                 run.begin_after_rollback()
             try:
                 ending = run.run()
-            except EnvironmentCrashed:
-                run.save_if_possible()  # all of the others' step is complete
-                raise
+            except EnvironmentCrashed as error:
+                run.save_if_possible()  # the step is complete, but for the one that failed
+                _LOG.error("%s\nGo on with resume=%s", error, os.path.relpath(run.run_dir))
+                raise SystemExit(ENVIRONMENT_EXIT_CODE) from error
             except torch.OutOfMemoryError as error:
                 raise SystemExit(_gpu_memory_ended(run, error)) from error
             run.reports.close()  # its last words come after the progress line
             return _told(run, ending)
-    except EnvironmentCrashed as error:
-        _LOG.error("%s\nGo on from the newest checkpoint with resume=%s", error, config.run_dir)
-        raise SystemExit(ENVIRONMENT_EXIT_CODE) from error
+    except EnvironmentCrashed as error:  # none of them ever came up
+        raise UserError(str(error)) from error
     except OSError as error:
         if error.errno not in _DISK_FAULTS:
             raise

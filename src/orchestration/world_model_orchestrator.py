@@ -252,12 +252,7 @@ class WorldModelOrchestrator:
         try:
             return self._save()
         except OSError as error:
-            before = (
-                "there is none yet" if saved_step is None else f"the newest one is of step {saved_step:,}"
-            )
-            _LOG.error(
-                "step %s: no checkpoint, %s; %s, and training goes on", f"{self.step:,}", error, before
-            )
+            _LOG.error("step %s: no checkpoint, %s; those of before are whole", f"{self.step:,}", error)
             return saved_step
 
     def _save(self) -> int:
