@@ -152,13 +152,15 @@ def _one_life(overrides: Sequence[str], run_dir: Path, moments: random.Random) -
     phase = moments.choice(["any moment", *_PHASES])
     number = signal.SIGKILL if phase in _PHASES else moments.choice(_SIGNALS)
     delay = moments.uniform(0, _LONGEST_LIFE_SECONDS)
-    started = time.monotonic()
+    started, printed = time.monotonic(), _printed(run_dir)
     process = _start(_next_life(overrides, run_dir), run_dir)
     if phase in _PHASES:
         before = _PHASES[phase](run_dir)
         _wait(process, lambda: not _PHASES[phase](run_dir) <= before)
     else:
         _wait(process, lambda: time.monotonic() - started > delay)
+        if number != signal.SIGKILL:  # while libraries are imported, other signals are Python's own affair
+            _wait(process, lambda: _printed(run_dir) > printed)
     if process.poll() is None:
         process.send_signal(number)
     if number == signal.SIGUSR1:  # the run goes on: it is killed a moment later
@@ -215,6 +217,12 @@ def _log_of(run_dir: Path) -> Path:
     """Return the file beside the run that holds what its processes printed."""
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     return run_dir.with_name(f"{run_dir.name}.log")
+
+
+def _printed(run_dir: Path) -> int:
+    """Return how much the run's processes have printed; the first line comes when a run heeds signals."""
+    log = _log_of(run_dir)
+    return log.stat().st_size if log.exists() else 0
 
 
 def _wait(process: "subprocess.Popen[bytes]", has_come: Callable[[], bool]) -> None:

@@ -1,0 +1,9 @@
+"""Print what the memory instruments took of a run's time: overhead.py <run folder> [...]."""
+
+import sys
+from pathlib import Path
+
+from reverie.orchestration.certificate.series import instruments_fraction
+
+for folder in sys.argv[1:]:
+    print(f"{instruments_fraction(Path(folder)):.2%}  {folder}")
