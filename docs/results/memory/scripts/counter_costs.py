@@ -1,5 +1,4 @@
 """What a reading of each counter costs: `python docs/results/memory/scripts/counter_costs.py`; 3 seconds."""
-# ruff: noqa: TID251
 
 import timeit
 from collections.abc import Callable

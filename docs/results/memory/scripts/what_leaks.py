@@ -1,5 +1,4 @@
 """What fifty kept objects hold: `python docs/results/memory/scripts/what_leaks.py` (6 seconds)."""
-# ruff: noqa: D103, TID251
 
 import ctypes
 import gc
