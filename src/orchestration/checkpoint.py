@@ -119,7 +119,8 @@ def save_checkpoint(
     """Write a checkpoint, then delete those that are no longer wanted, and what a crash left unfinished.
 
     Kept are the newest `keep`, and the last one that was the best. Those of later steps go: the run has
-    turned away from them. On any error everything is as it was before.
+    turned away from them. On any error everything is as it was before; what cannot be deleted is left for the
+    next time.
 
     Args:
         run_dir: Folder of the run.
@@ -163,9 +164,12 @@ def save_checkpoint(
         raise
     replay.commit(saved)
     folder_to_disk(root)
-    for old in _unwanted(run_dir, step, keep):
-        os.replace(old.folder, old.folder.with_name(old.folder.name + UNFINISHED))
-    _clean(root)
+    try:
+        for old in _unwanted(run_dir, step, keep):
+            os.replace(old.folder, old.folder.with_name(old.folder.name + UNFINISHED))
+        _clean(root)
+    except OSError as error:
+        _LOG.warning("an old checkpoint could not be deleted: %s", error)
     return Checkpoint(folder, step)
 
 

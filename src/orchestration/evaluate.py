@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -20,9 +21,10 @@ from ..utils.video import require_video_path, save_video, upscale
 from ..workflows import Workflow
 from ..workflows.world_models import DreamerWorkflow
 from .build import build_workflow
-from .checkpoint import Checkpoint, latest_checkpoint
+from .checkpoint import Checkpoint
 from .config import Device, TrainConfig
 from .episodes import Episode, EpisodeRecorder, EpisodeTracker
+from .made_with import checkpoint_of
 from .own_settings import asks_for_help, read_settings, settings_help
 from .reports import VIDEO_FPS, VIDEO_SCALE
 from .run_folder import load_run
@@ -97,11 +99,18 @@ class Evaluation:
 
 
 def evaluate(
-    workflow: Workflow, env: EnvConfig, episodes: int, seed: int, sample: bool = True, record: bool = False
+    workflow: Workflow,
+    env: EnvConfig,
+    episodes: int,
+    seed: int,
+    sample: bool = True,
+    record: bool = False,
+    abandon: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
     """Play `episodes` whole episodes with a policy that shares nothing with training but parameters.
 
     Each environment plays a fixed number of episodes: taking the first to finish would favour short ones.
+    Fewer episodes come back once `abandon`, which is asked before every step, returns True.
     """
     seed = named_seed(seed, "evaluate")  # episodes that no training run with the same seed plays
     num_envs = min(env.num_envs, episodes)
@@ -121,7 +130,7 @@ def evaluate(
                     finished.append(episode)
             recorded = recorder.add(arrival)
             frames = recorded if recorded is not None else frames
-            if not any(quota):
+            if not any(quota) or abandon():
                 return Evaluation(finished, frames)
             arrival = environment.step(player.act(arrival))
 
@@ -130,7 +139,7 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, object]:
     """Play the newest checkpoint of a run and return what `reverie-evaluate` prints."""
     assert config.run is not None
     run = load_run(config.run, device=config.device)
-    checkpoint = latest_checkpoint(Path(config.run))
+    checkpoint = checkpoint_of(run, Path(config.run))
     workflow = _load_workflow(run, checkpoint)
     if config.video is not None:
         _check_video(Path(config.video), workflow.env)

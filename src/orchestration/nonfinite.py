@@ -6,6 +6,7 @@ learns nothing more: it goes back to its last checkpoint, and if that does not h
 
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,12 @@ class NonFiniteGuard:
     Args:
         run_dir: Folder of the run; evidence goes into `nonfinite/` in it, of at most 5 steps.
         max_in_a_row: So many in a row are too many.
+        state: Gives the workflow's state, which is kept with the first batch. Nothing was applied, so it is
+            what made the bad update; on CUDA the one after it, if that was finite.
     """
 
-    def __init__(self, run_dir: Path, max_in_a_row: int) -> None:
-        self.folder, self.max_in_a_row = run_dir / "nonfinite", max_in_a_row
+    def __init__(self, run_dir: Path, max_in_a_row: int, state: Callable[[], dict[str, Any]]) -> None:
+        self.folder, self.max_in_a_row, self._state = run_dir / "nonfinite", max_in_a_row, state
         self.total, self.in_a_row, self.has_rolled_back = 0, 0, False
         self._waiting: _Update | None = None
 
@@ -124,13 +127,15 @@ class NonFiniteGuard:
         """Write names, metrics and batch, if there is room for them; return in words where they are."""
         name = f"step_{update.step:09d}"
         files = [self.folder / f"{name}.{ending}" for ending in ("json", "safetensors")]
-        if files[0].exists() or len(list(self.folder.glob("step_*.json"))) >= _MOST_FILES:
+        kept = len(list(self.folder.glob("step_*.json")))
+        if files[0].exists() or kept >= _MOST_FILES:
             return f"earlier ones are kept in {self.folder}"
         evidence = {
             "step": update.step,
             "not_finite": names,
             "metrics": update.updated.metrics,
             "batch": _nest(update.batch),
+            "workflow": self._state() if not kept else None,  # it is large, and changes little
         }
         try:
             self.folder.mkdir(exist_ok=True)
@@ -140,7 +145,8 @@ class NonFiniteGuard:
                 with contextlib.suppress(OSError):
                     file.unlink()
             return f"the batch could not be kept ({error})"
-        return f"the batch is kept in {files[1]}, all names in {files[0].name}"
+        what = "the batch is" if kept else "batch and workflow are"
+        return f"{what} kept in {files[1]}, all names in {files[0].name}"
 
 
 def _to_host(flag: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:

@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 from ..utils.logging import configure_logging
 from .banner import start_banner
 from .build import Parts, build
-from .checkpoint import latest_checkpoint
 from .config import TrainConfig
+from .made_with import checkpoint_of
 from .memory_plan import MemoryPlan, over_text, plan_lines
 from .reports import Reports
 from .run_folder import create_run_folder, locked, save_config
@@ -38,7 +38,7 @@ def open_run(
         signals = opened.enter_context(Signals())
         run_dir = create_run_folder(config)
         opened.enter_context(locked(run_dir))
-        checkpoint = latest_checkpoint(run_dir) if config.resume else None
+        checkpoint = checkpoint_of(config, run_dir) if config.resume else None
         save_config(config, run_dir)
         opened.callback(configure_logging(run_dir))
         parts = build(config, run_dir)

@@ -1,5 +1,6 @@
 """The folder of a run: its name, its `config.yaml`, and reading that back."""
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..buffers import ReplayStorage
+from ..utils.checked_files import not_written
 from ..utils.errors import UserError, did_you_mean
 from .config import Device, Precision, TrainConfig, actual_device, typed
 from .overrides import check_setting, explain, setting_types
@@ -21,8 +23,12 @@ CONFIG_FILE = "config.yaml"
 LOCK_FILE = ".lock"
 UNFINISHED = ".unfinished"
 EXPERIMENTS = Path("experiments")
-FIXED = ("name", "seed", "run_dir", "resume", "env", "model", "buffer")
-"""What a checkpoint is made of: a resumed run cannot change it."""
+MADE_WITH = ("seed", "env", "model", "buffer")
+"""What a checkpoint is made of."""
+
+FIXED = ("name", "run_dir", "resume", *MADE_WITH)
+"""What a resumed run cannot change."""
+
 FREE = ("buffer.memory_budget_gib", "buffer.storage")
 """Exceptions to `FIXED`."""
 
@@ -91,8 +97,13 @@ def save_config(config: TrainConfig, folder: Path) -> None:
     """
     unfinished = folder / f"{CONFIG_FILE}{UNFINISHED}"
     with _writing(folder):
-        OmegaConf.save(OmegaConf.structured(config), unfinished)
-        os.replace(unfinished, folder / CONFIG_FILE)
+        try:
+            OmegaConf.save(OmegaConf.structured(config), unfinished)
+            os.replace(unfinished, folder / CONFIG_FILE)
+        except OSError:
+            with contextlib.suppress(OSError):  # a folder that is read-only has none
+                unfinished.unlink()
+            raise
 
 
 @contextmanager
@@ -173,6 +184,9 @@ def _read(folder: str) -> DictConfig:
         config = OmegaConf.merge(OmegaConf.structured(TrainConfig), saved)
     except (OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path / CONFIG_FILE} cannot be read: {explain(error)}") from error
+    except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__  # no settings at all, or no access
+        raise not_written(path / CONFIG_FILE, reason) from error
     if not saved:
         raise UserError(f"{path / CONFIG_FILE} is empty.")
     assert isinstance(config, DictConfig)

@@ -19,6 +19,7 @@ from .config import TrainConfig, TrainingConfig
 from .diagnostics import diagnostics
 from .episodes import EpisodeRecorder, EpisodeTracker
 from .evaluate import evaluate
+from .made_with import MADE_WITH_KEY, made_with
 from .memory_components import components
 from .memory_guard import MemoryGuard
 from .nonfinite import NonFiniteGuard
@@ -69,9 +70,10 @@ class WorldModelOrchestrator:
         self.recorder = EpisodeRecorder(parts.environment.spec)
         self.means = MetricMeans()
         self.watch = StopWatch("collect", "sample", "update", "report", "save", "memory")
-        self.nonfinite = NonFiniteGuard(run_dir, training.max_nonfinite)
+        self.nonfinite = NonFiniteGuard(run_dir, training.max_nonfinite, parts.workflow.state_dict)
         self.best_return: float | None = None
-        self.is_best = False
+        self.is_best, self.owes_evaluation = False, False
+        self.saved_step: int | None = None
         self._checkpoint = checkpoint
         if checkpoint is not None:
             self._restore(checkpoint)
@@ -94,30 +96,32 @@ class WorldModelOrchestrator:
         memory_due = Every(self.config.memory.report_interval, self.step)
         snapshot_due = Every(self.config.memory.snapshot_interval, self.step)
         logged_step = self.step
-        saved_step = reported_step = self.step if self.config.resume else None
+        reported_step = self.saved_step
         arrival = self._begin()
+        if self.owes_evaluation:
+            self._evaluate()
         while not (ending := self._ending()):
             arrival = self._collect(arrival)
             self._learn()
             if video_due(self.step):
                 self._show()
-            if evaluate_due(self.step):
-                self._evaluate()
             if log_due(self.step):
                 logged_step = self._log()
             if memory_due(self.step):
                 reported_step = self._report_memory()
             if snapshot_due(self.step):
                 self.parts.snapshots.save(self.step)
+            if evaluate_due(self.step):  # after all that is written of this step: it may be put off
+                self._evaluate()
             if save_due(self.step) | self.signals.take_save() | self.is_best:
-                saved_step = self.save_if_possible(saved_step)
+                self.save_if_possible()
         if ending is Ending.finished:
             self._show()
             if logged_step != self.step:
                 self._log()
             if reported_step != self.step:
                 self._report_memory()
-        if saved_step != self.step and ending is not Ending.rollback:
+        if self.saved_step != self.step and ending is not Ending.rollback:
             self._save()
         return ending
 
@@ -202,10 +206,16 @@ class WorldModelOrchestrator:
         self.recorder.request()
 
     def _evaluate(self) -> None:
+        """Play episodes without learning; a signal to stop puts it off until the run goes on."""
         self.guard.event(self.step, "first evaluation")
         with self.watch("report"):
-            episodes = self.config.training.evaluation_episodes
-            result = evaluate(self.parts.workflow, self.config.env, episodes, self.config.seed)
+            episodes, seed = self.config.training.evaluation_episodes, self.config.seed
+            result = evaluate(
+                self.parts.workflow, self.config.env, episodes, seed, abandon=lambda: self.signals.stop
+            )
+            self.owes_evaluation = len(result.episodes) < episodes
+            if self.owes_evaluation:
+                return
             lengths = [episode.length for episode in result.episodes]
             if self.best_return is None or result.mean > self.best_return:
                 self.best_return, self.is_best = result.mean, True  # worth a checkpoint that is kept
@@ -247,15 +257,14 @@ class WorldModelOrchestrator:
         }
         return components(self.parts, others)
 
-    def save_if_possible(self, saved_step: int | None = None) -> int | None:
-        """Save; on a full or failing disk go on with the checkpoint of before, of `saved_step`."""
+    def save_if_possible(self) -> None:
+        """Save; on a full or failing disk go on with the checkpoint of before."""
         try:
-            return self._save()
+            self._save()
         except OSError as error:
             _LOG.error("step %s: no checkpoint, %s; those of before are whole", f"{self.step:,}", error)
-            return saved_step
 
-    def _save(self) -> int:
+    def _save(self) -> None:
         self.nonfinite.settle()
         self.guard.event(self.step, "first checkpoint")
         with self.watch("save"):
@@ -265,8 +274,8 @@ class WorldModelOrchestrator:
             checkpoint = save_checkpoint(
                 self.run_dir, self.step, state, model, self.parts.replay, keep, is_best
             )
+        self.saved_step = self.step
         _LOG.info("step %s: checkpoint %s", f"{self.step:,}", checkpoint.folder)
-        return self.step
 
     def _state(self) -> dict[str, Any]:
         """Return all that the run goes on from, beside the workflow and the replay.
@@ -274,6 +283,7 @@ class WorldModelOrchestrator:
         What is due when follows from the step alone. The interval of the log that is under way goes on too.
         """
         return {
+            MADE_WITH_KEY: made_with(self.config),
             "updates": self.updates,
             "ratio": self.owed.state_dict(),
             "environment": self.parts.environment.state_dict(),
@@ -282,12 +292,14 @@ class WorldModelOrchestrator:
             "means": self.means.state_dict(),
             "nonfinite": self.nonfinite.state_dict(),
             "best_return": self.best_return,
+            "owes_evaluation": self.owes_evaluation,
             "global_generators": global_state(),
         }
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.state()
         self.step, self.updates = checkpoint.step, state["updates"]
+        self.saved_step, self.owes_evaluation = self.step, state["owes_evaluation"]
         self.owed.load_state_dict(state["ratio"])
         self.tracker.load_state_dict(state["episodes"])
         self.recorder.load_state_dict(state["recorder"])

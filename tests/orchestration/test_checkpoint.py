@@ -1,5 +1,6 @@
 """A checkpoint is complete or not there; damage is named, and what came before it is used."""
 
+import errno
 import json
 import logging
 import re
@@ -49,6 +50,10 @@ def save(
     replay = make_buffer() if replay is None else replay
     state = {"updates": 10 * step}
     return save_checkpoint(run_dir, step, state, MODEL if model is None else model, replay, keep, best)
+
+
+def raise_input_output_error(*_: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
 
 
 def two_checkpoints(run_dir: Path) -> tuple[EpisodeReplayBuffer, dict[str, Any]]:
@@ -185,6 +190,20 @@ def test_what_cannot_be_saved_leaves_nothing_behind(tmp_path: Path) -> None:
     assert files_in(tmp_path) == before
     save(tmp_path, 20)
     assert names_in(tmp_path) == {"step_000000010", "step_000000020", "replay"}
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_costs_a_warning_and_goes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path, 10, keep=1)
+    with monkeypatch.context() as failing:
+        failing.setattr("shutil.rmtree", raise_input_output_error)
+        save(tmp_path, 20, keep=1)
+    assert "an old checkpoint could not be deleted: [Errno 5]" in caplog.text
+    assert steps_in(tmp_path) == [20]
+    latest_checkpoint(tmp_path)
+    save(tmp_path, 30, keep=1)
+    assert names_in(tmp_path) == {"step_000000030", "replay"}
 
 
 def test_the_same_step_again_takes_the_place_of_the_first(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from reverie.workflows import Updated
 from reverie.workflows.world_models import DreamerWorkflow
 
 from ..workflows.tiny import make_batch, parameters, tiny_workflow
+from .helpers import differing
 
 ACTOR_BIAS = "controller.actor.out.bias"
 
@@ -24,8 +25,8 @@ def workflow() -> DreamerWorkflow:
 
 
 @pytest.fixture
-def guard(tmp_path: Path) -> NonFiniteGuard:
-    return NonFiniteGuard(tmp_path, max_in_a_row=3)
+def guard(tmp_path: Path, workflow: DreamerWorkflow) -> NonFiniteGuard:
+    return NonFiniteGuard(tmp_path, max_in_a_row=3, state=workflow.state_dict)
 
 
 def with_bad_reward(batch: SequenceBatch) -> SequenceBatch:
@@ -86,6 +87,22 @@ def test_a_bad_reward_is_named_as_the_first_and_the_batch_is_kept_bit_for_bit(
     assert torch.equal(evidence["metrics"]["kl"], updated.metrics["kl"])
 
 
+def test_what_is_kept_first_makes_the_same_bad_update_again(
+    guard: NonFiniteGuard, workflow: DreamerWorkflow
+) -> None:
+    _, batch = bad(guard, 5, workflow)
+    bad(guard, 6, workflow)
+    assert load_state(guard.folder, "step_000000006")["workflow"] is None
+    evidence = load_state(guard.folder, "step_000000005")
+    again = tiny_workflow()
+    again.load_state_dict(evidence["workflow"])
+    assert differing(again.state_dict(), workflow.state_dict()) == {"/noise/update"}  # drawn from by both
+    other = NonFiniteGuard(guard.folder.parent / "again", max_in_a_row=3, state=again.state_dict)
+    other.folder.parent.mkdir()
+    other.check(5, again.update(batch), batch)
+    assert load_state(other.folder, "step_000000005")["not_finite"] == evidence["not_finite"]
+
+
 def test_a_bad_gradient_behind_finite_losses_is_named_alone(
     guard: NonFiniteGuard, workflow: DreamerWorkflow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,7 +110,7 @@ def test_a_bad_gradient_behind_finite_losses_is_named_alone(
     good(guard, 7, workflow)
     handle.remove()
     assert load_state(guard.folder, "step_000000007")["not_finite"] == [f"gradient/{ACTOR_BIAS}"]
-    assert f"for gradient/{ACTOR_BIAS} is not finite; the batch is kept" in caplog.text
+    assert f"for gradient/{ACTOR_BIAS} is not finite; batch and workflow are kept" in caplog.text
 
 
 def test_a_batch_of_a_run_without_stored_latents_is_kept_too(
@@ -149,7 +166,7 @@ def test_a_folder_that_cannot_be_written_costs_the_evidence_and_not_the_run(
     tmp_path: Path, workflow: DreamerWorkflow, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "nonfinite").write_text("a file in the place of the folder")
-    guard = NonFiniteGuard(tmp_path, max_in_a_row=3)
+    guard = NonFiniteGuard(tmp_path, max_in_a_row=3, state=dict)
     bad(guard, 1, workflow)
     assert guard.in_a_row == 1 and "the batch could not be kept (" in caplog.text
 
@@ -169,7 +186,7 @@ def test_counts_outlive_the_process(guard: NonFiniteGuard, workflow: DreamerWork
     bad(guard, 0, workflow)
     guard.rolled_back()
     bad(guard, 1, workflow)
-    other = NonFiniteGuard(tmp_path, max_in_a_row=3)
+    other = NonFiniteGuard(tmp_path, max_in_a_row=3, state=dict)
     other.load_state_dict(guard.state_dict())
     assert (other.total, other.in_a_row, other.has_rolled_back) == (2, 1, True)
     for step in (2, 3):
@@ -182,7 +199,7 @@ def test_on_a_gpu_neither_update_nor_guard_makes_the_host_wait_and_the_verdict_i
     tmp_path: Path,
 ) -> None:
     workflow = tiny_workflow(device=torch.device("cuda"))
-    guard = NonFiniteGuard(tmp_path, max_in_a_row=3)
+    guard = NonFiniteGuard(tmp_path, max_in_a_row=3, state=dict)
     workflow.update(make_batch(workflow))  # first calls of CUDA libraries may wait
     batches = [with_bad_reward(make_batch(workflow)), make_batch(workflow)]
     torch.cuda.set_sync_debug_mode("error")
