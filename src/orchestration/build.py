@@ -9,7 +9,7 @@ from ..buffers import EpisodeReplayBuffer, LatentSpec, ReplayRequest
 from ..envs import VectorEnvironment, make_environment
 from ..utils.memory.snapshots import SnapshotRecorder
 from ..utils.records import EnvSpec
-from ..utils.seeding import numpy_generator, seed_global
+from ..utils.seeding import choose_deterministic_kernels, numpy_generator, seed_global
 from ..workflows.world_models import DreamerConfig, DreamerWorkflow
 from .config import Precision, TrainConfig, actual_device
 
@@ -29,6 +29,8 @@ class Parts:
 def build(config: TrainConfig, run_dir: Path) -> Parts:
     """Return the parts of a run; seeds the global generators, from which parameters are initialised."""
     seed_global(config.seed)
+    if config.deterministic:
+        choose_deterministic_kernels()
     snapshots = SnapshotRecorder(run_dir / SNAPSHOTS)
     if config.memory.snapshot_interval:
         snapshots.start()  # before the first allocation, so that each has its stack

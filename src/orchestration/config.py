@@ -142,6 +142,9 @@ class TrainConfig:
     precision: Precision = Precision.auto
     """Number format of matrix products; `auto` is `bfloat16` where the device computes it, else `float32`."""
 
+    deterministic: bool = False
+    """Whether a run on a GPU repeats itself bit for bit, by slower kernels; on a CPU every run does."""
+
     run_dir: str | None = None
     """Folder of the run; null for a new folder in `experiments/`."""
 

@@ -1,5 +1,6 @@
 """One run seed, many independent named random streams."""
 
+import os
 import random
 import zlib
 from typing import Any
@@ -44,6 +45,18 @@ def seed_global(run_seed: int) -> None:
     random.seed(named_seed(run_seed, "python"))
     np.random.seed(named_seed(run_seed, "numpy") & 0xFFFFFFFF)
     torch.manual_seed(named_seed(run_seed, "torch"))
+
+
+def choose_deterministic_kernels() -> None:
+    """Let every kernel of this process add up in a fixed order; torch warns where it has none that does.
+
+    Source: "Reproducibility" in torch's notes. To be called before the first matrix product on a GPU.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Every new tensor would be filled, in case one is read before it is written.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+    torch.backends.cudnn.benchmark = False  # may choose another kernel each time
 
 
 def global_state() -> dict[str, Any]:

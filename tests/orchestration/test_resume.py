@@ -124,11 +124,12 @@ def test_what_was_written_after_the_checkpoint_is_written_again_after_a_crash(
 @pytest.mark.parametrize(
     ("settings", "steps"),
     [
+        (CARTPOLE, (150, 300)),
         (CATCH, (150, 300)),
         (PONG, (40, 60)),
         ((*PONG, "env.num_envs=4", "training.learning_starts=32"), (40, 60)),
     ],
-    ids=["catch, 4 envs", "pong, 1 env", "pong, 4 envs"],
+    ids=["cartpole", "catch, 4 envs", "pong, 1 env", "pong, 4 envs"],
 )
 def test_every_kind_of_run_goes_on_bit_for_bit(
     settings: tuple[str, ...], steps: tuple[int, int], stored: bool, tmp_path: Path
@@ -146,6 +147,25 @@ def test_every_kind_of_run_goes_on_bit_for_bit(
     resume(broken)
     assert identity(broken) == identity(unbroken)
     assert identity(broken)["step"] == str(end)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("storage", ["ram", "cuda"])
+def test_on_a_gpu_a_deterministic_run_goes_on_bit_for_bit(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before this process's first product
+    settings = (*PONG, "device=cuda", "deterministic=true", f"buffer.storage={storage}")
+    settings += ("training.checkpoint_interval=40",)
+    try:
+        unbroken = start(tmp_path / "unbroken", *settings)
+        broken = tmp_path / "broken"
+        shutil.copytree(unbroken, broken)
+        shutil.rmtree(broken / "checkpoints" / "step_000000060")
+        resume(broken)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert identity(broken) == identity(unbroken)
 
 
 def test_a_finished_run_is_left_as_it_is(half_run: Path, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """One seed, many streams: stable for ever, distinct, independent."""
 
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -81,3 +83,13 @@ def test_seeding_the_global_generators_repeats_all_three_and_makes_them_differ()
     other = draws_of_global_generators()
     assert all(number != before for number, before in zip(other, first, strict=True))
     assert len(set(first)) == 3
+
+
+def test_deterministic_kernels_hold_for_the_whole_process() -> None:
+    script = (
+        "import os, torch; from reverie.utils.seeding import choose_deterministic_kernels as f; f();"
+        "print(torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark,"
+        "os.environ['CUBLAS_WORKSPACE_CONFIG'])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", ":4096:8"]
