@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -126,8 +127,13 @@ class EpisodeReplayBuffer:
         """Whether there is a window; dropping a long episode can make this false again for a while."""
         return self.num_windows > 0
 
-    def sample(self, batch_size: int, generator: np.random.Generator | None = None) -> SequenceBatch:
-        """Return windows drawn uniformly over all starts, with replacement, in memory of their own.
+    def sample(
+        self,
+        batch_size: int,
+        generator: np.random.Generator | None = None,
+        out: SequenceBatch | None = None,
+    ) -> SequenceBatch:
+        """Return windows drawn uniformly over all starts, with replacement, as copies.
 
         The batch lies in host memory, or on the GPU with `buffer.storage=cuda`. The time per window does not
         depend on the fill.
@@ -135,33 +141,46 @@ class EpisodeReplayBuffer:
         Args:
             batch_size: Number of windows.
             generator: Where the starts are drawn from; None for the buffer's own, which training uses.
+            out: An earlier batch of this size whose memory may be written over; None takes new memory.
         """
         if not self.can_sample:
             raise ValueError(f"no window of {self.window_length} steps in {self.total_steps} stored steps")
+        if out is not None and len(out.reward) != batch_size:
+            raise ValueError(f"out holds {len(out.reward)} windows, batch_size={batch_size}")
         positions = self._index.draw(batch_size, generator or self._generator)
-        rows = self._arena.place(self._rows(positions))
-        gather = self._arena.gather
-        is_first, is_last = gather("is_first", rows), gather("is_last", rows)
-        is_last[:, :-1] |= is_first[:, 1:]  # an abandoned episode ends where the next one begins
+        rows, gather = self._arena.place(self._rows(positions)), self._arena.gather
+        batch = replace(self._empty_batch(batch_size) if out is None else out, positions=positions)
+        for key, values in batch.observation.items():
+            gather(OBSERVATION_PREFIX + key, rows, values)
+        for name in ("action", "reward", "is_first", "is_last", "is_terminal"):
+            gather(name, rows, getattr(batch, name))
+        batch.is_last[:, :-1] |= batch.is_first[:, 1:]  # an abandoned episode ends where the next one begins
+        if batch.context is not None:
+            gather("deter", rows[:, 0], batch.context.deter)
+            gather("stoch", rows[:, 0], batch.context.stoch)
+        return batch
+
+    def _empty_batch(self, batch_size: int) -> SequenceBatch:
+        """Return memory for a batch, with anything in it."""
+        empty, shape = self._arena.empty, (batch_size, self.window_length)
+        nowhere, latents = np.zeros(0, np.int64), None
+        if self.stores_latents:
+            latents = StoredLatent(deter=empty("deter", (batch_size,)), stoch=empty("stoch", (batch_size,)))
         return SequenceBatch(
-            observation={key: gather(OBSERVATION_PREFIX + key, rows) for key in self._observation_keys},
-            action=gather("action", rows),
-            reward=gather("reward", rows),
-            is_first=is_first,
-            is_last=is_last,
-            is_terminal=gather("is_terminal", rows),
-            context=self._context(rows[:, 0]) if self.stores_latents else None,
-            positions=positions,
+            observation={key: empty(OBSERVATION_PREFIX + key, shape) for key in self._observation_keys},
+            action=empty("action", shape),
+            reward=empty("reward", shape),
+            is_first=empty("is_first", shape),
+            is_last=empty("is_last", shape),
+            is_terminal=empty("is_terminal", shape),
+            context=latents,
+            positions=SampledPositions(env=nowhere, start=nowhere),
         )
 
     def _rows(self, positions: SampledPositions) -> np.ndarray:
         """Return the rows (batch, length) of windows that are held."""
         index = positions.start[:, None] + np.arange(self.window_length)
         return self._index.records.rows(positions.env[:, None], index)
-
-    def _context(self, rows: Tensor) -> StoredLatent:
-        """Return the stored latents of the given rows."""
-        return StoredLatent(deter=self._arena.gather("deter", rows), stoch=self._arena.gather("stoch", rows))
 
     def write_back(
         self,

@@ -54,10 +54,16 @@ class Arena:
         """Return row numbers where `gather` and `write` want them."""
         return torch.from_numpy(rows).to(self.device)
 
-    def gather(self, name: str, rows: Int64[Tensor, "..."]) -> Tensor:
-        """Return a field of the given rows in fresh memory, shape (*rows.shape, *field)."""
+    def empty(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return memory for `shape` rows of a field, (*shape, *field), with anything in it."""
         field = self._fields[name]
-        return field.index_select(0, rows.reshape(-1)).view(*rows.shape, *field.shape[1:])
+        return field.new_empty(*shape, *field.shape[1:])
+
+    def gather(self, name: str, rows: Int64[Tensor, "..."], out: Tensor | None = None) -> Tensor:
+        """Copy a field of the given rows into `out`, (*rows.shape, *field), contiguous; None: new memory."""
+        out = self.empty(name, tuple(rows.shape)) if out is None else out
+        torch.index_select(self._fields[name], 0, rows.reshape(-1), out=out.flatten(0, rows.ndim - 1))
+        return out
 
     def write(self, name: str, rows: Int64[Tensor, "rows"], values: Tensor) -> None:
         """Copy `values` (rows, *field) into distinct rows; a graph behind them never reaches the arena."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..buffers import SequenceBatch
 from ..utils.memory.counters import footprint_stats
 from ..utils.memory.tracker import Component
 from ..utils.metrics import MetricMeans, StopWatch
@@ -74,6 +75,7 @@ class WorldModelOrchestrator:
         self.best_return: float | None = None
         self.is_best, self.owes_evaluation = False, False
         self.saved_step: int | None = None
+        self.sampled: SequenceBatch | None = None
         self._checkpoint = checkpoint
         if checkpoint is not None:
             self._restore(checkpoint)
@@ -176,7 +178,9 @@ class WorldModelOrchestrator:
         update = workflow.update if joint else workflow.update_world_model
         for _ in range(self.owed(self.step)):
             with self.watch("sample"):
-                batch = replay.sample(training.batch_size).to(workflow.device)
+                # What was made of the batch before is done with: its memory serves again.
+                self.sampled = replay.sample(training.batch_size, out=self.sampled)
+                batch = self.sampled.to(workflow.device)
             with self.watch("update"):
                 updated = update(batch)
                 self.means.add(updated.metrics)
@@ -250,6 +254,7 @@ class WorldModelOrchestrator:
 
     def _components(self) -> dict[str, Component]:
         others = {
+            "batch": self.sampled,
             "metrics": self.means,
             "video": self.recorder,
             "logger": self.reports,

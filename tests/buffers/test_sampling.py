@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.buffers import EpisodeReplayBuffer, SampledPositions, StoredLatent
+from reverie.buffers import EpisodeReplayBuffer, SampledPositions, SequenceBatch, StoredLatent
 
 from .reference import LATENT, ToyWorld, advance, fill, held_values, make_buffer
 
@@ -169,3 +169,32 @@ def test_a_batch_moves_with_all_its_tensors() -> None:
 def positions(*start: int) -> SampledPositions:
     """Return positions in environment 0."""
     return SampledPositions(env=np.zeros(len(start), np.int64), start=np.array(start))
+
+
+def tensors_of(batch: SequenceBatch) -> dict[str, torch.Tensor]:
+    named = {"image": batch.observation["image"], "deter": batch.context.deter, "stoch": batch.context.stoch}
+    names = ("action", "reward", "is_first", "is_last", "is_terminal")
+    return named | {name: getattr(batch, name) for name in names}
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_a_batch_written_over_an_earlier_one_is_the_batch_that_fresh_memory_gets(num_envs: int) -> None:
+    fresh, reused = make_buffer(num_envs=num_envs, seed=3), make_buffer(num_envs=num_envs, seed=3)
+    for buffer in (fresh, reused):
+        fill(buffer, num_envs=num_envs, steps=60)
+    held = reused.sample(16)
+    places = {name: tensor.data_ptr() for name, tensor in tensors_of(held).items()}
+    fresh.sample(16)
+    for _ in range(5):
+        expected, found = fresh.sample(16), reused.sample(16, out=held)
+        assert {name: tensor.data_ptr() for name, tensor in tensors_of(found).items()} == places
+        assert found.positions.start.tolist() == expected.positions.start.tolist()
+        for name, tensor in tensors_of(expected).items():
+            assert torch.equal(tensors_of(found)[name], tensor), name
+
+
+def test_memory_of_another_size_is_not_written_over() -> None:
+    buffer = make_buffer()
+    fill(buffer, num_envs=1, steps=60)
+    with pytest.raises(ValueError, match="out holds 4 windows, batch_size=8"):
+        buffer.sample(8, out=buffer.sample(4))
