@@ -1,5 +1,6 @@
 """Stopping a run from outside without losing it."""
 
+import _thread
 import logging
 import signal
 from types import FrameType
@@ -43,8 +44,14 @@ class Signals:
         if self.stop and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.stop = True
-        _LOG.warning("%s: finishing the step and writing a checkpoint.", signal.Signals(number).name)
+        _say(logging.WARNING, number, "finishing the step and writing a checkpoint.")
 
     def _handle_save(self, number: int, _: FrameType | None) -> None:
         self._save = True
-        _LOG.info("%s: a checkpoint at the end of this step.", signal.Signals(number).name)
+        _say(logging.INFO, number, "a checkpoint at the end of this step.")
+
+
+def _say(level: int, number: int, what: str) -> None:
+    """Log from a thread: the signal may have come in the middle of a log line, and files cannot nest that."""
+    # Not `threading`, whose own locks the interrupted code may hold.
+    _thread.start_new_thread(_LOG.log, (level, "%s: %s", signal.Signals(number).name, what))

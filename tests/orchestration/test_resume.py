@@ -264,11 +264,11 @@ def test_a_signal_leaves_a_checkpoint_and_the_command_that_goes_on(
 
 def test_a_second_ctrl_c_ends_a_run_at_once(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    # It is busy with the evaluation at step 50 for longer than anybody waits.
-    busy = ("training.learning_starts=1000", "training.log_interval=49", "training.evaluation_interval=50")
-    with process_of(run_dir, *CARTPOLE, *busy, "training.evaluation_episodes=1000000") as process:
-        wait_until(lambda: has_line(run_dir, '"step": 49', "metrics.jsonl"), process)
-        time.sleep(1.0)  # one step, without an update, to the evaluation
+    # It is busy with the updates of step 40 for longer than anybody waits.
+    busy = ("training.log_interval=39", "training.train_ratio=12e6", "training.max_updates_owed=1000000")
+    with process_of(run_dir, *CARTPOLE, *busy) as process:
+        wait_until(lambda: has_line(run_dir, '"step": 39', "metrics.jsonl"), process)
+        time.sleep(1.0)  # one step to the updates
         process.send_signal(signal.SIGINT)
         wait_until(lambda: has_line(run_dir, "SIGINT: finishing the step"), process)
         process.send_signal(signal.SIGINT)

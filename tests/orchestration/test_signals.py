@@ -1,7 +1,11 @@
 """What signals ask for is remembered, and the handlers of others are left as they were."""
 
+import io
+import logging
 import os
 import signal
+import time
+from typing import Any
 
 import pytest
 
@@ -48,3 +52,38 @@ def test_sigusr1_asks_once_for_a_checkpoint_and_not_to_stop() -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
         assert asked.take_save() and not asked.take_save()
         assert not asked.stop
+
+
+class InterruptedFile(io.RawIOBase):
+    """A file during whose first write a signal comes."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self.written.append(bytes(data))
+        if len(self.written) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return len(data)
+
+
+def test_a_signal_in_the_middle_of_a_log_line_is_told_after_it(capsys: pytest.CaptureFixture[str]) -> None:
+    file = InterruptedFile()
+    handler = logging.StreamHandler(io.TextIOWrapper(io.BufferedWriter(file)))
+    logger = logging.getLogger("reverie")
+    logger.addHandler(handler)
+    try:
+        with Signals() as asked:
+            logger.warning("a line")
+            assert asked.stop
+        deadline = time.monotonic() + 60
+        while len(file.written) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        logger.removeHandler(handler)
+    told = b"SIGTERM: finishing the step and writing a checkpoint.\n"
+    assert file.written == [b"a line\n", told]
+    assert "Logging error" not in capsys.readouterr().err
