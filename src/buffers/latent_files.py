@@ -6,7 +6,7 @@ set begins a new chain: so the bytes written are at most twice those that change
 twice as long as the capacity.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int64
 
-from ..utils.checked_files import FileRecord, read_tensors, write_tensors
+from ..utils.checked_files import FileRecord, not_written, read_tensors, write_tensors
 from .episodes import EpisodeIndex
-from .segments import LATENT_FIELDS, has_size, new_path
+from .segments import LATENT_FIELDS, check_fields, has_size, new_path
 from .storage import Arena
 
 FILE_BYTES = 16_000_000
@@ -76,6 +76,24 @@ def _write_batch(
     tensors = {name: arena.gather(name, arena.place(rows)) for name in LATENT_FIELDS}
     tensors |= {"env": torch.from_numpy(env), "index": torch.from_numpy(position)}
     return write_tensors(path, tensors)
+
+
+def check_latents(folder: Path, chain: list[LatentFile], tail: Sequence[int], arena: Arena) -> None:
+    """Check that all files have what `read_latents` will take, given where the streams end.
+
+    Raises:
+        UserError: Naming the first file that has something else.
+    """
+    for link in chain:
+        path = folder / link.file
+        tensors = read_tensors(path)
+        fields = {name: arena.slab(name, 0, 1) for name in LATENT_FIELDS}
+        expected = {name: (row.dtype, (link.rows, *row.shape[1:])) for name, row in fields.items()}
+        check_fields(path, tensors, expected | dict.fromkeys(("env", "index"), (torch.int64, (link.rows,))))
+        env, position = tensors["env"].numpy(), tensors["index"].numpy()
+        is_known = (env >= 0) & (env < len(tail)) & (position >= 0)
+        if not is_known.all() or not (position < np.array(tail)[env]).all():
+            raise not_written(path, "it holds latents of records that never were")
 
 
 def read_latents(folder: Path, chain: list[LatentFile], index: EpisodeIndex, arena: Arena) -> None:

@@ -1,6 +1,5 @@
 """Saving and loading the held records, at a cost in proportion to what is new since the last time."""
 
-import json
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,14 +7,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
-from ..utils.checked_files import FileRecord, write_json
+from ..utils.checked_files import FileRecord, not_written, read_json, reading, write_json
 from ..utils.errors import UserError
 from .episodes import EpisodeIndex
-from .latent_files import LatentFile, read_latents, write_latents
-from .segments import Segment, held_segments, read_segments, write_open, write_segments
+from .latent_files import LatentFile, check_latents, read_latents, write_latents
+from .segments import Segment, check_segments, held_segments, read_segments, write_open, write_segments
 from .storage import Arena
 
 INDEX_FILE, OPEN_FILE = "replay.json", "replay_open.safetensors"
+REPLAY_FILES = (INDEX_FILE, OPEN_FILE)
+"""What every checkpoint has in its own folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,23 +101,32 @@ class ReplayFiles:
         """Take up what `save` wrote; chunks may be of another length and windows too.
 
         Raises:
-            UserError: If fields, number of environments or capacity do not fit; all is then untouched.
+            UserError: If fields, number of environments or capacity do not fit, or a file is none that `save`
+                wrote; all is then untouched.
         """
-        state = json.loads((folder / INDEX_FILE).read_text())
-        self._check(folder, state)
-        segments = [
-            Segment(env, start, stop, file, FileRecord(*record))
-            for env, start, stop, file, record in state["segments"]
-        ]
-        latents = [
-            LatentFile(number, rows, is_base, file, FileRecord(*record))
-            for number, rows, is_base, file, record in state["latents"]
-        ]
-        self._index.load_state_dict(state["streams"])
-        read_segments(shared_folder, folder / OPEN_FILE, segments, self._index, self._arena)
-        read_latents(shared_folder, latents, self._index, self._arena)
-        self._index.rebuild_starts()
-        self._generator.bit_generator.state = state["generator"]
+        path, open_path, index = folder / INDEX_FILE, folder / OPEN_FILE, self._index
+        state = read_json(path)
+        with reading(path):
+            self._check(folder, state)
+            segments = [
+                Segment(env, start, stop, file, FileRecord(*record))
+                for env, start, stop, file, record in state["segments"]
+            ]
+            latents = [
+                LatentFile(number, rows, is_base, file, FileRecord(*record))
+                for number, rows, is_base, file, record in state["latents"]
+            ]
+            _check_index(path, state["streams"], segments, latents)
+            generator = type(self._generator.bit_generator)()
+            generator.state = state["generator"]
+            head, tail = state["streams"]["head"], state["streams"]["tail"]
+            check_segments(shared_folder, open_path, segments, head, tail, self._arena)
+            check_latents(shared_folder, latents, tail, self._arena)
+        index.load_state_dict(state["streams"])
+        read_segments(shared_folder, open_path, segments, index, self._arena)
+        read_latents(shared_folder, latents, index, self._arena)
+        index.rebuild_starts()
+        self._generator.bit_generator.state = generator.state
         self.commit(SavedReplay(shared_folder.resolve(), {}, segments, latents))
 
     def _check(self, folder: Path, state: dict[str, Any]) -> None:
@@ -142,6 +152,40 @@ class ReplayFiles:
                 + "; ".join(f"{k} was {saved.get(k)} and is {fields.get(k)}" for k in different)
                 + ". Resume with the env and buffer settings of the saved run."
             )
+
+
+def _check_index(
+    path: Path, streams: dict[str, Any], segments: list[Segment], latents: list[LatentFile]
+) -> None:
+    """Check that an index is one that can have been written; numbers out of bounds would corrupt memory."""
+    head, tail, count = streams["head"], streams["tail"], len(streams["head"])
+    numbers = [*head, *tail, *streams["num_complete"], *streams["episode_start"]]
+    numbers += [number for s in segments for number in (s.env, s.start, s.stop)]
+    numbers += [number for link in latents for number in (link.number, link.rows)]
+    flags = [*streams["is_open"], *(link.is_base for link in latents)]
+    files = [item.file for item in (*segments, *latents)]
+    is_right = (
+        all(len(values) == count for values in streams.values())
+        and all(type(number) is int and 0 <= number < 2**62 for number in numbers)
+        and all(type(flag) is bool for flag in flags)
+        and all(type(file) is str and Path(file).name == file for file in files)
+        and all(a <= b for a, b in zip(head, tail, strict=True))
+        and all(start <= stop for start, stop in zip(streams["episode_start"], tail, strict=True))
+        and all(s.env < count and s.start < s.stop <= tail[s.env] for s in segments)
+        and _is_gapless(head, segments)
+    )
+    if not is_right:
+        raise not_written(path, "its numbers do not fit together")
+
+
+def _is_gapless(head: list[int], segments: list[Segment]) -> bool:
+    """Whether the segments of each environment follow each other from its oldest record on."""
+    last = list(head)
+    for segment in segments:
+        if segment.start > last[segment.env] or segment.stop <= last[segment.env]:
+            return False
+        last[segment.env] = segment.stop
+    return True
 
 
 def _fields(arena: Arena) -> dict[str, list[Any]]:

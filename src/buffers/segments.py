@@ -5,14 +5,14 @@ again, so its file serves every checkpoint that still holds one of them. Only wh
 full yet is written anew each time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..utils.checked_files import FileRecord, read_tensors, write_tensors
+from ..utils.checked_files import FileRecord, not_written, read_tensors, write_tensors
 from .episodes import EpisodeIndex
 from .storage import Arena
 
@@ -51,7 +51,7 @@ def write_segments(
 ) -> Iterator[Segment]:
     """Write the full chunks that `segments` do not hold, a file each, and yield them."""
     length = index.records.chunk_length
-    for env, (start, tail) in enumerate(_unwritten(segments, index)):
+    for env, (start, tail) in enumerate(_unwritten(segments, *_held(index))):
         for first, count, row in index.records.spans(env, start, tail // length * length):
             path = new_path(folder, f"env{env:03d}_record{first:09d}")
             record = write_tensors(path, _fields(index, arena, row, count))
@@ -61,11 +61,56 @@ def write_segments(
 def write_open(path: Path, segments: list[Segment], index: EpisodeIndex, arena: Arena) -> FileRecord:
     """Write what is held and lies in no segment: less than a chunk of every environment."""
     tensors: dict[str, Tensor] = {}
-    for env, (start, tail) in enumerate(_unwritten(segments, index)):
+    for env, (start, tail) in enumerate(_unwritten(segments, *_held(index))):
         for _, count, row in index.records.spans(env, start, tail):
             fields = _fields(index, arena, row, count)
             tensors |= {f"{env}/{name}": values for name, values in fields.items()}
     return write_tensors(path, tensors)
+
+
+def check_segments(
+    folder: Path,
+    open_path: Path,
+    segments: list[Segment],
+    head: Sequence[int],
+    tail: Sequence[int],
+    arena: Arena,
+) -> None:
+    """Check that all files have the fields that `read_segments` will take, given which records are held.
+
+    Raises:
+        UserError: Naming the first file that has others.
+
+    Cost: opens every file and reads its header.
+    """
+    for segment in segments:
+        fields = _expected(arena, segment.stop - segment.start)
+        check_fields(folder / segment.file, read_tensors(folder / segment.file), fields)
+    fields = {
+        f"{env}/{name}": kind
+        for env, (start, stop) in enumerate(_unwritten(segments, head, tail))
+        if start < stop
+        for name, kind in _expected(arena, stop - start).items()
+    }
+    check_fields(open_path, read_tensors(open_path), fields)
+
+
+def check_fields(
+    path: Path, tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+) -> None:
+    """Check that a file holds just the tensors `expected`, by name, dtype and shape.
+
+    Raises:
+        UserError: Naming the file and a tensor that is wrong.
+    """
+    for name in sorted(tensors.keys() | expected.keys()):
+        found = (tensors[name].dtype, tuple(tensors[name].shape)) if name in tensors else None
+        if found != expected.get(name):
+            raise not_written(path, f"{name} is {_kind(found)} instead of {_kind(expected.get(name))}")
+
+
+def _kind(field: tuple[torch.dtype, tuple[int, ...]] | None) -> str:
+    return "missing" if field is None else f"{str(field[0]).removeprefix('torch.')} {field[1]}"
 
 
 def read_segments(
@@ -76,7 +121,7 @@ def read_segments(
         tensors = read_tensors(folder / segment.file)
         _take(tensors, segment.env, segment.start, segment.stop, index, arena)
     tensors = read_tensors(open_path)
-    for env, (start, tail) in enumerate(_unwritten(segments, index)):
+    for env, (start, tail) in enumerate(_unwritten(segments, *_held(index))):
         mine = {name: tensors[f"{env}/{name}"] for name in (*_names(arena), BEGINS) if start < tail}
         _take(mine, env, start, tail, index, arena)
 
@@ -97,12 +142,25 @@ def new_path(folder: Path, name: str) -> Path:
     return path
 
 
-def _unwritten(segments: list[Segment], index: EpisodeIndex) -> list[tuple[int, int]]:
+def _held(index: EpisodeIndex) -> tuple[list[int], list[int]]:
+    """Return head and tail of every environment."""
+    return index.records.head.tolist(), index.records.tail.tolist()
+
+
+def _unwritten(segments: list[Segment], head: Sequence[int], tail: Sequence[int]) -> list[tuple[int, int]]:
     """Return (start, tail) of what is held and in no segment, an environment each."""
-    start = index.records.head.tolist()
+    start = list(head)
     for segment in segments:
         start[segment.env] = max(start[segment.env], segment.stop)
-    return list(zip(start, index.records.tail.tolist(), strict=True))
+    return list(zip(start, tail, strict=True))
+
+
+def _expected(arena: Arena, count: int) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Return dtype and shape of the fields of `count` records in a file."""
+    rows = {name: arena.slab(name, 0, 1) for name in _names(arena)}
+    return {name: (row.dtype, (count, *row.shape[1:])) for name, row in rows.items()} | {
+        BEGINS: (torch.bool, (count,))
+    }
 
 
 def _names(arena: Arena) -> list[str]:

@@ -8,14 +8,18 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
+
+from .errors import UserError
 
 PIECE_BYTES = 8_000_000
 """Most that is copied at once on its way from a GPU to disk."""
@@ -35,6 +39,17 @@ _SAFETENSORS_DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+_WRONG_CONTENT = (
+    SafetensorError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,  # torch's for shapes, and what Python says of deep nests
+    TypeError,
+    ValueError,
+)
+_MOST_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +69,7 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
         OSError: If the file exists (nothing is ever overwritten), or the disk is full or fails.
     """
     digest, nbytes = hashlib.sha256(), 0
-    with path.open("xb") as file:
+    with writing(path), path.open("xb") as file:
         for piece in pieces:
             digest.update(piece)
             nbytes += file.write(piece)
@@ -90,9 +105,63 @@ def can_be_written(tensor: Tensor) -> bool:
     return tensor.dtype in _SAFETENSORS_DTYPES
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Let the error of a full or failing disk name the file, which the system does for `open` alone."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            with suppress(AttributeError):  # those of the video library cannot be changed
+                error.filename = str(path)
+        raise
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what goes wrong inside, where the content of a file is taken up, into a sentence that names it.
+
+    For files that are whole by their checksum and still not what Reverie writes. Nothing but taking up may
+    happen inside: a fault of the program itself would be blamed on the file.
+
+    Raises:
+        UserError: In the place of every error that wrong content can lead to.
+    """
+    try:
+        yield
+    except (UserError, torch.OutOfMemoryError):
+        raise
+    except _WRONG_CONTENT as error:
+        first_line = next(iter(str(error).splitlines()), "")
+        reason = "".join(c if c.isprintable() else "?" for c in f"{type(error).__name__}: {first_line}")
+        raise not_written(path, reason[:_MOST_CHARACTERS]) from error
+
+
+def not_written(path: Path, reason: str) -> UserError:
+    """Return the error for a file whose content is none that Reverie writes."""
+    return UserError(
+        f"{path} is not a file that Reverie wrote ({reason}). Put it back from a copy, or start a new run."
+    )
+
+
+def read_json(path: Path) -> Any:
+    """Return the value in a JSON file.
+
+    Raises:
+        UserError: If there is none in it.
+    """
+    with reading(path):
+        return json.loads(path.read_bytes())
+
+
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file; on the CPU they are a private view of the file."""
-    return load_file(path, device=str(device))
+    """Return the tensors of a safetensors file; on the CPU they are a private view of the file.
+
+    Raises:
+        UserError: If it is of another kind.
+    """
+    with reading(path):
+        return load_file(path, device=str(device))
 
 
 def fault_of(path: Path, record: FileRecord) -> str | None:

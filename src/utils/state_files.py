@@ -1,6 +1,6 @@
 """A nest of tensors, arrays and plain values as two files that no code runs from: JSON and safetensors."""
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checked_files import FileRecord, can_be_written, read_tensors, write_json, write_tensors
+from .checked_files import (
+    FileRecord,
+    can_be_written,
+    not_written,
+    read_json,
+    read_tensors,
+    reading,
+    write_json,
+    write_tensors,
+)
 
 _TENSOR, _ARRAY, _SCALAR, _ITEMS = "$tensor", "$array", "$scalar", "$items"
 _PLAIN = (type(None), bool, int, float, str)
@@ -45,10 +54,54 @@ def load_state(folder: Path, name: str, device: torch.device | str = "cpu") -> A
         folder: Where the files are.
         name: What they are called.
         device: Where tensors go; arrays stay in host memory.
+
+    Raises:
+        UserError: If a file is of another kind, or the two do not belong together.
     """
     tensors = read_tensors(folder / f"{name}.safetensors")
-    plain = json.loads((folder / f"{name}.json").read_text())
-    return _join(plain, tensors, torch.device(device))
+    path = folder / f"{name}.json"
+    plain = read_json(path)
+    with reading(path):
+        state = _join(plain, tensors, torch.device(device))
+    if tensors:
+        raise not_written(folder / f"{name}.safetensors", f"{path.name} knows no tensor {min(tensors)!r}")
+    return state
+
+
+def require_same_form(state: Any, own: Any) -> None:
+    """Refuse a nest that cannot take the place of `own`.
+
+    Dicts need the same keys, lists the same length, tensors and arrays the same dtype and shape, all else the
+    same type.
+
+    Raises:
+        ValueError: Naming the first thing that differs.
+    """
+    for difference in _differences(state, own, ""):
+        raise ValueError(difference)
+
+
+def _differences(state: Any, own: Any, name: str) -> Iterator[str]:
+    """Yield in words what differs."""
+    if isinstance(own, dict) and isinstance(state, dict):
+        for key in sorted(state.keys() ^ own.keys(), key=str):
+            yield f"{name}/{key}".lstrip("/") + (" is missing" if key in own else " is not known")
+        for key in own.keys() & state.keys():
+            yield from _differences(state[key], own[key], f"{name}/{key}")
+    elif isinstance(own, list | tuple) and isinstance(state, list | tuple) and len(own) == len(state):
+        for index, (theirs, mine) in enumerate(zip(state, own, strict=True)):
+            yield from _differences(theirs, mine, f"{name}/{index}")
+    elif _form(state) != _form(own):
+        yield f"{name.lstrip('/')} is {_form(state)} instead of {_form(own)}"
+
+
+def _form(value: Any) -> str:
+    """Return in words what has to be the same."""
+    if isinstance(value, Tensor | np.ndarray):
+        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    return f"of type {type(value).__name__}"
 
 
 def _split(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
@@ -98,18 +151,18 @@ def _refusal(what: Any, path: tuple[str, ...]) -> TypeError:
 
 
 def _join(plain: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
-    """Return the nest again; tensors leave the file that they were views of."""
+    """Return the nest again; tensors leave `tensors` and the file that they were views of."""
     if isinstance(plain, list):
         return [_join(item, tensors, device) for item in plain]
     if not isinstance(plain, dict):
         return plain
-    match plain:
+    match plain:  # each name stands once
         case {"$tensor": name}:
-            return tensors[name].to(device, copy=True)
+            return tensors.pop(name).to(device, copy=True)
         case {"$array": name}:
-            return tensors[name].clone().numpy()
+            return tensors.pop(name).clone().numpy()
         case {"$scalar": name}:
-            return tensors[name].numpy()[()]
+            return tensors.pop(name).numpy()[()]
         case {"$items": items}:
             return {key: _join(item, tensors, device) for key, item in items}
     return {key: _join(item, tensors, device) for key, item in plain.items()}

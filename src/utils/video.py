@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from .checked_files import writing
 from .errors import UserError
 
 VIDEO_SUFFIXES = (".mp4", ".gif")
@@ -56,7 +57,8 @@ def save_video(path: Path, frames: Iterable[NDArray[np.uint8]], fps: float) -> N
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.tmp")
     try:
-        write(unfinished, iter(frames), fps)
+        with writing(path):
+            write(unfinished, iter(frames), fps)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)

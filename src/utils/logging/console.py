@@ -1,6 +1,8 @@
 """Log lines of a run: on the terminal, and in `train.log`."""
 
+import contextlib
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +33,7 @@ def configure_logging(run_dir: Path | None = None) -> Callable[[], None]:
     handlers = {"console": _console_handler()}
     if run_dir is not None:
         run_dir.mkdir(parents=True, exist_ok=True)
-        handlers["file"] = logging.FileHandler(run_dir / LOG_FILE, encoding="utf-8")
+        handlers["file"] = _LogFile(run_dir / LOG_FILE, encoding="utf-8")
         handlers["file"].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     for name, handler in handlers.items():
         handler.name = _OWN_HANDLER + name
@@ -39,6 +41,20 @@ def configure_logging(run_dir: Path | None = None) -> Callable[[], None]:
     _ROOT.setLevel(logging.INFO)
     _ROOT.propagate = False
     return _remove_own_handlers
+
+
+class _LogFile(logging.FileHandler):
+    """A file whose lines are lost while its disk is full: what a run says is also on the terminal."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Pass over a disk that cannot be written; logging would print a traceback for each line."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        """Close the file, without the lines that found no room."""
+        with contextlib.suppress(OSError):
+            super().close()
 
 
 def _console_handler() -> logging.Handler:

@@ -20,6 +20,8 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from ..checked_files import writing
+
 
 class EventFile:
     """A new event file in `folder`; TensorBoard shows all files of a folder as one run.
@@ -36,6 +38,7 @@ class EventFile:
         seconds, nanoseconds = divmod(time.time_ns(), 10**9)
         # TensorBoard reads the files of a folder in the order of their names.
         path = folder / f"events.out.tfevents.{seconds:010d}.{nanoseconds:09d}.{os.getpid()}"
+        self._path = path
         self._records = RecordWriter(path.open("xb"))
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if is_first or resume_step is not None:
@@ -69,5 +72,6 @@ class EventFile:
         self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
     def _write(self, event: Event) -> None:
-        self._records.write(event.SerializeToString())
-        self._records.flush()
+        with writing(self._path):
+            self._records.write(event.SerializeToString())
+            self._records.flush()

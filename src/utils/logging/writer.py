@@ -4,12 +4,14 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..checked_files import reading, writing
 from ..metrics import require_detached_scalar
 from ..video import encode_animation, encode_image, upscale
 from .tensorboard import EventFile
@@ -35,7 +37,8 @@ class MetricsWriter:
         wandb: Whether W&B gets the same scalars and images. Its helper process writes them with a delay.
 
     Raises:
-        UserError: If W&B is asked for and cannot be had; nothing is written then.
+        UserError: If W&B is asked for and cannot be had, or `metrics.jsonl` holds something else; nothing is
+            written then.
     """
 
     def __init__(
@@ -47,10 +50,10 @@ class MetricsWriter:
     ) -> None:
         run_dir.mkdir(parents=True, exist_ok=True)
         wandb_run = None if wandb is WandbMode.off else WandbRun(run_dir, wandb)
-        path = run_dir / METRICS_FILE
-        if path.exists():
-            _drop_unwanted_lines(path, resume_step)
-        self._lines = path.open("a", encoding="utf-8")
+        self._path = run_dir / METRICS_FILE
+        if self._path.exists():
+            _drop_unwanted_lines(self._path, resume_step)
+        self._lines = self._path.open("a", encoding="utf-8")
         self._events = EventFile(run_dir / TENSORBOARD_FOLDER, resume_step) if tensorboard else None
         self._displays = [display for display in (self._events, wandb_run) if display]
 
@@ -71,8 +74,9 @@ class MetricsWriter:
                 require_detached_scalar(tag, value)
             numbers[tag] = float(value)
         line = {"step": step, **{tag: _json_number(number) for tag, number in numbers.items()}}
-        self._lines.write(json.dumps(line, allow_nan=False) + "\n")
-        self._lines.flush()
+        with writing(self._path):
+            self._lines.write(json.dumps(line, allow_nan=False) + "\n")
+            self._lines.flush()
         for display in self._displays:
             display.scalars(step, numbers)
 
@@ -94,10 +98,10 @@ class MetricsWriter:
             self._events.text(step, tag, markdown)
 
     def close(self) -> None:
-        """Close the files; a second call does nothing."""
-        self._lines.close()
-        for display in self._displays:
-            display.close()
+        """Close all files, also if one of them has a disk that is full; a second call does nothing."""
+        with ExitStack() as closing:
+            for opened in (self._lines, *self._displays):
+                closing.callback(opened.close)
 
     def _show(self, step: int, tag: str, encoded: bytes) -> None:
         for display in self._displays:
@@ -119,10 +123,15 @@ def _json_number(number: float) -> float | str:
 def _drop_unwanted_lines(path: Path, resume_step: int | None) -> None:
     """Drop a last line that a crash left unfinished, and the lines of steps after `resume_step`."""
     kept_path = path.with_suffix(".tmp")
-    with path.open(encoding="utf-8") as lines, kept_path.open("w", encoding="utf-8") as kept:
-        for line in lines:
-            if not line.endswith("\n"):
-                break
-            if resume_step is None or json.loads(line)["step"] <= resume_step:
-                kept.write(line)
-    os.replace(kept_path, path)
+    try:
+        with writing(kept_path), path.open("rb") as lines, kept_path.open("wb") as kept:
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    break
+                with reading(path):
+                    is_kept = resume_step is None or json.loads(line)["step"] <= resume_step
+                if is_kept:
+                    kept.write(line)
+        os.replace(kept_path, path)
+    finally:
+        kept_path.unlink(missing_ok=True)
