@@ -2,8 +2,8 @@
 
     checkpoint_cost.py <results.json> [overrides of the run ...]
 
-Real Pong frames from a random policy; latents of the model's size. Twice at each fill: with new steps alone,
-and with the latents that the updates of 1,000 steps write back (training.train_ratio of the preset).
+Real Pong frames from a random policy; latents of the model's size. Mean of 4 at each fill, once with new
+steps alone and once with the latents that the updates of 1,000 steps write back (training.train_ratio of the preset).
 """
 
 import json
@@ -24,7 +24,8 @@ from reverie.orchestration.checkpoint import save_checkpoint
 from reverie.orchestration.command_line import compose_jobs
 from reverie.orchestration.config import typed
 
-FILLS, NEW_STEPS, REPEATS = (10_000, 50_000, 100_000), 1000, 3
+FILLS, NEW_STEPS = (10_000, 50_000, 100_000), 1000
+REPEATS = 4  # in which the open chunks of 4 environments fill up once
 
 
 def main(out: Path, overrides: list[str]) -> None:
@@ -89,8 +90,10 @@ def main(out: Path, overrides: list[str]) -> None:
                     if with_updates:
                         learn()
                     samples.append(save())
-                medians = {key: statistics.median(sample[key] for sample in samples) for key in samples[0]}
-                row = {"stored_steps": replay.total_steps, "updates": updates * with_updates, **medians}
+                means = {key: statistics.mean(sample[key] for sample in samples) for key in samples[0]}
+                fastest = min(sample["seconds"] for sample in samples)
+                row = {"stored_steps": replay.total_steps, "updates": updates * with_updates, **means}
+                row["seconds_of_fastest"] = fastest
                 rows.append(row)
                 print(row, flush=True)
         environment.close()
