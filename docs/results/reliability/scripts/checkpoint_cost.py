@@ -3,7 +3,8 @@
     checkpoint_cost.py <results.json> [overrides of the run ...]
 
 Real Pong frames from a random policy; latents of the model's size. Mean of 4 at each fill, once with new
-steps alone and once with the latents that the updates of 1,000 steps write back (training.train_ratio of the preset).
+steps alone and once with the latents that the updates of 1,000 steps write back, as many as the preset's
+training.train_ratio asks for.
 """
 
 import json
