@@ -8,6 +8,7 @@ from .config import LatentDtype as LatentDtype
 from .config import ReplayConfig as ReplayConfig
 from .config import ReplayStorage as ReplayStorage
 from .episode_replay import EpisodeReplayBuffer as EpisodeReplayBuffer
+from .persistence import REPLAY_FILES as REPLAY_FILES
 from .persistence import SavedReplay as SavedReplay
 from .plan import ReplayPlan as ReplayPlan
 from .plan import ReplayRequest as ReplayRequest

@@ -2,11 +2,13 @@
 
 import atexit
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -24,6 +26,7 @@ _START_PATIENCE = 10
 """Times the limit of a step that a worker may take to start: it loads packages, with all others at once."""
 
 _CLOSE_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
 
 
 class Player(Protocol):
@@ -187,6 +190,7 @@ def _serve(make: Callable[[], RecordWrapper], pipe: Connection) -> None:
         # sent to the whole group, they are for the main process; SIG_IGN would be inherited by programs that
         # the environment starts
         signal.signal(number, lambda *_: None)
+    _be_killed_with_parent()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
         try:
@@ -207,6 +211,15 @@ def _answer(env: RecordWrapper, request: Request) -> Record | EnvironmentFailed:
         return env.answer(request)
     except EnvironmentFailed as failure:
         return failure
+
+
+def _be_killed_with_parent() -> None:
+    """Ask Linux to kill this process when the main one is gone.
+
+    One that is stopped, or hangs in a library and never lets another thread run, cannot end by itself.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _end_with_parent() -> None:

@@ -23,10 +23,11 @@ import numpy as np
 import torch
 
 from .. import __version__
-from ..buffers import EpisodeReplayBuffer
-from ..utils.checked_files import FileRecord, fault_of, folder_to_disk, write_json
+from ..buffers import REPLAY_FILES, EpisodeReplayBuffer
+from ..utils.checked_files import FileRecord, fault_of, folder_to_disk, reading, write_json
 from ..utils.errors import UserError
 from ..utils.state_files import load_state, save_state
+from ..workflows import Workflow
 
 _LOG = logging.getLogger(__name__)
 CHECKPOINTS, SHARED_FOLDER = "checkpoints", "replay"
@@ -49,6 +50,11 @@ class Checkpoint:
     folder: Path
     step: int
 
+    @property
+    def state_path(self) -> Path:
+        """The file to name when the state of the loop is not right."""
+        return self.folder / f"{STATE}.json"
+
     def state(self) -> dict[str, Any]:
         """Return the state of the loop, as it was given but for tuples, which are lists."""
         return load_state(self.folder, STATE)
@@ -56,6 +62,16 @@ class Checkpoint:
     def model(self, device: torch.device) -> dict[str, Any]:
         """Return the workflow's state with its tensors on `device`."""
         return load_state(self.folder, MODEL, device)
+
+    def restore_workflow(self, workflow: Workflow) -> None:
+        """Copy the saved state into a workflow of the same sizes.
+
+        Raises:
+            UserError: If the files hold something else.
+        """
+        state = self.model(workflow.device)
+        with reading(self.folder / f"{MODEL}.safetensors"):
+            workflow.load_state_dict(state)
 
     def restore_replay(self, replay: EpisodeReplayBuffer) -> None:
         """Read the replay's records back into `replay`, which goes on writing only what is new."""
@@ -81,10 +97,12 @@ class Checkpoint:
             raise Damaged(f"{path} is missing") from error
         except OSError as error:
             raise Damaged(f"{path} cannot be read: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Damaged(f"{path} is not what was written: it is no manifest") from error
         if checksum != _checksum(manifest):
             raise Damaged(f"{path} is not what was written: its checksum differs")
+        if not _is_manifest(manifest, self.step):
+            raise Damaged(f"{path} is not what was written: it is no manifest of step {self.step}")
         if manifest["format"] != FORMAT:
             raise UserError(
                 f"{self.folder} has format {manifest['format']}, this Reverie {__version__} reads format "
@@ -228,6 +246,23 @@ def _write_manifest(path: Path, step: int, best: bool, files: dict[str, FileReco
         "files": {name: {"bytes": r.nbytes, "sha256": r.sha256} for name, r in sorted(files.items())},
     }
     write_json(path, manifest | {"checksum": _checksum(manifest)})
+
+
+def _is_manifest(manifest: dict[str, Any], step: int) -> bool:
+    """Whether it has what is read of it, and names files of this checkpoint alone."""
+    kinds = {"format": int, "step": int, "best": bool, "reverie": str, "files": dict}
+    if any(type(manifest.get(name)) is not kind for name, kind in kinds.items()) or manifest["step"] != step:
+        return False
+    if manifest["format"] != FORMAT:
+        return True  # another Reverie knows what else it holds
+    folder, files = f"step_{step:09d}", manifest["files"]
+    own = {f"{name}{suffix}" for name in (MODEL, STATE) for suffix in (".json", ".safetensors")}
+    return {f"{folder}/{name}" for name in (*own, *REPLAY_FILES)} <= files.keys() and all(
+        Path(name).parent.as_posix() in (folder, SHARED_FOLDER)
+        and type(record) is dict
+        and {key: type(value) for key, value in record.items()} == {"bytes": int, "sha256": str}
+        for name, record in files.items()
+    )
 
 
 def _checksum(manifest: dict[str, Any]) -> str:

@@ -187,5 +187,5 @@ def _check_video(path: Path, env: EnvSpec) -> None:
 def _load_workflow(run: TrainConfig, checkpoint: Checkpoint) -> DreamerWorkflow:
     with closing(make_environment(replace(run.env, num_envs=1), run.seed)) as environment:
         workflow = build_workflow(run, environment.spec)
-    workflow.load_state_dict(checkpoint.model(workflow.device))
+    checkpoint.restore_workflow(workflow)
     return workflow

@@ -1,15 +1,67 @@
-"""What the saved state of a loop must look like before anything of it is taken up."""
+"""What a run goes on from, beside the workflow and the replay, and what it must look like to be taken up."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..utils.checked_files import reading
 from ..utils.records import EnvSpec
+from ..utils.seeding import global_state
 from ..utils.state_files import require_same_form
+from .checkpoint import Checkpoint
+from .made_with import MADE_WITH_KEY, made_with
+
+if TYPE_CHECKING:
+    from .world_model_orchestrator import WorldModelOrchestrator
 
 
-def check_loop_state(state: Mapping[str, Any], own: Mapping[str, Any], spec: EnvSpec) -> None:
+def loop_state(run: "WorldModelOrchestrator") -> dict[str, Any]:
+    """Return all that a run goes on from, beside the workflow and the replay.
+
+    What is due when follows from the step alone. The interval of the log that is under way goes on too.
+    """
+    return {
+        MADE_WITH_KEY: made_with(run.config),
+        "updates": run.updates,
+        "ratio": run.owed.state_dict(),
+        "environment": run.parts.environment.state_dict(),
+        "episodes": run.tracker.state_dict(),
+        "recorder": run.recorder.state_dict(),
+        "means": run.means.state_dict(),
+        "nonfinite": run.nonfinite.state_dict(),
+        "best_return": run.best_return,
+        "owes_evaluation": run.owes_evaluation,
+        "global_generators": global_state(),
+    }
+
+
+def restore_loop(run: "WorldModelOrchestrator", checkpoint: Checkpoint) -> None:
+    """Take up the state of the loop; environments and global generators follow in `run`.
+
+    Raises:
+        UserError: If a file holds what no run has written.
+    """
+    state = checkpoint.state()
+    with reading(checkpoint.state_path):
+        own = {
+            "updates": 0,
+            "owes_evaluation": False,
+            "episodes": run.tracker.state_dict(),
+            "nonfinite": run.nonfinite.state_dict(),
+        }
+        _check(state, own, run.parts.environment.spec)
+        run.step, run.updates = checkpoint.step, state["updates"]
+        run.saved_step, run.owes_evaluation = run.step, state["owes_evaluation"]
+        run.owed.load_state_dict(state["ratio"])
+        run.tracker.load_state_dict(state["episodes"])
+        run.recorder.load_state_dict(state["recorder"])
+        run.means.load_state_dict(state["means"])
+        run.nonfinite.load_state_dict(state["nonfinite"])
+        run.best_return = state["best_return"]
+
+
+def _check(state: Mapping[str, Any], own: Mapping[str, Any], spec: EnvSpec) -> None:
     """Refuse what does not fit: numbers of another kind would fail some steps later, where nobody knows why.
 
     Args:

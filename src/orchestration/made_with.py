@@ -5,6 +5,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from ..utils.checked_files import reading
 from ..utils.errors import UserError
 from .checkpoint import Checkpoint, latest_checkpoint
 from .config import TrainConfig, leaves
@@ -30,8 +31,11 @@ def checkpoint_of(config: TrainConfig, run_dir: Path) -> Checkpoint:
         UserError: If there is none, or it was made with other settings than the run's: files were mixed up.
     """
     checkpoint = latest_checkpoint(run_dir)
-    saved, asked = checkpoint.state()[MADE_WITH_KEY], json.loads(json.dumps(made_with(config)))
-    for key in sorted(saved.keys() | asked.keys()):
+    asked = json.loads(json.dumps(made_with(config)))
+    with reading(checkpoint.state_path):
+        saved = dict(checkpoint.state()[MADE_WITH_KEY])
+        keys = sorted(saved.keys() | asked.keys())
+    for key in keys:
         if saved.get(key) != asked.get(key):
             raise UserError(
                 f"{checkpoint.folder} was made with {key}={saved.get(key)}, but {run_dir / CONFIG_FILE} says "

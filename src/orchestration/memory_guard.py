@@ -19,6 +19,7 @@ from ..utils.memory.paging import driver_paging_warning
 from ..utils.memory.table import MemoryReport
 from ..utils.memory.tracker import Component, MemoryTracker
 from ..utils.memory.verdict import Judgement, Verdict
+from .config import TrainingConfig
 from .diagnostics import memory_counters
 from .memory_resources import Resource, accounted_tag, watched_resources
 
@@ -217,3 +218,18 @@ def _now(resource: Resource) -> int:
 def _headroom_bytes(resource: Resource) -> int:
     on_gpu = resource.tag.startswith("debug/gpu/")
     return torch.cuda.mem_get_info()[0] if on_gpu else memory_available_bytes()
+
+
+def first_times(training: TrainingConfig, step: int) -> list[str]:
+    """Return what this process will do for a first time after `step`; each leaves more memory in use."""
+    joint = max(training.warmup_steps, training.learning_starts)
+    due = {"first joint update": max(joint, step + 1)}
+    if step < training.warmup_steps:
+        due["first update"] = max(training.learning_starts, step + 1)
+    intervals = {
+        "first pictures": training.video_interval,
+        "first evaluation": training.evaluation_interval,
+        "first checkpoint": training.checkpoint_interval,
+    }
+    due |= {name: (step // interval + 1) * interval for name, interval in intervals.items() if interval}
+    return [name for name, at in due.items() if at < training.total_timesteps]

@@ -39,10 +39,13 @@ def open_run(
         run_dir = create_run_folder(config)
         opened.enter_context(locked(run_dir))
         checkpoint = checkpoint_of(config, run_dir) if config.resume else None
-        save_config(config, run_dir)
         opened.callback(configure_logging(run_dir))
         parts = build(config, run_dir)
         opened.callback(parts.environment.close)
+        if checkpoint is not None:  # before anything of the run is written: it may be refused
+            checkpoint.restore_workflow(parts.workflow)
+            checkpoint.restore_replay(parts.replay)
+        save_config(config, run_dir)
         _announce(config, parts, plan, notices)
         step = checkpoint.step if checkpoint else None
         reports = Reports(

@@ -21,6 +21,7 @@ VIDEO_FPS = 15  # an Atari agent step is 4 frames of 60 Hz
 OPEN_LOOP_FPS = 5
 VIDEO_SCALE = 4
 MAX_ANIMATION_FRAMES = 300
+STRIP_FRAMES = 8
 
 
 class Reports:
@@ -116,3 +117,13 @@ class Reports:
         """Close files and give the terminal back; a second call does nothing."""
         self._progress.close()
         self._writer.close()
+
+
+def strip(frames: np.ndarray) -> np.ndarray:
+    """Return frames of the first sequence, evenly spaced in time, as one picture.
+
+    (T, H, W, 3) becomes (H, n * w, 3).
+    """
+    chosen = frames[np.linspace(0, len(frames) - 1, STRIP_FRAMES).round().astype(int)]
+    height = frames.shape[1] // 3  # truth, prediction, error; images are square, so one sequence is as wide
+    return np.concatenate(list(chosen[:, :, :height]), axis=1)

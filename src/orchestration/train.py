@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+from pathlib import Path
 
 import torch
 
@@ -21,7 +22,15 @@ from .world_model_orchestrator import Ending, WorldModelOrchestrator
 
 ENVIRONMENT_EXIT_CODE = 5
 GPU_MEMORY_EXIT_CODE = 6
-_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_DISK_FAULTS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EIO,
+    errno.EACCES,
+    errno.EPERM,
+)
 _LOG = logging.getLogger(__name__)
 
 
@@ -65,10 +74,19 @@ def _run_once(config: TrainConfig, plan: MemoryPlan, notices: list[str], has_rol
     except OSError as error:
         if error.errno not in _DISK_FAULTS:
             raise
-        raise UserError(
-            f"{config.run_dir} cannot be written: {error.strerror}. Make room, then go on with "
-            f"resume={config.run_dir}."
-        ) from error
+        raise UserError(_not_writable(config, error)) from error
+
+
+def _not_writable(config: TrainConfig, error: OSError) -> str:
+    """Return which file could not be written, and what to do."""
+    assert config.run_dir is not None
+    repair = "Make room" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "Repair that"
+    file = f" The file was {os.path.relpath(error.filename, config.run_dir)}." if error.filename else ""
+    if list_checkpoints(Path(config.run_dir)):
+        then = f"go on with resume={config.run_dir}"
+    else:
+        then = "start again in another folder, for there is no checkpoint yet"
+    return f"{config.run_dir} cannot be written: {error.strerror}. {repair}, then {then}.{file}"
 
 
 def _told(run: WorldModelOrchestrator, ending: Ending) -> Ending:

@@ -8,27 +8,27 @@ from typing import Any
 import numpy as np
 
 from ..buffers import SequenceBatch
+from ..utils.checked_files import reading
 from ..utils.memory.counters import footprint_stats
 from ..utils.memory.tracker import Component
 from ..utils.metrics import MetricMeans, StopWatch
 from ..utils.records import Arrival
 from ..utils.schedule import Every, UpdateRatio
-from ..utils.seeding import global_state, numpy_generator, set_global_state
+from ..utils.seeding import numpy_generator, set_global_state
 from .build import Parts
 from .checkpoint import Checkpoint, save_checkpoint
-from .config import TrainConfig, TrainingConfig
+from .config import TrainConfig
 from .diagnostics import diagnostics
 from .episodes import EpisodeRecorder, EpisodeTracker
 from .evaluate import evaluate
-from .made_with import MADE_WITH_KEY, made_with
+from .loop_state import loop_state, restore_loop
 from .memory_components import components
-from .memory_guard import MemoryGuard
+from .memory_guard import MemoryGuard, first_times
 from .nonfinite import NonFiniteGuard
-from .reports import OPEN_LOOP_FPS, VIDEO_FPS, Reports
+from .reports import OPEN_LOOP_FPS, VIDEO_FPS, Reports, strip
 from .signals import Signals
 
 _LOG = logging.getLogger(__name__)
-STRIP_FRAMES = 8
 
 
 class Ending(Enum):
@@ -78,8 +78,8 @@ class WorldModelOrchestrator:
         self.sampled: SequenceBatch | None = None
         self._checkpoint = checkpoint
         if checkpoint is not None:
-            self._restore(checkpoint)
-        self.guard = MemoryGuard(config.memory, _first_times(training, self.step))
+            restore_loop(self, checkpoint)
+        self.guard = MemoryGuard(config.memory, first_times(training, self.step))
         self.start_updates = self.updates
         self.check_due = Every(config.memory.check_interval, self.updates)
 
@@ -147,7 +147,8 @@ class WorldModelOrchestrator:
         arrival, warnings = self.parts.environment.restore(state["environment"])
         for warning in warnings:
             _LOG.warning(warning)
-        set_global_state(state["global_generators"])  # last: nothing may be drawn between here and the loop
+        with reading(self._checkpoint.state_path):  # last: nothing may be drawn between here and the loop
+            set_global_state(state["global_generators"])
         return arrival
 
     def _collect(self, arrival: Arrival) -> Arrival:
@@ -206,7 +207,7 @@ class WorldModelOrchestrator:
                 for key, animation in self.parts.workflow.report(batch).items():
                     frames = animation.numpy()
                     self.reports.animation(self.step, f"open_loop/{key}", frames, OPEN_LOOP_FPS)
-                    self.reports.image(self.step, f"open_loop/{key}", _strip(frames))
+                    self.reports.image(self.step, f"open_loop/{key}", strip(frames))
         self.recorder.request()
 
     def _evaluate(self) -> None:
@@ -274,67 +275,10 @@ class WorldModelOrchestrator:
         self.guard.event(self.step, "first checkpoint")
         with self.watch("save"):
             keep, model = self.config.training.keep_checkpoints, self.parts.workflow.state_dict()
-            state = self._state()
+            state = loop_state(self)
             is_best, self.is_best = self.is_best, False
             checkpoint = save_checkpoint(
                 self.run_dir, self.step, state, model, self.parts.replay, keep, is_best
             )
         self.saved_step = self.step
         _LOG.info("step %s: checkpoint %s", f"{self.step:,}", checkpoint.folder)
-
-    def _state(self) -> dict[str, Any]:
-        """Return all that the run goes on from, beside the workflow and the replay.
-
-        What is due when follows from the step alone. The interval of the log that is under way goes on too.
-        """
-        return {
-            MADE_WITH_KEY: made_with(self.config),
-            "updates": self.updates,
-            "ratio": self.owed.state_dict(),
-            "environment": self.parts.environment.state_dict(),
-            "episodes": self.tracker.state_dict(),
-            "recorder": self.recorder.state_dict(),
-            "means": self.means.state_dict(),
-            "nonfinite": self.nonfinite.state_dict(),
-            "best_return": self.best_return,
-            "owes_evaluation": self.owes_evaluation,
-            "global_generators": global_state(),
-        }
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        state = checkpoint.state()
-        self.step, self.updates = checkpoint.step, state["updates"]
-        self.saved_step, self.owes_evaluation = self.step, state["owes_evaluation"]
-        self.owed.load_state_dict(state["ratio"])
-        self.tracker.load_state_dict(state["episodes"])
-        self.recorder.load_state_dict(state["recorder"])
-        self.means.load_state_dict(state["means"])
-        self.nonfinite.load_state_dict(state["nonfinite"])
-        self.best_return = state["best_return"]
-        self.parts.workflow.load_state_dict(checkpoint.model(self.parts.workflow.device))
-        checkpoint.restore_replay(self.parts.replay)
-
-
-def _first_times(training: TrainingConfig, step: int) -> list[str]:
-    """Return what this process will do for a first time after `step`; each leaves more memory in use."""
-    joint = max(training.warmup_steps, training.learning_starts)
-    due = {"first joint update": max(joint, step + 1)}
-    if step < training.warmup_steps:
-        due["first update"] = max(training.learning_starts, step + 1)
-    intervals = {
-        "first pictures": training.video_interval,
-        "first evaluation": training.evaluation_interval,
-        "first checkpoint": training.checkpoint_interval,
-    }
-    due |= {name: (step // interval + 1) * interval for name, interval in intervals.items() if interval}
-    return [name for name, at in due.items() if at < training.total_timesteps]
-
-
-def _strip(frames: np.ndarray) -> np.ndarray:
-    """Return frames of the first sequence, evenly spaced in time, as one picture.
-
-    (T, H, W, 3) becomes (H, n * w, 3).
-    """
-    chosen = frames[np.linspace(0, len(frames) - 1, STRIP_FRAMES).round().astype(int)]
-    height = frames.shape[1] // 3  # truth, prediction, error; images are square, so one sequence is as wide
-    return np.concatenate(list(chosen[:, :, :height]), axis=1)

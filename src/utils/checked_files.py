@@ -50,6 +50,7 @@ _WRONG_CONTENT = (
     ValueError,
 )
 _MOST_CHARACTERS = 200
+_REPAIR = "Put it back from a copy, or start a new run."
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +132,22 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except (UserError, torch.OutOfMemoryError):
         raise
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or _reason(error)}. {_REPAIR}") from error
     except _WRONG_CONTENT as error:
-        first_line = next(iter(str(error).splitlines()), "")
-        reason = "".join(c if c.isprintable() else "?" for c in f"{type(error).__name__}: {first_line}")
-        raise not_written(path, reason[:_MOST_CHARACTERS]) from error
+        raise not_written(path, _reason(error)) from error
 
 
 def not_written(path: Path, reason: str) -> UserError:
     """Return the error for a file whose content is none that Reverie writes."""
-    return UserError(
-        f"{path} is not a file that Reverie wrote ({reason}). Put it back from a copy, or start a new run."
-    )
+    return UserError(f"{path} is not a file that Reverie wrote ({reason}). {_REPAIR}")
+
+
+def _reason(error: Exception) -> str:
+    """Return an error on one short line; it may quote the file, so nothing may steer a terminal."""
+    first_line = next(iter(str(error).splitlines()), "")
+    text = f"{type(error).__name__}: {first_line}"[:_MOST_CHARACTERS]
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def read_json(path: Path) -> Any:

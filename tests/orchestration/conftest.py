@@ -1,10 +1,12 @@
 """An empty folder to run in, and runs that several files of tests look at; no test may change one."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from .helpers import CARTPOLE, CATCH, PONG, start
+from .warm import Server, warm_server
 
 
 @pytest.fixture
@@ -30,3 +32,10 @@ def cartpole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def catch_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """300 steps of four environments with images."""
     return start(tmp_path_factory.mktemp("catch") / "run", *CATCH)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """Starts training processes that need no seconds for imports."""
+    with warm_server() as started:
+        yield started

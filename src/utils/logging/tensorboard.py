@@ -66,7 +66,8 @@ class EventFile:
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
-        self._records.close()
+        with writing(self._path):
+            self._records.close()
 
     def _summary(self, step: int, values: list[Summary.Value]) -> None:
         self._write(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))

@@ -99,7 +99,7 @@ class MetricsWriter:
 
     def close(self) -> None:
         """Close all files, also if one of them has a disk that is full; a second call does nothing."""
-        with ExitStack() as closing:
+        with writing(self._path), ExitStack() as closing:
             for opened in (self._lines, *self._displays):
                 closing.callback(opened.close)
 

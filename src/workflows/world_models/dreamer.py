@@ -13,6 +13,7 @@ from ...buffers import SequenceBatch, StoredLatent
 from ...models import LaProp, LatentState, ModelConfig, Noise, Observed, OptimizerConfig
 from ...utils.records import Arrival, EnvSpec
 from ...utils.seeding import torch_generator
+from ...utils.state_files import require_same_form
 from ..base import Collected, Updated
 from .config import ControllerConfig, WorldModelConfig
 from .controller import Controller
@@ -198,7 +199,20 @@ class DreamerWorkflow:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copy a state of the same sizes; that of acting only if it has as many environments."""
+        """Copy a state of the same sizes; that of acting only if it has as many environments.
+
+        Raises:
+            ValueError: If names, dtypes or shapes are others; nothing is changed then.
+        """
+        own = self.state_dict()
+        learned = ("world_model", "controller", "optimizers")
+        require_same_form({name: state[name] for name in learned}, {name: own[name] for name in learned})
+        online, width = state["online"], self._prev_action.shape[1]
+        count = len(online["prev_action"])
+        fresh = self.world_model.rssm.initial(count)
+        latents = {"deter": fresh.deter, "stoch": fresh.stoch}
+        form = {"prev_action": self._prev_action.new_empty(count, width)}
+        require_same_form(online, form | (dict.fromkeys(latents) if online["deter"] is None else latents))
         self.world_model.load_state_dict(state["world_model"])
         self.controller.load_state_dict(state["controller"])
         for name, optimizer in self.optimizers.items():

@@ -1,0 +1,213 @@
+"""A disk that fills up, for each kind of file: what is said, what is left, and how the run goes on."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import pytest
+
+from reverie.orchestration.checkpoint import list_checkpoints
+
+from .helpers import (
+    CATCH,
+    events_of,
+    files_in,
+    identity,
+    intervals_of,
+    metrics_of,
+    scalars_of,
+    series_of,
+    start,
+)
+from .warm import Ended, Server
+
+SHORT = (
+    *CATCH,
+    "training.learning_starts=1000",
+    "training.log_interval=4",
+    "training.checkpoint_interval=16",
+    "training.video_interval=16",
+    "buffer.chunk_length=4",
+    "memory.plan=warn",
+)
+PAGE, MODEL_BYTES = 4096, 3_500_000
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What 32 steps come to that no fault has touched."""
+    return identity(start(tmp_path_factory.mktemp("whole") / "run", *SHORT, "training.total_timesteps=32"))
+
+
+@pytest.fixture(scope="module")
+def half_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first 16 of them."""
+    return start(tmp_path_factory.mktemp("half") / "run", *SHORT, "training.total_timesteps=16")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own in memory."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("this user cannot mount a small file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def resize(disk: Path, nbytes: int) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={nbytes}", str(disk)], check=True)
+
+
+def leave_room(disk: Path, nbytes: int) -> None:
+    space = os.statvfs(disk)
+    resize(disk, (space.f_blocks - space.f_bfree) * space.f_frsize + nbytes)
+
+
+def assert_stopped_cleanly(ended: Ended, run_dir: Path, file: str) -> None:
+    """One sentence that names the file; what is left is whole, and nothing of it is half a file."""
+    assert ended.code == 2
+    assert "Traceback" not in ended.error and "ignored" not in ended.error
+    assert ended.last_line.startswith("error: ") and " cannot be written: " in ended.last_line
+    assert sum(line.startswith("error: ") for line in ended.error.splitlines()) == 1
+    assert file in ended.last_line
+    assert_nothing_half_written(run_dir)
+
+
+def assert_nothing_half_written(run_dir: Path) -> None:
+    for checkpoint in list_checkpoints(run_dir):
+        checkpoint.verify()
+    left = [
+        name for name in files_in(run_dir) if name.endswith((".unfinished", ".tmp")) or ".unfinished/" in name
+    ]
+    assert left == []
+    for video in run_dir.rglob("*.mp4"):
+        with av.open(str(video)) as opened:
+            assert sum(1 for _ in opened.decode(video=0)) > 1
+
+
+def assert_goes_on(server: Server, run_dir: Path, whole: dict[str, str]) -> None:
+    """With room again, the run ends as the one that never met a fault."""
+    ended = server.run("train", f"resume={run_dir}", "training.total_timesteps=32", "logger.tensorboard=true")
+    assert ended.code == 0, ended.error
+    assert identity(run_dir) == whole
+    lines = metrics_of(run_dir)
+    assert [line["step"] for line in intervals_of(run_dir)] == [4, 8, 12, 16, 20, 24, 28, 32]
+    shown = scalars_of(events_of(run_dir))
+    assert {tag: [x for x in values if x[0] > 16] for tag, values in shown.items()} == {
+        tag: [x for x in values if x[0] > 16] for tag, values in series_of(lines).items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "room", "tensorboard"),
+    [
+        ("metrics.tmp", PAGE, False),
+        ("tensorboard/events", 15 * PAGE, True),
+        ("videos/", 10 * PAGE, False),
+        ("model.safetensors", MODEL_BYTES // 3, False),
+        ("replay/env", MODEL_BYTES + 350_000, False),
+    ],
+)
+def test_a_full_disk_ends_a_run_with_a_sentence_and_harms_nothing(
+    file: str,
+    room: int,
+    tensorboard: bool,
+    small_disk: Path,
+    half_run: Path,
+    whole: dict[str, str],
+    server: Server,
+) -> None:
+    run_dir = small_disk / "run"
+    shutil.copytree(half_run, run_dir)
+    before = files_in(run_dir / "checkpoints")
+    leave_room(small_disk, room)
+    settings = ("training.total_timesteps=32", f"logger.tensorboard={str(tensorboard).lower()}")
+    ended = server.run("train", f"resume={run_dir}", *settings)
+    assert_stopped_cleanly(ended, run_dir, file)
+    is_told_before = "step 32: no checkpoint, [Errno 28] No space left on device" in ended.error
+    assert is_told_before == ("checkpoints/" in ended.last_line)  # training went on up to its end then
+    assert files_in(run_dir / "checkpoints") == before
+    resize(small_disk, 64_000_000)
+    assert_goes_on(server, run_dir, whole)
+
+
+@pytest.mark.parametrize(
+    ("file", "limit", "tensorboard"),
+    [
+        ("metrics.jsonl", None, False),
+        ("tensorboard/events", 60_000, True),
+        ("videos/", 30_000, False),
+    ],
+)
+def test_a_file_that_may_not_grow_ends_a_run_with_a_sentence_and_harms_nothing(
+    file: str,
+    limit: int | None,
+    tensorboard: bool,
+    tmp_path: Path,
+    half_run: Path,
+    whole: dict[str, str],
+    server: Server,
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(half_run, run_dir)
+    before = files_in(run_dir)
+    limit = limit or len(before["metrics.jsonl"]) + 300
+    settings = ("training.total_timesteps=32", f"logger.tensorboard={str(tensorboard).lower()}")
+    ended = server.run("train", f"resume={run_dir}", *settings, file_bytes=limit)
+    assert_stopped_cleanly(ended, run_dir, file)
+    after = files_in(run_dir)
+    kept = {name for name in before if "checkpoints/" in name or "videos/" in name}
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    assert after["metrics.jsonl"].startswith(before["metrics.jsonl"])
+    assert_goes_on(server, run_dir, whole)
+
+
+@pytest.mark.parametrize(("file", "limit"), [("config.yaml", 1_000), ("metrics.tmp", 3_000)])
+def test_a_run_that_cannot_begin_to_write_leaves_all_as_it_was(
+    file: str, limit: int, tmp_path: Path, half_run: Path, server: Server
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(half_run, run_dir)
+    before = files_in(run_dir)
+    settings = ("training.total_timesteps=16", "logger.tensorboard=false")  # as it was
+    ended = server.run("train", f"resume={run_dir}", *settings, file_bytes=limit)
+    assert_stopped_cleanly(ended, run_dir, "" if file == "config.yaml" else file)
+    after = files_in(run_dir)
+    assert after.pop("train.log").startswith(before.pop("train.log"))
+    assert after.keys() == before.keys()
+    changed = [name for name in after if after[name] != before[name]]
+    assert changed == ([] if file == "config.yaml" else ["config.yaml"])  # which notes what was asked
+
+
+def test_a_log_that_may_not_grow_is_no_reason_to_stop(
+    tmp_path: Path, half_run: Path, whole: dict[str, str], server: Server
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(half_run, run_dir)
+    log = run_dir / "train.log"
+    log.write_bytes(log.read_bytes() + b"\n" * MODEL_BYTES)
+    before = log.read_bytes()
+    settings = (f"resume={run_dir}", "training.total_timesteps=32")
+    ended = server.run("train", *settings, file_bytes=len(before) + 100)
+    assert (ended.code, "Traceback" in ended.error) == (0, False)
+    assert "finished" in ended.error
+    assert log.read_bytes().startswith(before) and len(log.read_bytes()) <= len(before) + 100
+    assert_nothing_half_written(run_dir)
+    assert identity(run_dir) == whole
+
+
+def test_a_disk_that_is_full_from_the_start_says_so_at_once(small_disk: Path, server: Server) -> None:
+    leave_room(small_disk, PAGE)
+    ended = server.run("train", *SHORT, f"run_dir={small_disk}/run")
+    assert (ended.code, ended.error.count("error: "), "Traceback" in ended.error) == (2, 1, False)
+    assert "cannot be written: No space left on device" in ended.last_line
+    assert "resume=" not in ended.last_line, "there is no checkpoint to resume from"
+    assert [name for name in files_in(small_disk) if "unfinished" in name] == []

@@ -1,0 +1,171 @@
+"""Real training processes that begin at once, and what they leave: output, exit code, processes, files."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from .helpers import CATCH
+
+SERVER = Path(__file__).with_name("warm_server.py")
+LONG_ENOUGH_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a process ended."""
+
+    code: int
+    """Exit code; the negative number of the signal that ended it."""
+
+    out: str
+    error: str
+
+    @property
+    def last_line(self) -> str:
+        return self.error.splitlines()[-1]
+
+
+class Process:
+    """A process that the server has forked, alone in a session."""
+
+    def __init__(self, pid: int, ask: Callable[[object], bytes], outputs: list[int]) -> None:
+        self.pid, self._ask = pid, ask
+        self._texts = [bytearray(), bytearray()]
+        self._readers = [
+            Thread(target=_drain, args=(output, text), daemon=True)
+            for output, text in zip(outputs, self._texts, strict=True)
+        ]
+        for reader in self._readers:
+            reader.start()
+        self.code: int | None = None
+
+    @property
+    def error(self) -> str:
+        """What it has written to stderr so far."""
+        return self._texts[1].decode()
+
+    def send(self, *numbers: signal.Signals) -> None:
+        for number in numbers:
+            os.kill(self.pid, number)
+
+    def wait_for(self, text: str, file: Path) -> None:
+        """Wait until a file of a living process holds a text."""
+        self.wait_until(lambda: file.exists() and text in file.read_text())
+
+    def wait_until(self, true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + LONG_ENOUGH_SECONDS
+        while not true():
+            assert state_of(self.pid) != "Z", self.error
+            assert time.monotonic() < deadline, self.error
+            time.sleep(0.02)
+
+    def end(self) -> Ended:
+        """Wait for its end, and for the end of all that it has started: whoever stays on is an orphan."""
+        if self.code is None:
+            self.code = int(self._ask({"pid": self.pid}))
+        deadline = time.monotonic() + LONG_ENOUGH_SECONDS / 8
+        while (left := processes_of(self.pid)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for pid, _ in left:
+            os.kill(pid, signal.SIGKILL)
+        assert not left, f"orphans: {left}"
+        for reader in self._readers:
+            reader.join()
+        return Ended(self.code, *(text.decode() for text in self._texts))
+
+
+@dataclass
+class Server:
+    """Starts processes."""
+
+    connection: socket.socket
+
+    def ask(self, request: object, outputs: list[int] | None = None) -> bytes:
+        socket.send_fds(self.connection, [json.dumps(request).encode()], outputs or [])
+        return self.connection.recv(100)
+
+    def start(
+        self,
+        *command: str,
+        folder: Path | None = None,
+        file_bytes: int | None = None,
+        obeys_permissions: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> Process:
+        """Start `train` or `evaluate` with arguments.
+
+        Args:
+            command: As on a command line.
+            folder: Where.
+            file_bytes: The size that no file may pass.
+            obeys_permissions: Whether it may not write where nobody may, even for root.
+            environment: Further variables.
+        """
+        pipes = [os.pipe(), os.pipe()]
+        request = {
+            "command": command,
+            "folder": str(folder or Path.cwd()),
+            "file_bytes": file_bytes,
+            "obeys_permissions": obeys_permissions,
+            "environment": dict(environment or {}),
+        }
+        pid = int(self.ask(request, [theirs for _, theirs in pipes]))
+        for _, theirs in pipes:
+            os.close(theirs)
+        return Process(pid, self.ask, [ours for ours, _ in pipes])
+
+    def run(self, *command: str, **options: Any) -> Ended:
+        """Start one, and wait for its end."""
+        return self.start(*command, **options).end()
+
+
+@contextlib.contextmanager
+def warm_server() -> Iterator[Server]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, str(SERVER), str(theirs.fileno()), *CATCH, "training.total_timesteps=60"]
+    with (
+        ours,
+        subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+        ) as process,
+    ):
+        theirs.close()
+        if ours.recv(100) != b"ready":
+            raise AssertionError(process.communicate()[1].decode())
+        yield Server(ours)
+        ours.close()
+
+
+def processes_of(session: int) -> list[tuple[int, str]]:
+    """Process id and command line of the living processes of a session."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            after_name = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(after_name[3]) == session and after_name[0] != "Z":
+                found.append((int(folder.name), (folder / "cmdline").read_text().replace("\0", " ")))
+    return found
+
+
+def state_of(pid: int) -> str:
+    """The letter of a process's state; Z for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def _drain(output: int, text: bytearray) -> None:
+    with os.fdopen(output, "rb", buffering=0) as file:
+        while piece := file.read(65536):
+            text += piece

@@ -1,0 +1,98 @@
+"""Forks a training process for each request, so that it begins without the seconds that imports take.
+
+The child is a process like any other: a session, an output, limits, an exit code and an end of its own. The
+processes of its environments import this file, which is why torch is imported in a function.
+"""
+
+import array
+import ctypes
+import gc
+import json
+import os
+import resource
+import socket
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TOY_WORLD = Path(__file__).parents[1] / "envs"
+CAP_DAC_OVERRIDE = 1
+CAPABILITY_VERSION = 0x20080522
+
+
+def obey_permissions() -> None:
+    """Give up root's right to write where nobody may; without it there is nothing to give up."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, data = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, data) == 0
+    for index in range(3):  # effective, permitted, inheritable
+        data[index] &= ~(1 << CAP_DAC_OVERRIDE)
+    assert libc.capset(header, data) == 0
+
+
+def become(request: dict[str, Any], outputs: list[int]) -> None:
+    """Make this process what was asked for."""
+    os.setsid()
+    for number, output in enumerate(outputs, start=1):
+        os.dup2(output, number)
+        os.close(output)
+    os.chdir(request["folder"])
+    os.environ.update(request["environment"])
+    tempfile.tempdir = None  # TMPDIR may be another now
+    if request["file_bytes"] is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_bytes"], request["file_bytes"]))
+    if request["obeys_permissions"]:
+        obey_permissions()
+    sys.argv = request["command"]
+
+
+def commands() -> dict[str, Callable[[], object]]:
+    """What can be asked for, after one run that has imported all that runs import."""
+    import torch
+
+    from reverie.orchestration.evaluate import main as evaluate
+    from reverie.orchestration.train import main as train
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        sys.argv = [*sys.argv, f"run_dir={folder}/run"]
+        train()
+    return {"train": train, "evaluate": evaluate}
+
+
+def main(connection: socket.socket) -> None:
+    """Answer requests until the other side is gone; a child leaves by its own end."""
+    main_of = commands()
+    gc.collect()
+    gc.freeze()  # collecting garbage would look at all that children share, and copy it
+    connection.send(b"ready")
+    while True:
+        text, sent, *_ = connection.recvmsg(1 << 20, socket.CMSG_LEN(8))
+        if not text:
+            return
+        request = json.loads(text)
+        if "pid" in request:
+            status = os.waitpid(request["pid"], 0)[1]
+            connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+            continue
+        outputs = array.array("i", sent[0][2]).tolist()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads; there are none
+            pid = os.fork()
+        if not pid:
+            connection.close()
+            become(request, outputs)
+            main_of[request["command"][0]]()
+            return
+        for output in outputs:
+            os.close(output)
+        connection.send(str(pid).encode())
+
+
+if __name__ == "__main__":
+    sys.path.append(str(TOY_WORLD))
+    handle = int(sys.argv.pop(1))
+    main(socket.socket(fileno=handle))
