@@ -10,8 +10,8 @@ from ..envs import VectorEnvironment, make_environment
 from ..utils.memory.snapshots import SnapshotRecorder
 from ..utils.records import EnvSpec
 from ..utils.seeding import choose_deterministic_kernels, numpy_generator, seed_global
-from ..workflows.world_models import DreamerConfig, DreamerWorkflow
-from .config import Precision, TrainConfig, actual_device
+from ..workflows.world_models import CapturedDreamer, DreamerConfig, DreamerWorkflow
+from .config import Compile, Precision, TrainConfig, actual_device
 
 SNAPSHOTS = "memory_snapshots"
 
@@ -73,7 +73,8 @@ def build_replay(config: TrainConfig, env: EnvSpec, run_dir: Path) -> EpisodeRep
 def build_workflow(config: TrainConfig, env: EnvSpec) -> DreamerWorkflow:
     """Return Dreamer for an environment, its parameters initialised."""
     device = torch.device(actual_device(config.device).value)
-    return DreamerWorkflow(env, workflow_config(config), device, autocast_dtype(config), config.seed)
+    kind = CapturedDreamer if config.compile is Compile.graph else DreamerWorkflow
+    return kind(env, workflow_config(config), device, autocast_dtype(config), config.seed)
 
 
 def workflow_config(config: TrainConfig) -> DreamerConfig:

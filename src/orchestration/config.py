@@ -45,6 +45,13 @@ class Precision(Enum):
     bfloat16 = "bfloat16"
 
 
+class Compile(Enum):
+    """How updates reach the GPU; OmegaConf matches names, so the names are what users type."""
+
+    none = "none"
+    graph = "graph"
+
+
 @dataclass(kw_only=True, slots=True)
 class TrainingConfig:
     """Settings of the training loop; `configs/training/*.yaml` sets them. An interval of 0 is never."""
@@ -142,6 +149,9 @@ class TrainConfig:
     precision: Precision = Precision.auto
     """Number format of matrix products; `auto` is `bfloat16` where the device computes it, else `float32`."""
 
+    compile: Compile = Compile.none
+    """`none` launches kernel by kernel, `graph` each update as one CUDA graph; a graph needs device=cuda."""
+
     deterministic: bool = False
     """Whether a run on a GPU repeats itself bit for bit, by slower kernels; on a CPU every run does."""
 
@@ -212,6 +222,8 @@ class TrainConfig:
             raise UserError(
                 f"buffer.storage=cuda needs device=cuda, got device={device.value}. Set buffer.storage=ram."
             )
+        if self.compile is Compile.graph and device is not Device.cuda:
+            raise UserError(f"compile=graph needs device=cuda, got device={device.value}. Set compile=none.")
 
 
 def actual_device(asked: Device) -> Device:

@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ..buffers import ReplayStorage
 from ..utils.checked_files import not_written
 from ..utils.errors import UserError, did_you_mean
-from .config import Device, Precision, TrainConfig, actual_device, typed
+from .config import Compile, Device, Precision, TrainConfig, actual_device, typed
 from .overrides import check_setting, explain, setting_types
 
 CONFIG_FILE = "config.yaml"
@@ -132,7 +132,7 @@ def load_run(folder: str, changes: Iterable[Override] = (), device: Device | Non
         OmegaConf.update(config, change.key_or_group, change.value())
     config.run_dir = folder
     if device is not None and actual_device(device) is not config.device:
-        config.device, config.precision = device, Precision.auto
+        config.device, config.precision, config.compile = device, Precision.auto, Compile.none
         if config.buffer.storage is ReplayStorage.cuda:
             config.buffer.storage = ReplayStorage.ram
     return typed(config)

@@ -14,6 +14,7 @@ from reverie.envs import EnvConfig, Suite
 from reverie.models import ModelConfig
 from reverie.orchestration.command_line import compose_jobs
 from reverie.orchestration.config import (
+    Compile,
     Device,
     Precision,
     TrainConfig,
@@ -145,7 +146,7 @@ def test_every_file_of_a_group_composes() -> None:
 
 def test_the_yaml_of_the_root_names_no_value_twice() -> None:
     root = yaml.safe_load(resources.files("reverie.configs").joinpath("train.yaml").read_text())
-    own = {"name", "seed", "device", "precision", "deterministic", "run_dir", "resume"}
+    own = {"name", "seed", "device", "precision", "compile", "deterministic", "run_dir", "resume"}
     assert set(root) == {"defaults", "hydra"} | own
 
 
@@ -203,6 +204,7 @@ RUN = TrainConfig(device=Device.cpu, model=ModelConfig(), env=EnvConfig(), buffe
             {"buffer": ReplayConfig(storage=ReplayStorage.cuda)},
             "buffer.storage=cuda needs device=cuda, got device=cpu. Set buffer.storage=ram",
         ),
+        ({"compile": Compile.graph}, "compile=graph needs device=cuda, got device=cpu. Set compile=none"),
     ],
 )
 def test_an_impossible_combination_is_refused_with_its_repair(change: dict[str, Any], message: str) -> None:

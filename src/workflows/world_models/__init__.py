@@ -1,5 +1,6 @@
 """Workflows that learn a model of the world."""
 
+from .captured import CapturedDreamer as CapturedDreamer
 from .config import ControllerConfig as ControllerConfig
 from .config import WorldModelConfig as WorldModelConfig
 from .dreamer import DreamerConfig as DreamerConfig

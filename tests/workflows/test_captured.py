@@ -1,0 +1,63 @@
+"""Updates as one CUDA graph are the eager ones, allocate nothing, and a run with them resumes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from reverie.workflows.world_models import CapturedDreamer, DreamerWorkflow
+
+from .tiny import IMAGE, VECTOR, make_batch, snapshot, tiny_workflow
+
+pytestmark = pytest.mark.gpu
+CUDA = torch.device("cuda")
+
+
+def captured_from(workflow: DreamerWorkflow) -> CapturedDreamer:
+    """The same workflow, captured; draws the same numbers."""
+    other = CapturedDreamer(workflow.env, workflow.config, CUDA, workflow.autocast_dtype)
+    other.load_state_dict(workflow.state_dict())
+    return other
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("part", ["update", "update_world_model"])
+def test_captured_updates_are_the_eager_ones(part: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    eager = tiny_workflow(IMAGE | VECTOR, dtype=dtype, device=CUDA)
+    captured = captured_from(eager)
+    for count in range(8):  # the graph is recorded at the fourth
+        batch = make_batch(eager)
+        batch = replace(batch, reward=batch.reward + 0.1 * count)
+        expected, found = getattr(eager, part)(batch), getattr(captured, part)(batch)
+        assert found.metrics.keys() == expected.metrics.keys()
+        for name, value in expected.metrics.items():
+            torch.testing.assert_close(found.metrics[name], value.float(), rtol=1e-3, atol=1e-5, msg=name)
+        assert found.gradient_names == expected.gradient_names and bool(found.finite)
+    states = [snapshot(w.world_model) | snapshot(w.controller) for w in (eager, captured)]
+    for name, value in states[0].items():
+        difference = (states[1][name] - value).norm() / value.norm().clamp(min=1e-12)
+        assert float(difference) < 1e-3, name
+
+
+def test_a_captured_update_never_asks_the_allocator() -> None:
+    workflow = captured_from(tiny_workflow(IMAGE, device=CUDA))
+    batch = make_batch(workflow)
+    for _ in range(6):
+        workflow.update(batch)
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    for _ in range(5):
+        workflow.update(batch)
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+def test_a_bad_captured_update_is_not_applied_and_its_verdict_outlives_the_next_one() -> None:
+    workflow = captured_from(tiny_workflow(VECTOR, device=CUDA))
+    good = make_batch(workflow)
+    for _ in range(6):
+        workflow.update(good)
+    before = snapshot(workflow.world_model)
+    verdict = workflow.update(replace(good, reward=good.reward * float("nan")))
+    assert all(torch.equal(value, before[name]) for name, value in snapshot(workflow.world_model).items())
+    workflow.update(good)
+    assert not bool(verdict.finite) and not bool(verdict.metrics["loss/reward"].isfinite())
