@@ -57,7 +57,7 @@ def unsafe(tree: ast.AST) -> Iterator[str]:
                     "allow_pickle", False
                 ) is not False:
                     yield "load with allow_pickle"
-            case ast.Name(id=name) if name in BUILTINS:
+            case ast.Name(id=name, ctx=ast.Load()) if name in BUILTINS:
                 yield name
         if isinstance(node, ast.Attribute | ast.Name) and (found := dotted(node, names)) in CALLS:
             yield found
