@@ -114,11 +114,12 @@ def _mapped(spec: FieldSpec, num_rows: int, directory: Path) -> Tensor:
     """Return a tensor of zeros over an unlinked file whose disk blocks are reserved."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor, path = tempfile.mkstemp(dir=directory, suffix=".arena")
+    os.unlink(path)  # at once: whoever kills this process now leaves no file behind
     try:
         # Reserved, not sparse: a disk that fills up later must not kill the process with SIGBUS.
         os.posix_fallocate(descriptor, 0, num_rows * spec.nbytes)
         size = num_rows * (spec.nbytes // spec.dtype.itemsize)
-        return torch.from_file(path, shared=True, size=size, dtype=spec.dtype).view(num_rows, *spec.shape)
+        place = f"/proc/self/fd/{descriptor}"
+        return torch.from_file(place, shared=True, size=size, dtype=spec.dtype).view(num_rows, *spec.shape)
     finally:
         os.close(descriptor)
-        os.unlink(path)

@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,10 +12,11 @@ from pathlib import Path
 
 from ..utils.errors import UserError, exit_on_user_error
 from ..utils.logging.writer import METRICS_FILE
-from .checkpoint import CHECKPOINTS, UNFINISHED, list_checkpoints
+from .checkpoint import CHECKPOINTS, UNFINISHED
 from .command_line import compose_jobs
 from .fingerprint import fingerprint
 from .own_settings import asks_for_help, read_settings, settings_help
+from .run_folder import CONFIG_FILE
 from .signals import RESUME_ME_EXIT_CODE
 
 _POLL_SECONDS = 0.0005
@@ -140,10 +140,9 @@ def chaos(overrides: Sequence[str], kills: int, seed: int, folder: Path) -> Chao
 
 
 def _next_life(overrides: Sequence[str], run_dir: Path) -> list[str]:
-    """Return how to go on: from a checkpoint if there is one, else anew."""
-    if list_checkpoints(run_dir):
+    """Return how to go on: once there is a configuration, by resuming, as a user would."""
+    if (run_dir / CONFIG_FILE).exists():
         return [f"resume={run_dir}"]
-    shutil.rmtree(run_dir, ignore_errors=True)
     return [*overrides, f"run_dir={run_dir}"]
 
 

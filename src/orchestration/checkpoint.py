@@ -7,7 +7,6 @@ No file is ever written twice, so whatever happens while one checkpoint is writt
 Nothing is read by pickle: JSON and safetensors cannot run code.
 """
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -34,6 +33,7 @@ CHECKPOINTS, SHARED_FOLDER = "checkpoints", "replay"
 MANIFEST, MODEL, STATE = "manifest.json", "model", "state"
 FORMAT = 2
 UNFINISHED = ".unfinished"
+SHARED_SUFFIX = ".safetensors"
 _REPLACED = "replaced_"
 _NAME = re.compile(rf"step_(\d{{9,}})|{_REPLACED}step_(\d{{9,}}){re.escape(UNFINISHED)}")
 _OLD_LOOP_FILE = "loop.json"  # format 1 had it, and no manifest
@@ -161,9 +161,10 @@ def save_checkpoint(
     unfinished = folder.with_name(folder.name + UNFINISHED)
     shared = root / SHARED_FOLDER
     if not shared.is_dir():
-        shared.mkdir(parents=True)
+        root.mkdir(exist_ok=True)
+        shared.mkdir()
         folder_to_disk(run_dir)
-    _clean(root)
+    _clean_if_possible(root)
     try:
         unfinished.mkdir()
         own = save_state(unfinished, MODEL, model) | save_state(unfinished, STATE, state)
@@ -177,17 +178,13 @@ def save_checkpoint(
             os.replace(folder, root / f"{_REPLACED}{unfinished.name}")
         os.replace(unfinished, folder)
     except BaseException:
-        with contextlib.suppress(OSError):
-            _clean(root)  # a full disk gets its space back
+        _clean_if_possible(root)  # a full disk gets its space back
         raise
     replay.commit(saved)
     folder_to_disk(root)
-    try:
-        for old in _unwanted(run_dir, step, keep):
-            os.replace(old.folder, old.folder.with_name(old.folder.name + UNFINISHED))
-        _clean(root)
-    except OSError as error:
-        _LOG.warning("an old checkpoint could not be deleted: %s", error)
+    for old in _unwanted(run_dir, step, keep):
+        os.replace(old.folder, old.folder.with_name(old.folder.name + UNFINISHED))
+    _clean_if_possible(root)
     return Checkpoint(folder, step)
 
 
@@ -286,13 +283,21 @@ def _is_best(checkpoint: Checkpoint) -> bool:
         return False
 
 
+def _clean_if_possible(root: Path) -> None:
+    """Clean; what cannot be deleted must not keep a checkpoint from being written."""
+    try:
+        _clean(root)
+    except OSError as error:
+        _LOG.warning("an old checkpoint could not be deleted: %s", error)
+
+
 def _clean(root: Path) -> None:
     """Delete what no checkpoint needs, and give a checkpoint that was moved aside its name back."""
     for path in root.glob(f"{_REPLACED}*{UNFINISHED}"):
         place = path.with_name(path.name.removeprefix(_REPLACED).removesuffix(UNFINISHED))
         if not place.exists():
             os.replace(path, place)
-    for path in root.glob(f"*{UNFINISHED}"):
+    for path in root.glob(f"*step_*{UNFINISHED}"):
         shutil.rmtree(path)
     try:
         manifests = [checkpoint.manifest() for checkpoint in list_checkpoints(root.parent)]
@@ -300,5 +305,5 @@ def _clean(root: Path) -> None:
         return  # it is not known which files that checkpoint needs
     needed = {Path(name).name for manifest in manifests for name in manifest["files"]}
     for path in (root / SHARED_FOLDER).iterdir():
-        if path.name not in needed:
+        if path.name not in needed and path.suffix == SHARED_SUFFIX:
             path.unlink()

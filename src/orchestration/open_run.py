@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from ..utils.logging import configure_logging
 from .banner import start_banner
 from .build import Parts, build
+from .checkpoint import list_checkpoints
 from .config import TrainConfig
 from .made_with import checkpoint_of
 from .memory_plan import MemoryPlan, over_text, plan_lines
@@ -18,16 +19,18 @@ from .signals import Signals
 from .world_model_orchestrator import WorldModelOrchestrator
 
 _LOG = logging.getLogger(__name__)
+_BEGINS_AGAIN = "no checkpoint yet: the run begins again, with the same configuration"
 
 
 @contextmanager
 def open_run(
-    config: TrainConfig, plan: MemoryPlan | None = None, notices: Sequence[str] = ()
+    config: TrainConfig, signals: Signals, plan: MemoryPlan | None = None, notices: Sequence[str] = ()
 ) -> Iterator[WorldModelOrchestrator]:
     """Give a run that is ready to begin, or to go on, after a banner in words; close all that was opened.
 
     Args:
         config: The checked configuration.
+        signals: What is asked of the run from outside.
         plan: What it will need; None plans nothing.
         notices: Lines to show first.
 
@@ -35,10 +38,10 @@ def open_run(
         UserError: If its folder cannot be used, or the checkpoint it is to go on from.
     """
     with ExitStack() as opened:
-        signals = opened.enter_context(Signals())
         run_dir = create_run_folder(config)
         opened.enter_context(locked(run_dir))
-        checkpoint = checkpoint_of(config, run_dir) if config.resume else None
+        begins_again = bool(config.resume) and not list_checkpoints(run_dir)
+        checkpoint = checkpoint_of(config, run_dir) if config.resume and not begins_again else None
         opened.callback(configure_logging(run_dir))
         parts = build(config, run_dir)
         opened.callback(parts.environment.close)
@@ -46,8 +49,8 @@ def open_run(
             checkpoint.restore_workflow(parts.workflow)
             checkpoint.restore_replay(parts.replay)
         save_config(config, run_dir)
-        _announce(config, parts, plan, notices)
-        step = checkpoint.step if checkpoint else None
+        _announce(config, parts, plan, [*notices, *([_BEGINS_AGAIN] if begins_again else [])])
+        step = checkpoint.step if checkpoint else 0 if begins_again else None
         reports = Reports(
             config, run_dir, parts.environment.spec, step, planned_mb=plan.memory_mb if plan else None
         )

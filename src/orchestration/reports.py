@@ -113,6 +113,10 @@ class Reports:
         """Write a still (H, W, 3)."""
         self._writer.image(step, f"image/{name}", image)
 
+    def to_disk(self) -> None:
+        """Bring all that was written to disk, where a loss of power leaves it."""
+        self._writer.to_disk()
+
     def close(self) -> None:
         """Close files and give the terminal back; a second call does nothing."""
         self._progress.close()

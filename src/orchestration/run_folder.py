@@ -1,6 +1,7 @@
 """The folder of a run: its name, its `config.yaml`, and reading that back."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..buffers import ReplayStorage
-from ..utils.checked_files import not_written
+from ..utils.checked_files import folder_to_disk, not_written, write_file
 from ..utils.errors import UserError, did_you_mean
 from .config import Compile, Device, Precision, TrainConfig, actual_device, typed
 from .overrides import check_setting, explain, setting_types
@@ -22,6 +23,7 @@ from .overrides import check_setting, explain, setting_types
 CONFIG_FILE = "config.yaml"
 LOCK_FILE = ".lock"
 UNFINISHED = ".unfinished"
+MOVED = "the folder was moved or deleted while the run wrote to it"
 EXPERIMENTS = Path("experiments")
 MADE_WITH = ("seed", "env", "model", "buffer")
 """What a checkpoint is made of."""
@@ -68,6 +70,16 @@ def create_run_folder(config: TrainConfig) -> Path:
     return folder
 
 
+def require_run_folder(folder: Path) -> None:
+    """Check that a run's folder is still where it was: paths would make a new one, and part the run in two.
+
+    Raises:
+        FileNotFoundError: If it is not.
+    """
+    if not (folder / LOCK_FILE).exists():
+        raise FileNotFoundError(errno.ENOENT, MOVED, str(folder))
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep other processes from training in a folder; the lock ends with this process, in whatever way.
@@ -98,8 +110,10 @@ def save_config(config: TrainConfig, folder: Path) -> None:
     unfinished = folder / f"{CONFIG_FILE}{UNFINISHED}"
     with _writing(folder):
         try:
-            OmegaConf.save(OmegaConf.structured(config), unfinished)
+            unfinished.unlink(missing_ok=True)
+            write_file(unfinished, [OmegaConf.to_yaml(OmegaConf.structured(config)).encode()])
             os.replace(unfinished, folder / CONFIG_FILE)
+            folder_to_disk(folder)
         except OSError:
             with contextlib.suppress(OSError):  # a folder that is read-only has none
                 unfinished.unlink()

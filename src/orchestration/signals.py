@@ -20,7 +20,7 @@ class Signals:
         self.stop = False
         """Whether to end."""
 
-        self._save = False
+        self._save, self._interrupted = False, False
         self._before = {}
 
     def take_save(self) -> bool:
@@ -41,8 +41,10 @@ class Signals:
             signal.signal(number, handler)
 
     def _handle_stop(self, number: int, _: FrameType | None) -> None:
-        if self.stop and number == signal.SIGINT:
-            raise KeyboardInterrupt
+        if number == signal.SIGINT:
+            if self._interrupted:
+                raise KeyboardInterrupt
+            self._interrupted = True
         self.stop = True
         _say(logging.WARNING, number, "finishing the step and writing a checkpoint.")
 

@@ -17,7 +17,8 @@ from .memory_guard import LEAK_EXIT_CODE
 from .memory_plan import MemoryPlan, plan_run
 from .nonfinite import NONFINITE_EXIT_CODE
 from .open_run import open_run
-from .signals import RESUME_ME_EXIT_CODE
+from .run_folder import CONFIG_FILE, MOVED
+from .signals import RESUME_ME_EXIT_CODE, Signals
 from .world_model_orchestrator import Ending, WorldModelOrchestrator
 
 ENVIRONMENT_EXIT_CODE = 5
@@ -48,15 +49,18 @@ def train(config: TrainConfig, notices: list[str]) -> None:
     """
     plan = plan_run(config, environment_spec(config))  # now: its first row is what the process holds already
     ending, has_rolled_back = Ending.rollback, False
-    while ending is Ending.rollback:
-        ending = _run_once(config, plan, notices, has_rolled_back)
-        config.resume, has_rolled_back = config.run_dir, True
+    with Signals() as signals:  # one for all: what was asked for before a rollback holds after it
+        while ending is Ending.rollback:
+            ending = _run_once(config, signals, plan, notices, has_rolled_back)
+            config.resume, has_rolled_back = config.run_dir, True
 
 
-def _run_once(config: TrainConfig, plan: MemoryPlan, notices: list[str], has_rolled_back: bool) -> Ending:
+def _run_once(
+    config: TrainConfig, signals: Signals, plan: MemoryPlan, notices: list[str], has_rolled_back: bool
+) -> Ending:
     """Run until an ending; return it if the run is finished, or goes on from its newest checkpoint."""
     try:
-        with open_run(config, plan, notices) as run:
+        with open_run(config, signals, plan, notices) as run:
             if has_rolled_back:
                 run.begin_after_rollback()
             try:
@@ -72,7 +76,7 @@ def _run_once(config: TrainConfig, plan: MemoryPlan, notices: list[str], has_rol
     except EnvironmentCrashed as error:  # none of them ever came up
         raise UserError(str(error)) from error
     except OSError as error:
-        if error.errno not in _DISK_FAULTS:
+        if error.errno not in _DISK_FAULTS and error.strerror != MOVED:
             raise
         raise UserError(_not_writable(config, error)) from error
 
@@ -80,12 +84,16 @@ def _run_once(config: TrainConfig, plan: MemoryPlan, notices: list[str], has_rol
 def _not_writable(config: TrainConfig, error: OSError) -> str:
     """Return which file could not be written, and what to do."""
     assert config.run_dir is not None
+    if error.strerror == MOVED:
+        return f"{config.run_dir} cannot be written: {MOVED}. Go on with resume= and its name now."
     repair = "Make room" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "Repair that"
     file = f" The file was {os.path.relpath(error.filename, config.run_dir)}." if error.filename else ""
     if list_checkpoints(Path(config.run_dir)):
         then = f"go on with resume={config.run_dir}"
+    elif (Path(config.run_dir) / CONFIG_FILE).exists():
+        then = f"begin again with resume={config.run_dir}, for there is no checkpoint yet"
     else:
-        then = "start again in another folder, for there is no checkpoint yet"
+        then = "start again"
     return f"{config.run_dir} cannot be written: {error.strerror}. {repair}, then {then}.{file}"
 
 

@@ -26,6 +26,7 @@ from .memory_components import components
 from .memory_guard import MemoryGuard, first_times
 from .nonfinite import NonFiniteGuard
 from .reports import OPEN_LOOP_FPS, VIDEO_FPS, Reports, strip
+from .run_folder import require_run_folder
 from .signals import Signals
 
 _LOG = logging.getLogger(__name__)
@@ -37,8 +38,8 @@ class Ending(Enum):
     finished = "all steps are taken"
     leak = "a leak is certain, and memory.on_leak=stop"
     nonfinite = "too many updates in a row were not finite, again after a rollback"
-    rollback = "too many updates in a row were not finite"
     stopped = "a signal asked for it"
+    rollback = "too many updates in a row were not finite"
 
 
 class WorldModelOrchestrator:
@@ -73,7 +74,9 @@ class WorldModelOrchestrator:
         self.watch = StopWatch("collect", "sample", "update", "report", "save", "memory")
         self.nonfinite = NonFiniteGuard(run_dir, training.max_nonfinite, parts.workflow.state_dict)
         self.best_return: float | None = None
-        self.is_best, self.owes_evaluation = False, False
+        self.best_step: int | None = None
+        self.is_best = False  # and no checkpoint tells of it yet
+        self.owes_evaluation = False
         self.saved_step: int | None = None
         self.sampled: SequenceBatch | None = None
         self._checkpoint = checkpoint
@@ -97,32 +100,27 @@ class WorldModelOrchestrator:
         save_due = Every(training.checkpoint_interval, self.step)
         memory_due = Every(self.config.memory.report_interval, self.step)
         snapshot_due = Every(self.config.memory.snapshot_interval, self.step)
-        logged_step = self.step
-        reported_step = self.saved_step
         arrival = self._begin()
         if self.owes_evaluation:
             self._evaluate()
+            if not self.owes_evaluation:
+                self.save_if_possible()  # once made up, it is not owed again
         while not (ending := self._ending()):
             arrival = self._collect(arrival)
             self._learn()
-            if video_due(self.step):
+            is_last = self.step >= training.total_timesteps
+            if video_due(self.step) | is_last:
                 self._show()
-            if log_due(self.step):
-                logged_step = self._log()
-            if memory_due(self.step):
-                reported_step = self._report_memory()
+            if log_due(self.step) | is_last:
+                self._log()
+            if memory_due(self.step) | is_last:
+                self._report_memory()
             if snapshot_due(self.step):
                 self.parts.snapshots.save(self.step)
             if evaluate_due(self.step):  # after all that is written of this step: it may be put off
                 self._evaluate()
-            if save_due(self.step) | self.signals.take_save() | self.is_best:
+            if save_due(self.step) | self.signals.take_save() | (self.best_step == self.step):
                 self.save_if_possible()
-        if ending is Ending.finished:
-            self._show()
-            if logged_step != self.step:
-                self._log()
-            if reported_step != self.step:
-                self._report_memory()
         if self.saved_step != self.step and ending is not Ending.rollback:
             self._save()
         return ending
@@ -130,11 +128,11 @@ class WorldModelOrchestrator:
     def _ending(self) -> Ending | None:
         """Return why to end now, None to go on."""
         reasons = {
-            Ending.finished: self.step >= self.config.training.total_timesteps,
+            Ending.finished: self.step >= self.config.training.total_timesteps and not self.owes_evaluation,
             Ending.leak: self.guard.must_stop,
             Ending.nonfinite: self.nonfinite.must_stop,
-            Ending.rollback: self.nonfinite.wants_rollback,
             Ending.stopped: self.signals.stop,
+            Ending.rollback: self.nonfinite.wants_rollback,
         }
         return next((ending for ending, holds in reasons.items() if holds), None)
 
@@ -190,6 +188,8 @@ class WorldModelOrchestrator:
                 if replay.stores_latents and updated.finite:
                     replay.write_back(batch.positions, updated.deter, updated.stoch)
             self.updates += 1
+            if self.nonfinite.wants_rollback or self.nonfinite.must_stop:
+                return
             self.guard.event(self.step, "first joint update" if joint else "first update")
             if self.check_due(self.updates):
                 with self.watch("memory"):
@@ -197,6 +197,7 @@ class WorldModelOrchestrator:
 
     def _show(self) -> None:
         """Show what the world model believes, and record the next episode."""
+        require_run_folder(self.run_dir)
         self.guard.event(self.step, "first pictures")
         if self.parts.replay.can_sample:
             with self.watch("report"):
@@ -223,10 +224,11 @@ class WorldModelOrchestrator:
                 return
             lengths = [episode.length for episode in result.episodes]
             if self.best_return is None or result.mean > self.best_return:
-                self.best_return, self.is_best = result.mean, True  # worth a checkpoint that is kept
+                self.best_return, self.best_step, self.is_best = result.mean, self.step, True
             self.reports.evaluation(self.step, result.mean, result.standard_error, float(np.mean(lengths)))
 
-    def _log(self) -> int:
+    def _log(self) -> None:
+        require_run_folder(self.run_dir)
         metrics = {f"train/{name}": value for name, value in self.means.flush().items()}
         with self.watch("memory"):
             counters = self.guard.counters()
@@ -235,13 +237,11 @@ class WorldModelOrchestrator:
         metrics |= self.watch.flush()
         metrics["train/updates"] = float(self.updates)
         self.reports.interval(self.step, self.updates - self.start_updates, metrics)
-        return self.step
 
-    def _report_memory(self) -> int:
+    def _report_memory(self) -> None:
         """Write what holds what."""
         with self.watch("memory"):
             self.reports.memory(self.step, self.guard.report(self.step), footprint_stats(self.run_dir))
-        return self.step
 
     def _roots(self) -> dict[str, Any]:
         """Return the long-lived objects of the run, by the name with which paths begin."""
@@ -271,14 +271,15 @@ class WorldModelOrchestrator:
             _LOG.error("step %s: no checkpoint, %s; those of before are whole", f"{self.step:,}", error)
 
     def _save(self) -> None:
+        require_run_folder(self.run_dir)
         self.nonfinite.settle()
         self.guard.event(self.step, "first checkpoint")
         with self.watch("save"):
             keep, model = self.config.training.keep_checkpoints, self.parts.workflow.state_dict()
             state = loop_state(self)
-            is_best, self.is_best = self.is_best, False
+            self.reports.to_disk()  # a log must not be behind its checkpoint
             checkpoint = save_checkpoint(
-                self.run_dir, self.step, state, model, self.parts.replay, keep, is_best
+                self.run_dir, self.step, state, model, self.parts.replay, keep, self.is_best
             )
-        self.saved_step = self.step
+        self.saved_step, self.is_best = self.step, False
         _LOG.info("step %s: checkpoint %s", f"{self.step:,}", checkpoint.folder)

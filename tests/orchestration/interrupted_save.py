@@ -116,6 +116,7 @@ def check(run_dir: Path, step: int, copies: dict[int, dict[str, Any]]) -> None:
 def interrupt(folder: Path, mode: str, step: int) -> int:
     """Interrupt the save of `step` in every way and return how many there were."""
     run_dir, original = folder / "run", folder / "original"
+    run_dir.mkdir()
     replay, world, chance = buffer(), ToyWorld(2), np.random.default_rng(0)
     for earlier in (10, STEP_BEFORE):
         advance(replay, world, 25, chance)

@@ -24,7 +24,6 @@ from .helpers import (
     differing,
     error_of,
     events_of,
-    files_in,
     identity,
     metrics_of,
     resume,
@@ -175,23 +174,6 @@ def test_a_finished_run_is_left_as_it_is(half_run: Path, tmp_path: Path) -> None
     assert saved_steps(copy) == [150]
     assert metrics_of(copy) == metrics_of(half_run)
     assert differing(saved_model(copy, 150), saved_model(half_run, 150)) == set()
-
-
-@pytest.mark.parametrize("left", ["", "step_000000150.unfinished"], ids=["none", "unfinished"])
-def test_a_run_without_a_checkpoint_is_refused_and_untouched(
-    left: str, half_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(half_run, copy)
-    checkpoint = copy / "checkpoints" / "step_000000150"
-    if left:
-        checkpoint.rename(checkpoint.with_name(left))
-    else:
-        shutil.rmtree(checkpoint)
-    before = files_in(copy)
-    message = error_of(capsys, lambda: resume(copy, "training.total_timesteps=300"))
-    assert message.startswith(f"{copy} holds no checkpoint")
-    assert files_in(copy) == before
 
 
 def test_a_model_file_that_holds_code_is_refused(

@@ -24,10 +24,17 @@ def test_one_signal_asks_to_stop_and_raises_nothing(number: signal.Signals) -> N
     assert asked.stop and not asked.take_save()
 
 
-@pytest.mark.parametrize("first", NUMBERS, ids=lambda number: number.name)
-def test_ctrl_c_after_a_request_interrupts_at_once(first: signal.Signals) -> None:
+def test_a_second_ctrl_c_interrupts_at_once() -> None:
     with Signals(), pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), first)
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_the_first_ctrl_c_after_a_sigterm_is_one_more_request() -> None:
+    with Signals() as asked, pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked.stop
         os.kill(os.getpid(), signal.SIGINT)
 
 

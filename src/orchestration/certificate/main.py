@@ -15,6 +15,7 @@ from ..faults import find_fault
 from ..memory_resources import watched_resources
 from ..open_run import open_run
 from ..own_settings import asks_for_help, read_settings, settings_help
+from ..signals import Signals
 from .certificate import Certificate
 from .page import save_page
 from .reenactment import FLAG as REENACTMENT_FLAG
@@ -96,7 +97,7 @@ def main(arguments: list[str] | None = None) -> None:
 def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certificate:
     """Return the certificate of one run, made now: to its end, or until a leak is certain."""
     at_start = in_use_bytes()
-    with open_run(config) as run:
+    with Signals() as signals, open_run(config, signals) as run:
         run.guard.gives_back = True
         if settings.fault is not None:
             find_fault(settings.fault).inject(run)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..checked_files import reading, writing
+from ..checked_files import writing
+from ..errors import UserError
 from ..metrics import require_detached_scalar
 from ..video import encode_animation, encode_image, upscale
 from .tensorboard import EventFile
@@ -24,7 +25,7 @@ _LARGEST_FACTOR = 4
 
 
 class MetricsWriter:
-    """Writes what a run reports; every call is on disk when it returns, and nothing is kept in memory.
+    """Writes what a run reports; every call is out of the process when it returns, and nothing is kept.
 
     A line of `metrics.jsonl` is one flat JSON object: `step` and the tags of that call. JSON has no
     NaN: a number that is not finite is written as "NaN", "Infinity" or "-Infinity", which `float()` reads.
@@ -97,6 +98,11 @@ class MetricsWriter:
         if self._events:
             self._events.text(step, tag, markdown)
 
+    def to_disk(self) -> None:
+        """Bring the lines to disk, where a loss of power leaves them."""
+        with writing(self._path):
+            os.fsync(self._lines.fileno())
+
     def close(self) -> None:
         """Close all files, also if one of them has a disk that is full; a second call does nothing."""
         with writing(self._path), ExitStack() as closing:
@@ -125,13 +131,28 @@ def _drop_unwanted_lines(path: Path, resume_step: int | None) -> None:
     kept_path = path.with_suffix(".tmp")
     try:
         with writing(kept_path), path.open("rb") as lines, kept_path.open("wb") as kept:
-            for line in lines:
+            for number, line in enumerate(lines, start=1):
                 if not line.endswith(b"\n"):
                     break
-                with reading(path):
-                    is_kept = resume_step is None or json.loads(line)["step"] <= resume_step
-                if is_kept:
+                if resume_step is None or _step_of(line, f"Line {number:,} of {path}") <= resume_step:
                     kept.write(line)
+            kept.flush()
+            os.fsync(kept.fileno())
         os.replace(kept_path, path)
     finally:
         kept_path.unlink(missing_ok=True)
+
+
+def _step_of(line: bytes, name: str) -> int:
+    """Return the step of a line.
+
+    Raises:
+        UserError: If it has none; the whole run shall not depend on one line of its log.
+    """
+    try:
+        step = json.loads(line)["step"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        step = None
+    if type(step) is not int:
+        raise UserError(f"{name} is none that Reverie wrote. Delete that line and try again.")
+    return step

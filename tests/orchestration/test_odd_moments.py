@@ -1,0 +1,178 @@
+"""Kills and signals at rare moments: before the first checkpoint, at the last step, at a rollback."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from reverie.orchestration.checkpoint import list_checkpoints
+from reverie.orchestration.evaluate import Evaluation, evaluate
+from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
+from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
+from reverie.workflows.world_models import DreamerWorkflow
+
+from .helpers import (
+    CATCH,
+    events_of,
+    identity,
+    intervals_of,
+    metrics_of,
+    resume,
+    saved_steps,
+    scalars_of,
+    series_of,
+    start,
+)
+
+
+def evaluations_of(run_dir: Path) -> list[float]:
+    return [line["step"] for line in metrics_of(run_dir) if "evaluation/return_mean" in line]
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
+    unbroken = start(tmp_path / "unbroken", *CATCH)
+    broken = tmp_path / "broken"
+    shutil.copytree(unbroken, broken)
+    shutil.rmtree(broken / "checkpoints")
+    (broken / "checkpoints" / "step_000000150.unfinished").mkdir(parents=True)
+    resume(broken)
+    assert identity(broken) == identity(unbroken)
+    assert "no checkpoint yet: the run begins again" in (broken / "train.log").read_text()
+    assert scalars_of(events_of(broken)) == series_of(metrics_of(broken))
+    assert saved_steps(broken) == saved_steps(unbroken)
+
+
+def test_a_kill_after_the_last_checkpoint_misses_no_line(tmp_path: Path) -> None:
+    odd = ("training.log_interval=70", "training.checkpoint_interval=100")  # the last interval is a part
+    unbroken = start(tmp_path / "unbroken", *CATCH, *odd)
+    broken = tmp_path / "broken"
+
+    def killed(self: WorldModelOrchestrator) -> None:
+        save(self)
+        if self.step == 300:
+            raise KeyboardInterrupt
+
+    save = WorldModelOrchestrator._save
+    with pytest.MonkeyPatch.context() as killing, pytest.raises(KeyboardInterrupt):
+        killing.setattr(WorldModelOrchestrator, "_save", killed)
+        start(broken, *CATCH, *odd)
+    assert saved_steps(broken) == [100, 200, 300]
+    resume(broken)
+    assert identity(broken) == identity(unbroken)
+    assert intervals_of(broken)[-1]["step"] == 300
+
+
+def test_an_evaluation_at_the_last_step_that_was_put_off_is_made_up_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated = ("training.evaluation_interval=300", "training.evaluation_episodes=6")
+    unbroken = start(tmp_path / "unbroken", *CATCH, *evaluated)
+    run_dir = tmp_path / "run"
+
+    def after_a_signal(*arguments: Any, **keywords: Any) -> Evaluation:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(*arguments, **keywords)
+
+    with monkeypatch.context() as stopping, pytest.raises(SystemExit) as stopped:
+        stopping.setattr("reverie.orchestration.world_model_orchestrator.evaluate", after_a_signal)
+        start(run_dir, *CATCH, *evaluated)
+    assert stopped.value.code == RESUME_ME_EXIT_CODE
+    assert (saved_steps(run_dir)[-1], evaluations_of(run_dir)) == (300, [])
+    for _ in range(3):
+        resume(run_dir)
+        assert evaluations_of(run_dir) == [300]
+    assert identity(run_dir) == identity(unbroken)
+    assert list_checkpoints(run_dir)[-1].manifest()["best"]
+
+
+def test_a_signal_counts_more_than_a_rollback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    total = DreamerWorkflow.total
+    calls = iter(range(10**6))
+
+    def spoilt(self: DreamerWorkflow, losses: dict[str, torch.Tensor]) -> torch.Tensor:
+        call = next(calls)
+        if call == 33:  # the one that is too many
+            os.kill(os.getpid(), signal.SIGTERM)
+        return total(self, losses) * (1 if call < 30 else torch.nan)
+
+    monkeypatch.setattr(DreamerWorkflow, "total", spoilt)
+    run_dir = tmp_path / "run"
+    with pytest.raises(SystemExit) as stopped:
+        start(run_dir, *CATCH, "training.checkpoint_interval=60", "training.max_nonfinite=4")
+    assert stopped.value.code == RESUME_ME_EXIT_CODE
+    assert (run_dir / "train.log").read_text().count("going back to the newest checkpoint") == 0
+
+
+def test_too_many_non_finite_updates_end_a_step_that_owes_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = DreamerWorkflow.total
+    monkeypatch.setattr(DreamerWorkflow, "total", lambda self, losses: total(self, losses) * torch.nan)
+    many = ("training.train_ratio=180", "training.max_updates_owed=99", "training.max_nonfinite=4")
+    with pytest.raises(SystemExit):
+        start(tmp_path / "run", *CATCH, *many, "training.checkpoint_interval=0")
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert "4 updates in a row had a loss or gradient that is not finite (training.max_nonfinite=4)" in log
+
+
+def test_a_folder_that_moves_away_ends_the_run_and_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir, moved = tmp_path / "run", tmp_path / "moved"
+    unbroken = start(tmp_path / "unbroken", *CATCH)
+    show = WorldModelOrchestrator._log
+
+    def moving(self: WorldModelOrchestrator) -> None:
+        if self.step == 200:
+            run_dir.rename(moved)
+        show(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(WorldModelOrchestrator, "_log", moving)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            start(run_dir, *CATCH)
+    assert ended.value.code == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == (
+        f"error: {run_dir} cannot be written: the folder was moved or deleted while the run wrote to it. "
+        "Go on with resume= and its name now."
+    )
+    assert not run_dir.exists()
+    resume(moved)
+    assert identity(moved) == identity(unbroken)
+
+
+def test_strangers_among_the_shared_files_keep_no_checkpoint_from_being_written(tmp_path: Path) -> None:
+    run_dir = start(tmp_path / "run", *CATCH)
+    strangers = [
+        run_dir / "checkpoints" / "replay" / ".ipynb_checkpoints",
+        run_dir / "checkpoints" / "x.unfinished",
+    ]
+    strangers[0].mkdir()
+    strangers[1].write_text("a plain file")
+    resume(run_dir, "training.total_timesteps=500")
+    assert saved_steps(run_dir)[-1] == 500 and len(saved_steps(run_dir)) == 4
+    assert all(path.exists() for path in strangers)
+
+
+def test_a_line_of_the_log_that_is_damaged_is_named_with_its_repair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = start(tmp_path / "run", *CATCH)
+    path = run_dir / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:3], lines[3][:20] + "\n", *lines[4:]]))
+    before = path.read_bytes()
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        resume(run_dir, "training.total_timesteps=400")
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == f"error: Line 4 of {path} is none that Reverie wrote. Delete that line and try again."
+    assert path.read_bytes() == before
+    path.write_text("".join([*lines[:3], *lines[4:]]))
+    resume(run_dir, "training.total_timesteps=400")
