@@ -4,23 +4,40 @@ Tensors are (N, C, H, W) in memory format channels_last, so that the norm over c
 memory.
 """
 
+from collections import OrderedDict
+from collections.abc import Callable
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .layers import RMSNorm, truncated_normal_
+from .device import runs_on_cpu
+from .layers import NormSiLU, truncated_normal_
 
 KERNEL = 5
 STAGES = 4
 CHANNELS = (2, 3, 4, 4)  # times model.depth, from the finest stage to the coarsest
 
+# Which of the five taps of a doubling convolution meet which of three neighbouring input pixels (the one
+# before, the one below, the one after) at an even and at an odd output pixel: (output, input, tap).
+NEAREST = (
+    ((1, 1, 0, 0, 0), (0, 0, 1, 1, 0), (0, 0, 0, 0, 1)),
+    ((1, 0, 0, 0, 0), (0, 1, 1, 0, 0), (0, 0, 0, 1, 1)),
+)
+TRANSPOSED = (
+    ((0, 0, 0, 1, 0), (0, 1, 0, 0, 0), (0, 0, 0, 0, 0)),
+    ((0, 0, 0, 0, 1), (0, 0, 1, 0, 0), (1, 0, 0, 0, 0)),
+)
 
-class ChannelNorm(RMSNorm):
-    """RMSNorm over the channels of an image."""
+GROUP_BYTES = 16_000_000
+
+
+class ChannelNormSiLU(NormSiLU):
+    """RMSNorm over the channels of an image, then SiLU."""
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-        """Normalise each pixel's channels."""
+        """Normalise each pixel's channels and apply SiLU."""
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
@@ -45,8 +62,15 @@ class Downsample(nn.Module):
 class Upsample(nn.Module):
     """Double the resolution: nearest-neighbour and stride-1 convolution, or one transposed convolution.
 
+    Both are computed without the doubled image. Under the 5x5 kernel at an output pixel lie 3x3 input pixels,
+    and which tap meets which depends only on whether row and column are even or odd. So the taps are summed
+    into four 3x3 kernels, which convolve the small image, and the four results are woven together: 9/25 of
+    the work of the first form (36/25 of the second's, of a kind that runs faster).
+
     `weight` is (out, in, 5, 5) for the first form and (in, out, 5, 5) for the second, as torch has them.
     """
+
+    taps: Tensor
 
     def __init__(self, in_channels: int, out_channels: int, strided: bool) -> None:
         super().__init__()
@@ -54,23 +78,53 @@ class Upsample(nn.Module):
         channels = (in_channels, out_channels) if strided else (out_channels, in_channels)
         self.weight = nn.Parameter(torch.empty(*channels, KERNEL, KERNEL))
         self.bias = nn.Parameter(torch.zeros(out_channels))
+        taps = torch.tensor(TRANSPOSED if strided else NEAREST, dtype=torch.float32)
+        self.register_buffer("taps", taps, persistent=False)
         truncated_normal_(self.weight, in_channels * KERNEL**2)
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n out h2 w2"]:
         """Double and convolve."""
-        if self.strided:
-            # Inputs sit at the odd outputs; the last row and column of the full result fall outside.
-            return F.conv_transpose2d(x, self.weight, self.bias, stride=2, padding=1)[..., :-1, :-1]
-        x = F.interpolate(x, scale_factor=2, mode="nearest")
-        return F.conv2d(x, self.weight, self.bias, padding=KERNEL // 2)
+        n, _, h, w = x.shape
+        y = F.conv2d(x, self.small_kernels(), self.bias.repeat(4), padding=1)
+        # (row parity, column parity, channel) of each small pixel -> (row, column, channel)
+        y = y.permute(0, 2, 3, 1).unflatten(-1, (2, 2, -1)).permute(0, 1, 3, 2, 4, 5)
+        return y.reshape(n, 2 * h, 2 * w, -1).permute(0, 3, 1, 2)
+
+    def small_kernels(self) -> Float[Tensor, "four_out c 3 3"]:
+        """Return a kernel for each (row parity, column parity, channel) of the output."""
+        weight = self.weight.transpose(0, 1) if self.strided else self.weight
+        kernels = torch.einsum("pak,qbl,oikl->pqoiab", self.taps, self.taps, weight)
+        return kernels.flatten(0, 2).contiguous(memory_format=torch.channels_last)
 
 
-def channels_last(stages: nn.Sequential) -> nn.Sequential:
-    """Lay out the convolutions' weights like the images, in place.
+def in_groups(
+    function: Callable[..., Tensor], *images: Shaped[Tensor, "n ..."], floats_per_image: int
+) -> Float[Tensor, "n ..."]:
+    """Apply a function that treats each image on its own; on a CPU to a few images at a time.
 
-    It is `Module.to(memory_format=...)`, which torch does not annotate.
+    The tensors of a group fit into the processor's cache, and into memory that the heap keeps: tensors of
+    more than 32 MB come from the kernel page by page at every update, which took a quarter of its time.
+
+    Args:
+        function: Takes as many tensors as follow, each a part of one of them.
+        images: Images, or what belongs to images; the first axis counts them.
+        floats_per_image: Size of the largest tensor that is made for one image.
     """
-    for parameter in stages.parameters():
-        if parameter.dim() == 4:
+    if not runs_on_cpu(images[0]):
+        return function(*images)
+    size = max(1, GROUP_BYTES // (4 * floats_per_image))
+    parts = [function(*group) for group in zip(*(x.split(size) for x in images), strict=True)]
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def channels_last(stages: list[nn.Module]) -> nn.Sequential:
+    """Return pairs of convolution and norm in a row, the convolutions' weights laid out like the images.
+
+    Parameters are named as if the SiLU were a module of its own after each norm.
+    """
+    names = (f"{3 * (index // 2) + index % 2}" for index in range(len(stages)))
+    result = nn.Sequential(OrderedDict(zip(names, stages, strict=True)))
+    for parameter in result.parameters():
+        if parameter.dim() == 4:  # it is `Module.to(memory_format=...)`, which torch does not annotate
             parameter.data = parameter.data.to(memory_format=torch.channels_last)
-    return stages
+    return result

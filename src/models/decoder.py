@@ -1,15 +1,15 @@
 """Model states to predicted observations, and how wrong they are."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from ..utils.records import ArraySpec
 from .config import ModelConfig
-from .convolution import CHANNELS, STAGES, ChannelNorm, Upsample, channels_last
+from .convolution import CHANNELS, STAGES, ChannelNormSiLU, Upsample, channels_last, in_groups
 from .distributions import symexp, symlog
 from .encoder import image_keys, image_shape, vector_keys
-from .layers import MLP, BlockLinear, Linear, RMSNorm
+from .layers import MLP, BlockLinear, Linear, NormSiLU
 from .state import LatentState
 
 
@@ -24,20 +24,17 @@ class ImageDecoder(nn.Module):
         wide = CHANNELS[-1] * config.depth
         cells = self.grid[0] * self.grid[1] * wide
         self.from_deter = BlockLinear(config.deter, cells, config.blocks)
-        self.from_stoch = nn.Sequential(
-            Linear(config.stoch * config.classes, 2 * config.units),
-            RMSNorm(2 * config.units),
-            nn.SiLU(),
-            Linear(2 * config.units, cells),
-        )
-        self.norm = RMSNorm(wide)
+        self.from_stoch = MLP(config.stoch * config.classes, 2 * config.units, 1)
+        self.from_stoch.add_module("3", Linear(2 * config.units, cells))
+        self.norm = NormSiLU(wide)
         stages: list[nn.Module] = []
         for multiple in reversed(CHANNELS[:-1]):
             out = multiple * config.depth
-            stages += [Upsample(wide, out, config.strided), ChannelNorm(out), nn.SiLU()]
+            stages += [Upsample(wide, out, config.strided), ChannelNormSiLU(out)]
             wide = out
         stages.append(Upsample(wide, channels, config.strided))
-        self.cnn = channels_last(nn.Sequential(*stages))
+        self.cnn = channels_last(stages)
+        self.widest = max(wide * height * width >> 2, channels * height * width)
 
     def forward(
         self, deter: Float[Tensor, "n deter"], stoch: Float[Tensor, "n flat"]
@@ -47,8 +44,10 @@ class ImageDecoder(nn.Module):
         # Each block of the recurrent state paints its own channels: (block, h, w, c / blocks) -> (h, w, c).
         x = self.from_deter(deter).unflatten(-1, (self.blocks, h, w, -1)).permute(0, 2, 3, 1, 4).flatten(3)
         x = x + self.from_stoch(stoch).unflatten(-1, (h, w, -1))
-        x = nn.functional.silu(self.norm(x)).permute(0, 3, 1, 2)
-        return self.cnn(x).permute(0, 2, 3, 1).float().sigmoid()
+        return in_groups(self._convolve, x, floats_per_image=self.widest)
+
+    def _convolve(self, x: Float[Tensor, "n h w c"]) -> Float[Tensor, "n h16 w16 c2"]:
+        return self.cnn(self.norm(x).permute(0, 3, 1, 2)).permute(0, 2, 3, 1).float().sigmoid()
 
 
 class Decoder(nn.Module):
@@ -95,9 +94,11 @@ class Decoder(nn.Module):
         """
         losses: dict[str, Tensor] = {}
         for key, prediction in predictions.items():
-            truth = observation[key].float()
-            target = truth / 255 if key in self.image_channels else symlog(truth).view_as(prediction)
-            losses[key] = (prediction - target).square().flatten(2).sum(-1)
+            if key in self.image_channels:
+                losses[key] = _image_loss(prediction, observation[key])
+            else:
+                target = symlog(observation[key].float()).view_as(prediction)
+                losses[key] = (prediction - target).square().flatten(2).sum(-1)
         return losses
 
     def to_raw(self, predictions: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -106,3 +107,14 @@ class Decoder(nn.Module):
             key: (value * 255).round().clamp(0, 255).byte() if key in self.image_channels else symexp(value)
             for key, value in predictions.items()
         }
+
+
+def _image_loss(
+    prediction: Float[Tensor, "batch time h w c"], truth: UInt8[Tensor, "batch time h w c"]
+) -> Float[Tensor, "batch time"]:
+    def loss(prediction: Tensor, truth: Tensor) -> Tensor:
+        return (prediction - truth.float() / 255).square().flatten(1).sum(-1)
+
+    floats = prediction[0, 0].numel()
+    losses = in_groups(loss, prediction.flatten(0, 1), truth.flatten(0, 1), floats_per_image=floats)
+    return losses.unflatten(0, prediction.shape[:2])

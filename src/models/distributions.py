@@ -125,19 +125,32 @@ def twohot_mean(logits: Float[Tensor, "*batch bins"], bins: Float[Tensor, "bins"
 
 
 def twohot_loss(
-    logits: Float[Tensor, "*batch bins"], value: Float[Tensor, "*batch"], bins: Float[Tensor, "bins"]
+    logits: Float[Tensor, "*batch bins"],
+    value: Float[Tensor, "*batch"],
+    bins: Float[Tensor, "bins"],
+    other: Float[Tensor, "*batch"] | None = None,
+    other_scale: float = 1.0,
 ) -> Float[Tensor, "*batch"]:
     """Return the cross-entropy, in nats, to the two-hot encoding of `value` (raw units; no gradient into it).
 
     Weights are linear in the raw value between its two neighbouring bins; values beyond the ends are clamped.
+    If `other` is given, `other_scale` times the cross-entropy to it is added; both share one softmax.
     """
-    value = value.detach().float().clamp(bins[0], bins[-1]).unsqueeze(-1)
-    log_probs = logits.float().log_softmax(-1)
+    index, weight = _twohot(value, bins)
+    if other is not None:
+        other_index, other_weight = _twohot(other, bins)
+        index = torch.cat([index, other_index], -1)
+        weight = torch.cat([weight, other_scale * other_weight], -1)
+    return -(weight * logits.float().log_softmax(-1).gather(-1, index)).sum(-1)
+
+
+def _twohot(value: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the indices of the bins below and above each value, (..., 2), and their weights."""
+    value = value.detach().float().clamp(bins[0], bins[-1]).contiguous().unsqueeze(-1)
     above = torch.searchsorted(bins, value).clamp(1, bins.shape[0] - 1)
     low, high = bins[above - 1], bins[above]
     weight = (value - low) / (high - low)
-    picked = (1.0 - weight) * log_probs.gather(-1, above - 1) + weight * log_probs.gather(-1, above)
-    return -picked.squeeze(-1)
+    return torch.cat([above - 1, above], -1), torch.cat([1.0 - weight, weight], -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +158,11 @@ class CategoricalPolicy:
     """A discrete policy; actions are one-hot vectors."""
 
     log_probs: Float[Tensor, "*batch actions"]
+
+    @staticmethod
+    def stack(policies: "list[CategoricalPolicy]") -> "CategoricalPolicy":
+        """Return policies of one shape as one, along a new first axis."""
+        return CategoricalPolicy(torch.stack([policy.log_probs for policy in policies]))
 
     @staticmethod
     def noise(source: Noise, *shape: int) -> Tensor:
@@ -170,6 +188,14 @@ class NormalPolicy:
 
     mean: Float[Tensor, "*batch actions"]
     std: Float[Tensor, "*batch actions"]
+
+    @staticmethod
+    def stack(policies: "list[NormalPolicy]") -> "NormalPolicy":
+        """Return policies of one shape as one, along a new first axis."""
+        return NormalPolicy(
+            torch.stack([policy.mean for policy in policies]),
+            torch.stack([policy.std for policy in policies]),
+        )
 
     @staticmethod
     def noise(source: Noise, *shape: int) -> Tensor:

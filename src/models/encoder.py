@@ -1,13 +1,13 @@
 """Observations to tokens."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from ..utils.errors import UserError
 from ..utils.records import ArraySpec
 from .config import ModelConfig
-from .convolution import CHANNELS, STAGES, ChannelNorm, Downsample, channels_last
+from .convolution import CHANNELS, STAGES, ChannelNormSiLU, Downsample, channels_last, in_groups
 from .distributions import symlog
 from .layers import MLP
 
@@ -70,10 +70,12 @@ class Encoder(nn.Module):
             stages: list[nn.Module] = []
             for multiple in CHANNELS:
                 out = multiple * config.depth
-                stages += [Downsample(channels, out, config.strided), ChannelNorm(out), nn.SiLU()]
+                stages += [Downsample(channels, out, config.strided), ChannelNormSiLU(out)]
                 channels = out
-            self.cnn = channels_last(nn.Sequential(*stages))
+            self.cnn = channels_last(stages)
             self.size += channels * (height >> STAGES) * (width >> STAGES)
+            first = CHANNELS[0] * config.depth * height * width
+            self.widest = first >> 2 if config.strided else first
 
     def forward(self, observation: dict[str, Tensor]) -> Float[Tensor, "batch time tokens"]:
         """Encode (batch, time, ...) observations in their stored dtypes; images are uint8."""
@@ -84,7 +86,10 @@ class Encoder(nn.Module):
         if self.images:
             image = torch.cat([observation[key] for key in self.images], -1)
             batch, time = image.shape[:2]
-            x = image.flatten(0, 1).permute(0, 3, 1, 2).float() / 255 - 0.5
-            x = self.cnn(x).permute(0, 2, 3, 1)  # tokens are laid out (height, width, channel)
-            parts.append(x.reshape(batch, time, -1))
+            tokens = in_groups(self._convolve, image.flatten(0, 1), floats_per_image=self.widest)
+            parts.append(tokens.unflatten(0, (batch, time)))
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+
+    def _convolve(self, image: UInt8[Tensor, "n h w c"]) -> Float[Tensor, "n tokens"]:
+        x = self.cnn(image.permute(0, 3, 1, 2).float() / 255 - 0.5)
+        return x.permute(0, 2, 3, 1).flatten(1)  # tokens are laid out (height, width, channel)

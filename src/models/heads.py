@@ -46,10 +46,14 @@ class TwoHotHead(nn.Module):
         return twohot_mean(logits, self.bins)
 
     def loss(
-        self, logits: Float[Tensor, "*batch bins"], value: Float[Tensor, "*batch"]
+        self,
+        logits: Float[Tensor, "*batch bins"],
+        value: Float[Tensor, "*batch"],
+        other: Float[Tensor, "*batch"] | None = None,
+        other_scale: float = 1.0,
     ) -> Float[Tensor, "*batch"]:
-        """Return the cross-entropy to `value`, in nats."""
-        return twohot_loss(logits, value, self.bins)
+        """Return the cross-entropy to `value` in nats, plus `other_scale` times that to `other` if given."""
+        return twohot_loss(logits, value, self.bins, other, other_scale)
 
 
 class ContinueHead(nn.Module):

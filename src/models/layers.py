@@ -1,11 +1,12 @@
-"""Building blocks shared by every network: initialisers, RMSNorm, linear, block-diagonal linear, MLP."""
+"""Building blocks shared by every network: initialisers, norm, linear, block-diagonal linear, MLP."""
 
 import math
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+from .norm_silu import norm_silu
 
 TRUNCATED_STD = 0.87962566  # standard deviation of a unit normal truncated at +-2
 
@@ -22,18 +23,16 @@ def truncated_normal_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
         nn.init.trunc_normal_(weight, std=sigma, a=-2 * sigma, b=2 * sigma)
 
 
-class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + 1e-4) * scale over the last axis: float32 inside, the dtype of x on return."""
-
-    EPS = 1e-4  # inside the root; embodied/jax/nets.py: Norm
+class NormSiLU(nn.Module):
+    """silu(x / sqrt(mean(x^2) + 1e-4) * scale) over the last axis: RMSNorm, then SiLU."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Float[Tensor, "*batch size"]) -> Float[Tensor, "*batch size"]:
-        """Normalise the last axis."""
-        return F.rms_norm(x.float(), self.scale.shape, self.scale, self.EPS).to(x.dtype)
+        """Normalise in float32 and apply SiLU in the dtype of x."""
+        return norm_silu(x, self.scale)
 
 
 class Linear(nn.Linear):
@@ -70,10 +69,10 @@ class BlockLinear(nn.Module):
 
 
 class MLP(nn.Sequential):
-    """`layers` times linear, RMSNorm, SiLU."""
+    """`layers` times linear, RMSNorm, SiLU; parameters are named as if each of the three were a module."""
 
     def __init__(self, in_features: int, units: int, layers: int) -> None:
-        parts: list[nn.Module] = []
+        super().__init__()
         for index in range(layers):
-            parts += [Linear(in_features if index == 0 else units, units), RMSNorm(units), nn.SiLU()]
-        super().__init__(*parts)
+            self.add_module(f"{3 * index}", Linear(in_features if index == 0 else units, units))
+            self.add_module(f"{3 * index + 1}", NormSiLU(units))

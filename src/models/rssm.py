@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from .config import ModelConfig
 from .distributions import Noise, sample_onehot, straight_through, unimix_probs
-from .layers import MLP, BlockLinear, Linear, RMSNorm, truncated_normal_
+from .layers import MLP, BlockLinear, Linear, NormSiLU, truncated_normal_
 from .state import LatentState
 
 
@@ -25,15 +25,15 @@ class Observed:
     """States after seeing each observation, (B, T, ...)."""
 
     posterior_logits: Float[Tensor, "batch time stoch classes"]
-    prior_logits: Float[Tensor, "batch time stoch classes"]
+    prior_logits: Float[Tensor, "batch prior_time stoch classes"]
+    """Of no step where they were not asked for."""
 
 
 class BlockGRU(nn.Module):
     """One recurrent step: D numbers in G blocks that share the latent sample and the action.
 
-    In the plain form every block reads concat[own part of deter, x_deter, x_stoch, x_action]. The part that
-    all blocks share is one dense map (3U -> D) of the same parameters; its action share does not depend on
-    the recurrence and is computed for a whole window at once (`action_input`).
+    Every block reads concat[own part of deter, x_deter, x_stoch, x_action]. The action's share does not
+    depend on the recurrence and is computed for a whole window at once (`action_input`).
 
     Reference: `RSSM._core` in `dreamerv3/rssm.py` of danijar/dreamerv3 at e3f0224.
     """
@@ -41,52 +41,57 @@ class BlockGRU(nn.Module):
     def __init__(self, action_size: int, config: ModelConfig) -> None:
         super().__init__()
         deter, hidden, self.blocks = config.deter, config.hidden, config.blocks
+        self.action_size = action_size
         self.width = deter // self.blocks
         self.deter_in = MLP(deter, hidden, 1)
         self.stoch_in = MLP(config.stoch * config.classes, hidden, 1)
         self.action_in = MLP(action_size, hidden, 1)
         self.mix_weight = nn.Parameter(torch.empty(self.blocks, self.width + 3 * hidden, self.width))
         self.mix_bias = nn.Parameter(torch.zeros(deter))
-        self.mix_norm = RMSNorm(deter)
+        self.mix_norm = NormSiLU(deter)
         self.gates = BlockLinear(deter, 3 * deter, self.blocks)
         truncated_normal_(self.mix_weight, self.blocks * (self.width + 3 * hidden))
 
-    def split_weights(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the mixing weights of own deter, of x_deter and x_stoch, and of x_action.
-
-        Their shapes are (G, D/G, D/G), (2U, D) and (U, D).
-        """
-        own, shared = self.mix_weight.split([self.width, self.mix_weight.shape[1] - self.width], dim=1)
-        dense = shared.transpose(0, 1).flatten(1)
-        hidden = dense.shape[0] // 3
-        return own, dense[: 2 * hidden], dense[2 * hidden :]
+    def split_weights(self) -> tuple[Tensor, Tensor]:
+        """Return the mixing weights of what recurs, (G, D/G + 2U, D/G), and of the action, (G, U, D/G)."""
+        hidden = (self.mix_weight.shape[1] - self.width) // 3
+        recurrent, action = self.mix_weight.split([self.width + 2 * hidden, hidden], dim=1)
+        return recurrent, action
 
     def action_input(
-        self, action: Float[Tensor, "*batch action"], weight: Tensor
+        self, action: Float[Tensor, "*batch action"], weight: Float[Tensor, "blocks hidden width"]
     ) -> Float[Tensor, "*batch deter"]:
         """Return the action's contribution to the mixing layer, its bias included."""
         action = action / action.detach().abs().clamp(min=1.0)
-        return F.linear(self.action_in(action), weight.t(), self.mix_bias)
+        hidden = self.action_in(action).flatten(0, -2).expand(self.blocks, -1, -1)
+        mixed = torch.baddbmm(self.mix_bias.view(self.blocks, 1, -1), hidden, weight)
+        return mixed.transpose(0, 1).reshape(*action.shape[:-1], -1)
 
     def forward(
         self,
         deter: Float[Tensor, "batch deter"],
         stoch: Float[Tensor, "batch flat"],
         action_input: Float[Tensor, "batch deter"],
-        own: Float[Tensor, "blocks width width"],
-        dense: Float[Tensor, "twohidden deter"],
+        weight: Float[Tensor, "blocks inputs width"],
     ) -> Float[Tensor, "batch deter"]:
-        """Return the next recurrent state; the last three arguments come from the two methods above."""
+        """Return the next recurrent state; the last two arguments come from the two methods above.
+
+        Products of blocks are (G, B, ...), all else is (B, G, ...): they are read in the other order where
+        they are used, which costs less than to copy them.
+        """
         shared = torch.cat([self.deter_in(deter), self.stoch_in(stoch)], -1)
-        blocks = deter.unflatten(-1, (self.blocks, self.width)).transpose(0, 1)
-        mixed = torch.bmm(blocks, own).transpose(0, 1).flatten(1) + torch.mm(shared, dense) + action_input
-        gates = self.gates(F.silu(self.mix_norm(mixed)))
+        deter = deter.unflatten(-1, (self.blocks, self.width))
+        inputs = torch.cat([deter, shared.unsqueeze(1).expand(-1, self.blocks, -1)], -1)
+        mixed = torch.bmm(inputs.transpose(0, 1), weight)
+        mixed = action_input.view_as(deter) + mixed.transpose(0, 1)
+        hidden = self.mix_norm(mixed.flatten(1)).view_as(deter)
+        bias = self.gates.bias.view(self.blocks, 1, -1)
+        gates = torch.baddbmm(bias, hidden.transpose(0, 1), self.gates.weight)
         # Each block's outputs are (reset, candidate, update) inside the block.
-        reset, candidate, update = gates.unflatten(-1, (self.blocks, 3, self.width)).unbind(-2)
-        reset, update = reset.sigmoid(), (update - 1.0).sigmoid()
-        candidate = (reset * candidate).tanh()
-        update, candidate = update.flatten(-2).float(), candidate.flatten(-2).float()
-        return update * candidate + (1.0 - update) * deter
+        reset, candidate, update = gates.chunk(3, -1)
+        candidate = (reset.sigmoid() * candidate).tanh().transpose(0, 1).float()
+        update = (update - 1.0).sigmoid().transpose(0, 1).float()
+        return torch.lerp(deter, candidate, update).flatten(1)
 
 
 class RSSM(nn.Module):
@@ -104,7 +109,7 @@ class RSSM(nn.Module):
         logits = config.stoch * config.classes
         self.core = BlockGRU(action_size, config)
         self.posterior_in = Linear(config.deter + token_size, config.hidden)
-        self.posterior_norm = RMSNorm(config.hidden)
+        self.posterior_norm = NormSiLU(config.hidden)
         self.posterior_out = Linear(config.hidden, logits)
         self.prior = nn.Sequential(MLP(config.deter, config.hidden, 2), Linear(config.hidden, logits))
         self._state: LatentState | None = None
@@ -128,6 +133,7 @@ class RSSM(nn.Module):
         noise: Noise,
         state: LatentState | None = None,
         detach_posteriors: bool = False,
+        has_prior: bool = True,
     ) -> Observed:
         """Return posteriors and priors of T steps.
 
@@ -140,12 +146,13 @@ class RSSM(nn.Module):
                 (zeros at first), and caches the new one: the online state of acting.
             detach_posteriors: Detach everything returned and everything cached. Half of it leaks: a cached
                 state with a graph holds the graph of every step before it.
+            has_prior: Whether the priors are worked out; acting needs none.
         """
         batch, time = is_first.shape
         online = state is None
         state = state or self._state or self.initial(batch)
         keep = (~is_first).unsqueeze(-1).float()
-        own, dense, action_weight = self.core.split_weights()
+        weight, action_weight = self.core.split_weights()
         action_inputs = self.core.action_input(prev_action * keep, action_weight)
         deter_weight, token_weight = self.posterior_in.weight.split(
             [self.config.deter, tokens.shape[-1]], dim=1
@@ -157,23 +164,21 @@ class RSSM(nn.Module):
         # unbind, not indexing: the gradient of T slices is then one stack instead of T full-size additions.
         steps = zip(*(x.unbind(1) for x in (keep, action_inputs, token_inputs, races)), strict=True)
         for keep_t, action_t, token_t, race_t in steps:
-            deter = self.core(state.deter * keep_t, state.flat_stoch * keep_t, action_t, own, dense)
-            hidden = F.silu(self.posterior_norm(F.linear(deter, deter_weight) + token_t))
+            deter = self.core(state.deter * keep_t, state.flat_stoch * keep_t, action_t, weight)
+            hidden = self.posterior_norm(F.linear(deter, deter_weight) + token_t)
             logits.append(self._split(self.posterior_out(hidden)))
             state = LatentState(
                 deter, straight_through(unimix_probs(logits[-1], self.config.latent_unimix), race_t)
             )
             states.append(state)
-        posterior = LatentState.stack(states, 1)
-        result = Observed(posterior, torch.stack(logits, 1), self.prior_logits(posterior.deter))
+        posterior, posterior_logits = LatentState.stack(states, 1), torch.stack(logits, 1)
+        prior_logits = self.prior_logits(posterior.deter) if has_prior else posterior_logits[:, :0]
         if detach_posteriors:
-            state = state.detach()
-            result = Observed(
-                posterior.detach(), result.posterior_logits.detach(), result.prior_logits.detach()
-            )
+            state, posterior = state.detach(), posterior.detach()
+            posterior_logits, prior_logits = posterior_logits.detach(), prior_logits.detach()
         if online:
             self._state = state
-        return result
+        return Observed(posterior, posterior_logits, prior_logits)
 
     def prior_logits(self, deter: Float[Tensor, "*batch deter"]) -> Float[Tensor, "*batch stoch classes"]:
         """Return the logits of the latents before the observation is seen."""
@@ -185,7 +190,8 @@ class RSSM(nn.Module):
         policy: Callable[[int, LatentState], Float[Tensor, "batch action"]],
         horizon: int,
         noise: Noise,
-    ) -> tuple[LatentState, Float[Tensor, "batch horizon action"]]:
+        is_onehot: bool = False,
+    ) -> tuple[list[LatentState], list[Float[Tensor, "batch action"]]]:
         """Roll the prior forward.
 
         Args:
@@ -193,22 +199,30 @@ class RSSM(nn.Module):
             policy: Gives the action of step i from the state it is taken in.
             horizon: Number H of transitions.
             noise: What the latents are drawn from.
+            is_onehot: Whether every action is a one-hot vector. What they contribute is then worked out once
+                for each of the A actions, instead of for each state.
 
         Returns:
-            The start and the H states after it, (B, H + 1, ...), and the H actions between them.
+            The start and the H states after it, and the H actions between them.
         """
-        own, dense, action_weight = self.core.split_weights()
+        weight, action_weight = self.core.split_weights()
         batch = state.deter.shape[0]
         races = noise.exponential(horizon, batch, self.config.stoch, self.config.classes)
+        every_action = torch.eye(self.core.action_size, device=state.deter.device)
+        table = self.core.action_input(every_action, action_weight) if is_onehot else None
         states, actions = [state], []
         for step in range(horizon):
-            actions.append(policy(step, state))
-            action_input = self.core.action_input(actions[-1], action_weight)
-            deter = self.core(state.deter, state.flat_stoch, action_input, own, dense)
+            action = policy(step, state)
+            if table is None:
+                action_input = self.core.action_input(action, action_weight)
+            else:
+                action_input = torch.mm(action, table)
+            deter = self.core(state.deter, state.flat_stoch, action_input, weight)
             probs = unimix_probs(self.prior_logits(deter), self.config.latent_unimix)
             state = LatentState(deter, sample_onehot(probs, races[step]))
             states.append(state)
-        return LatentState.stack(states, 1), torch.stack(actions, 1)
+            actions.append(action)
+        return states, actions
 
     def _split(self, logits: Tensor) -> Float[Tensor, "*batch stoch classes"]:
         return logits.unflatten(-1, (self.config.stoch, self.config.classes))

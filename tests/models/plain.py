@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from reverie.models import LatentState
-from reverie.models.layers import RMSNorm
+from reverie.models.layers import NormSiLU
 from reverie.models.rssm import BlockGRU
 
 from .tiny import TINY
@@ -19,7 +19,7 @@ def random_state() -> LatentState:
     )
 
 
-def silu_norm(x: Tensor, norm: RMSNorm) -> Tensor:
+def silu_norm(x: Tensor, norm: NormSiLU) -> Tensor:
     x = x / (x.square().mean(-1, keepdim=True) + 1e-4).sqrt() * norm.scale.double()
     return x * x.sigmoid()
 

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from reverie.models.convolution import ChannelNorm, Downsample, Upsample
+from reverie.models import convolution
+from reverie.models.convolution import ChannelNormSiLU, Downsample, Upsample, in_groups
+from reverie.models.device import meta_stands_for
 
 from .tiny import perturb
 
@@ -54,8 +56,50 @@ def test_a_nearest_upsample_repeats_each_pixel_before_a_centred_convolution() ->
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_images_are_normalised_over_channels_at_each_pixel(memory_format: torch.memory_format) -> None:
-    norm = ChannelNorm(6)
+    norm = ChannelNormSiLU(6)
     perturb(norm)
     x = torch.randn(2, 6, 3, 4).to(memory_format=memory_format)
     expected = x / (x.square().mean(1, keepdim=True) + 1e-4).sqrt() * norm.scale.view(1, 6, 1, 1)
-    torch.testing.assert_close(norm(x), expected)
+    torch.testing.assert_close(norm(x), F.silu(expected))
+    ours, theirs = (torch.autograd.grad(y.square().sum(), norm.scale)[0] for y in (norm(x), F.silu(expected)))
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_small_kernels_have_the_gradients_of_the_large_one(strided: bool) -> None:
+    layer = Upsample(2, 3, strided)
+    perturb(layer)
+    x, weight = torch.randn(2, 2, 4, 5, requires_grad=True), torch.randn(2, 3, 8, 10)
+    if strided:
+        plain = F.conv_transpose2d(x, layer.weight, layer.bias, stride=2, padding=1)[..., :-1, :-1]
+    else:
+        repeated = F.interpolate(x, scale_factor=2, mode="nearest")
+        plain = F.conv2d(repeated, layer.weight, layer.bias, padding=2)
+    inputs = (x, layer.weight, layer.bias)
+    theirs = torch.autograd.grad((plain * weight).sum(), inputs)
+    for a, b in zip(torch.autograd.grad((layer(x) * weight).sum(), inputs), theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("images", [1, 6, 7])
+def test_images_in_groups_give_what_all_at_once_give(images: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = Downsample(2, 3, strided=False)
+    perturb(layer)
+    x, seen = torch.randn(images, 2, 6, 8, requires_grad=True), []
+
+    def convolve(x: torch.Tensor) -> torch.Tensor:
+        seen.append(len(x))
+        return layer(x)
+
+    monkeypatch.setattr(convolution, "GROUP_BYTES", 3 * 4 * 100)
+    grouped, whole = in_groups(convolve, x, floats_per_image=100), layer(x)
+    assert sum(seen) == images and max(seen) <= 3 and seen == sorted(seen, reverse=True)
+    torch.testing.assert_close(grouped, whole)
+    ours, theirs = (torch.autograd.grad(y.square().sum(), (x, layer.weight)) for y in (grouped, whole))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+    with meta_stands_for("cuda"):
+        in_groups(
+            lambda x: seen.append(len(x)) or x, torch.empty(images, 2, device="meta"), floats_per_image=100
+        )
+    assert seen[-1] == images

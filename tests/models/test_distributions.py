@@ -183,3 +183,14 @@ def test_the_straight_through_sample_is_one_hot_with_the_gradient_of_the_mixed_p
     (plain,) = torch.autograd.grad((probs * weight).sum(), logits)
     torch.testing.assert_close(through, plain)
     assert float(plain.abs().max()) > 0.0
+
+
+def test_two_targets_of_one_loss_cost_what_they_cost_apart() -> None:
+    logits, value, other = torch.randn(4, 5, 255), torch.randn(4, 5) * 100, torch.randn(5, 4).t() * 1e9
+    left, right = (logits.clone().requires_grad_() for _ in range(2))
+    together = twohot_loss(left, value, BINS, other, 0.5)
+    apart = twohot_loss(right, value, BINS) + 0.5 * twohot_loss(right, other, BINS)
+    torch.testing.assert_close(together, apart)
+    together.sum().backward()
+    apart.sum().backward()
+    torch.testing.assert_close(left.grad, right.grad)

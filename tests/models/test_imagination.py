@@ -21,16 +21,26 @@ def test_imagination_is_the_plain_step_with_samples_of_the_prior() -> None:
         return actions[step]
 
     states, taken = rssm.imagine(start, policy, horizon, tape(noise))
-    assert torch.equal(taken, actions.transpose(0, 1)) and states.deter.shape == (
-        BATCH,
-        horizon + 1,
-        TINY.deter,
-    )
-    assert torch.equal(states.deter[:, 0], start.deter) and torch.equal(states.stoch[:, 0], start.stoch)
+    assert torch.equal(torch.stack(taken), actions) and len(states) == horizon + 1
+    assert states[0] is start
     for t in range(horizon):
-        state = states.select((slice(None), t))
-        assert torch.equal(seen[t].feature, state.feature)
+        state = states[t]
+        assert seen[t] is state
         deter = plain_step(rssm.core, state.deter, state.flat_stoch, actions[t])
-        torch.testing.assert_close(states.deter[:, t + 1].double(), deter, atol=1e-5, rtol=1e-4)
-        probs = 0.99 * rssm.prior_logits(states.deter[:, t + 1]).softmax(-1) + 0.01 / TINY.classes
-        assert torch.equal(states.stoch[:, t + 1].argmax(-1), (probs / noise[t]).argmax(-1))
+        torch.testing.assert_close(states[t + 1].deter.double(), deter, atol=1e-5, rtol=1e-4)
+        probs = 0.99 * rssm.prior_logits(states[t + 1].deter).softmax(-1) + 0.01 / TINY.classes
+        assert torch.equal(states[t + 1].stoch.argmax(-1), (probs / noise[t]).argmax(-1))
+
+
+def test_a_table_of_all_actions_gives_what_each_action_gives() -> None:
+    rssm = tiny_rssm()
+    start, horizon = random_state(), 3
+    actions = torch.eye(ACTION_SIZE)[torch.randint(ACTION_SIZE, (horizon, BATCH))]
+    noise = seeded(2).exponential(horizon, BATCH, TINY.stoch, TINY.classes)
+    table, plain = (
+        rssm.imagine(start, lambda step, _: actions[step], horizon, tape(noise), is_onehot=is_onehot)[0]
+        for is_onehot in (True, False)
+    )
+    for one, other in zip(table, plain, strict=True):
+        torch.testing.assert_close(one.deter, other.deter)
+        assert torch.equal(one.stoch, other.stoch)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from reverie.models.convolution import Downsample, Upsample
 from reverie.models.heads import Actor
-from reverie.models.layers import MLP, BlockLinear, Linear, RMSNorm
+from reverie.models.layers import MLP, BlockLinear, Linear, NormSiLU
 from reverie.models.rssm import BlockGRU
 from reverie.utils.records import ActionSpec
 
@@ -17,28 +17,54 @@ from .tiny import TINY, perturb
 WIDE_SIGMA = 1 / 0.87962566  # bound of a truncated normal of standard deviation 1, over 2
 
 
-def normalised(x: Tensor, scale: Tensor) -> Tensor:
+def norm_then_silu(x: Tensor, scale: Tensor) -> Tensor:
     x = x.double()
-    return x / (x.square().mean(-1, keepdim=True) + 1e-4).sqrt() * scale.double()
+    x = x / (x.square().mean(-1, keepdim=True) + 1e-4).sqrt() * scale.double()
+    return x * x.sigmoid()
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["with gradient", "without"])
+@pytest.mark.parametrize("size", [1.0, 1e-3, 0.0])
+def test_norm_and_silu_equal_their_formula_with_the_epsilon_inside_the_root(size: float, grad: bool) -> None:
+    norm = NormSiLU(24)
+    perturb(norm)
+    x = torch.randn(5, 24) * size + size  # a mean, which must not be subtracted
+    with torch.set_grad_enabled(grad):
+        y = norm(x)
+    torch.testing.assert_close(y.double(), norm_then_silu(x, norm.scale), atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-3, 0.0])
-def test_rms_norm_equals_its_formula_with_the_epsilon_inside_the_root(size: float) -> None:
-    norm = RMSNorm(24)
+@pytest.mark.parametrize("shape", [(24,), (5, 24), (2, 3, 4, 24)])
+def test_the_gradient_of_norm_and_silu_is_that_of_their_formula(shape: tuple[int, ...], size: float) -> None:
+    norm = NormSiLU(24)
     perturb(norm)
-    x = torch.randn(5, 24) * size + size  # a mean, which must not be subtracted
-    torch.testing.assert_close(norm(x).double(), normalised(x, norm.scale), atol=1e-6, rtol=1e-5)
+    x = (torch.randn(shape) * size + size).requires_grad_()
+    weight = torch.randn(shape)
+    ours = torch.autograd.grad((norm(x) * weight).sum(), (x, norm.scale))
+    theirs = torch.autograd.grad((norm_then_silu(x, norm.scale) * weight).sum(), (x, norm.scale))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
-def test_rms_norm_computes_in_single_precision_whatever_it_is_given() -> None:
-    norm = RMSNorm(24)
+def test_norm_and_silu_keep_one_tensor_of_their_size_for_the_backward_pass() -> None:
+    norm, x = NormSiLU(24), torch.randn(5, 24, requires_grad=True)
+    kept: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        norm(x)
+    assert sorted(t.numel() for t in kept) == [5, 24, 5 * 24]
+
+
+def test_the_norm_computes_in_single_precision_whatever_it_is_given() -> None:
+    norm = NormSiLU(24)
     perturb(norm)
     x = (torch.randn(5, 24) * 3).bfloat16()
     y = norm(x).detach()
     assert y.dtype == torch.bfloat16
-    exact = normalised(x, norm.scale).detach()
-    # One rounding at the very end: half a unit in the last of bfloat16's 8 bits.
-    assert float(((y.double() - exact) / exact).abs().max()) <= 2**-8
+    scaled = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-4).sqrt() * norm.scale.double()
+    # One rounding before the SiLU and one after it.
+    expected = torch.nn.functional.silu(scaled.detach().bfloat16())
+    torch.testing.assert_close(y, expected, rtol=2**-7, atol=1e-3)
 
 
 def assert_truncated_normal(weight: Tensor, std: float) -> None:
@@ -93,8 +119,7 @@ def test_an_mlp_is_linear_then_norm_then_silu() -> None:
     mlp = MLP(5, 8, 2)
     perturb(mlp)
     x = hidden = torch.randn(3, 5)
-    for linear, norm in ((mlp[0], mlp[1]), (mlp[3], mlp[4])):
-        assert isinstance(linear, Linear) and isinstance(norm, RMSNorm)
-        hidden = normalised(hidden.double() @ linear.weight.double().t() + linear.bias, norm.scale)
-        hidden = hidden * hidden.sigmoid()
+    for linear, norm in ((mlp[0], mlp[1]), (mlp[2], mlp[3])):
+        assert isinstance(linear, Linear) and isinstance(norm, NormSiLU)
+        hidden = norm_then_silu(hidden.double() @ linear.weight.double().t() + linear.bias, norm.scale)
     torch.testing.assert_close(mlp(x).double(), hidden, atol=1e-6, rtol=1e-5)

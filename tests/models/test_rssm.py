@@ -38,27 +38,27 @@ def cut(observed: Observed, part: slice) -> Observed:
     )
 
 
-def test_the_dense_form_of_the_shared_input_equals_every_block_reading_its_own_concatenation() -> None:
+def test_a_step_equals_every_block_reading_its_own_concatenation() -> None:
     core = BlockGRU(ACTION_SIZE, TINY)
     perturb(core)
     state, action = random_state(), torch.randn(BATCH, ACTION_SIZE) * 3
-    own, shared, action_weight = core.split_weights()
-    fast = core(state.deter, state.flat_stoch, core.action_input(action, action_weight), own, shared)
+    weight, action_weight = core.split_weights()
+    fast = core(state.deter, state.flat_stoch, core.action_input(action, action_weight), weight)
     plain = plain_step(core, state.deter, state.flat_stoch, action)
     torch.testing.assert_close(fast.double(), plain, atol=2e-6, rtol=1e-5)
     assert float((plain.detach() - state.deter).abs().max()) > 0.1
 
 
-def test_the_dense_form_has_the_gradients_of_the_plain_form() -> None:
+def test_a_step_has_the_gradients_of_the_plain_form() -> None:
     core = BlockGRU(ACTION_SIZE, TINY)
     perturb(core)
     state, action = random_state(), torch.randn(BATCH, ACTION_SIZE) * 3
-    weight, names = torch.randn(BATCH, TINY.deter), [name for name, _ in core.named_parameters()]
-    own, shared, action_weight = core.split_weights()
-    fast = core(state.deter, state.flat_stoch, core.action_input(action, action_weight), own, shared)
-    ours = torch.autograd.grad((fast * weight).sum(), list(core.parameters()))
+    direction, names = torch.randn(BATCH, TINY.deter), [name for name, _ in core.named_parameters()]
+    weight, action_weight = core.split_weights()
+    fast = core(state.deter, state.flat_stoch, core.action_input(action, action_weight), weight)
+    ours = torch.autograd.grad((fast * direction).sum(), list(core.parameters()))
     plain = plain_step(core, state.deter, state.flat_stoch, action)
-    theirs = torch.autograd.grad((plain * weight).sum(), list(core.parameters()))
+    theirs = torch.autograd.grad((plain * direction).sum(), list(core.parameters()))
     for name, a, b in zip(names, ours, theirs, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
@@ -206,6 +206,17 @@ def test_detached_posteriors_leave_no_graph_in_what_is_returned_or_cached() -> N
     assert graphs(rssm, rssm.observe(tokens, action, first, MODE)) == [True] * 6
 
 
+def test_a_scan_without_priors_differs_in_nothing_else() -> None:
+    rssm = tiny_rssm()
+    window, noise, start = inputs(5), races(5), random_state()
+    whole, short = (
+        rssm.observe(*window, tape(noise), state=start, has_prior=has_prior) for has_prior in (True, False)
+    )
+    assert short.prior_logits.shape == (BATCH, 0, TINY.stoch, TINY.classes)
+    assert torch.equal(short.posterior.feature, whole.posterior.feature)
+    assert torch.equal(short.posterior_logits, whole.posterior_logits)
+
+
 def test_detaching_changes_no_number() -> None:
     rssm = tiny_rssm()
     window, noise, start = inputs(5), races(5), random_state()
@@ -243,4 +254,4 @@ def test_unimix_lets_a_latent_take_a_class_that_the_logits_exclude() -> None:
     assert torch.equal(posterior.stoch[:, 0].argmax(-1), expected)
     still = torch.zeros(BATCH, ACTION_SIZE)
     states, _ = rssm.imagine(random_state(), lambda *_: still, 1, tape(noise.transpose(0, 1)))
-    assert torch.equal(states.stoch[:, 1].argmax(-1), expected)
+    assert torch.equal(states[1].stoch.argmax(-1), expected)

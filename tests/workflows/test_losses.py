@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from reverie.buffers import SequenceBatch
-from reverie.models import LatentState, Observed
+from reverie.models import Actor, LatentState, Observed
 from reverie.workflows.world_models import DreamerWorkflow
-from reverie.workflows.world_models.imagination import Imagined
+from reverie.workflows.world_models.imagination import Imagined, imagine
 
 from ..models.tiny import MODE, TINY
 from .tiny import ACTIONS, HORIZON, IMAGE, make_batch, tiny_workflow
@@ -99,11 +99,13 @@ def test_image_loss_is_a_sum_of_squares_against_values_in_zero_to_one() -> None:
     torch.testing.assert_close(losses["image"].double(), expected, rtol=1e-5, atol=0)
 
 
-def imagined_with(discount: Tensor) -> Imagined:
+def imagined_with(actor: Actor, discount: Tensor) -> Imagined:
     count, states = discount.shape
     feature = torch.randn(count, states, TINY.deter + TINY.stoch * TINY.classes)
     action = torch.eye(ACTIONS)[torch.randint(ACTIONS, (count, states - 1))]
-    return Imagined(feature, action, reward=torch.randn(count, states), discount=discount)
+    reward = torch.randn(states, count)
+    feature, action = feature.transpose(0, 1), action.transpose(0, 1)
+    return Imagined(feature, action, actor(feature[:-1]), reward, discount.t())
 
 
 def test_nothing_is_learned_behind_a_predicted_end_and_nothing_from_a_start_that_is_one() -> None:
@@ -112,7 +114,9 @@ def test_nothing_is_learned_behind_a_predicted_end_and_nothing_from_a_start_that
     _, observed = workflow.world_model.observe(steps, MODE)
     discount = torch.full((3, HORIZON + 1), 0.997)
     discount[0, 0] = discount[1, 1] = 0.0
-    losses, _ = workflow.controller.losses(imagined_with(discount), observed, steps)
+    losses, _ = workflow.controller.losses(
+        imagined_with(workflow.controller.actor, discount), observed, steps
+    )
     for name in ("policy", "value"):
         is_learned = losses[name].detach().abs() > 1e-4
         assert is_learned.tolist() == [[False] * 3, [True, False, False], [True] * 3], name
@@ -137,7 +141,9 @@ def test_the_weight_of_a_step_is_the_product_of_continuations_up_to_it() -> None
     steps = workflow.world_model.trained_steps(make_batch(workflow, batch=1, time=2))
     _, observed = workflow.world_model.observe(steps, MODE)
     discount = torch.tensor([[0.9, 0.5, 0.8, 0.1], [0.4, 1.0, 0.3, 1.0]])
-    losses, _ = workflow.controller.losses(imagined_with(discount), observed, steps)
+    losses, _ = workflow.controller.losses(
+        imagined_with(workflow.controller.actor, discount), observed, steps
+    )
     weight = torch.tensor([[0.9, 0.45, 0.36], [0.4, 0.4, 0.12]])
     torch.testing.assert_close(losses["value"].detach(), weight * 2 * math.log(255))
 
@@ -151,8 +157,8 @@ def test_replayed_values_skip_final_records_and_follow_real_rewards() -> None:
     discount = torch.zeros(
         15, HORIZON + 1
     )  # so that the imagined return of a start is the next imagined reward
-    imagined = imagined_with(discount)
-    boot = imagined.reward[:, 1].view(3, 5)
+    imagined = imagined_with(controller.actor, discount)
+    boot = imagined.reward[1].view(3, 5)
     losses, _ = controller.losses(imagined, observed, steps)
     feature = observed.posterior.feature.detach()
     logits = controller.critic(feature).detach()
@@ -201,3 +207,21 @@ def test_column_zero_gives_its_action_and_nothing_else() -> None:
     action[:, 0] = action[:, 0].roll(1, -1)
     other = losses_of(workflow, replace(batch, action=action))
     assert not torch.equal(other["decoder/vector"], reference["decoder/vector"])
+
+
+@pytest.mark.parametrize("is_discrete", [True, False], ids=["discrete", "continuous"])
+def test_the_policies_of_a_trajectory_are_those_of_its_features_and_teach_the_actor_the_same(
+    is_discrete: bool,
+) -> None:
+    workflow = tiny_workflow(is_discrete=is_discrete)
+    world_model, actor = workflow.world_model, workflow.controller.actor
+    start = world_model.rssm.initial(4)
+    imagined = imagine(world_model, actor, start, HORIZON, workflow.noise["update"])
+    again = actor(imagined.feature[:-1])
+    assert imagined.action.shape == (HORIZON, 4, ACTIONS) and not imagined.feature.requires_grad
+    gradients = []
+    for policy in (imagined.policy, again):
+        score = (policy.log_prob(imagined.action) + policy.entropy()).sum()
+        gradients.append(torch.autograd.grad(score, list(actor.parameters())))
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)

@@ -15,7 +15,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 # torch.amp's list for CUDA, as far as the networks use it.
-_LOW_PRECISION = {F.linear, F.conv2d, F.conv_transpose2d, torch.bmm, torch.mm, torch.addmm, torch.matmul}
+_LOW_PRECISION = {
+    *(F.linear, F.conv2d, torch.einsum, torch.bmm, torch.baddbmm, torch.mm, torch.addmm, torch.matmul),
+}
 
 
 class CudaForward(TorchFunctionMode):

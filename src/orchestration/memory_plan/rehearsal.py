@@ -17,6 +17,7 @@ from torch import Tensor
 from ...buffers import SampledPositions, SequenceBatch, StoredLatent
 from ...buffers.plan import OBSERVATION_PREFIX, record_fields
 from ...models import LaProp
+from ...models.device import meta_stands_for
 from ...utils.memory.live_bytes import LiveBytes
 from ...utils.memory.meta_shapes import MetaShapes
 from ...utils.records import EnvSpec
@@ -128,7 +129,8 @@ def _request(config: TrainConfig, spec: EnvSpec) -> _Request:
 def _rehearse(request: _Request) -> Rehearsed:
     config, spec = request.config, request.spec
     counter = LiveBytes(CUDA_GRANULARITY if config.device is Device.cuda else 1)
-    with MetaShapes(), counter:
+    kind = "cuda" if config.device is Device.cuda else "cpu"
+    with MetaShapes(), counter, meta_stands_for(kind):
         with META:
             workflow = _Rehearsal(config, spec, counter)
         state = _label_state(workflow, counter)

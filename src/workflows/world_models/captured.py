@@ -1,4 +1,4 @@
-"""Dreamer whose updates are one CUDA graph each: launched as a whole, they allocate nothing and never wait."""
+"""Dreamer whose updates are one CUDA graph each: launched as a whole, allocating nothing, never waiting."""
 
 from collections.abc import Callable
 from typing import Any

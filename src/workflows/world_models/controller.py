@@ -49,17 +49,19 @@ class Controller(nn.Module):
             detached 0-d metrics.
         """
         logits = self.critic(imagined.feature)
-        value = self.critic.mean(logits).detach()
-        returns = lambda_return(imagined.reward, imagined.discount, value, self.config.return_lambda)
-        weight = imagined.discount.cumprod(1)[:, :-1]
+        value = self.critic.mean(logits.detach())
+        reward, discount, value = imagined.reward.t(), imagined.discount.t(), value.t()
+        returns = lambda_return(reward, discount, value, self.config.return_lambda)
+        weight = discount.cumprod(1)[:, :-1]
         self.normalizer.update(returns)
         advantage = (returns - value[:, :-1]) / self.normalizer.scale()
-        policy = self.actor(imagined.feature[:, :-1])
-        entropy = policy.entropy()
+        entropy = imagined.policy.entropy().t()
+        score = (
+            imagined.policy.log_prob(imagined.action).t() * advantage + self.config.entropy_scale * entropy
+        )
         losses = {
-            "policy": -weight
-            * (policy.log_prob(imagined.action) * advantage + self.config.entropy_scale * entropy),
-            "value": weight * self._critic_loss(logits[:, :-1], imagined.feature[:, :-1], returns),
+            "policy": -weight * score,
+            "value": weight * self._critic_loss(logits[:-1], imagined.feature[:-1], returns.t()).t(),
             "replay_value": self._replay_value_loss(returns[:, 0], observed, steps),
         }
         metrics = {
@@ -86,8 +88,7 @@ class Controller(nn.Module):
     def _critic_loss(self, logits: Tensor, feature: Tensor, target: Tensor) -> Tensor:
         with torch.no_grad():
             slow_value = self.slow_critic.mean(self.slow_critic(feature))
-        regularizer = self.critic.loss(logits, slow_value)
-        return self.critic.loss(logits, target) + self.config.slow_critic_scale * regularizer
+        return self.critic.loss(logits, target, slow_value, self.config.slow_critic_scale)
 
     def _replay_value_loss(self, imagined_return: Tensor, observed: Observed, steps: TrainedSteps) -> Tensor:
         """Regress the critic at replayed states to returns of real rewards, bootstrapped by imagined ones."""

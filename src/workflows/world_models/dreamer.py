@@ -118,6 +118,7 @@ class DreamerWorkflow:
                 latent_noise,
                 state=state,
                 detach_posteriors=True,
+                has_prior=False,
             )
             policy = self.controller.actor(observed.posterior.feature[:, 0])
         action = policy.sample(policy.noise(action_noise, *prev_action.shape))

@@ -1,32 +1,37 @@
 """Rolling the controller out inside the world model."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...models import Actor, LatentState, Noise
+from ...models import Actor, LatentState, Noise, Policy
 from .world_model import WorldModel
 
 
 @dataclass(frozen=True, slots=True)
 class Imagined:
-    """N imagined trajectories of H transitions; nothing here has a gradient.
+    """N imagined trajectories of H transitions; nothing here but the policy has a gradient.
 
-    Rewards and continuations belong to the state they are predicted from (arrival convention).
+    Time comes first: the heads read whole steps, and all but the last step are one piece of memory. Rewards
+    and continuations belong to the state they are predicted from (arrival convention).
     """
 
     feature: Tensor
-    """(N, H + 1, F) the start and the states after it."""
+    """(H + 1, N, F) the start and the states after it."""
 
     action: Tensor
-    """(N, H, A) action taken in state i, leading to state i + 1."""
+    """(H, N, A) action taken in state i, leading to state i + 1."""
+
+    policy: Policy
+    """(H, N, ...) what the actions were drawn from; its gradient flows into the actor alone."""
 
     reward: Tensor
-    """(N, H + 1) predicted reward on arriving at state i, raw units."""
+    """(H + 1, N) predicted reward on arriving at state i, raw units."""
 
     discount: Tensor
-    """(N, H + 1) predicted probability that the episode goes on after state i, times gamma."""
+    """(H + 1, N) predicted probability that the episode goes on after state i, times gamma."""
 
 
 @torch.no_grad()
@@ -37,15 +42,25 @@ def imagine(
     action_size = actor.out.out_features
     source = noise.exponential if actor.is_discrete else noise.normal
     draws = source(horizon, start.deter.shape[0], action_size)
+    features: list[Tensor] = []
+    policies: list[Any] = []
 
-    def policy(step: int, state: LatentState) -> Tensor:
-        return actor(state.feature).sample(draws[step])
+    def act(step: int, state: LatentState) -> Tensor:
+        features.append(state.feature)
+        with torch.enable_grad():  # the actor learns from the very policies that it acted by
+            policies.append(actor(features[-1]))
+        return policies[-1].sample(draws[step])
 
-    states, actions = world_model.rssm.imagine(start.detach(), policy, horizon, noise)
-    feature = states.feature
+    states, actions = world_model.rssm.imagine(
+        start.detach(), act, horizon, noise, is_onehot=actor.is_discrete
+    )
+    feature = torch.stack([*features, states[-1].feature])
+    with torch.enable_grad():
+        stacked = type(policies[0]).stack(policies)
     return Imagined(
         feature=feature,
-        action=actions,
+        action=torch.stack(actions),
+        policy=stacked,
         reward=world_model.reward.mean(world_model.reward(feature)),
         discount=world_model.continuation(feature).sigmoid(),
     )

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ...models import Noise
+from ...models import LatentState, Noise
 from .world_model import TrainedSteps, WorldModel
 
 SEEN_STEPS = 5
@@ -45,7 +45,7 @@ def open_loop_animations(world_model: WorldModel, steps: TrainedSteps, noise: No
         time - SEEN_STEPS,
         noise,
     )
-    believed = observed.posterior.concatenate(states.select((slice(None), slice(1, None))), 1)
+    believed = observed.posterior.concatenate(LatentState.stack(states[1:], 1), 1)
     predictions = world_model.decoder.to_raw(world_model.decoder(believed))
     return {key: _stacked(steps.observation[key][:count], predictions[key]) for key in keys}
 

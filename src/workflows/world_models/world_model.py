@@ -121,7 +121,7 @@ class WorldModel(nn.Module):
     @torch.no_grad()
     def latent_metrics(self, observed: Observed) -> dict[str, Tensor]:
         """Return 0-d means, in nats summed over latents: entropies, and the KL before it is clipped."""
-        posterior, prior = self._log_probs(observed.posterior_logits), self._log_probs(observed.prior_logits)
+        posterior, prior = self._both_log_probs(observed)
         return {
             "posterior_entropy": categorical_entropy(posterior).sum(-1).mean(),
             "prior_entropy": categorical_entropy(prior).sum(-1).mean(),
@@ -129,7 +129,7 @@ class WorldModel(nn.Module):
         }
 
     def _kl_losses(self, observed: Observed) -> dict[str, Tensor]:
-        posterior, prior = self._log_probs(observed.posterior_logits), self._log_probs(observed.prior_logits)
+        posterior, prior = self._both_log_probs(observed)
         free = self.config.kl.free_nats
         # Summed over latents, clipped per step, averaged last; clamp has no gradient below the free nats.
         return {
@@ -137,5 +137,10 @@ class WorldModel(nn.Module):
             "representation": categorical_kl(posterior, prior.detach()).clamp(min=free),
         }
 
-    def _log_probs(self, logits: Tensor) -> Tensor:
-        return unimix_log_probs(logits, self.rssm.config.latent_unimix)
+    def _both_log_probs(self, observed: Observed) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of posteriors and priors."""
+        unimix = self.rssm.config.latent_unimix
+        return (
+            unimix_log_probs(observed.posterior_logits, unimix),
+            unimix_log_probs(observed.prior_logits, unimix),
+        )
