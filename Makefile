@@ -5,14 +5,18 @@ ARGS ?=# overrides for the command: make train ARGS="seed=2 env.num_envs=4", mak
 
 BIN := .venv/bin
 READY := .venv/.installed
+PEERS := .venv-peers
+PEERS_READY := .venv-peers/.installed
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1# no notice of newer versions: constraints.txt decides
 
-.PHONY: help train test gpu lint format doctor docs-figures clean
+.PHONY: help train test gpu bench bench-peers lint format doctor docs-figures clean
 
 help:
 	@echo "make train         train on Atari Pong; EXPERIMENT=dreamer_catch for another, ARGS=... for overrides"
 	@echo "make test          every test that needs no GPU"
 	@echo "make gpu           the tests that need a CUDA device"
+	@echo "make bench         time everything beside its limits, and beside the peers if they are installed"
+	@echo "make bench-peers   install the peers that make bench compares with, in an environment of their own"
 	@echo "make lint          ruff, pyright and the layers of the architecture"
 	@echo "make format        let ruff repair what it can"
 	@echo "make doctor        check this machine, with the repair for each finding"
@@ -32,6 +36,18 @@ test: $(READY)
 
 gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+bench: $(READY)
+	$(BIN)/python scripts/benchmark.py $(ARGS)
+
+bench-peers: $(PEERS_READY)
+
+# The same torch, numpy and emulator as ours; everything else as the peers want it.
+$(PEERS_READY): benchmarks/peers/requirements.txt constraints.txt
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	grep -E '^(torch|numpy|gymnasium|ale-py|psutil)==' constraints.txt > $(PEERS)/constraints.txt
+	$(PEERS)/bin/python -m pip install -c $(PEERS)/constraints.txt -r benchmarks/peers/requirements.txt
+	@touch $@
 
 lint: $(READY)
 	$(BIN)/ruff check

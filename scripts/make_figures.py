@@ -1,7 +1,9 @@
 """Draw the figures of README.md and docs/ from the raw data under docs/results: `make docs-figures`."""
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import av
 import matplotlib
@@ -19,6 +21,20 @@ SCORED = 20  # episodes of the printed score
 WIDEST_SMOOTHING = 20  # episodes of the drawn mean, fewer where there are few episodes
 STRIP_FRAMES = 10
 STRIP_SCALE = 2
+PERFORMANCE = RESULTS / "performance" / "cpu.json"
+BARS = {
+    "update_size1m": "update, size1m",
+    "update_size12m": "update, size12m",
+    "update_strided_size1m": "update, size1m strided",
+    "update_strided_size12m": "update, size12m strided",
+    "policy_step_size1m_1": "policy step, size1m, 1 env",
+    "policy_step_size1m_8": "policy step, size1m, 8 envs",
+    "replay_sample": "replay: draw 16 windows of 64",
+    "end_to_end": "32 agent steps and an update",
+    "memory_size1m": "peak of an update, size1m",
+    "memory_size12m": "peak of an update, size12m",
+}
+LIMIT = "limit"  # how variants begin that are limits, not competitors
 
 
 def main() -> None:
@@ -37,6 +53,7 @@ def main() -> None:
     figure.tight_layout()
     figure.savefig(FIGURES / "pong_losses.png", dpi=110)
     draw_strip(pong / "open_loop.mp4", FIGURES / "pong_open_loop.png")
+    draw_performance(FIGURES / "performance.png")
 
 
 def draw_curves(axis: Axes, name: str) -> None:
@@ -76,6 +93,42 @@ def draw_strip(video: Path, target: Path) -> None:
     factor = STRIP_SCALE * 64 / side
     size = (round(picture.width * factor), round(picture.height * factor))
     picture.resize(size, Image.Resampling.NEAREST).save(target)
+
+
+def draw_performance(target: Path) -> None:
+    """Draw a panel for each row of the benchmark: a bar for each variant, a line at the floor."""
+    rows = json.loads(PERFORMANCE.read_text())["rows"]
+    groups = {name: [row for row in rows if row["row"] == name] for name in BARS}
+    groups = {name: group for name, group in groups.items() if group}
+    figure, axes = plt.subplots(math.ceil(len(groups) / 2), 2, figsize=(11, 1 + 0.8 * len(groups)))
+    for axis, (name, group) in zip(axes.flat, groups.items(), strict=False):
+        draw_bars(axis, [row for row in group if not row["variant"].startswith(LIMIT)])
+        axis.set_title(BARS[name], fontsize=10)
+    for axis in axes.flat[len(groups) :]:
+        axis.set_visible(False)
+    figure.tight_layout()
+    figure.savefig(target, dpi=110)
+
+
+def draw_bars(axis: Axes, rows: list[dict[str, Any]]) -> None:
+    """Draw medians; ours in another colour than the peers."""
+    factor, unit = 1.0, rows[0]["unit"]
+    if unit == "s" and max(row["median"] for row in rows) < 1:
+        factor, unit = 1e3, "ms"
+    names = [row["variant"] for row in rows]
+    medians = [factor * row["median"] for row in rows]
+    colours = ["C0" if name.startswith("reverie") else "C7" for name in names]
+    bars = axis.barh(names, medians, color=colours)
+    axis.bar_label(
+        bars,
+        [f"{median:,.0f} {unit}" if median >= 100 else f"{median:.3g} {unit}" for median in medians],
+        padding=3,
+        fontsize=8,
+    )
+    axis.axvline(factor * rows[0]["floor"]["value"], color="C3", linestyle="--", linewidth=1)
+    axis.invert_yaxis()
+    axis.set_xlim(0, 1.25 * max(medians))
+    axis.tick_params(labelsize=8)
 
 
 def read(run: Path) -> list[dict[str, float]]:

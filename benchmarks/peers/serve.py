@@ -1,0 +1,71 @@
+"""The peers' side of a benchmark: a process that measures when it is told to, in lines of JSON.
+
+Runs in `.venv-peers`, knows nothing of Reverie, and is started by its suite with one argument, the options.
+What a library prints goes to stderr; stdout is for answers alone.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from typing import Any
+
+import psutil
+import torch
+
+
+class Server:
+    """Answers requests for blocks of calls."""
+
+    def __init__(self) -> None:
+        self.options: dict[str, Any] = json.loads(sys.argv[1])
+        self._answers = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+        torch.set_num_threads(self.options["threads"])
+
+    def ready(self, *packages: str, **facts: Any) -> None:
+        """Say that a block may be asked for, with the versions of what is measured."""
+        versions = {name: version(name) for name in (*packages, "torch", "numpy")}
+        self._send(facts={"versions": versions, **facts})
+
+    def requests(self) -> Iterator[float]:
+        """Give the length of each block that is asked for, in seconds, until the input ends."""
+        for line in sys.stdin:
+            yield json.loads(line)["seconds"]
+
+    def answer(self, calls: list[float], **facts: Any) -> None:
+        """Answer with the seconds of each call of a block."""
+        memory = psutil.Process().memory_info().rss
+        self._send(calls=calls, facts={"rss_mb": memory / 1e6, "peak_rss_mb": peak_rss_mb(), **facts})
+
+    def run(self, call: Callable[[], Any], share: float = 1.0) -> None:
+        """Time a function for every block that is asked for; only a share of each call is told."""
+        synchronize = torch.cuda.synchronize if self.options.get("device") == "cuda" else lambda: None
+        for seconds in self.requests():
+            reset_peak_rss()
+            calls, end = [], time.perf_counter() + seconds
+            while not calls or time.perf_counter() < end:
+                start = time.perf_counter()
+                call()
+                synchronize()
+                calls.append(share * (time.perf_counter() - start))
+            self.answer(calls)
+
+    def _send(self, **message: Any) -> None:
+        self._answers.write(json.dumps(message) + "\n")
+        self._answers.flush()
+
+
+def reset_peak_rss() -> None:
+    """Let the peak count from now on."""
+    with open("/proc/self/clear_refs", "w") as peak:
+        peak.write("5")
+
+
+def peak_rss_mb() -> float:
+    """Return the most resident memory of this process since `reset_peak_rss`."""
+    with open("/proc/self/status") as status:
+        [line] = [line for line in status if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024 / 1e6

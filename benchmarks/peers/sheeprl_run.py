@@ -1,0 +1,59 @@
+"""sheeprl's own training loop on Pong, 32 agent steps and an update at a time."""
+
+import tempfile
+import time
+from typing import Any
+
+from serve import Server
+from sheeprl.algos.dreamer_v3_5 import dreamer_v3_5
+from sheeprl.cli import check_configs, run_algorithm
+from sheeprl_agent import compose
+
+server = Server()
+quick = ["algo.learning_starts=64"] if server.options["quick"] else ["algo.learning_starts=1024"]
+cfg = compose(
+    server.options,
+    "env=atari",
+    "env.capture_video=False",
+    "env.sync_env=True",
+    "algo.replay_ratio=0.03125",
+    "algo.total_steps=1000000000",
+    "buffer.size=20000",
+    "buffer.memmap=False",
+    "buffer.checkpoint=False",
+    "metric.log_level=0",
+    "checkpoint.every=0",
+    "checkpoint.save_last=False",
+    f"log_root={tempfile.mkdtemp()}",
+    *quick,
+)
+requests = server.requests()
+write_latent_states = dreamer_v3_5.write_latent_states
+calls: list[float] = []
+state = {"start": 0.0, "end": 0.0, "is_ready": False}
+
+
+def after_update(*arguments: Any) -> None:
+    """Write back the latents, which ends a cycle; then answer if the block is over, and wait for the next."""
+    write_latent_states(*arguments)
+    now = time.perf_counter()
+    if not state["is_ready"]:
+        server.ready("sheeprl", "ale-py")
+        state["is_ready"] = True
+    else:
+        calls.append(now - state["start"])
+        if now < state["end"]:
+            state["start"] = now
+            return
+        server.answer(calls)
+    calls.clear()
+    seconds = next(requests, None)
+    if seconds is None:
+        raise SystemExit
+    state["start"] = time.perf_counter()
+    state["end"] = state["start"] + seconds
+
+
+dreamer_v3_5.write_latent_states = after_update
+check_configs(cfg)
+run_algorithm(cfg)

@@ -1,0 +1,116 @@
+"""A tiny run of real rows, from the command line to the file; no time is judged."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from reverie.benchmarks import main
+from reverie.benchmarks.bench import Bench, BenchConfig
+from reverie.benchmarks.replay import Feeder
+from reverie.benchmarks.suite import ROWS, chosen_rows
+from reverie.utils.errors import UserError
+
+from ..orchestration.helpers import error_of
+
+QUICK = (
+    "device=cpu",
+    "bench.quick=true",
+    "bench.repetitions=1",
+    "bench.block_seconds=0",
+    "bench.threads=1",
+)
+ROW_NAMES = (
+    "update_size1m",
+    "policy_step_size1m_8",
+    "replay_add",
+    "replay_sample",
+    "environment_1",
+    "collect",
+)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("bench") / "bench.json"
+    main(
+        [*QUICK, f"bench.rows={','.join(ROW_NAMES)}", f"bench.out={out}", "bench.peers_python=nowhere/python"]
+    )
+    return json.loads(out.read_text())
+
+
+def test_every_row_that_was_asked_for_is_in_the_file(report: dict[str, Any]) -> None:
+    assert {row["row"] for row in report["rows"]} == set(ROW_NAMES)
+    assert report["quick"] is True and report["threads"] == 1
+    assert report["machine"]["torch"] == torch.__version__
+    assert all(rate > 0 for rate in report["rates"].values())
+
+
+def test_medians_lie_between_the_extremes_and_floors_are_positive(report: dict[str, Any]) -> None:
+    for row in report["rows"]:
+        assert 0 < row["min"] <= row["median"] <= row["max"], row["row"]
+        assert row["floor"]["value"] > 0 and row["floor"]["of"]
+        assert row["repetitions"] >= 1 and row["threads"] == 1
+        assert 0 <= row["disturbed"] <= len(row["blocks"])
+        assert all(value > 0 for value in row["derived"].values())
+
+
+def test_the_first_variant_of_a_row_is_ours_and_the_others_are_compared_with_it(
+    report: dict[str, Any],
+) -> None:
+    for name in ROW_NAMES:
+        first, *others = [row for row in report["rows"] if row["row"] == name]
+        assert first["variant"] == "reverie" and first["ratio"] == {}
+        assert all(row["ratio"]["min"] <= row["ratio"]["median"] <= row["ratio"]["max"] for row in others)
+
+
+def test_a_stored_step_of_pong_has_the_bytes_that_its_fields_declare(report: dict[str, Any]) -> None:
+    plain, latents, *_ = [row["facts"] for row in report["rows"] if row["row"] == "replay_add"]
+    image, actions, reward, flags = 64 * 64 * 3, 6 * 4, 4, 3
+    assert plain["declared_bytes_per_step"] == image + actions + reward + flags
+    assert latents["declared_bytes_per_step"] > plain["declared_bytes_per_step"]
+    assert all(facts["measured_over_declared"] >= 1 for facts in (plain, latents))
+
+
+def test_the_measured_bytes_of_a_replay_are_those_that_it_reports(tmp_path: Path) -> None:
+    bench = Bench(BenchConfig(quick=True))
+    config = bench.compose("device=cpu", "env.num_envs=8", "buffer.capacity=2048")
+    feeder = Feeder(config, tmp_path)
+    assert feeder.owned_bytes == pytest.approx(feeder.replay.nbytes(), rel=0.01)
+
+
+def test_missing_peers_are_told_once_with_the_command_that_installs_them(report: dict[str, Any]) -> None:
+    assert report["notices"] == ["no peers: nowhere/python is missing; run make bench-peers"]
+
+
+def test_a_name_also_stands_for_the_rows_that_begin_with_it() -> None:
+    assert chosen_rows("policy_step_size1m") == ["policy_step_size1m_1", "policy_step_size1m_8"]
+    assert chosen_rows("collect,update_size1m") == ["update_size1m", "collect"]
+    assert chosen_rows(None) == list(ROWS)
+
+
+def test_an_unknown_row_is_refused_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+    message = error_of(capsys, lambda: main(["bench.rows=update_size1n"]))
+    assert "bench.rows=update_size1n is no row" in message and "Did you mean `update_size1m`?" in message
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("bench.repetitions=0", "bench.repetitions must be at least 1"),
+        ("bench.out=no/such/folder/x.json", "lies in no folder that exists"),
+        ("bench.speed=1", "bench.speed=1 is not a setting of benchmark"),
+        ("training.batch_size=0", "training.batch_size must be at least 1"),
+    ],
+)
+def test_bad_input_is_told_in_one_sentence_before_anything_is_measured(
+    argument: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in error_of(capsys, lambda: main(["device=cpu", argument]))
+
+
+def test_rows_with_commas_alone_are_no_rows() -> None:
+    with pytest.raises(UserError, match="is no row"):
+        chosen_rows("update,")
