@@ -14,6 +14,9 @@ from ..utils.errors import UserError
 from .config import ReplayStorage
 from .plan import FieldSpec, ReplayPlan, ReplayRequest, in_gib, largest_capacity
 
+_NUMPY_DTYPES = (torch.uint8, torch.bool, torch.float16, torch.float32)
+"""Dtypes of fields that NumPy has too."""
+
 
 class Arena:
     """Rows of fields. Reading copies: nothing that leaves this class shares memory with it.
@@ -67,7 +70,12 @@ class Arena:
 
     def write(self, name: str, rows: Int64[Tensor, "rows"], values: Tensor) -> None:
         """Copy `values` (rows, *field) into distinct rows; a graph behind them never reaches the arena."""
-        self._fields[name].index_copy_(0, rows, values.detach().to(self.device))
+        field, values = self._fields[name], values.detach().to(self.device)
+        if field.is_cpu and field.dtype in _NUMPY_DTYPES and values.dtype is field.dtype:
+            # A copy of memory for each row; `index_copy_` goes through a few large rows 8 times slower.
+            field.numpy()[rows.numpy()] = values.numpy()
+        else:
+            field.index_copy_(0, rows, values)
 
     def slab(self, name: str, row: int, count: int) -> Tensor:
         """Return a view of consecutive rows, for saving and loading; it must not leave this package."""
