@@ -34,7 +34,16 @@ def after_total(run: WorldModelOrchestrator, act: Callable[[Tensor], None]) -> N
 
 
 def after_sample(run: WorldModelOrchestrator, act: Callable[[SequenceBatch], None]) -> None:
-    """Call `act` with each batch that is drawn from the replay."""
+    """Call `act` with each batch that is drawn from the replay, in memory of its own.
+
+    Reverie's loop has every batch written over the one before, which no keeper of batches can make grow.
+    """
+    draw = run.parts.replay.sample
+
+    def draw_anew(*args: Any, out: SequenceBatch | None = None, **kwargs: Any) -> SequenceBatch:
+        return draw(*args, **kwargs)
+
+    setattr(run.parts.replay, "sample", draw_anew)  # noqa: B010
     _after(run.parts.replay, "sample", act)
 
 
