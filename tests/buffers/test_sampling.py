@@ -172,6 +172,7 @@ def positions(*start: int) -> SampledPositions:
 
 
 def tensors_of(batch: SequenceBatch) -> dict[str, torch.Tensor]:
+    assert batch.context is not None
     named = {"image": batch.observation["image"], "deter": batch.context.deter, "stoch": batch.context.stoch}
     names = ("action", "reward", "is_first", "is_last", "is_terminal")
     return named | {name: getattr(batch, name) for name in names}
