@@ -1,5 +1,7 @@
 """Where records wait to be trained on: memory that is allocated once."""
 
+from .batch import NOWHERE as NOWHERE
+from .batch import STEP_FIELDS as STEP_FIELDS
 from .batch import LatentSpec as LatentSpec
 from .batch import SampledPositions as SampledPositions
 from .batch import SequenceBatch as SequenceBatch

@@ -55,6 +55,13 @@ class SampledPositions:
     """Stream index of column 0: how many records of that environment were added before it."""
 
 
+NOWHERE = SampledPositions(env=np.zeros(0, np.int64), start=np.zeros(0, np.int64))
+"""For a batch that comes from no place in a buffer."""
+
+STEP_FIELDS = ("action", "reward", "is_first", "is_last", "is_terminal")
+"""Fields of a batch that are one tensor each and have a value for every step."""
+
+
 @dataclass(frozen=True, slots=True)
 class SequenceBatch:
     """Windows in memory of their own, no view of the buffer; the module states the time convention."""

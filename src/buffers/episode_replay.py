@@ -11,7 +11,7 @@ from jaxtyping import Float, Float32, Integer
 from torch import Tensor
 
 from ..utils.records import ActionSpec, ArraySpec, Arrival
-from .batch import LatentSpec, SampledPositions, SequenceBatch, StoredLatent
+from .batch import NOWHERE, STEP_FIELDS, LatentSpec, SampledPositions, SequenceBatch, StoredLatent
 from .config import ReplayConfig
 from .episodes import EpisodeIndex
 from .persistence import ReplayFiles, SavedReplay
@@ -152,7 +152,7 @@ class EpisodeReplayBuffer:
         batch = replace(self._empty_batch(batch_size) if out is None else out, positions=positions)
         for key, values in batch.observation.items():
             gather(OBSERVATION_PREFIX + key, rows, values)
-        for name in ("action", "reward", "is_first", "is_last", "is_terminal"):
+        for name in STEP_FIELDS:
             gather(name, rows, getattr(batch, name))
         batch.is_last[:, :-1] |= batch.is_first[:, 1:]  # an abandoned episode ends where the next one begins
         if batch.context is not None:
@@ -163,7 +163,7 @@ class EpisodeReplayBuffer:
     def _empty_batch(self, batch_size: int) -> SequenceBatch:
         """Return memory for a batch, with anything in it."""
         empty, shape = self._arena.empty, (batch_size, self.window_length)
-        nowhere, latents = np.zeros(0, np.int64), None
+        latents = None
         if self.stores_latents:
             latents = StoredLatent(deter=empty("deter", (batch_size,)), stoch=empty("stoch", (batch_size,)))
         return SequenceBatch(
@@ -174,7 +174,7 @@ class EpisodeReplayBuffer:
             is_last=empty("is_last", shape),
             is_terminal=empty("is_terminal", shape),
             context=latents,
-            positions=SampledPositions(env=nowhere, start=nowhere),
+            positions=NOWHERE,
         )
 
     def _rows(self, positions: SampledPositions) -> np.ndarray:

@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -182,9 +183,7 @@ def save_checkpoint(
         raise
     replay.commit(saved)
     folder_to_disk(root)
-    for old in _unwanted(run_dir, step, keep):
-        os.replace(old.folder, old.folder.with_name(old.folder.name + UNFINISHED))
-    _clean_if_possible(root)
+    _clean_if_possible(root, _unwanted(run_dir, step, keep))
     return Checkpoint(folder, step)
 
 
@@ -283,9 +282,11 @@ def _is_best(checkpoint: Checkpoint) -> bool:
         return False
 
 
-def _clean_if_possible(root: Path) -> None:
-    """Clean; what cannot be deleted must not keep a checkpoint from being written."""
+def _clean_if_possible(root: Path, unwanted: Sequence[Checkpoint] = ()) -> None:
+    """Clean, after giving up `unwanted`; what cannot be deleted is left for the next time."""
     try:
+        for old in unwanted:
+            os.replace(old.folder, old.folder.with_name(old.folder.name + UNFINISHED))
         _clean(root)
     except OSError as error:
         _LOG.warning("an old checkpoint could not be deleted: %s", error)

@@ -55,14 +55,19 @@ class NonFiniteGuard:
         self._waiting: _Update | None = None
 
     @property
+    def has_too_many(self) -> bool:
+        """Whether there are too many in a row."""
+        return self.in_a_row >= self.max_in_a_row
+
+    @property
     def wants_rollback(self) -> bool:
         """Whether there are too many in a row, for the first time."""
-        return self.in_a_row >= self.max_in_a_row and not self.has_rolled_back
+        return self.has_too_many and not self.has_rolled_back
 
     @property
     def must_stop(self) -> bool:
         """Whether there are too many in a row although the run went back once."""
-        return self.in_a_row >= self.max_in_a_row and self.has_rolled_back
+        return self.has_too_many and self.has_rolled_back
 
     def check(self, step: int, updated: Updated, batch: SequenceBatch) -> None:
         """Judge an update and the batch it was made from, on CUDA the ones of the call before.

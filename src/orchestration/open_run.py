@@ -40,8 +40,8 @@ def open_run(
     with ExitStack() as opened:
         run_dir = create_run_folder(config)
         opened.enter_context(locked(run_dir))
-        begins_again = bool(config.resume) and not list_checkpoints(run_dir)
-        checkpoint = checkpoint_of(config, run_dir) if config.resume and not begins_again else None
+        checkpoint = checkpoint_of(config, run_dir) if config.resume and list_checkpoints(run_dir) else None
+        begins_again = bool(config.resume) and checkpoint is None
         opened.callback(configure_logging(run_dir))
         parts = build(config, run_dir)
         opened.callback(parts.environment.close)

@@ -188,7 +188,7 @@ class WorldModelOrchestrator:
                 if replay.stores_latents and updated.finite:
                     replay.write_back(batch.positions, updated.deter, updated.stoch)
             self.updates += 1
-            if self.nonfinite.wants_rollback or self.nonfinite.must_stop:
+            if self.nonfinite.has_too_many:
                 return
             self.guard.event(self.step, "first joint update" if joint else "first update")
             if self.check_due(self.updates):

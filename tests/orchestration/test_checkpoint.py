@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import os
 import re
 import shutil
 import subprocess
@@ -192,15 +193,22 @@ def test_what_cannot_be_saved_leaves_nothing_behind(tmp_path: Path) -> None:
     assert names_in(tmp_path) == {"step_000000010", "step_000000020", "replay"}
 
 
+@pytest.mark.parametrize("step", ["rename", "delete"])
 def test_an_old_checkpoint_that_cannot_be_deleted_costs_a_warning_and_goes_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    save(tmp_path, 10, keep=1)
+    old = save(tmp_path, 10, keep=1).folder
+    replace = os.replace
     with monkeypatch.context() as failing:
-        failing.setattr("shutil.rmtree", raise_input_output_error)
+        if step == "delete":
+            failing.setattr("shutil.rmtree", raise_input_output_error)
+        else:
+            failing.setattr(
+                "os.replace", lambda a, b: raise_input_output_error() if a == old else replace(a, b)
+            )
         save(tmp_path, 20, keep=1)
     assert "an old checkpoint could not be deleted: [Errno 5]" in caplog.text
-    assert steps_in(tmp_path) == [20]
+    assert steps_in(tmp_path) == ([20] if step == "delete" else [10, 20])
     latest_checkpoint(tmp_path)
     save(tmp_path, 30, keep=1)
     assert names_in(tmp_path) == {"step_000000030", "replay"}

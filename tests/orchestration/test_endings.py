@@ -1,22 +1,18 @@
 """How a run ends when something fails: exit code, sentence, and what is on disk afterwards."""
 
 import json
-import os
 import resource
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from reverie.orchestration.checkpoint import latest_checkpoint
-from reverie.orchestration.evaluate import Evaluation, evaluate
 from reverie.orchestration.nonfinite import NONFINITE_EXIT_CODE
-from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.orchestration.train import ENVIRONMENT_EXIT_CODE, GPU_MEMORY_EXIT_CODE
 from reverie.workflows.world_models import DreamerWorkflow
 
@@ -25,9 +21,7 @@ from .helpers import (
     CATCH,
     error_of,
     files_in,
-    identity,
     intervals_of,
-    metrics_of,
     resume,
     saved_steps,
     start,
@@ -150,29 +144,6 @@ def test_an_environment_that_keeps_failing_ends_the_run_with_a_checkpoint(
     log = (run_dir / "train.log").read_text()
     assert "the pole fell off" in log and "resume=" in log
     assert saved_steps(run_dir)
-
-
-def test_a_signal_puts_an_evaluation_off_until_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluated = ("training.evaluation_interval=100", "training.evaluation_episodes=6")
-    unbroken = start(tmp_path / "unbroken", *CATCH, *evaluated)
-    run_dir = tmp_path / "run"
-
-    def after_a_signal(*arguments: Any, **keywords: Any) -> Evaluation:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return evaluate(*arguments, **keywords)
-
-    with monkeypatch.context() as stopping, pytest.raises(SystemExit) as stopped:
-        stopping.setattr("reverie.orchestration.world_model_orchestrator.evaluate", after_a_signal)
-        start(run_dir, *CATCH, *evaluated)
-    assert stopped.value.code == RESUME_ME_EXIT_CODE
-    assert saved_steps(run_dir) == [100]
-    assert not [line for line in metrics_of(run_dir) if "evaluation/return_mean" in line]
-    resume(run_dir)
-    evaluations = [line["step"] for line in metrics_of(run_dir) if "evaluation/return_mean" in line]
-    assert evaluations == [100, 200, 300]
-    assert identity(run_dir) == identity(unbroken)
 
 
 def test_checkpoints_of_another_run_are_refused_and_nothing_is_written(

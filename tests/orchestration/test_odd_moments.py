@@ -66,10 +66,11 @@ def test_a_kill_after_the_last_checkpoint_misses_no_line(tmp_path: Path) -> None
     assert intervals_of(broken)[-1]["step"] == 300
 
 
-def test_an_evaluation_at_the_last_step_that_was_put_off_is_made_up_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("interval", [100, 300], ids=["on the way", "at the last step"])
+def test_an_evaluation_that_a_signal_puts_off_is_made_up_once(
+    interval: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluated = ("training.evaluation_interval=300", "training.evaluation_episodes=6")
+    evaluated = (f"training.evaluation_interval={interval}", "training.evaluation_episodes=6")
     unbroken = start(tmp_path / "unbroken", *CATCH, *evaluated)
     run_dir = tmp_path / "run"
 
@@ -81,12 +82,12 @@ def test_an_evaluation_at_the_last_step_that_was_put_off_is_made_up_once(
         stopping.setattr("reverie.orchestration.world_model_orchestrator.evaluate", after_a_signal)
         start(run_dir, *CATCH, *evaluated)
     assert stopped.value.code == RESUME_ME_EXIT_CODE
-    assert (saved_steps(run_dir)[-1], evaluations_of(run_dir)) == (300, [])
+    assert (saved_steps(run_dir)[-1], evaluations_of(run_dir)) == (interval, [])
     for _ in range(3):
         resume(run_dir)
-        assert evaluations_of(run_dir) == [300]
+        assert evaluations_of(run_dir) == list(range(interval, 301, interval))
     assert identity(run_dir) == identity(unbroken)
-    assert list_checkpoints(run_dir)[-1].manifest()["best"]
+    assert any(checkpoint.manifest()["best"] for checkpoint in list_checkpoints(run_dir))
 
 
 def test_a_signal_counts_more_than_a_rollback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...buffers import SampledPositions, SequenceBatch, StoredLatent
+from ...buffers import NOWHERE, STEP_FIELDS, SequenceBatch, StoredLatent
 from ...utils.cuda_graph import CapturedCall
 from ..base import Updated
 from .dreamer import DreamerWorkflow
-
-_NOWHERE = SampledPositions(
-    env=torch.zeros(0, dtype=torch.int64).numpy(), start=torch.zeros(0).long().numpy()
-)
-_FLAT = ("action", "reward", "is_first", "is_last", "is_terminal")
 
 
 class CapturedDreamer(DreamerWorkflow):
@@ -93,7 +88,7 @@ class CapturedUpdate:
 def _tensors_of(batch: SequenceBatch) -> dict[str, Tensor]:
     """Return the tensors of a batch by name; where its windows came from stays behind."""
     tensors = {f"observation/{key}": value for key, value in batch.observation.items()}
-    tensors |= {name: getattr(batch, name) for name in _FLAT}
+    tensors |= {name: getattr(batch, name) for name in STEP_FIELDS}
     if batch.context is not None:
         tensors |= {"deter": batch.context.deter, "stoch": batch.context.stoch}
     return tensors
@@ -104,5 +99,5 @@ def _batch_of(tensors: dict[str, Tensor]) -> SequenceBatch:
     prefix = "observation/"
     observation = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
     context = StoredLatent(tensors["deter"], tensors["stoch"]) if "deter" in tensors else None
-    flat = {name: tensors[name] for name in _FLAT}
-    return SequenceBatch(observation=observation, context=context, positions=_NOWHERE, **flat)
+    flat = {name: tensors[name] for name in STEP_FIELDS}
+    return SequenceBatch(observation=observation, context=context, positions=NOWHERE, **flat)
