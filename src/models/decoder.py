@@ -40,11 +40,33 @@ class ImageDecoder(nn.Module):
         self, deter: Float[Tensor, "n deter"], stoch: Float[Tensor, "n flat"]
     ) -> Float[Tensor, "n h w c"]:
         """Decode; the gradient flows into both inputs."""
+        return in_groups(self._convolve, self._coarse(deter, stoch), floats_per_image=self.widest)
+
+    def errors(
+        self,
+        deter: Float[Tensor, "n deter"],
+        stoch: Float[Tensor, "n flat"],
+        truths: list[UInt8[Tensor, "n h w _"]],
+    ) -> Float[Tensor, "n keys"]:
+        """Return the `squared_error` to each key's images.
+
+        Painted images are compared group by group: what would be the largest tensor of an update, all of
+        them and its gradient, is never made.
+        """
+
+        def compare(x: Tensor, *truths: Tensor) -> Tensor:
+            painted = self._convolve(x).split([truth.shape[-1] for truth in truths], -1)
+            return torch.stack([squared_error(*pair) for pair in zip(painted, truths, strict=True)], -1)
+
+        return in_groups(compare, self._coarse(deter, stoch), *truths, floats_per_image=self.widest)
+
+    def _coarse(
+        self, deter: Float[Tensor, "n deter"], stoch: Float[Tensor, "n flat"]
+    ) -> Float[Tensor, "n h16 w16 c"]:
         h, w = self.grid
         # Each block of the recurrent state paints its own channels: (block, h, w, c / blocks) -> (h, w, c).
         x = self.from_deter(deter).unflatten(-1, (self.blocks, h, w, -1)).permute(0, 2, 3, 1, 4).flatten(3)
-        x = x + self.from_stoch(stoch).unflatten(-1, (h, w, -1))
-        return in_groups(self._convolve, x, floats_per_image=self.widest)
+        return x + self.from_stoch(stoch).unflatten(-1, (h, w, -1))
 
     def _convolve(self, x: Float[Tensor, "n h w c"]) -> Float[Tensor, "n h16 w16 c2"]:
         return self.cnn(self.norm(x).permute(0, 3, 1, 2)).permute(0, 2, 3, 1).float().sigmoid()
@@ -79,27 +101,34 @@ class Decoder(nn.Module):
             image = self.image(state.deter.flatten(0, 1), state.flat_stoch.flatten(0, 1))
             parts = image.unflatten(0, (batch, time)).split(list(self.image_channels.values()), -1)
             predictions.update(zip(self.image_channels, parts, strict=True))
-        if self.vector_shapes:
-            hidden = self.mlp(state.feature)
-            for (key, shape), out in zip(self.vector_shapes.items(), self.vector, strict=True):
-                predictions[key] = out(hidden).float().unflatten(-1, shape or (1,))
-        return predictions
+        return predictions | self._vectors(state)
 
     def losses(
-        self, predictions: dict[str, Tensor], observation: dict[str, Tensor]
+        self, state: LatentState, observation: dict[str, Tensor]
     ) -> dict[str, Float[Tensor, "batch time"]]:
-        """Return squared errors summed over each observation.
+        """Return the squared errors of the predictions from (batch, time, ...) states.
 
-        Images are compared with x / 255, vectors with symlog(x).
+        They are summed over each observation. Images are compared with x / 255, vectors with symlog(x).
         """
         losses: dict[str, Tensor] = {}
-        for key, prediction in predictions.items():
-            if key in self.image_channels:
-                losses[key] = _image_loss(prediction, observation[key])
-            else:
-                target = symlog(observation[key].float()).view_as(prediction)
-                losses[key] = (prediction - target).square().flatten(2).sum(-1)
+        if self.image_channels:
+            truths = [observation[key].flatten(0, 1) for key in self.image_channels]
+            errors = self.image.errors(state.deter.flatten(0, 1), state.flat_stoch.flatten(0, 1), truths)
+            parts = errors.unflatten(0, state.deter.shape[:2]).unbind(-1)
+            losses.update(zip(self.image_channels, parts, strict=True))
+        for key, prediction in self._vectors(state).items():
+            target = symlog(observation[key].float()).view_as(prediction)
+            losses[key] = (prediction - target).square().flatten(2).sum(-1)
         return losses
+
+    def _vectors(self, state: LatentState) -> dict[str, Tensor]:
+        if not self.vector_shapes:
+            return {}
+        hidden = self.mlp(state.feature)
+        return {
+            key: out(hidden).float().unflatten(-1, shape or (1,))
+            for (key, shape), out in zip(self.vector_shapes.items(), self.vector, strict=True)
+        }
 
     def to_raw(self, predictions: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return predictions in the units of the observations: images as uint8, vectors as float32."""
@@ -109,12 +138,8 @@ class Decoder(nn.Module):
         }
 
 
-def _image_loss(
-    prediction: Float[Tensor, "batch time h w c"], truth: UInt8[Tensor, "batch time h w c"]
-) -> Float[Tensor, "batch time"]:
-    def loss(prediction: Tensor, truth: Tensor) -> Tensor:
-        return (prediction - truth.float() / 255).square().flatten(1).sum(-1)
-
-    floats = prediction[0, 0].numel()
-    losses = in_groups(loss, prediction.flatten(0, 1), truth.flatten(0, 1), floats_per_image=floats)
-    return losses.unflatten(0, prediction.shape[:2])
+def squared_error(
+    prediction: Float[Tensor, "n h w c"], truth: UInt8[Tensor, "n h w c"]
+) -> Float[Tensor, "n"]:
+    """Return the squared errors of images in [0, 1] against bytes / 255, summed over each image."""
+    return (prediction - truth.float().div_(255)).square().flatten(1).sum(-1)

@@ -48,6 +48,17 @@ class Noise:
         return noise if self.generator is None else noise.normal_(generator=self.generator)
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Exp(1) noise that was drawn before, so that what uses it is a function of tensors alone."""
+
+    numbers: Tensor
+
+    def exponential(self, *shape: int) -> Float[Tensor, "..."]:
+        """Return the numbers, which must have this shape."""
+        return self.numbers.view(shape)
+
+
 def symlog(x: Tensor) -> Tensor:
     """Return sign(x) ln(1 + |x|)."""
     return x.sign() * x.abs().log1p()
@@ -164,11 +175,6 @@ class CategoricalPolicy:
         """Return policies of one shape as one, along a new first axis."""
         return CategoricalPolicy(torch.stack([policy.log_probs for policy in policies]))
 
-    @staticmethod
-    def noise(source: Noise, *shape: int) -> Tensor:
-        """Draw what `sample` needs; `shape` is (*batch, actions)."""
-        return source.exponential(*shape)
-
     def sample(self, noise: Float[Tensor, "*batch actions"]) -> Float[Tensor, "*batch actions"]:
         """Return a one-hot action without gradient."""
         return sample_onehot(self.log_probs.exp(), noise)
@@ -196,11 +202,6 @@ class NormalPolicy:
             torch.stack([policy.mean for policy in policies]),
             torch.stack([policy.std for policy in policies]),
         )
-
-    @staticmethod
-    def noise(source: Noise, *shape: int) -> Tensor:
-        """Draw what `sample` needs; `shape` is (*batch, actions)."""
-        return source.normal(*shape)
 
     def sample(self, noise: Float[Tensor, "*batch actions"]) -> Float[Tensor, "*batch actions"]:
         """Return an action without gradient."""

@@ -91,5 +91,5 @@ class Encoder(nn.Module):
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
 
     def _convolve(self, image: UInt8[Tensor, "n h w c"]) -> Float[Tensor, "n tokens"]:
-        x = self.cnn(image.permute(0, 3, 1, 2).float() / 255 - 0.5)
+        x = self.cnn(image.permute(0, 3, 1, 2).float().div_(255).sub_(0.5))
         return x.permute(0, 2, 3, 1).flatten(1)  # tokens are laid out (height, width, channel)

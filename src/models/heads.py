@@ -8,6 +8,7 @@ from ..utils.records import ActionSpec
 from .config import ModelConfig
 from .distributions import (
     CategoricalPolicy,
+    Noise,
     Policy,
     bounded_normal,
     twohot_bins,
@@ -93,6 +94,10 @@ class Actor(nn.Module):
         self.out = Linear(config.units, action.size, ACTOR_OUTSCALE)
         if not action.is_discrete:
             self.std_out = Linear(config.units, action.size, ACTOR_OUTSCALE)
+
+    def noise(self, source: Noise, *shape: int) -> Float[Tensor, "*batch actions"]:
+        """Draw what policies' `sample` needs; `shape` is (*batch, actions)."""
+        return source.exponential(*shape) if self.is_discrete else source.normal(*shape)
 
     def forward(self, feature: Float[Tensor, "*batch feature"]) -> Policy:
         """Return the policy's distribution at each state."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import ModelConfig
-from .distributions import Noise, sample_onehot, straight_through, unimix_probs
+from .distributions import Drawn, Noise, sample_onehot, straight_through, unimix_probs
 from .layers import MLP, BlockLinear, Linear, NormSiLU, truncated_normal_
 from .state import LatentState
 
@@ -121,6 +121,14 @@ class RSSM(nn.Module):
             torch.zeros(batch, c.deter, device=device), torch.zeros(batch, c.stoch, c.classes, device=device)
         )
 
+    def online_state(self, batch: int) -> LatentState:
+        """Return the state that acting goes on from: the cached one, or zeros."""
+        return self._state or self.initial(batch)
+
+    def go_on_from(self, state: LatentState) -> None:
+        """Cache a state without graph for acting to go on from."""
+        self._state = state
+
     def forget_online_state(self) -> None:
         """Drop the cached state, so that the next call of `observe` without a state starts from zeros."""
         self._state = None
@@ -130,7 +138,7 @@ class RSSM(nn.Module):
         tokens: Float[Tensor, "batch time tokens"],
         prev_action: Float[Tensor, "batch time action"],
         is_first: Bool[Tensor, "batch time"],
-        noise: Noise,
+        noise: Noise | Drawn,
         state: LatentState | None = None,
         detach_posteriors: bool = False,
         has_prior: bool = True,
@@ -150,7 +158,7 @@ class RSSM(nn.Module):
         """
         batch, time = is_first.shape
         online = state is None
-        state = state or self._state or self.initial(batch)
+        state = state or self.online_state(batch)
         keep = (~is_first).unsqueeze(-1).float()
         weight, action_weight = self.core.split_weights()
         action_inputs = self.core.action_input(prev_action * keep, action_weight)
@@ -164,13 +172,12 @@ class RSSM(nn.Module):
         # unbind, not indexing: the gradient of T slices is then one stack instead of T full-size additions.
         steps = zip(*(x.unbind(1) for x in (keep, action_inputs, token_inputs, races)), strict=True)
         for keep_t, action_t, token_t, race_t in steps:
-            deter = self.core(state.deter * keep_t, state.flat_stoch * keep_t, action_t, weight)
-            hidden = self.posterior_norm(F.linear(deter, deter_weight) + token_t)
-            logits.append(self._split(self.posterior_out(hidden)))
-            state = LatentState(
-                deter, straight_through(unimix_probs(logits[-1], self.config.latent_unimix), race_t)
+            deter, stoch, logits_t = self.observe_step(
+                state.deter, state.stoch, keep_t, action_t, token_t, race_t, weight, deter_weight
             )
+            state = LatentState(deter, stoch)
             states.append(state)
+            logits.append(logits_t)
         posterior, posterior_logits = LatentState.stack(states, 1), torch.stack(logits, 1)
         prior_logits = self.prior_logits(posterior.deter) if has_prior else posterior_logits[:, :0]
         if detach_posteriors:
@@ -179,6 +186,48 @@ class RSSM(nn.Module):
         if online:
             self._state = state
         return Observed(posterior, posterior_logits, prior_logits)
+
+    def observe_step(
+        self,
+        deter: Float[Tensor, "batch deter"],
+        stoch: Float[Tensor, "batch stoch classes"],
+        keep: Float[Tensor, "batch 1"],
+        action_input: Float[Tensor, "batch deter"],
+        token_input: Float[Tensor, "batch hidden"],
+        race: Float[Tensor, "batch stoch classes"],
+        core_weight: Float[Tensor, "blocks inputs width"],
+        deter_weight: Float[Tensor, "hidden deter"],
+    ) -> tuple[
+        Float[Tensor, "batch deter"], Float[Tensor, "batch stoch classes"], Float[Tensor, "batch stoch classes"]
+    ]:
+        """Return the state after one observation, and its logits; a function of tensors, to be compiled.
+
+        Args:
+            deter: Recurrent state before the step.
+            stoch: Latents before the step.
+            keep: 0 where an episode starts, else 1.
+            action_input: The action's share of the core's mixing layer.
+            token_input: The token's share of the posterior's first layer.
+            race: Exp(1) noise.
+            core_weight: The core's mixing weights of what recurs.
+            deter_weight: Weights of the recurrent state in the posterior's first layer.
+        """
+        deter = self.core(deter * keep, stoch.flatten(-2) * keep, action_input, core_weight)
+        hidden = self.posterior_norm(F.linear(deter, deter_weight) + token_input)
+        logits = self._split(self.posterior_out(hidden))
+        return deter, straight_through(unimix_probs(logits, self.config.latent_unimix), race), logits
+
+    def imagine_step(
+        self,
+        deter: Float[Tensor, "batch deter"],
+        stoch: Float[Tensor, "batch stoch classes"],
+        action_input: Float[Tensor, "batch deter"],
+        race: Float[Tensor, "batch stoch classes"],
+        core_weight: Float[Tensor, "blocks inputs width"],
+    ) -> tuple[Float[Tensor, "batch deter"], Float[Tensor, "batch stoch classes"]]:
+        """Return the state that the prior expects after an action; as `observe_step`."""
+        deter = self.core(deter, stoch.flatten(-2), action_input, core_weight)
+        return deter, sample_onehot(unimix_probs(self.prior_logits(deter), self.config.latent_unimix), race)
 
     def prior_logits(self, deter: Float[Tensor, "*batch deter"]) -> Float[Tensor, "*batch stoch classes"]:
         """Return the logits of the latents before the observation is seen."""
@@ -217,9 +266,9 @@ class RSSM(nn.Module):
                 action_input = self.core.action_input(action, action_weight)
             else:
                 action_input = torch.mm(action, table)
-            deter = self.core(state.deter, state.flat_stoch, action_input, weight)
-            probs = unimix_probs(self.prior_logits(deter), self.config.latent_unimix)
-            state = LatentState(deter, sample_onehot(probs, races[step]))
+            state = LatentState(
+                *self.imagine_step(state.deter, state.stoch, action_input, races[step], weight)
+            )
             states.append(state)
             actions.append(action)
         return states, actions

@@ -10,7 +10,7 @@ from ..envs import VectorEnvironment, make_environment
 from ..utils.memory.snapshots import SnapshotRecorder
 from ..utils.records import EnvSpec
 from ..utils.seeding import choose_deterministic_kernels, numpy_generator, seed_global
-from ..workflows.world_models import CapturedDreamer, DreamerConfig, DreamerWorkflow
+from ..workflows.world_models import CapturedDreamer, CompiledDreamer, DreamerConfig, DreamerWorkflow
 from .config import Compile, Precision, TrainConfig, actual_device
 
 SNAPSHOTS = "memory_snapshots"
@@ -73,7 +73,8 @@ def build_replay(config: TrainConfig, env: EnvSpec, run_dir: Path) -> EpisodeRep
 def build_workflow(config: TrainConfig, env: EnvSpec) -> DreamerWorkflow:
     """Return Dreamer for an environment, its parameters initialised."""
     device = torch.device(actual_device(config.device).value)
-    kind = CapturedDreamer if config.compile is Compile.graph else DreamerWorkflow
+    kinds = {Compile.graph: CapturedDreamer, Compile.inductor: CompiledDreamer}
+    kind = kinds.get(config.compile, DreamerWorkflow)
     return kind(env, workflow_config(config), device, autocast_dtype(config), config.seed)
 
 

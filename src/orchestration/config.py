@@ -50,6 +50,7 @@ class Compile(Enum):
 
     none = "none"
     graph = "graph"
+    inductor = "inductor"
 
 
 @dataclass(kw_only=True, slots=True)

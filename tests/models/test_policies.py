@@ -34,11 +34,11 @@ def test_a_bounded_normal_scores_raw_actions_summed_over_dimensions() -> None:
 def test_normal_samples_have_the_mean_and_spread_of_the_policy_and_no_gradient() -> None:
     mean = torch.full((40_000, 1), 0.4, requires_grad=True)
     policy = bounded_normal(mean, torch.zeros(40_000, 1))
-    sample = policy.sample(policy.noise(seeded(0), 40_000, 1))
+    sample = policy.sample(seeded(0).normal(40_000, 1))
     assert not sample.requires_grad
     assert float(sample.mean()) == pytest.approx(math.tanh(0.4), abs=0.02)
     assert float(sample.std()) == pytest.approx(0.8927173, abs=0.02)
-    assert torch.equal(policy.sample(policy.noise(MODE, 40_000, 1)), policy.mean.detach())
+    assert torch.equal(policy.sample(MODE.normal(40_000, 1)), policy.mean.detach())
 
 
 def test_a_categorical_policy_scores_the_action_taken() -> None:
@@ -47,7 +47,7 @@ def test_a_categorical_policy_scores_the_action_taken() -> None:
     torch.testing.assert_close(policy.log_prob(torch.eye(3)), log_probs)
     entropy = -(0.7 * math.log(0.7) + 0.2 * math.log(0.2) + 0.1 * math.log(0.1))
     torch.testing.assert_close(policy.entropy(), torch.full((3,), entropy))
-    assert torch.equal(policy.sample(policy.noise(MODE, 3, 3)), torch.eye(3)[[0, 0, 0]])
+    assert torch.equal(policy.sample(MODE.exponential(3, 3)), torch.eye(3)[[0, 0, 0]])
 
 
 def test_unimix_bounds_the_log_probability_of_every_action() -> None:

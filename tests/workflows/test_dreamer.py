@@ -177,12 +177,11 @@ def test_each_guard_of_acting_holds_alone() -> None:
     handle.remove()
     assert enabled == [False]  # the first guard
     noise = workflow.noise["collect"]
-    _, observed = workflow.act(arrival, torch.zeros(2, ACTIONS), noise, noise, None)
-    state = workflow.world_model.rssm._state
-    assert torch.is_grad_enabled() and state is not None
-    assert not any(
-        x.requires_grad for x in (state.deter, state.stoch, observed.posterior_logits)
-    )  # the second
+    _, returned = workflow.act(arrival, torch.zeros(2, ACTIONS), noise, noise, None)
+    cached = workflow.world_model.rssm._state
+    assert torch.is_grad_enabled() and cached is not None
+    states = (cached.deter, cached.stoch, returned.deter, returned.stoch)
+    assert not any(x.requires_grad for x in states)  # the second
 
 
 def test_acting_remembers_its_last_action_and_an_episode_border_forgets_it() -> None:

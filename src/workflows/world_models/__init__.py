@@ -1,6 +1,7 @@
 """Workflows that learn a model of the world."""
 
 from .captured import CapturedDreamer as CapturedDreamer
+from .compiled import CompiledDreamer as CompiledDreamer
 from .config import ControllerConfig as ControllerConfig
 from .config import WorldModelConfig as WorldModelConfig
 from .dreamer import DreamerConfig as DreamerConfig

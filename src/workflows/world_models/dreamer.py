@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...buffers import SequenceBatch, StoredLatent
-from ...models import LaProp, LatentState, ModelConfig, Noise, Observed, OptimizerConfig
+from ...models import Drawn, LaProp, LatentState, ModelConfig, Noise, Observed, OptimizerConfig
 from ...utils.records import Arrival, EnvSpec
 from ...utils.seeding import torch_generator
 from ...utils.state_files import require_same_form
@@ -88,9 +88,8 @@ class DreamerWorkflow:
         Two independent guards keep the graph of acting from living: no_grad here, and `detach_posteriors`.
         """
         noise = self.noise["collect"]
-        action, observed = self.act(arrival, self._prev_action, noise, noise, None)
+        action, state = self.act(arrival, self._prev_action, noise, noise, None)
         self._prev_action = action
-        state = observed.posterior.select((slice(None), 0))
         return Collected(action.cpu().numpy(), StoredLatent(*_stored(state)))
 
     def act(
@@ -100,29 +99,40 @@ class DreamerWorkflow:
         latent_noise: Noise,
         action_noise: Noise,
         state: LatentState | None,
-    ) -> tuple[Tensor, Observed]:
+    ) -> tuple[Tensor, LatentState]:
         """Return actions (N, A) and the states they were chosen in; a state of None is the online one.
 
         Call under no_grad.
         """
-        observation = {
-            key: torch.from_numpy(value).to(self.device).unsqueeze(1)
-            for key, value in arrival.observation.items()
-        }
-        is_first = torch.from_numpy(arrival.is_first).to(self.device).unsqueeze(1)
+        rssm, actor = self.world_model.rssm.config, self.controller.actor
+        observation = {key: torch.from_numpy(value) for key, value in arrival.observation.items()}
+        races = latent_noise.exponential(len(prev_action), 1, rssm.stoch, rssm.classes)
+        draws = actor.noise(action_noise, *prev_action.shape)
+        is_first = torch.from_numpy(arrival.is_first)
+        return self._policy_step(observation, is_first, prev_action, races, draws, state)
+
+    def _policy_step(
+        self,
+        observation: dict[str, Tensor],
+        is_first: Tensor,
+        prev_action: Tensor,
+        races: Tensor,
+        draws: Tensor,
+        state: LatentState | None,
+    ) -> tuple[Tensor, LatentState]:
+        """Return as `act`, from observations (N, ...) in memory of the host and the noise of one step."""
         with self._autocast():
             observed = self.world_model.rssm.observe(
-                self.world_model.encoder(observation),
+                self.world_model.encoder({k: v.to(self.device).unsqueeze(1) for k, v in observation.items()}),
                 prev_action.unsqueeze(1),
-                is_first,
-                latent_noise,
+                is_first.to(self.device).unsqueeze(1),
+                Drawn(races),
                 state=state,
                 detach_posteriors=True,
                 has_prior=False,
             )
             policy = self.controller.actor(observed.posterior.feature[:, 0])
-        action = policy.sample(policy.noise(action_noise, *prev_action.shape))
-        return action, observed
+        return policy.sample(draws), observed.posterior.select((slice(None), 0))
 
     def update(self, batch: SequenceBatch) -> Updated:
         """Make one update of world model and controller: one backward pass of the sum of all losses."""
@@ -272,10 +282,9 @@ class DreamerPlayer:
     @torch.no_grad()
     def act(self, arrival: Arrival) -> NDArray[np.float32]:
         """Return the actions (N, A) for N arrivals."""
-        action, observed = self.workflow.act(
+        action, self.state = self.workflow.act(
             arrival, self.prev_action, self.latent_noise, self.action_noise, self.state
         )
-        self.state = observed.posterior.select((slice(None), 0))
         self.prev_action = action
         return action.cpu().numpy()
 

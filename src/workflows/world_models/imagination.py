@@ -40,8 +40,7 @@ def imagine(
 ) -> Imagined:
     """Imagine `horizon` transitions from every start state (N, ...) under the actor's sampled actions."""
     action_size = actor.out.out_features
-    source = noise.exponential if actor.is_discrete else noise.normal
-    draws = source(horizon, start.deter.shape[0], action_size)
+    draws = actor.noise(noise, horizon, start.deter.shape[0], action_size)
     features: list[Tensor] = []
     policies: list[Any] = []
 
@@ -57,10 +56,7 @@ def imagine(
     feature = torch.stack([*features, states[-1].feature])
     with torch.enable_grad():
         stacked = type(policies[0]).stack(policies)
+    reward, discount = world_model.predict(feature)
     return Imagined(
-        feature=feature,
-        action=torch.stack(actions),
-        policy=stacked,
-        reward=world_model.reward.mean(world_model.reward(feature)),
-        discount=world_model.continuation(feature).sigmoid(),
+        feature=feature, action=torch.stack(actions), policy=stacked, reward=reward, discount=discount
     )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -91,6 +92,12 @@ class WorldModel(nn.Module):
         observed = self.rssm.observe(tokens, steps.prev_action, steps.is_first, noise, state=steps.start)
         return tokens, observed
 
+    def predict(
+        self, feature: Float[Tensor, "*batch feature"]
+    ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        """Return rewards in raw units, and the probabilities that the episode goes on, times gamma."""
+        return self.reward.mean(self.reward(feature)), self.continuation(feature).sigmoid()
+
     def losses(self, steps: TrainedSteps, observed: Observed) -> dict[str, Tensor]:
         """Return each loss per step, (B, T), before its scale; switched-off losses are absent.
 
@@ -102,8 +109,7 @@ class WorldModel(nn.Module):
         if switches["kl"]:
             losses |= self._kl_losses(observed)
         if switches["decoder"]:
-            predictions = self.decoder(observed.posterior)
-            decoder_losses = self.decoder.losses(predictions, steps.observation)
+            decoder_losses = self.decoder.losses(observed.posterior, steps.observation)
             losses |= {f"decoder/{key}": loss for key, loss in decoder_losses.items()}
         if switches["reward"]:
             losses["reward"] = self.reward.loss(self.reward(feature), steps.reward)

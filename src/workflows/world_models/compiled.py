@@ -1,0 +1,91 @@
+"""Dreamer whose small, often repeated steps are compiled for the CPU by torch's inductor."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...buffers import SequenceBatch
+from ...models import LatentState
+from ..base import Updated
+from .dreamer import DreamerWorkflow
+
+
+class CompiledDreamer(DreamerWorkflow):
+    """Dreamer on a CPU, whose cost between the large products is the number of its small operators.
+
+    Compiled are the step of acting as a whole, and of an update what it repeats: the steps of scan and
+    imagination, the actor, the predictions of imagination. Not the convolutions and the losses: those are
+    few large operators already. Each is compiled at its first call, once for each shape; evaluation and
+    pictures, whose shapes are their own, run as written.
+
+    It learns what `DreamerWorkflow` does, up to rounding: sums may be in another order.
+    """
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._compiled_policy_step = torch.compile(self._policy_on_tensors, dynamic=False)
+        parts = (
+            (self.world_model.rssm, "observe_step"),
+            (self.world_model.rssm, "imagine_step"),
+            (self.world_model, "predict"),
+            (self.controller.actor, "forward"),
+        )
+        self._parts = [(owner, name, torch.compile(getattr(owner, name), dynamic=False)) for owner, name in parts]
+
+    def update(self, batch: SequenceBatch) -> Updated:
+        """Make one update of world model and controller."""
+        with self._compiled():
+            return super().update(batch)
+
+    def update_world_model(self, batch: SequenceBatch) -> Updated:
+        """Make one update of the world model alone."""
+        with self._compiled():
+            return super().update_world_model(batch)
+
+    @contextlib.contextmanager
+    def _compiled(self) -> Iterator[None]:
+        """Let the networks use the compiled forms of their steps."""
+        for owner, name, compiled in self._parts:
+            setattr(owner, name, compiled)
+        try:
+            yield
+        finally:
+            for owner, name, _ in self._parts:
+                delattr(owner, name)
+
+    def _policy_step(
+        self,
+        observation: dict[str, Tensor],
+        is_first: Tensor,
+        prev_action: Tensor,
+        races: Tensor,
+        draws: Tensor,
+        state: LatentState | None,
+    ) -> tuple[Tensor, LatentState]:
+        if state is not None:
+            return super()._policy_step(observation, is_first, prev_action, races, draws, state)
+        rssm = self.world_model.rssm
+        before = rssm.online_state(len(prev_action))
+        action, deter, stoch = self._compiled_policy_step(
+            observation, is_first, prev_action, races, draws, before.deter, before.stoch
+        )
+        after = LatentState(deter, stoch)
+        rssm.go_on_from(after)
+        return action, after
+
+    def _policy_on_tensors(
+        self,
+        observation: dict[str, Tensor],
+        is_first: Tensor,
+        prev_action: Tensor,
+        races: Tensor,
+        draws: Tensor,
+        deter: Tensor,
+        stoch: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        state = LatentState(deter, stoch)
+        action, state = super()._policy_step(observation, is_first, prev_action, races, draws, state)
+        return action, state.deter, state.stoch
