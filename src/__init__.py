@@ -1,6 +1,13 @@
 """Reverie: a reference DreamerV3 in PyTorch whose memory provably does not grow."""
 
+import os
+
 if __name__ != "reverie":  # a second import would be a second set of classes
     raise ImportError(f"Import this package as `reverie`, not as `{__name__}`.")
 
 __version__ = "0.1.0"
+
+# How long torch's idle threads (GNU OpenMP) spin for more work: some 0.05 ms instead of several. Longer, they
+# keep emulators, and other runs beside this one, from the cores; acting with 8 of them takes a fifth longer.
+# OpenMP reads it when torch is loaded.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")

@@ -198,7 +198,9 @@ class RSSM(nn.Module):
         core_weight: Float[Tensor, "blocks inputs width"],
         deter_weight: Float[Tensor, "hidden deter"],
     ) -> tuple[
-        Float[Tensor, "batch deter"], Float[Tensor, "batch stoch classes"], Float[Tensor, "batch stoch classes"]
+        Float[Tensor, "batch deter"],
+        Float[Tensor, "batch stoch classes"],
+        Float[Tensor, "batch stoch classes"],
     ]:
         """Return the state after one observation, and its logits; a function of tensors, to be compiled.
 

@@ -28,7 +28,8 @@ def start_banner(config: TrainConfig, spec: EnvSpec, *, parameters: int, replay_
         "run": f"{config.name}, seed {config.seed}",
         "environment": f"{spec.name}, {_count(spec.num_envs, 'environment')}, "
         f"{_count(spec.action_repeat, 'frame')} per agent step",
-        "device": f"{config.device.value}, precision {config.precision.value}",
+        "device": f"{config.device.value}, precision {config.precision.value}, compile "
+        f"{config.compile.value}",
         "model": f"{model_name(config)}, {parameters:,} parameters",
         "replay": f"{buffer.capacity:,} records, {size_text(replay_bytes)} in {buffer.storage.value}",
         "length": f"{training.total_timesteps:,} agent steps = {frames:,} frames",
@@ -91,9 +92,7 @@ def _updates(config: TrainConfig, action_repeat: int) -> str:
     """Return "1 update per 8 agent steps = 32 frames, 12,365 updates in total, from step 1,088"."""
     training = config.training
     per_step = training.updates_per_step
-    steps = training.total_timesteps - training.learning_starts
-    updates = 1 + int(steps * per_step) if steps >= 0 else 0  # as `UpdateRatio` pays: one at once
-    total = f"{_count(updates, 'update')} in total, from step {training.learning_starts:,}"
+    total = f"{_count(training.planned_updates, 'update')} in total, from step {training.learning_starts:,}"
     if per_step > 1:
         return f"{per_step:g} updates per agent step = {_count(action_repeat, 'frame')}, {total}"
     every = _count(1 / per_step, "agent step")

@@ -28,6 +28,10 @@ from ..workflows.world_models import ControllerConfig, WorldModelConfig
 
 CONFIG_PACKAGE = "reverie.configs"
 
+COMPILE_FROM_UPDATES = 10_000
+"""Planned updates from which `compile=auto` compiles on a CPU. It takes some 30 s, and saves 5 to 20 ms of an
+update and 1 ms of a step of acting (docs/performance.md)."""
+
 
 class Device(Enum):
     """Where networks live; OmegaConf matches names, so the names are what users type."""
@@ -46,11 +50,13 @@ class Precision(Enum):
 
 
 class Compile(Enum):
-    """How updates reach the GPU; OmegaConf matches names, so the names are what users type."""
+    """How the networks' operators are run; OmegaConf matches names, so the names are what users type."""
 
+    auto = "auto"
+    """`inductor` for a long run on a CPU, else `none`: `graph` has never run, for want of a GPU."""
     none = "none"
-    graph = "graph"
     inductor = "inductor"
+    graph = "graph"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -112,6 +118,12 @@ class TrainingConfig:
             raise UserError(f"training.train_ratio must be over 0, got {self.train_ratio}.")
 
     @property
+    def planned_updates(self) -> int:
+        """Updates of the whole run; the first is made at once."""
+        steps = self.total_timesteps - self.learning_starts
+        return 1 + int(steps * self.updates_per_step) if steps >= 0 else 0
+
+    @property
     def updates_per_step(self) -> float:
         """Updates per agent step."""
         return self.train_ratio / (self.batch_size * self.sequence_length)
@@ -150,8 +162,9 @@ class TrainConfig:
     precision: Precision = Precision.auto
     """Number format of matrix products; `auto` is `bfloat16` where the device computes it, else `float32`."""
 
-    compile: Compile = Compile.none
-    """`none` launches kernel by kernel, `graph` each update as one CUDA graph; a graph needs device=cuda."""
+    compile: Compile = Compile.auto
+    """`none` runs operator by operator; `inductor` compiles acting and what an update repeats, for a CPU;
+    `graph` launches each update as one CUDA graph. `auto` decides by device and number of updates."""
 
     deterministic: bool = False
     """Whether a run on a GPU repeats itself bit for bit, by slower kernels; on a CPU every run does."""
@@ -223,8 +236,12 @@ class TrainConfig:
             raise UserError(
                 f"buffer.storage=cuda needs device=cuda, got device={device.value}. Set buffer.storage=ram."
             )
-        if self.compile is Compile.graph and device is not Device.cuda:
-            raise UserError(f"compile=graph needs device=cuda, got device={device.value}. Set compile=none.")
+        needs = {Compile.graph: Device.cuda, Compile.inductor: Device.cpu}.get(self.compile, device)
+        if device is not needs:
+            raise UserError(
+                f"compile={self.compile.value} needs device={needs.value}, got device={device.value}. "
+                "Set compile=none."
+            )
 
 
 def actual_device(asked: Device) -> Device:
@@ -270,12 +287,20 @@ def typed(composed: DictConfig, *, must_run_here: bool = True) -> TrainConfig:
             has_bfloat16 = _has_bfloat16(config.device, must_run_here)
             config.precision = Precision.bfloat16 if has_bfloat16 else Precision.float32
         result = OmegaConf.to_object(config)
+        assert isinstance(result, TrainConfig)
+        if result.compile is Compile.auto:
+            result.compile = _compile_that_pays(result)
     except OmegaConfBaseException as error:
         raise UserError(f"{error.full_key}: {error.msg or error}".splitlines()[0]) from error
-    assert isinstance(result, TrainConfig)
     if must_run_here:
         _check_machine(result)
     return result
+
+
+def _compile_that_pays(config: TrainConfig) -> Compile:
+    """Return the mode for a run of which nothing else is known."""
+    is_long = config.training.planned_updates >= COMPILE_FROM_UPDATES
+    return Compile.inductor if is_long and config.device is Device.cpu else Compile.none
 
 
 def _check_machine(config: TrainConfig) -> None:

@@ -22,7 +22,7 @@ from ..workflows import Workflow
 from ..workflows.world_models import DreamerWorkflow
 from .build import build_workflow
 from .checkpoint import Checkpoint
-from .config import Device, TrainConfig
+from .config import Compile, Device, TrainConfig
 from .episodes import Episode, EpisodeRecorder, EpisodeTracker
 from .made_with import checkpoint_of
 from .own_settings import asks_for_help, read_settings, settings_help
@@ -139,6 +139,7 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, object]:
     """Play the newest checkpoint of a run and return what `reverie-evaluate` prints."""
     assert config.run is not None
     run = load_run(config.run, device=config.device)
+    run.compile = Compile.none  # nothing is learned
     checkpoint = checkpoint_of(run, Path(config.run))
     workflow = _load_workflow(run, checkpoint)
     if config.video is not None:

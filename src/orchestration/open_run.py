@@ -6,11 +6,12 @@ from contextlib import ExitStack, contextmanager
 
 from omegaconf import OmegaConf
 
+from ..utils.compilation import Compilations
 from ..utils.logging import configure_logging
 from .banner import start_banner
 from .build import Parts, build
 from .checkpoint import list_checkpoints
-from .config import TrainConfig
+from .config import Compile, TrainConfig
 from .made_with import checkpoint_of
 from .memory_plan import MemoryPlan, over_text, plan_lines
 from .reports import Reports
@@ -56,7 +57,11 @@ def open_run(
         )
         opened.callback(reports.close)
         reports.text(step or 0, "config", _as_markdown(config))
-        yield WorldModelOrchestrator(config, parts, reports, run_dir, signals, checkpoint)
+        compilations = None
+        if config.compile is Compile.inductor:
+            compilations = Compilations(reports.note)
+            opened.callback(compilations.close)
+        yield WorldModelOrchestrator(config, parts, reports, run_dir, signals, checkpoint, compilations)
 
 
 def _announce(config: TrainConfig, parts: Parts, plan: MemoryPlan | None, notices: Sequence[str]) -> None:

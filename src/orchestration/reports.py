@@ -51,6 +51,7 @@ class Reports:
         self._planned_mb = planned_mb
         self._last_return: float | None = None
         self._since = (time.monotonic(), resume_step or 0, 0)
+        self._has_noted = False
 
     def text(self, step: int, tag: str, markdown: str) -> None:
         """Write a text."""
@@ -87,6 +88,13 @@ class Reports:
             memory_mb=metrics["debug/cpu/rss_mb"] + metrics["debug/gpu/reserved_mb"],
             planned_mb=self._planned_mb,
         )
+
+    def note(self, words: str | None) -> None:
+        """Show what takes its time, on the progress line; None for nothing more."""
+        if words and not self._has_noted:
+            _LOG.info("%s, once: it may take half a minute", words)
+            self._has_noted = True
+        self._progress.note(words)
 
     def memory(self, step: int, report: MemoryReport | None, footprint: dict[str, float]) -> None:
         """Write what holds what, if anything is tracked, and what the whole run takes from the machine."""

@@ -146,7 +146,7 @@ def load_run(folder: str, changes: Iterable[Override] = (), device: Device | Non
         OmegaConf.update(config, change.key_or_group, change.value())
     config.run_dir = folder
     if device is not None and actual_device(device) is not config.device:
-        config.device, config.precision, config.compile = device, Precision.auto, Compile.none
+        config.device, config.precision, config.compile = device, Precision.auto, Compile.auto
         if config.buffer.storage is ReplayStorage.cuda:
             config.buffer.storage = ReplayStorage.ram
     return typed(config)

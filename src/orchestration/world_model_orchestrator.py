@@ -9,6 +9,7 @@ import numpy as np
 
 from ..buffers import SequenceBatch
 from ..utils.checked_files import reading
+from ..utils.compilation import Compilations
 from ..utils.memory.counters import footprint_stats
 from ..utils.memory.tracker import Component
 from ..utils.metrics import MetricMeans, StopWatch
@@ -52,6 +53,7 @@ class WorldModelOrchestrator:
         run_dir: Folder of its checkpoints.
         signals: What is asked of it from outside.
         checkpoint: Where to go on from; None starts anew.
+        compilations: What is compiled on the way, if anything may be.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class WorldModelOrchestrator:
         run_dir: Path,
         signals: Signals,
         checkpoint: Checkpoint | None = None,
+        compilations: Compilations | None = None,
     ) -> None:
         self.config, self.parts, self.reports, self.run_dir = config, parts, reports, run_dir
         self.signals = signals
@@ -79,7 +82,7 @@ class WorldModelOrchestrator:
         self.owes_evaluation = False
         self.saved_step: int | None = None
         self.sampled: SequenceBatch | None = None
-        self._checkpoint = checkpoint
+        self._checkpoint, self.compilations = checkpoint, compilations
         if checkpoint is not None:
             restore_loop(self, checkpoint)
         self.guard = MemoryGuard(config.memory, first_times(training, self.step))
@@ -191,6 +194,8 @@ class WorldModelOrchestrator:
             if self.nonfinite.has_too_many:
                 return
             self.guard.event(self.step, "first joint update" if joint else "first update")
+            if joint and self.compilations:
+                self.compilations.settle()
             if self.check_due(self.updates):
                 with self.watch("memory"):
                     self.guard.check_graphs(self.step, self._roots())
@@ -234,7 +239,7 @@ class WorldModelOrchestrator:
             counters = self.guard.counters()
             metrics |= diagnostics(counters, self.parts)
             metrics |= self.guard.sample(self.step, counters, self._roots(), self._components())
-        metrics |= self.watch.flush()
+        metrics |= self.watch.flush() | (self.compilations.tags() if self.compilations else {})
         metrics["train/updates"] = float(self.updates)
         self.reports.interval(self.step, self.updates - self.start_updates, metrics)
 

@@ -1,6 +1,7 @@
 """A function as one CUDA graph: launched as a whole, it allocates nothing and never waits for the host."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -75,7 +76,7 @@ class CapturedCall:
     def _capture(self, inputs: Mapping[str, Tensor]) -> None:
         """Record the kernels of one call; where that is impossible, go on without, and say so once."""
         places = {name: value.to(self._device, copy=True) for name, value in inputs.items()}
-        graph = torch.cuda.CUDAGraph()
+        graph, began = torch.cuda.CUDAGraph(), time.monotonic()
         for generator in self._generators:
             graph.register_generator_state(generator)
         try:
@@ -92,3 +93,4 @@ class CapturedCall:
             )
             return
         self._graph, self._inputs, self._outputs = graph, places, outputs
+        _LOG.info("captured %s as a CUDA graph in %.1f s", self._name, time.monotonic() - began)

@@ -80,6 +80,11 @@ class Progress:
             done = f"step {step:,} of {self._total_steps:,} ({step / self._total_steps:.1%})"
             _LOG.info(", ".join([done, *words]))
 
+    def note(self, words: str | None) -> None:
+        """Say what takes its time between two calls of `update`, on the bar alone; None for nothing more."""
+        if self._bar:
+            self._bar.update(self._bar.task_ids[0], description=words or "")
+
     def close(self) -> None:
         """Leave the bar as it stands and give the terminal back; a second call does nothing."""
         if self._bar:

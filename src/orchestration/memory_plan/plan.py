@@ -17,7 +17,7 @@ from ...utils.records import EnvSpec
 from ..banner import model_name, size_text
 from ..build import replay_request
 from ..checkpoint import CHECKPOINTS
-from ..config import Device, TrainConfig
+from ..config import Compile, Device, TrainConfig
 from ..episodes import MAX_FRAMES
 from ..run_folder import EXPERIMENTS
 from . import constants
@@ -67,6 +67,8 @@ def _host(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, replay: Repla
         ]
     else:
         rows += _network_rows(config, networks)
+        if config.compile is Compile.inductor:
+            rows.append(Row("compiler", constants.COMPILER_BYTES, Basis.estimated))
         workspace = constants.CPU_WORKSPACE_BYTES
         rows.append(Row("workspace of kernels and allocator", workspace, Basis.estimated))
     rows.append(Row("files being written", PIECE_BYTES + FILE_BYTES))

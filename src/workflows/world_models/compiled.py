@@ -12,6 +12,15 @@ from ...models import LatentState
 from ..base import Updated
 from .dreamer import DreamerWorkflow
 
+_OPTIONS = {
+    # Both are checks at every call of what cannot change here: sizes between kernels, attributes of modules.
+    # Without them a step of acting is a tenth faster.
+    "size_asserts": False,
+    "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe,
+    # Kernels are few: processes that compile beside this one cost more than they save, and they stay.
+    "compile_threads": 1,
+}
+
 
 class CompiledDreamer(DreamerWorkflow):
     """Dreamer on a CPU, whose cost between the large products is the number of its small operators.
@@ -26,27 +35,27 @@ class CompiledDreamer(DreamerWorkflow):
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
-        self._compiled_policy_step = torch.compile(self._policy_on_tensors, dynamic=False)
+        self._compiled_policy_step = _compiled(self._policy_on_tensors)
         parts = (
             (self.world_model.rssm, "observe_step"),
             (self.world_model.rssm, "imagine_step"),
             (self.world_model, "predict"),
             (self.controller.actor, "forward"),
         )
-        self._parts = [(owner, name, torch.compile(getattr(owner, name), dynamic=False)) for owner, name in parts]
+        self._parts = [(owner, name, _compiled(getattr(owner, name))) for owner, name in parts]
 
     def update(self, batch: SequenceBatch) -> Updated:
         """Make one update of world model and controller."""
-        with self._compiled():
+        with self._compiled_parts():
             return super().update(batch)
 
     def update_world_model(self, batch: SequenceBatch) -> Updated:
         """Make one update of the world model alone."""
-        with self._compiled():
+        with self._compiled_parts():
             return super().update_world_model(batch)
 
     @contextlib.contextmanager
-    def _compiled(self) -> Iterator[None]:
+    def _compiled_parts(self) -> Iterator[None]:
         """Let the networks use the compiled forms of their steps."""
         for owner, name, compiled in self._parts:
             setattr(owner, name, compiled)
@@ -89,3 +98,7 @@ class CompiledDreamer(DreamerWorkflow):
         state = LatentState(deter, stoch)
         action, state = super()._policy_step(observation, is_first, prev_action, races, draws, state)
         return action, state.deter, state.stoch
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=False, options=_OPTIONS)

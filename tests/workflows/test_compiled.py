@@ -1,0 +1,44 @@
+"""Compiled steps give what the written ones give, are compiled once, and are done without where need be."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from reverie.utils.compilation import Compilations, why_not_compiled
+
+needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler here")
+
+
+@needs_compiler
+@pytest.mark.parametrize("actions", ["discrete", "continuous"])
+def test_compiled_steps_learn_and_act_as_the_written_ones_do(actions: str) -> None:
+    command = [sys.executable, "-m", "tests.workflows.compiled_against_written", actions]
+    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+@needs_compiler
+def test_what_is_compiled_late_is_counted_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    compilations = Compilations(lambda _: None)
+    double = torch.compile(lambda x: 2 * x, dynamic=False)
+    double(torch.ones(2))
+    compilations.settle()
+    double(torch.ones(2))
+    assert (compilations.count, compilations.late_count) == (1, 0)
+    double(torch.ones(3))
+    compilations.close()
+    double(torch.ones(4))
+    assert (compilations.count, compilations.late_count) == (2, 1)
+    assert "have shapes changed?" in caplog.text
+    assert compilations.tags()["debug/compile/recompilations"] == 1.0
+
+
+def test_what_is_missing_for_compiling_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+    monkeypatch.setattr("torch._inductor.config.force_disable_caches", True)
+    torch._dynamo.reset()
+    reason = why_not_compiled.__wrapped__()
+    assert reason and "compiler" in reason
