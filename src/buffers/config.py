@@ -56,8 +56,8 @@ class ReplayConfig:
     """Let windows run over the border of two episodes; otherwise each window lies inside one episode."""
 
     chunk_length: int = 48
-    """Records in a chunk, the unit of the arena, which has two chunks an environment to spare, and of files in
-    a checkpoint."""
+    """Records in a chunk: the unit of the arena, which has two chunks an environment to spare, and of the
+    files in a checkpoint."""
 
     def __post_init__(self) -> None:
         """Check the bounds of single fields; those that need the environment are checked by `plan_replay`."""

@@ -17,6 +17,7 @@ from ..orchestration.helpers import error_of
 
 QUICK = (
     "device=cpu",
+    "compile=none",  # the type checks of the suite cannot be compiled
     "bench.quick=true",
     "bench.repetitions=1",
     "bench.block_seconds=0",

@@ -60,7 +60,7 @@ def test_a_request_over_the_budget_names_the_capacity_that_fits() -> None:
         plan_replay(request(capacity=1_000_000, store_latents=False, memory_budget_gib=8.0))
     assert str(error.value) == (
         "1,000,000 steps of (64, 64, 3) uint8 need 11.5 GiB, over buffer.memory_budget_gib=8. "
-        "Lower buffer.capacity to 695,808 or raise the budget."
+        "Lower buffer.capacity to 697,104 or raise the budget."
     )
 
 

@@ -34,7 +34,7 @@ def test_the_banner_says_in_words_and_units_what_will_run() -> None:
     assert start_banner(flagship(), PONG, parameters=686_456, replay_bytes=3 * 2**29) == [
         "run          dreamer_ataripong, seed 0",
         "environment  atari/pong, 4 environments, 4 frames per agent step",
-        "device       cpu, precision float32",
+        "device       cpu, precision float32, compile inductor",
         "model        small, 686,456 parameters",
         "replay       100,000 records, 1.50 GiB in ram",
         "length       100,000 agent steps = 400,000 frames",

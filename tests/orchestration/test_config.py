@@ -14,6 +14,7 @@ from reverie.envs import EnvConfig, Suite
 from reverie.models import ModelConfig
 from reverie.orchestration.command_line import compose_jobs
 from reverie.orchestration.config import (
+    COMPILE_FROM_UPDATES,
     Compile,
     Device,
     Precision,
@@ -214,6 +215,30 @@ def test_an_impossible_combination_is_refused_with_its_repair(change: dict[str, 
 
 def test_the_smallest_replay_that_holds_a_window_is_allowed() -> None:
     assert replace(RUN, buffer=ReplayConfig(capacity=65)).buffer.capacity == 65
+
+
+@pytest.mark.parametrize(
+    ("overrides", "decided"),
+    [
+        ((), Compile.inductor),
+        (("training.total_timesteps=20000",), Compile.none),
+        (("training.total_timesteps=20000", "compile=inductor"), Compile.inductor),
+        (("compile=none",), Compile.none),
+    ],
+)
+def test_compiling_pays_for_a_long_run_on_a_cpu_and_can_be_asked_for(
+    overrides: tuple[str, ...], decided: Compile
+) -> None:
+    config = typed(composed("device=cpu", *overrides))
+    assert config.compile is decided
+    if not overrides:
+        assert config.training.planned_updates > COMPILE_FROM_UPDATES
+
+
+def test_nothing_is_compiled_for_a_gpu_unless_asked_for() -> None:
+    assert typed(composed("device=cuda"), must_run_here=False).compile is Compile.none
+    with pytest.raises(UserError, match="compile=inductor needs device=cpu, got device=cuda"):
+        typed(composed("device=cuda", "compile=inductor"), must_run_here=False)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -135,7 +135,7 @@ def test_too_large_a_model_is_refused_with_smaller_batches_and_models(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(plan_module, "memory_limit_bytes", lambda: 2 * GIB)
-    large = (CPU, "model=size12m", "training.batch_size=32", "buffer.capacity=5000")
+    large = (CPU, "compile=none", "model=size12m", "training.batch_size=32", "buffer.capacity=5000")
     error = error_of(capsys, lambda: main(large), has_output=True)
     assert "(activations of the world model" in error
     assert "Set training.batch_size=" in error

@@ -1,6 +1,8 @@
-"""Compares compiled with written updates and actions; a program, because type checks at run time cannot be compiled.
+"""Compares compiled with written updates and actions.
 
-python -m tests.workflows.compiled_against_written [continuous]
+A program of its own, because the suite's type checks at run time cannot be compiled:
+
+python -m tests.workflows.compiled_against_written discrete|continuous|uncompiled
 """
 
 import sys
@@ -49,5 +51,22 @@ def compare(is_discrete: bool) -> None:
     assert notes == [COMPILING, None] * compilations.count
 
 
+def compare_uncompiled() -> None:
+    """Where nothing can be compiled, all is equal to the bit."""
+    torch.manual_seed(0)
+    written = tiny_workflow(VECTOR)
+    compiled = CompiledDreamer(written.env, written.config, written.device)
+    compiled.load_state_dict(written.state_dict())
+    for _ in range(2):
+        batch, arrival = make_batch(written), make_arrival(written, is_first=True)
+        expected, found = written.update(batch), compiled.update(batch)
+        assert all(torch.equal(found.metrics[name], value) for name, value in expected.metrics.items())
+        left, right = written.collect_step(arrival), compiled.collect_step(arrival)
+        assert torch.equal(left.latent.deter, right.latent.deter)
+
+
 if __name__ == "__main__":
-    compare(is_discrete="continuous" not in sys.argv)
+    if sys.argv[1] == "uncompiled":
+        compare_uncompiled()
+    else:
+        compare(is_discrete=sys.argv[1] == "discrete")

@@ -36,6 +36,14 @@ def test_what_is_compiled_late_is_counted_and_warned_of(caplog: pytest.LogCaptur
     assert compilations.tags()["debug/compile/recompilations"] == 1.0
 
 
+def test_a_step_that_cannot_be_compiled_runs_as_written() -> None:
+    broken = os.environ | {"CXX": "no-such-compiler", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+    command = [sys.executable, "-m", "tests.workflows.compiled_against_written", "uncompiled"]
+    ended = subprocess.run(command, check=True, env=broken, capture_output=True, text=True)
+    for name in ("observe_step", "imagine_step", "predict", "forward", "_policy_on_tensors"):
+        assert ended.stderr.count(f"{name} cannot be compiled here and runs as written: ") == 1
+
+
 def test_what_is_missing_for_compiling_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
     monkeypatch.setattr("torch._inductor.config.force_disable_caches", True)

@@ -16,8 +16,8 @@ FIRST_USE_BYTES = 30_000_000
 Measured 22 to 33 MB."""
 
 COMPILER_BYTES = 190_000_000
-"""torch's compiler, once it has compiled acting and an update (compile=inductor): modules, and what it remembers.
-Measured as the difference in resident memory: 94 MB with Catch, at most 181 MB with Pong."""
+"""torch's compiler, once it has compiled acting and an update (compile=inductor). Measured as the difference
+in resident memory: 94 MB with Catch, at most 181 MB with Pong."""
 
 ATARI_ENVIRONMENT_BYTES = 1_000_000
 """One emulator of ale-py's pool; measured 0.85 MB with 16 of them."""

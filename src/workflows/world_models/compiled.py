@@ -1,6 +1,7 @@
 """Dreamer whose small, often repeated steps are compiled for the CPU by torch's inductor."""
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from ...models import LatentState
 from ..base import Updated
 from .dreamer import DreamerWorkflow
 
+_LOG = logging.getLogger(__name__)
 _OPTIONS = {
     # Both are checks at every call of what cannot change here: sizes between kernels, attributes of modules.
     # Without them a step of acting is a tenth faster.
@@ -101,4 +103,21 @@ class CompiledDreamer(DreamerWorkflow):
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function, dynamic=False, options=_OPTIONS)
+    """Return a function that is compiled at its first call, or stays as written if it cannot be."""
+    from torch._dynamo.exc import TorchDynamoException  # not above: it loads the compiler, 75 MB and 2 s
+
+    compiled = torch.compile(function, dynamic=False, options=_OPTIONS)
+    is_possible = True
+
+    def call(*args: Any) -> Any:
+        nonlocal is_possible
+        if is_possible:
+            try:
+                return compiled(*args)
+            except TorchDynamoException as error:
+                is_possible = False
+                reason, name = str(error).strip().splitlines()[0], function.__name__
+                _LOG.warning("%s cannot be compiled here and runs as written: %s", name, reason)
+        return function(*args)
+
+    return call
