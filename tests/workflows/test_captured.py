@@ -7,7 +7,7 @@ import torch
 
 from reverie.workflows.world_models import CapturedDreamer, DreamerWorkflow
 
-from .tiny import IMAGE, VECTOR, make_batch, snapshot, tiny_workflow
+from .tiny import IMAGE, VECTOR, make_arrival, make_batch, snapshot, tiny_workflow
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
@@ -38,6 +38,23 @@ def test_captured_updates_are_the_eager_ones(part: str, dtype: torch.dtype) -> N
     for name, value in states[0].items():
         difference = (states[1][name] - value).norm() / value.norm().clamp(min=1e-12)
         assert float(difference) < 1e-3, name
+
+
+def test_captured_acting_is_the_eager_one_and_allocates_the_same_at_every_step() -> None:
+    torch.manual_seed(0)
+    eager = tiny_workflow(IMAGE | VECTOR, device=CUDA)
+    captured = captured_from(eager)
+    growth: list[int] = []
+    for count in range(8):  # the graph is recorded at the fourth
+        arrival = make_arrival(eager, is_first=count in (0, 5))
+        expected = eager.collect_step(arrival)
+        before = torch.cuda.memory_stats()["allocated_bytes.all.current"]
+        found = captured.collect_step(arrival)
+        growth.append(torch.cuda.memory_stats()["allocated_bytes.all.current"] - before)
+        assert (found.action == expected.action).all()
+        torch.testing.assert_close(found.latent.deter, expected.latent.deter, rtol=1e-3, atol=1e-4)
+        assert torch.equal(found.latent.stoch, expected.latent.stoch)
+    assert growth[-3:] == [0, 0, 0]
 
 
 def test_a_captured_update_never_asks_the_allocator() -> None:
