@@ -10,4 +10,5 @@ __version__ = "0.1.0"
 # How long torch's idle threads (GNU OpenMP) spin for more work: some 0.05 ms instead of several. Longer, they
 # keep emulators, and other runs beside this one, from the cores; acting with 8 of them takes a fifth longer.
 # OpenMP reads it when torch is loaded.
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")

@@ -1,6 +1,5 @@
 """From a configuration to the objects of a run, in the order of data: the wiring diagram as code."""
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,14 +7,12 @@ import torch
 
 from ..buffers import EpisodeReplayBuffer, LatentSpec, ReplayRequest
 from ..envs import VectorEnvironment, make_environment
-from ..utils.compilation import why_not_compiled
 from ..utils.memory.snapshots import SnapshotRecorder
 from ..utils.records import EnvSpec
 from ..utils.seeding import choose_deterministic_kernels, numpy_generator, seed_global
 from ..workflows.world_models import CapturedDreamer, CompiledDreamer, DreamerConfig, DreamerWorkflow
 from .config import Compile, Precision, TrainConfig, actual_device
 
-_LOG = logging.getLogger(__name__)
 SNAPSHOTS = "memory_snapshots"
 
 
@@ -74,13 +71,10 @@ def build_replay(config: TrainConfig, env: EnvSpec, run_dir: Path) -> EpisodeRep
 
 
 def build_workflow(config: TrainConfig, env: EnvSpec) -> DreamerWorkflow:
-    """Return Dreamer for an environment, its parameters initialised; not compiled where it cannot be."""
+    """Return Dreamer for an environment, its parameters initialised."""
     device = torch.device(actual_device(config.device).value)
     kinds = {Compile.graph: CapturedDreamer, Compile.inductor: CompiledDreamer}
     kind = kinds.get(config.compile, DreamerWorkflow)
-    if kind is CompiledDreamer and (reason := why_not_compiled()):
-        _LOG.warning("compile=inductor is impossible here, all runs as written: %s", reason)
-        kind = DreamerWorkflow
     return kind(env, workflow_config(config), device, autocast_dtype(config), config.seed)
 
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 from omegaconf import OmegaConf
 
-from ..utils.compilation import Compilations
+from ..utils.compilation import Compilations, why_not_compiled
 from ..utils.logging import configure_logging
 from .banner import start_banner
 from .build import Parts, build
@@ -44,6 +44,8 @@ def open_run(
         checkpoint = checkpoint_of(config, run_dir) if config.resume and list_checkpoints(run_dir) else None
         begins_again = bool(config.resume) and checkpoint is None
         opened.callback(configure_logging(run_dir))
+        if config.compile is Compile.inductor:
+            _try_compiler(config)
         parts = build(config, run_dir)
         opened.callback(parts.environment.close)
         if checkpoint is not None:  # before anything of the run is written: it may be refused
@@ -62,6 +64,14 @@ def open_run(
             compilations = Compilations(reports.note)
             opened.callback(compilations.close)
         yield WorldModelOrchestrator(config, parts, reports, run_dir, signals, checkpoint, compilations)
+
+
+def _try_compiler(config: TrainConfig) -> None:
+    """Do without the compiler, in this run and wherever it goes on, if it does not work."""
+    _LOG.info("trying the compiler; the first time it takes 10 s")
+    if reason := why_not_compiled():
+        _LOG.warning("compile=inductor is impossible here, so compile=none: %s", reason)
+        config.compile = Compile.none
 
 
 def _announce(config: TrainConfig, parts: Parts, plan: MemoryPlan | None, notices: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What torch compiles while a program runs: whether it can, how long it takes, and whether it ever ends."""
+"""Compiling functions by torch: whether it works here, how long it takes, and whether it ever ends."""
 
 import logging
 import time
@@ -10,15 +10,45 @@ import torch
 
 _LOG = logging.getLogger(__name__)
 COMPILING = "compiling for this processor"
+_OPTIONS = {
+    # Both are checks at every call of what cannot change here: sizes between kernels, attributes of modules.
+    # Without them a step of acting is a tenth faster.
+    "size_asserts": False,
+    "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe,
+    # Kernels are few: processes that compile beside this one cost more than they save, and they stay.
+    "compile_threads": 1,
+}
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a pure function that is compiled at its first call, once for each shape.
+
+    Where it cannot be compiled, or for too many shapes, it runs as written from then on, after a warning.
+    """
+    from torch._dynamo.exc import TorchDynamoException  # not above: it loads the compiler, 75 MB and 2 s
+
+    fast, is_possible = _compile(function), True
+
+    def call(*args: Any) -> Any:
+        nonlocal is_possible
+        if is_possible:
+            try:
+                return fast(*args)
+            except TorchDynamoException as error:
+                is_possible = False
+                _LOG.warning("%s is not compiled, it runs as written: %s", function.__name__, _reason(error))
+        return function(*args)
+
+    return call
 
 
 @cache
 def why_not_compiled() -> str | None:
     """Return why functions cannot be compiled here, None if they can; a tiny one is, which may take 10 s."""
     try:
-        torch.compile(lambda x: x + 1, dynamic=False)(torch.zeros(2))
+        _compile(lambda x: x + 1)(torch.zeros(2))
     except Exception as error:  # whatever a machine lacks: a compiler, headers, a folder to write to
-        return str(error).strip().splitlines()[0] or type(error).__name__
+        return _reason(error)
     return None
 
 
@@ -69,3 +99,17 @@ class Compilations:
         if self._is_settled:
             self.late_count += 1
             _LOG.warning("something was compiled again, which costs time and memory: have shapes changed?")
+
+
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what fails at its first call, and at no later moment, if it cannot be compiled."""
+    import torch._dynamo.config as dynamo
+    import torch._functorch.config as functorch
+
+    dynamo.fail_on_recompile_limit_hit = True  # else it would silently run as written
+    functorch.force_non_lazy_backward_lowering = True  # else backward passes are compiled when they run
+    return torch.compile(function, dynamic=False, options=_OPTIONS)
+
+
+def _reason(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -45,6 +45,7 @@ class Progress:
         self._clock = clock
         self._pace = deque([(clock(), start_step)], maxlen=_PACE_UPDATES)
         self._bar = None
+        self._words = "starting"
         if mode is ProgressMode.bar or (mode is ProgressMode.auto and CONSOLE.is_terminal):
             self._bar = _bar(total_steps, start_step)
             self._bar.start()
@@ -74,8 +75,9 @@ class Progress:
             f"memory {memory_mb:,.0f}{'' if planned_mb is None else f' of {planned_mb:,.0f}'} MB",
             self._time_left(step),
         ]
+        self._words = ", ".join(words)
         if self._bar:
-            self._bar.update(self._bar.task_ids[0], completed=step, description=", ".join(words))
+            self._bar.update(self._bar.task_ids[0], completed=step, description=self._words)
         else:
             done = f"step {step:,} of {self._total_steps:,} ({step / self._total_steps:.1%})"
             _LOG.info(", ".join([done, *words]))
@@ -83,7 +85,7 @@ class Progress:
     def note(self, words: str | None) -> None:
         """Say what takes its time between two calls of `update`, on the bar alone; None for nothing more."""
         if self._bar:
-            self._bar.update(self._bar.task_ids[0], description=words or "")
+            self._bar.update(self._bar.task_ids[0], description=words or self._words)
 
     def close(self) -> None:
         """Leave the bar as it stands and give the terminal back; a second call does nothing."""

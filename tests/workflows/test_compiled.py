@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from reverie.utils.compilation import Compilations, why_not_compiled
+from reverie.utils.compilation import Compilations, compiled, why_not_compiled
 
 needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler here")
 
@@ -18,6 +18,13 @@ needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="no C++ comp
 def test_compiled_steps_learn_and_act_as_the_written_ones_do(actions: str) -> None:
     command = [sys.executable, "-m", "tests.workflows.compiled_against_written", actions]
     subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+@needs_compiler
+def test_a_function_of_too_many_shapes_runs_as_written(caplog: pytest.LogCaptureFixture) -> None:
+    double = compiled(lambda x: 2 * x)
+    assert all(float(double(torch.ones(size)).sum()) == 2 * size for size in range(1, 15))
+    assert caplog.text.count("is not compiled, it runs as written: ") == 1
 
 
 @needs_compiler
@@ -41,7 +48,7 @@ def test_a_step_that_cannot_be_compiled_runs_as_written() -> None:
     command = [sys.executable, "-m", "tests.workflows.compiled_against_written", "uncompiled"]
     ended = subprocess.run(command, check=True, env=broken, capture_output=True, text=True)
     for name in ("observe_step", "imagine_step", "predict", "forward", "_policy_on_tensors"):
-        assert ended.stderr.count(f"{name} cannot be compiled here and runs as written: ") == 1
+        assert ended.stderr.count(f"{name} is not compiled, it runs as written: ") == 1
 
 
 def test_what_is_missing_for_compiling_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,27 +1,16 @@
 """Dreamer whose small, often repeated steps are compiled for the CPU by torch's inductor."""
 
 import contextlib
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...buffers import SequenceBatch
 from ...models import LatentState
+from ...utils.compilation import compiled
 from ..base import Updated
 from .dreamer import DreamerWorkflow
-
-_LOG = logging.getLogger(__name__)
-_OPTIONS = {
-    # Both are checks at every call of what cannot change here: sizes between kernels, attributes of modules.
-    # Without them a step of acting is a tenth faster.
-    "size_asserts": False,
-    "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe,
-    # Kernels are few: processes that compile beside this one cost more than they save, and they stay.
-    "compile_threads": 1,
-}
 
 
 class CompiledDreamer(DreamerWorkflow):
@@ -37,14 +26,14 @@ class CompiledDreamer(DreamerWorkflow):
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
-        self._compiled_policy_step = _compiled(self._policy_on_tensors)
+        self._compiled_policy_step = compiled(self._policy_on_tensors)
         parts = (
             (self.world_model.rssm, "observe_step"),
             (self.world_model.rssm, "imagine_step"),
             (self.world_model, "predict"),
             (self.controller.actor, "forward"),
         )
-        self._parts = [(owner, name, _compiled(getattr(owner, name))) for owner, name in parts]
+        self._parts = [(owner, name, compiled(getattr(owner, name))) for owner, name in parts]
 
     def update(self, batch: SequenceBatch) -> Updated:
         """Make one update of world model and controller."""
@@ -59,8 +48,8 @@ class CompiledDreamer(DreamerWorkflow):
     @contextlib.contextmanager
     def _compiled_parts(self) -> Iterator[None]:
         """Let the networks use the compiled forms of their steps."""
-        for owner, name, compiled in self._parts:
-            setattr(owner, name, compiled)
+        for owner, name, fast in self._parts:
+            setattr(owner, name, fast)
         try:
             yield
         finally:
@@ -100,24 +89,3 @@ class CompiledDreamer(DreamerWorkflow):
         state = LatentState(deter, stoch)
         action, state = super()._policy_step(observation, is_first, prev_action, races, draws, state)
         return action, state.deter, state.stoch
-
-
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that is compiled at its first call, or stays as written if it cannot be."""
-    from torch._dynamo.exc import TorchDynamoException  # not above: it loads the compiler, 75 MB and 2 s
-
-    compiled = torch.compile(function, dynamic=False, options=_OPTIONS)
-    is_possible = True
-
-    def call(*args: Any) -> Any:
-        nonlocal is_possible
-        if is_possible:
-            try:
-                return compiled(*args)
-            except TorchDynamoException as error:
-                is_possible = False
-                reason, name = str(error).strip().splitlines()[0], function.__name__
-                _LOG.warning("%s cannot be compiled here and runs as written: %s", name, reason)
-        return function(*args)
-
-    return call

@@ -1,0 +1,36 @@
+"""Compare the pace of a run at its beginning with that later: `python pace.py <metrics.jsonl> [step step]`.
+
+Prints the median of the log intervals' steps per second over 5,000 steps from each of the two steps on.
+"""
+
+import json
+import sys
+from pathlib import Path
+from statistics import median
+
+WINDOW = 5_000
+SPEED = "speed/steps_per_second"
+
+
+def main() -> None:
+    path, *steps = sys.argv[1:]
+    early, late = (int(step) for step in steps) if steps else (2_000, 50_000)
+    lines = [json.loads(text) for text in Path(path).read_text().splitlines()]
+    first, second = (
+        [line[SPEED] for line in lines if SPEED in line and start < line["step"] <= start + WINDOW]
+        for start in (early, late)
+    )
+    last = [line for line in lines if SPEED in line][-1]
+    result = {
+        f"steps_per_second_from_{early}": median(first),
+        f"steps_per_second_from_{late}": median(second),
+        "ratio": median(second) / median(first),
+        "intervals": [len(first), len(second)],
+        "compilations": last.get("debug/compile/compilations"),
+        "recompilations": last.get("debug/compile/recompilations"),
+    }
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

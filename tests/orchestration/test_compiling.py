@@ -1,0 +1,31 @@
+"""A run that is to be compiled where nothing can be, and faults beside compiled code."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from reverie.orchestration.certificate.main import main as certify
+
+from .helpers import CATCH, error_of, saved_steps
+
+
+def test_without_a_compiler_a_run_is_not_compiled_and_stays_so(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "scripts/train.py", *CATCH, "compile=inductor", f"run_dir={run_dir}"]
+    broken = os.environ | {"CXX": "no-such-compiler", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+    subprocess.run(command, check=True, env=broken, capture_output=True)
+    assert saved_steps(run_dir)[-1] == 300
+    assert yaml.safe_load((run_dir / "config.yaml").read_text())["compile"] == "none"
+    log = (run_dir / "train.log").read_text()
+    assert "WARNING compile=inductor is impossible here, so compile=none: " in log
+    assert log.count("no-such-compiler") == 1
+
+
+@pytest.mark.parametrize("asked", ["certify.fault=rssm_cache_not_detached", "--ab"])
+def test_a_fault_is_not_put_into_compiled_code(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    error = error_of(capsys, lambda: certify([asked, "compile=inductor"]))
+    assert error == "faults are put into the code as written, got compile=inductor. Set compile=none."
