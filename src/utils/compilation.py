@@ -25,7 +25,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Where it cannot be compiled, or for too many shapes, it runs as written from then on, after a warning.
     """
-    from torch._dynamo.exc import TorchDynamoException  # not above: it loads the compiler, 75 MB and 2 s
+    # Not above: it loads the compiler, 75 MB and 2 s.
+    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
     fast, is_possible = _compile(function), True
 
@@ -34,7 +35,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         if is_possible:
             try:
                 return fast(*args)
-            except TorchDynamoException as error:
+            except (TorchDynamoException, FailOnRecompileLimitHit) as error:
                 is_possible = False
                 _LOG.warning("%s is not compiled, it runs as written: %s", function.__name__, _reason(error))
         return function(*args)
