@@ -28,9 +28,12 @@ from ..workflows.world_models import ControllerConfig, WorldModelConfig
 
 CONFIG_PACKAGE = "reverie.configs"
 
-COMPILE_FROM_UPDATES = 10_000
-"""Planned updates from which `compile=auto` compiles on a CPU. It takes some 30 s, and saves 5 to 20 ms of an
-update and 1 ms of a step of acting (docs/performance.md)."""
+COMPILE_SECONDS = 60.0
+"""What compiling must save of a run's time on a CPU for `compile=auto` to do it; it takes 20 to 60 s."""
+
+SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
+"""Seconds that compiling saves: of a step of all environments 0.8 to 1.5 ms, of an update 0 to 40 ms
+(docs/performance.md)."""
 
 
 class Device(Enum):
@@ -164,7 +167,7 @@ class TrainConfig:
 
     compile: Compile = Compile.auto
     """`none` runs operator by operator; `inductor` compiles acting and what an update repeats, for a CPU;
-    `graph` launches each update as one CUDA graph. `auto` decides by device and number of updates."""
+    `graph` launches each update as one CUDA graph. `auto` decides by device, and by planned steps and updates."""
 
     deterministic: bool = False
     """Whether a run on a GPU repeats itself bit for bit, by slower kernels; on a CPU every run does."""
@@ -299,8 +302,10 @@ def typed(composed: DictConfig, *, must_run_here: bool = True) -> TrainConfig:
 
 def _compile_that_pays(config: TrainConfig) -> Compile:
     """Return the mode for a run of which nothing else is known."""
-    is_long = config.training.planned_updates >= COMPILE_FROM_UPDATES
-    return Compile.inductor if is_long and config.device is Device.cpu else Compile.none
+    training = config.training
+    saved = training.total_timesteps / config.env.num_envs * SAVED_PER_ACTION
+    saved += training.planned_updates * SAVED_PER_UPDATE
+    return Compile.inductor if saved >= COMPILE_SECONDS and config.device is Device.cpu else Compile.none
 
 
 def _check_machine(config: TrainConfig) -> None:
