@@ -167,7 +167,7 @@ class TrainConfig:
 
     compile: Compile = Compile.auto
     """`none` runs operator by operator; `inductor` compiles acting and what an update repeats, for a CPU;
-    `graph` launches each update as one CUDA graph. `auto` decides by device, and by planned steps and updates."""
+    `graph` launches each update as one CUDA graph. `auto` decides by device, planned steps and updates."""
 
     deterministic: bool = False
     """Whether a run on a GPU repeats itself bit for bit, by slower kernels; on a CPU every run does."""
