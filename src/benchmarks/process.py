@@ -1,10 +1,13 @@
 """Something that is measured in another process: a peer, in its own interpreter."""
 
 import json
+import os
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+OUR_SPINNING = "GOMP_SPINCOUNT"  # what `import reverie` sets for itself; peers run as they do without us
 
 
 class ProcessVariant:
@@ -31,6 +34,7 @@ class ProcessVariant:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
+            env={name: value for name, value in os.environ.items() if name != OUR_SPINNING},
         )
         self.facts: dict[str, Any] = self._read()["facts"]
 
