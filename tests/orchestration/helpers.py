@@ -27,6 +27,7 @@ Lines = list[dict[str, float]]
 
 SMALL = (
     "device=cpu",
+    "compile=none",  # the suite's type checks at run time cannot be compiled
     "model=debug",
     "training.batch_size=2",
     "training.sequence_length=6",  # the shortest with an open-loop animation
