@@ -21,7 +21,7 @@ SCORED = 20  # episodes of the printed score
 WIDEST_SMOOTHING = 20  # episodes of the drawn mean, fewer where there are few episodes
 STRIP_FRAMES = 10
 STRIP_SCALE = 2
-PERFORMANCE = RESULTS / "performance" / "cpu.json"
+PERFORMANCE = [RESULTS / "performance" / name for name in ("cpu.json", "policy.json")]
 BARS = {
     "update_size1m": "update, size1m",
     "update_size12m": "update, size12m",
@@ -97,7 +97,7 @@ def draw_strip(video: Path, target: Path) -> None:
 
 def draw_performance(target: Path) -> None:
     """Draw a panel for each row of the benchmark: a bar for each variant, a line at the floor."""
-    rows = json.loads(PERFORMANCE.read_text())["rows"]
+    rows = [row for path in PERFORMANCE for row in json.loads(path.read_text())["rows"]]
     groups = {name: [row for row in rows if row["row"] == name] for name in BARS}
     groups = {name: group for name, group in groups.items() if group}
     figure, axes = plt.subplots(math.ceil(len(groups) / 2), 2, figsize=(11, 1 + 0.8 * len(groups)))
