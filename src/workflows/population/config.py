@@ -1,0 +1,160 @@
+"""Settings of a population of learners: how it is evolved, and how each member learns."""
+
+from dataclasses import dataclass
+
+from ...utils.errors import UserError
+
+
+@dataclass(kw_only=True, slots=True)
+class PopulationConfig:
+    """Settings of the population and of its evolution; `configs/workflow/population.yaml` sets them."""
+
+    size: int = 16
+    """Members. With 1 there is no evolution: TD3 alone."""
+
+    evolution: bool = True
+    """Whether members are selected, crossed and mutated; off leaves learners that share one replay."""
+
+    gradient: bool = True
+    """Whether members learn by gradient; off leaves evolution alone."""
+
+    episodes: int = 1
+    """Episodes of each member in a generation, without noise: their mean return is its fitness."""
+
+    exploration_episodes: int = 1
+    """Further episodes of each explorer in a generation, with action noise, for the replay alone. Explorers are
+    all members without evolution, the gradient learner with it, nobody without gradients."""
+
+    elite_fraction: float = 0.2
+    """Share of the members, the fittest, that evolution leaves as they are; at least one member."""
+
+    tournament_size: int = 3
+    """Members of which the fittest becomes a parent."""
+
+    crossover_rate: float = 0.15
+    """Probability that a child takes rows of weights from a second parent."""
+
+    crossover_fraction: float = 0.3
+    """Share of the rows of each weight matrix that it takes, at most."""
+
+    mutation_rate: float = 0.9
+    """Probability that a child is mutated."""
+
+    mutation_fraction: float = 0.1
+    """Share of the weights of each tensor of a mutated child that change, on average."""
+
+    mutation_strength: float = 0.1
+    """Standard deviation of a change, as a multiple of the weight."""
+
+    super_mutation_rate: float = 0.05
+    """Share of the changes that are 100 times as strong."""
+
+    reset_rate: float = 0.05
+    """Share of the changes that draw the weight anew, from a normal distribution of unit variance."""
+
+    weight_limit: float = 100.0
+    """No weight of a child is larger than this in magnitude."""
+
+    def __post_init__(self) -> None:
+        for name in ("size", "episodes", "tournament_size"):
+            if getattr(self, name) < 1:
+                raise UserError(f"population.{name} must be at least 1, got {getattr(self, name)}.")
+        if self.exploration_episodes < 0:
+            raise UserError(
+                f"population.exploration_episodes must not be negative, got {self.exploration_episodes}."
+            )
+        shares = (
+            "elite_fraction",
+            "crossover_rate",
+            "crossover_fraction",
+            "mutation_rate",
+            "mutation_fraction",
+            "super_mutation_rate",
+            "reset_rate",
+        )
+        for name in shares:
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"population.{name} must be in [0, 1], got {getattr(self, name)}.")
+        if self.super_mutation_rate + self.reset_rate > 1:
+            raise UserError(
+                f"population.super_mutation_rate={self.super_mutation_rate} and population.reset_rate="
+                f"{self.reset_rate} are shares of the same changes: together they must not be over 1."
+            )
+        for name in ("mutation_strength", "weight_limit"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"population.{name} must be over 0, got {getattr(self, name)}.")
+        if not (self.evolution or self.gradient):
+            raise UserError(
+                "population.evolution=off with population.gradient=off learns nothing. Switch one of them on."
+            )
+        if self.size == 1 and not self.gradient:
+            raise UserError(
+                "population.size=1 with population.gradient=off learns nothing: one member cannot evolve. "
+                "Set population.size=16 or population.gradient=on."
+            )
+
+    @property
+    def evolves(self) -> bool:
+        """Whether there is evolution: it is wished, and there is somebody to select."""
+        return self.evolution and self.size > 1
+
+    @property
+    def has_learner(self) -> bool:
+        """Whether member 0 is the gradient learner: it is never mutated nor replaced, and it is injected."""
+        return self.evolves and self.gradient
+
+    @property
+    def num_elites(self) -> int:
+        """Members that evolution leaves as they are."""
+        return max(1, round(self.elite_fraction * self.size))
+
+    @property
+    def num_explorers(self) -> int:
+        """Members that also play with action noise; they are the first ones."""
+        if not self.gradient:
+            return 0
+        return 1 if self.evolves else self.size
+
+
+@dataclass(kw_only=True, slots=True)
+class TD3Config:
+    """Settings of TD3 (Fujimoto et al. 2018), by which each member learns; the defaults are the paper's."""
+
+    hidden_units: int = 256
+    """Width of the two hidden layers of actor and critics."""
+
+    actor_learning_rate: float = 1e-3
+    critic_learning_rate: float = 1e-3
+
+    discount: float = 0.99
+    """Gamma, per agent step, in [0, 1)."""
+
+    target_rate: float = 0.005
+    """Tau: share of the networks that their slow targets take over at each update, in (0, 1]."""
+
+    policy_delay: int = 2
+    """Updates of the critics for one of the actor and the targets."""
+
+    target_noise: float = 0.2
+    """Standard deviation of the noise on the target's action, where actions lie in [-1, 1]."""
+
+    target_noise_clip: float = 0.5
+    """The largest such noise."""
+
+    exploration_noise: float = 0.1
+    """Standard deviation of the noise of exploring episodes, where actions lie in [-1, 1]."""
+
+    def __post_init__(self) -> None:
+        for name in ("hidden_units", "policy_delay"):
+            if getattr(self, name) < 1:
+                raise UserError(f"td3.{name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("actor_learning_rate", "critic_learning_rate"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"td3.{name} must be over 0, got {getattr(self, name)}.")
+        for name in ("target_noise", "target_noise_clip", "exploration_noise"):
+            if getattr(self, name) < 0:
+                raise UserError(f"td3.{name} must not be negative, got {getattr(self, name)}.")
+        if not 0 <= self.discount < 1:
+            raise UserError(f"td3.discount must be in [0, 1), got {self.discount}.")
+        if not 0 < self.target_rate <= 1:
+            raise UserError(f"td3.target_rate must be in (0, 1], got {self.target_rate}.")
