@@ -2,6 +2,7 @@
 
 from .batch import NOWHERE as NOWHERE
 from .batch import STEP_FIELDS as STEP_FIELDS
+from .batch import EpisodeRecords as EpisodeRecords
 from .batch import LatentSpec as LatentSpec
 from .batch import SampledPositions as SampledPositions
 from .batch import SequenceBatch as SequenceBatch
@@ -17,3 +18,6 @@ from .plan import ReplayRequest as ReplayRequest
 from .plan import largest_capacity as largest_capacity
 from .plan import plan_replay as plan_replay
 from .storage import check_storage as check_storage
+from .transitions import TransitionBatch as TransitionBatch
+from .transitions import Transitions as Transitions
+from .transitions import TransitionTable as TransitionTable

@@ -45,6 +45,23 @@ class StoredLatent:
 
 
 @dataclass(frozen=True, slots=True)
+class EpisodeRecords:
+    """A whole finished episode in the arrival convention: n actions are n + 1 records."""
+
+    observation: dict[str, Shaped[np.ndarray, "records ..."]]
+    """Each key in the dtype of its spec; the last one is the final observation."""
+
+    action: Float32[np.ndarray, "records action"]
+    """Chosen after seeing each record; the last row was never executed and is stored as zeros."""
+
+    reward: Float32[np.ndarray, "records"]
+    """Received on arriving at each record, raw units; the first is 0."""
+
+    is_terminal: bool
+    """Whether the last record terminated the episode; False: it was truncated there."""
+
+
+@dataclass(frozen=True, slots=True)
 class SampledPositions:
     """Where the windows of a batch begin; stays true after eviction: stream indices are never reused."""
 

@@ -1,30 +1,22 @@
 """The replay buffer: memory that is allocated once, evicted by episodes and sampled by copy."""
 
-import hashlib
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Integer
+from jaxtyping import Float, Float32, Int64, Integer
 from torch import Tensor
 
 from ..utils.records import ActionSpec, ArraySpec, Arrival
-from .batch import NOWHERE, STEP_FIELDS, LatentSpec, SampledPositions, SequenceBatch, StoredLatent
+from .batch import EpisodeRecords, LatentSpec, SampledPositions, SequenceBatch, StoredLatent
 from .config import ReplayConfig
 from .episodes import EpisodeIndex
-from .persistence import ReplayFiles, SavedReplay
+from .persistence import ReplayFiles, SavedReplay, content_hash
 from .plan import OBSERVATION_PREFIX, ReplayRequest, plan_replay
 from .storage import Arena, check_storage
-
-_PARTS = {
-    "actions": ("action",),
-    "rewards": ("reward",),
-    "flags": ("is_first", "is_last", "is_terminal"),
-    "latents": ("deter", "stoch"),
-}
-"""Names of the fields, beside the observations, that belong together."""
+from .transitions import TransitionBatch, TransitionTable, check_ranks, read_transitions, transition_fields
+from .whole_episodes import episode_fields
+from .windows import read_windows
 
 
 class EpisodeReplayBuffer:
@@ -77,7 +69,7 @@ class EpisodeReplayBuffer:
         self.config = config
         self.window_length = window_length
         self.stores_latents = "deter" in self.plan.fields
-        self._observation_keys = list(observation)
+        self._observation, self._action = dict(observation), action
         self._generator = generator
         self._index = EpisodeIndex(
             num_envs, config.capacity, config.chunk_length, window_length, config.cross_episodes
@@ -101,7 +93,7 @@ class EpisodeReplayBuffer:
             )
         new_rows = self._index.add(arrival.is_first, arrival.is_last)
         rows = self._arena.place(new_rows)
-        for key in self._observation_keys:
+        for key in self._observation:
             self._write(OBSERVATION_PREFIX + key, rows, arrival.observation[key])
         self._write("action", rows, np.where(arrival.is_last[:, None], np.float32(0), action))
         self._write("reward", rows, arrival.reward)
@@ -112,6 +104,23 @@ class EpisodeReplayBuffer:
             self._arena.write("deter", rows, latent.deter.to(self._arena.dtype("deter")))
             self._arena.write("stoch", rows, latent.stoch)
             self._files.latents_changed(new_rows)
+
+    def add_episode(self, env: int, episode: EpisodeRecords) -> None:
+        """Copy a whole finished episode into one environment's stream at once.
+
+        Leaves a buffer of one stream as an `add` of each record would, evictions included; only room for the
+        whole episode is made before. With several streams see `EpisodeIndex` for what counts as oldest.
+
+        Raises:
+            ValueError: Before anything changes: if latents are stored, an episode is open in any stream, the
+                episode is longer than the capacity, or a field has another shape or dtype.
+        """
+        if self.stores_latents:
+            raise ValueError("add_episode takes no latents, but buffer.store_latents=True")
+        fields = episode_fields(episode, self._observation, self._action)
+        rows = self._arena.place(self._index.add_episode(env, len(episode.reward)))
+        for name, values in fields.items():
+            self._write(name, rows, values)
 
     def _write(self, name: str, rows: Tensor, values: np.ndarray) -> None:
         """Copy a NumPy array into the arena; torch refuses read-only arrays, so those are copied twice."""
@@ -148,34 +157,37 @@ class EpisodeReplayBuffer:
         if out is not None and len(out.reward) != batch_size:
             raise ValueError(f"out holds {len(out.reward)} windows, batch_size={batch_size}")
         positions = self._index.draw(batch_size, generator or self._generator)
-        rows, gather = self._arena.place(self._rows(positions)), self._arena.gather
-        batch = replace(self._empty_batch(batch_size) if out is None else out, positions=positions)
-        for key, values in batch.observation.items():
-            gather(OBSERVATION_PREFIX + key, rows, values)
-        for name in STEP_FIELDS:
-            gather(name, rows, getattr(batch, name))
-        batch.is_last[:, :-1] |= batch.is_first[:, 1:]  # an abandoned episode ends where the next one begins
-        if batch.context is not None:
-            gather("deter", rows[:, 0], batch.context.deter)
-            gather("stoch", rows[:, 0], batch.context.stoch)
-        return batch
+        return read_windows(self._arena, self._arena.place(self._rows(positions)), positions, out)
 
-    def _empty_batch(self, batch_size: int) -> SequenceBatch:
-        """Return memory for a batch, with anything in it."""
-        empty, shape = self._arena.empty, (batch_size, self.window_length)
-        latents = None
-        if self.stores_latents:
-            latents = StoredLatent(deter=empty("deter", (batch_size,)), stoch=empty("stoch", (batch_size,)))
-        return SequenceBatch(
-            observation={key: empty(OBSERVATION_PREFIX + key, shape) for key in self._observation_keys},
-            action=empty("action", shape),
-            reward=empty("reward", shape),
-            is_first=empty("is_first", shape),
-            is_last=empty("is_last", shape),
-            is_terminal=empty("is_terminal", shape),
-            context=latents,
-            positions=NOWHERE,
-        )
+    @property
+    def num_transitions(self) -> int:
+        """Pairs of consecutive records inside one episode; ValueError unless that is what a window is."""
+        if self.window_length != 2 or self.config.cross_episodes:
+            raise ValueError(
+                f"transitions need window_length=2 and buffer.cross_episodes=false, not "
+                f"window_length={self.window_length} and buffer.cross_episodes={self.config.cross_episodes}"
+            )
+        return self.num_windows
+
+    def transitions(
+        self, ranks: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
+    ) -> TransitionBatch:
+        """Return the transitions of these ranks as a copy; see `Transitions`.
+
+        Raises:
+            ValueError: If a rank is out of range, `out` is of another size, or there are no transitions.
+        """
+        check_ranks(ranks, self.num_transitions, out)
+        rows = self._arena.place(self._rows(self._index.windows(ranks)))
+        return read_transitions(self._arena.gather, self._arena.names, rows[:, 0], rows[:, 1], out)
+
+    def transition_table(self) -> TransitionTable:
+        """Return a copy of all records now held as plain arrays, with the same transitions."""
+        _ = self.num_transitions  # refuses a buffer without transitions
+        rows, starts = self._index.in_order()
+        places, names = self._arena.place(rows), transition_fields(self._arena.names)
+        fields = {name: self._arena.gather(name, places).cpu().numpy() for name in names}
+        return TransitionTable(fields=fields, starts=starts)
 
     def _rows(self, positions: SampledPositions) -> np.ndarray:
         """Return the rows (batch, length) of windows that are held."""
@@ -239,11 +251,7 @@ class EpisodeReplayBuffer:
 
     def part_bytes(self) -> dict[str, int]:
         """Return the bytes owned, by part: observations, actions, rewards, flags, latents, index."""
-        parts = {"observations": self.plan.obs_bytes, "index": self._index.nbytes() + self._files.nbytes()}
-        for part, names in _PARTS.items():
-            specs = [spec for name, spec in self.plan.fields.items() if name in names]
-            parts[part] = self.plan.num_rows * sum(spec.nbytes for spec in specs)
-        return parts
+        return self.plan.part_bytes() | {"index": self._index.nbytes() + self._files.nbytes()}
 
     def stats(self) -> dict[str, float]:
         """Return the numbers to log, by the end of their tag; bytes are those owned, `fill` is in [0, 1]."""
@@ -287,14 +295,4 @@ class EpisodeReplayBuffer:
 
         Where in the arena the records lie does not matter. Cost: 1 s for each GB.
         """
-        digest = hashlib.sha256()
-        state = {"streams": self._index.state_dict(), "generator": self._generator.bit_generator.state}
-        digest.update(json.dumps(state, sort_keys=True).encode())
-        records = self._index.records
-        for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True)):
-            for _, count, row in records.spans(env, head, tail):
-                digest.update(self._index.begins[row : row + count].tobytes())
-                for name in self._arena.names:
-                    slab = self._arena.slab(name, row, count).cpu().contiguous()
-                    digest.update(slab.flatten().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        return content_hash(self._index, self._arena, self._generator)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from .batch import SampledPositions
-from .queues import COUNTER_DTYPE, ChunkedQueues, pick
+from .queues import COUNTER_DTYPE, ChunkedQueues, locate
 from .starts import EpisodeStarts
 
 
@@ -16,7 +16,8 @@ class EpisodeIndex:
 
     Each call of `add` adds one record to every stream, so a stream index is also an age: the smaller, the
     older. Room is made by dropping the oldest complete episode of all streams. Only while no episode is
-    complete does the longest stream lose its oldest record, until there is room.
+    complete does the longest stream lose its oldest record, until there is room. `add_episode` adds to one
+    stream alone: with several streams filled unequally, the "oldest" is then the one least dropped so far.
 
     Args:
         num_envs: Number of streams.
@@ -92,11 +93,46 @@ class EpisodeIndex:
             self.starts.append(chosen, start[chosen])
         return rows
 
+    def add_episode(self, env: int, length: int) -> Int64[np.ndarray, "length"]:
+        """Take in a whole episode of one stream, dropping old ones first; return the rows to write it to.
+
+        Raises:
+            ValueError: If it is longer than the capacity, or an episode is open; nothing is changed then.
+        """
+        if length > self.capacity:
+            raise ValueError(f"an episode of {length} records, but capacity={self.capacity}")
+        if self._is_open.any():  # room could then be had only by cutting it
+            open_envs = np.flatnonzero(self._is_open).tolist()
+            raise ValueError(f"add_episode while an episode of environments {open_envs} is open")
+        start = int(self.records.tail[env])
+        self._make_room(length)
+        rows = self.records.extend(env, length)
+        self.begins[rows] = False
+        self.begins[rows[0]] = True
+        self._num_complete[env] += 1
+        self._episode_start[env] = start
+        if self.starts:
+            self.starts.extend(env, start, max(0, length - self.window_length + 1))
+        return rows
+
     def draw(self, batch_size: int, generator: np.random.Generator) -> SampledPositions:
         """Draw windows uniformly over all starts, with replacement; the cost does not depend on the fill."""
-        env, rank = pick(self.window_counts, batch_size, generator)
+        return self.windows(generator.integers(self.window_counts.sum(), size=batch_size))
+
+    def windows(self, ranks: Int64[np.ndarray, "batch"]) -> SampledPositions:
+        """Return the windows of these ranks over all starts, one stream after the other, oldest first."""
+        env, rank = locate(self.window_counts, ranks)
         start = self.starts.at(env, rank) if self.starts else self.records.head[env] + rank
         return SampledPositions(env=env, start=start)
+
+    def in_order(self) -> tuple[Int64[np.ndarray, "records"], Int64[np.ndarray, "windows"]]:
+        """Return the rows of all records, stream after stream, and where among them each window begins."""
+        lengths = self.records.lengths
+        env, rank = locate(lengths, np.arange(self.total_steps))
+        rows = self.records.rows(env, self.records.head[env] + rank)
+        all_windows = self.windows(np.arange(self.window_counts.sum()))
+        moved = np.cumsum(lengths) - lengths - self.records.head
+        return rows, all_windows.start + moved[all_windows.env]
 
     def _make_room(self, count: int) -> None:
         """Drop what must go so that `count` more records keep to the capacity."""

@@ -1,10 +1,13 @@
 """Saving and loading the held records, at a cost in proportion to what is new since the last time."""
 
+import hashlib
+import json
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Int64
 
 from ..utils.checked_files import FileRecord, not_written, read_json, reading, write_json
@@ -192,3 +195,18 @@ def _fields(arena: Arena) -> dict[str, list[Any]]:
     """Return dtype and shape of every field, as JSON knows them."""
     slabs = {name: arena.slab(name, 0, 1) for name in arena.names}
     return {name: [str(slab.dtype).removeprefix("torch."), *slab.shape[1:]] for name, slab in slabs.items()}
+
+
+def content_hash(index: EpisodeIndex, arena: Arena, generator: np.random.Generator) -> str:
+    """Return the sha256 of all records in the order of their streams, the index and the generator."""
+    digest = hashlib.sha256()
+    state = {"streams": index.state_dict(), "generator": generator.bit_generator.state}
+    digest.update(json.dumps(state, sort_keys=True).encode())
+    records = index.records
+    for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True)):
+        for _, count, row in records.spans(env, head, tail):
+            digest.update(index.begins[row : row + count].tobytes())
+            for name in arena.names:
+                slab = arena.slab(name, row, count).cpu().contiguous()
+                digest.update(slab.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

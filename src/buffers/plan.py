@@ -1,6 +1,7 @@
 """How much memory a replay buffer will own, known before anything is allocated."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +16,14 @@ from .queues import chunks_needed
 
 OBSERVATION_PREFIX = "observation."
 GIB = 2**30
+
+_PARTS = {
+    "actions": ("action",),
+    "rewards": ("reward",),
+    "flags": ("is_first", "is_last", "is_terminal"),
+    "latents": ("deter", "stoch"),
+}
+"""Names of the fields, beside the observations, that belong together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,15 @@ class ReplayPlan:
     def aux_bytes(self) -> int:
         """Bytes of everything that is not observations, the index included."""
         return self.nbytes - self.obs_bytes
+
+    def part_bytes(self) -> dict[str, int]:
+        """Return the bytes of the arena, by part: observations, actions, rewards, flags, latents."""
+        parts = {"observations": self.obs_bytes}
+        for part, names in _PARTS.items():
+            parts[part] = self.num_rows * sum(
+                self.fields[name].nbytes for name in names if name in self.fields
+            )
+        return parts
 
 
 def record_fields(request: ReplayRequest) -> dict[str, FieldSpec]:
@@ -142,6 +160,11 @@ def plan_replay(request: ReplayRequest) -> ReplayPlan:
             f"buffer.memory_budget_gib={config.memory_budget_gib:g}. {_repair(request, plan, budget)}"
         )
     return plan
+
+
+def observation_keys(names: Iterable[str]) -> list[str]:
+    """Return the keys of the observations among the names of fields."""
+    return [name.removeprefix(OBSERVATION_PREFIX) for name in names if name.startswith(OBSERVATION_PREFIX)]
 
 
 def in_gib(num_bytes: int) -> str:

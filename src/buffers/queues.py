@@ -86,6 +86,15 @@ class ChunkedQueues:
         self.tail[queues] += 1
         return self.rows(queues, index)
 
+    def extend(self, queue: int, count: int) -> Int64[np.ndarray, "count"]:
+        """Make room for `count` more entries in one queue and return their rows, in order."""
+        start = int(self.tail[queue])
+        stop = start + count
+        chunks = np.arange(-(-start // self.chunk_length), -(-stop // self.chunk_length))
+        self._take_chunks(np.full(len(chunks), queue), chunks)
+        self.tail[queue] = stop
+        return self.rows(np.array(queue), np.arange(start, stop))
+
     def drop(self, queue: int, count: int) -> None:
         """Forget the `count` oldest entries of a queue; chunks wholly before the new head are freed."""
         first = int(self.head[queue]) // self.chunk_length
@@ -124,11 +133,10 @@ class ChunkedQueues:
         ]
 
 
-def pick(
-    counts: Int64[np.ndarray, "queues"], batch_size: int, generator: np.random.Generator
+def locate(
+    counts: Int64[np.ndarray, "queues"], entry: Int64[np.ndarray, "batch"]
 ) -> tuple[Int64[np.ndarray, "batch"], Int64[np.ndarray, "batch"]]:
-    """Draw `batch_size` of all `counts.sum()` entries uniformly, with replacement, as (queue, rank in it)."""
+    """Return (queue, rank in it) of entries numbered through all queues, one queue after the other."""
     ends = np.cumsum(counts)
-    draw = generator.integers(ends[-1], size=batch_size)
-    queue = np.searchsorted(ends, draw, side="right")
-    return queue, draw - (ends - counts)[queue]
+    queue = np.searchsorted(ends, entry, side="right")
+    return queue, entry - (ends - counts)[queue]

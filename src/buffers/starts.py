@@ -34,6 +34,10 @@ class EpisodeStarts:
         """Add one start to each of `envs`."""
         self._values[self.queues.append(envs)] = start
 
+    def extend(self, env: int, start: int, count: int) -> None:
+        """Add the `count` starts from stream index `start` on to one environment."""
+        self._values[self.queues.extend(env, count)] = np.arange(start, start + count)
+
     def drop_before(self, env: int, index: int) -> None:
         """Forget the starts before stream index `index`."""
         count = 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.buffers.queues import ChunkedQueues, pick
+from reverie.buffers.queues import ChunkedQueues, locate
 
 
 @given(
@@ -66,7 +66,7 @@ def test_appending_over_the_capacity_is_caught() -> None:
         queues.append(np.array([0]))
 
 
-def test_a_pick_covers_each_entry_and_no_empty_queue() -> None:
-    queue, rank = pick(np.array([3, 0, 2]), 200, np.random.default_rng(0))
-    drawn = set(zip(queue.tolist(), rank.tolist(), strict=True))
-    assert drawn == {(0, 0), (0, 1), (0, 2), (2, 0), (2, 1)}
+def test_entries_are_numbered_through_the_queues_and_empty_ones_have_none() -> None:
+    queue, rank = locate(np.array([3, 0, 2]), np.arange(5))
+    assert queue.tolist() == [0, 0, 0, 2, 2]
+    assert rank.tolist() == [0, 1, 2, 0, 1]
