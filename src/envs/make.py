@@ -1,5 +1,7 @@
 """From a configuration to environments: the only place that knows suites by name."""
 
+from dataclasses import replace
+
 from .atari import AtariSimulators
 from .catch import CATCH_ID
 from .config import EnvConfig, Suite, validate_env
@@ -21,6 +23,16 @@ def make_environment(config: EnvConfig, run_seed: int, render: bool = False) -> 
     """
     validate_env(config)
     return VectorEnvironment(_simulators(config, render), run_seed, config.max_restarts)
+
+
+def make_simulators(config: EnvConfig, count: int) -> Simulators:
+    """Return `count` environments for a caller that says itself which episode starts when.
+
+    Raises:
+        UserError: As `make_environment`.
+    """
+    validate_env(config)
+    return _simulators(replace(config, num_envs=count), render=False)
 
 
 def _simulators(config: EnvConfig, render: bool) -> Simulators:

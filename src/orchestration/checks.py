@@ -10,8 +10,9 @@ from ..buffers import check_storage, plan_replay
 from ..envs import Vectorization, make_environment, validate_env
 from ..models import check_images
 from ..utils.records import EnvSpec
+from ..workflows.population import require_vectors
 from .build import replay_request
-from .config import TrainConfig, actual_device
+from .config import TrainConfig, WorkflowName, actual_device
 from .memory_plan import Compose, require_fit
 from .run_folder import EXPERIMENTS, check_run_folder
 
@@ -48,4 +49,6 @@ def environment_spec(config: TrainConfig) -> EnvSpec:
     with closing(make_environment(alone, config.seed)) as environment:
         spec = environment.spec
     check_images(spec.observation)
+    if config.workflow is WorkflowName.population:
+        require_vectors(spec)
     return replace(spec, num_envs=config.env.num_envs)

@@ -1,8 +1,7 @@
 """The whole run as one dataclass, and how Hydra's configuration becomes it.
 
 The settings of each part stand beside the part: `EnvConfig` in `envs`, `ReplayConfig` in `buffers`,
-`ModelConfig` and `OptimizerConfig` in `models`, `WorldModelConfig` and `ControllerConfig` in
-`workflows.world_models`. Here are the settings of the run itself and the relations between the parts. Values
+`ModelConfig` and `OptimizerConfig` in `models`, those of the losses and of evolution in `workflows`. Here are the settings of the run itself and the relations between the parts. Values
 are in `configs/`.
 """
 
@@ -24,7 +23,10 @@ from ..utils.errors import UserError
 from ..utils.logging import WandbMode, require_wandb
 from ..utils.memory.config import MemoryConfig
 from ..utils.progress import ProgressMode
+from ..workflows.population import PopulationConfig, TD3Config
 from ..workflows.world_models import ControllerConfig, WorldModelConfig
+from .engines.config import Engine, RayConfig
+from .training_config import TrainingConfig
 
 CONFIG_PACKAGE = "reverie.configs"
 
@@ -34,6 +36,15 @@ COMPILE_SECONDS = 60.0
 SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
 """Seconds that compiling saves: of a step of all environments 0.8 to 1.5 ms, of an update 0 to 40 ms
 (docs/performance.md)."""
+
+
+class WorkflowName(Enum):
+    """What is trained; chosen by the group `workflow`."""
+
+    dreamer = "dreamer"
+    """One agent with a world model."""
+    population = "population"
+    """Evolved learners that share a replay."""
 
 
 class Device(Enum):
@@ -63,76 +74,6 @@ class Compile(Enum):
 
 
 @dataclass(kw_only=True, slots=True)
-class TrainingConfig:
-    """Settings of the training loop; `configs/training/*.yaml` sets them. An interval of 0 is never."""
-
-    total_timesteps: int = 100_000
-    """Agent steps of the run, over all environments together."""
-
-    train_ratio: float = 256.0
-    """Replayed steps trained on per agent step."""
-
-    batch_size: int = 16
-    """Windows per update."""
-
-    sequence_length: int = 64
-    """Trained steps per window, at least 2; the window also holds one earlier record for its context."""
-
-    warmup_steps: int = 0
-    """Agent steps during which only the world model is trained."""
-
-    learning_starts: int = 1088
-    """Agent steps before the first update."""
-
-    log_interval: int = 1000
-    """Agent steps between lines of metrics; at least 1."""
-
-    checkpoint_interval: int = 10_000
-    """Agent steps between checkpoints; the end of a run always leaves one."""
-
-    max_nonfinite: int = 10
-    """Updates in a row with a loss or gradient that is not finite, none of which is applied, before the run
-    goes back to its newest checkpoint; the second time it stops with exit code 4."""
-
-    keep_checkpoints: int = 2
-    """Newest checkpoints kept on disk."""
-
-    evaluation_interval: int = 0
-    """Agent steps between evaluations."""
-
-    evaluation_episodes: int = 10
-    """Episodes of one evaluation."""
-
-    video_interval: int = 10_000
-    """Agent steps between videos of an episode and of open-loop predictions."""
-
-    max_updates_owed: int = 64
-    """Most updates made at once; what a stall owes beyond it is forgiven."""
-
-    def __post_init__(self) -> None:
-        may_be_zero = ("warmup_steps", "checkpoint_interval", "evaluation_interval", "video_interval")
-        for item in fields(self):
-            # Two steps at least: the return of a replayed step is made of what follows it.
-            limit = 0 if item.name in may_be_zero else 2 if item.name == "sequence_length" else 1
-            value = getattr(self, item.name)
-            if item.type is int and value < limit:
-                raise UserError(f"training.{item.name} must be at least {limit}, got {value}.")
-        if self.train_ratio <= 0:
-            raise UserError(f"training.train_ratio must be over 0, got {self.train_ratio}.")
-
-    @property
-    def planned_updates(self) -> int:
-        """Updates of the whole run; the first is made at once."""
-        steps = self.total_timesteps - self.learning_starts
-        return 1 + int(steps * self.updates_per_step) if steps >= 0 else 0
-
-    @property
-    def updates_per_step(self) -> float:
-        """Updates per agent step."""
-        return self.train_ratio / (self.batch_size * self.sequence_length)
-
-
-@dataclass(kw_only=True, slots=True)
 class LoggerConfig:
     """Settings of what a run shows and writes besides `metrics.jsonl`; `configs/logger/*.yaml` sets them."""
 
@@ -159,6 +100,12 @@ class TrainConfig:
     seed: int = 0
     """The one seed from which every random stream of the run is derived; not negative."""
 
+    workflow: WorkflowName = WorkflowName.dreamer
+    """What is trained."""
+
+    engine: Engine = Engine.local
+    """Where a population plays and learns: in this process, or in workers of a Ray cluster."""
+
     device: Device = Device.auto
     """Where networks live; `auto` is `cuda` where there is one."""
 
@@ -183,6 +130,9 @@ class TrainConfig:
     world_model: WorldModelConfig = field(default_factory=WorldModelConfig)
     controller: ControllerConfig = field(default_factory=ControllerConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    population: PopulationConfig = field(default_factory=PopulationConfig)
+    td3: TD3Config = field(default_factory=TD3Config)
+    ray: RayConfig = field(default_factory=RayConfig)
     buffer: ReplayConfig = field(default_factory=ReplayConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
@@ -196,8 +146,11 @@ class TrainConfig:
         for key, value in leaves(self):
             if isinstance(value, float) and not math.isfinite(value):
                 raise UserError(f"{key} must be a finite number, got {value}.")
-        self._check_windows()
-        self._check_updates()
+        if self.workflow is WorkflowName.dreamer:
+            self._check_windows()
+            self._check_updates()
+        else:
+            self._check_population()
         self._check_device()
 
     def _check_windows(self) -> None:
@@ -228,6 +181,23 @@ class TrainConfig:
                 f"training.train_ratio={self.training.train_ratio:g} owes {updates} updates each time "
                 f"env.num_envs={num_envs} environments step, over training.max_updates_owed={limit}. Set "
                 f"training.max_updates_owed={updates} or lower the ratio."
+            )
+
+    def _check_population(self) -> None:
+        """Refuse what a population cannot be run with."""
+        for key, value, only in (
+            ("precision", self.precision, (Precision.auto, Precision.float32)),
+            ("compile", self.compile, (Compile.auto, Compile.none)),
+            ("buffer.storage", self.buffer.storage, (ReplayStorage.ram, ReplayStorage.mmap)),
+        ):
+            if value not in only:
+                raise UserError(
+                    f"{key}={value.value} is not for workflow=population. Set {key}={only[-1].value}."
+                )
+        if self.engine is Engine.ray and self.population.size < self.ray.workers:
+            raise UserError(
+                f"ray.workers={self.ray.workers} are more than population.size={self.population.size} members. "
+                f"Set ray.workers={self.population.size}."
             )
 
     def _check_device(self) -> None:
@@ -286,6 +256,8 @@ def typed(composed: DictConfig, *, must_run_here: bool = True) -> TrainConfig:
     config = composed.copy()
     try:
         config.device = actual_device(config.device)
+        if config.workflow is WorkflowName.population and config.precision is Precision.auto:
+            config.precision = Precision.float32
         if config.precision is Precision.auto:
             has_bfloat16 = _has_bfloat16(config.device, must_run_here)
             config.precision = Precision.bfloat16 if has_bfloat16 else Precision.float32
@@ -302,6 +274,8 @@ def typed(composed: DictConfig, *, must_run_here: bool = True) -> TrainConfig:
 
 def _compile_that_pays(config: TrainConfig) -> Compile:
     """Return the mode for a run of which nothing else is known."""
+    if config.workflow is WorkflowName.population:
+        return Compile.none
     training = config.training
     saved = training.total_timesteps / config.env.num_envs * SAVED_PER_ACTION
     saved += training.planned_updates * SAVED_PER_UPDATE

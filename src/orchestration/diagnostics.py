@@ -1,5 +1,7 @@
 """What a log line says about memory and replay, under the names of the incident reports."""
 
+from typing import Any
+
 from ..utils.memory.counters import host_memory_stats
 from ..utils.memory.cuda import cuda_memory_stats
 from .build import Parts
@@ -16,7 +18,7 @@ def memory_counters() -> dict[str, float]:
     return tags | {f"debug/cpu/{name}": value for name, value in host_memory_stats().items()}
 
 
-def diagnostics(counters: dict[str, float], parts: Parts) -> dict[str, float]:
+def diagnostics(counters: dict[str, float], parts: Parts[Any, Any]) -> dict[str, float]:
     """Return the tags of a log line: the counters, the incidents' own names for two of them, the replay.
 
     GB = 1e9 bytes.

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -11,9 +12,11 @@ from ..utils.logging import configure_logging
 from .banner import start_banner
 from .build import Parts, build
 from .checkpoint import list_checkpoints
-from .config import Compile, TrainConfig
+from .config import Compile, TrainConfig, WorkflowName
 from .made_with import checkpoint_of
 from .memory_plan import MemoryPlan, over_text, plan_lines
+from .orchestrator import Orchestrator
+from .population_orchestrator import PopulationOrchestrator
 from .reports import Reports
 from .run_folder import create_run_folder, locked, save_config
 from .signals import Signals
@@ -26,7 +29,7 @@ _BEGINS_AGAIN = "no checkpoint yet: the run begins again, with the same configur
 @contextmanager
 def open_run(
     config: TrainConfig, signals: Signals, plan: MemoryPlan | None = None, notices: Sequence[str] = ()
-) -> Iterator[WorldModelOrchestrator]:
+) -> Iterator[Orchestrator]:
     """Give a run that is ready to begin, or to go on, after a banner in words; close all that was opened.
 
     Args:
@@ -63,7 +66,10 @@ def open_run(
         if config.compile is Compile.inductor:
             compilations = Compilations(reports.note)
             opened.callback(compilations.close)
-        yield WorldModelOrchestrator(config, parts, reports, run_dir, signals, checkpoint, compilations)
+        if config.workflow is WorkflowName.population:
+            yield PopulationOrchestrator(config, parts, reports, run_dir, signals, checkpoint)
+        else:
+            yield WorldModelOrchestrator(config, parts, reports, run_dir, signals, checkpoint, compilations)
 
 
 def _try_compiler(config: TrainConfig) -> None:
@@ -74,7 +80,9 @@ def _try_compiler(config: TrainConfig) -> None:
         config.compile = Compile.none
 
 
-def _announce(config: TrainConfig, parts: Parts, plan: MemoryPlan | None, notices: Sequence[str]) -> None:
+def _announce(
+    config: TrainConfig, parts: Parts[Any, Any], plan: MemoryPlan | None, notices: Sequence[str]
+) -> None:
     banner = start_banner(
         config,
         parts.environment.spec,

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from ..utils.logging import MetricsWriter
 from ..utils.memory.table import MemoryReport
-from ..utils.progress import Progress
+from ..utils.progress import Progress, ProgressMode
 from ..utils.records import EnvSpec
 from ..utils.video import save_video, upscale
-from .config import TrainConfig
+from .config import TrainConfig, WorkflowName
 from .episodes import Episode
 
 _LOG = logging.getLogger(__name__)
@@ -47,8 +47,11 @@ class Reports:
     ) -> None:
         self._run_dir, self._action_repeat = run_dir, spec.action_repeat
         self._writer = MetricsWriter(run_dir, config.logger.tensorboard, resume_step, config.logger.wandb)
-        self._progress = Progress(config.training.total_timesteps, config.logger.progress, resume_step or 0)
-        self._planned_mb = planned_mb
+        # A population's pace is in generations; each has a block of lines.
+        is_dreamer = config.workflow is WorkflowName.dreamer
+        mode = config.logger.progress if is_dreamer else ProgressMode.plain
+        self._progress = Progress(config.training.total_timesteps, mode, resume_step or 0)
+        self.planned_mb = planned_mb
         self._last_return: float | None = None
         self._since = (time.monotonic(), resume_step or 0, 0)
         self._has_noted = False
@@ -72,22 +75,32 @@ class Reports:
             updates: Updates made since this process started.
             metrics: Values by tag.
         """
-        now, (then, then_step, then_updates) = time.monotonic(), self._since
-        self._since = (now, step, updates)
-        seconds = max(now - then, 1e-9)
-        speeds = {
-            "speed/steps_per_second": (step - then_step) / seconds,
-            "speed/frames_per_second": (step - then_step) * self._action_repeat / seconds,
-            "speed/updates_per_second": (updates - then_updates) / seconds,
-        }
+        speeds = self._speeds(step, updates)
         self._writer.scalars(step, metrics | speeds)
         self._progress.update(
             step,
             episode_return=self._last_return,
             updates_per_second=speeds["speed/updates_per_second"],
             memory_mb=metrics["debug/cpu/rss_mb"] + metrics["debug/gpu/reserved_mb"],
-            planned_mb=self._planned_mb,
+            planned_mb=self.planned_mb,
         )
+
+    def generation(self, step: int, updates: int, metrics: dict[str, float], block: list[str]) -> None:
+        """Write the metrics of a generation with its speeds, and show its block."""
+        self._writer.scalars(step, metrics | self._speeds(step, updates))
+        for line in block:
+            _LOG.info(line)
+
+    def _speeds(self, step: int, updates: int) -> dict[str, float]:
+        """Return how fast it went since the last call."""
+        now, (then, then_step, then_updates) = time.monotonic(), self._since
+        self._since = (now, step, updates)
+        seconds = max(now - then, 1e-9)
+        return {
+            "speed/steps_per_second": (step - then_step) / seconds,
+            "speed/frames_per_second": (step - then_step) * self._action_repeat / seconds,
+            "speed/updates_per_second": (updates - then_updates) / seconds,
+        }
 
     def note(self, words: str | None) -> None:
         """Show what takes its time, on the progress line; None for nothing more."""

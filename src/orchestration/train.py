@@ -17,9 +17,10 @@ from .memory_guard import LEAK_EXIT_CODE
 from .memory_plan import MemoryPlan, plan_run
 from .nonfinite import NONFINITE_EXIT_CODE
 from .open_run import open_run
+from .orchestrator import Ending, Orchestrator
 from .run_folder import CONFIG_FILE, MOVED
 from .signals import RESUME_ME_EXIT_CODE, Signals
-from .world_model_orchestrator import Ending, WorldModelOrchestrator
+from .world_model_orchestrator import WorldModelOrchestrator
 
 ENVIRONMENT_EXIT_CODE = 5
 GPU_MEMORY_EXIT_CODE = 6
@@ -97,7 +98,7 @@ def _not_writable(config: TrainConfig, error: OSError) -> str:
     return f"{config.run_dir} cannot be written: {error.strerror}. {repair}, then {then}.{file}"
 
 
-def _told(run: WorldModelOrchestrator, ending: Ending) -> Ending:
+def _told(run: Orchestrator, ending: Ending) -> Ending:
     """Log how a run ended.
 
     Raises:
@@ -115,12 +116,13 @@ def _told(run: WorldModelOrchestrator, ending: Ending) -> Ending:
         _LOG.warning("stopped; go on with resume=%s", folder)
         raise SystemExit(RESUME_ME_EXIT_CODE)
     else:
+        assert isinstance(run, WorldModelOrchestrator)
         _LOG.error(run.nonfinite.stop_sentence())
         raise SystemExit(NONFINITE_EXIT_CODE)
     return ending
 
 
-def _gpu_memory_ended(run: WorldModelOrchestrator, error: torch.OutOfMemoryError) -> int:
+def _gpu_memory_ended(run: Orchestrator, error: torch.OutOfMemoryError) -> int:
     """Save what can be saved, say what would fit, and return the exit code."""
     snapshot = run.parts.snapshots.save(run.step)
     run.save_if_possible()

@@ -1,7 +1,6 @@
 """The life of a run: act, remember, learn, report, save. Knows no loss and no environment."""
 
 import logging
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +9,19 @@ import numpy as np
 from ..buffers import SequenceBatch
 from ..utils.checked_files import reading
 from ..utils.compilation import Compilations
-from ..utils.memory.counters import footprint_stats
-from ..utils.memory.tracker import Component
-from ..utils.metrics import MetricMeans, StopWatch
+from ..utils.metrics import MetricMeans
 from ..utils.records import Arrival
 from ..utils.schedule import Every, UpdateRatio
 from ..utils.seeding import numpy_generator, set_global_state
-from .build import Parts
-from .checkpoint import Checkpoint, save_checkpoint
+from .build import DreamerParts
+from .checkpoint import Checkpoint
 from .config import TrainConfig
-from .diagnostics import diagnostics
 from .episodes import EpisodeRecorder, EpisodeTracker
 from .evaluate import evaluate
 from .loop_state import loop_state, restore_loop
-from .memory_components import components
 from .memory_guard import MemoryGuard, first_times
 from .nonfinite import NonFiniteGuard
+from .orchestrator import Ending, Orchestrator
 from .reports import OPEN_LOOP_FPS, VIDEO_FPS, Reports, strip
 from .run_folder import require_run_folder
 from .signals import Signals
@@ -33,17 +29,7 @@ from .signals import Signals
 _LOG = logging.getLogger(__name__)
 
 
-class Ending(Enum):
-    """Why a run ends; in the order in which reasons count."""
-
-    finished = "all steps are taken"
-    leak = "a leak is certain, and memory.on_leak=stop"
-    nonfinite = "too many updates in a row were not finite, again after a rollback"
-    stopped = "a signal asked for it"
-    rollback = "too many updates in a row were not finite"
-
-
-class WorldModelOrchestrator:
+class WorldModelOrchestrator(Orchestrator):
     """Runs a workflow on an environment until `training.total_timesteps`, or until it is asked to stop.
 
     Args:
@@ -59,28 +45,24 @@ class WorldModelOrchestrator:
     def __init__(
         self,
         config: TrainConfig,
-        parts: Parts,
+        parts: DreamerParts,
         reports: Reports,
         run_dir: Path,
         signals: Signals,
         checkpoint: Checkpoint | None = None,
         compilations: Compilations | None = None,
     ) -> None:
-        self.config, self.parts, self.reports, self.run_dir = config, parts, reports, run_dir
-        self.signals = signals
+        super().__init__(config, parts, reports, run_dir, signals, ("collect", "sample", "update", "report"))
+        self.parts: DreamerParts = parts
         training = config.training
-        self.step, self.updates = 0, 0
         self.owed = UpdateRatio(training.updates_per_step, training.max_updates_owed)
         self.tracker = EpisodeTracker(config.env.num_envs)
         self.recorder = EpisodeRecorder(parts.environment.spec)
         self.means = MetricMeans()
-        self.watch = StopWatch("collect", "sample", "update", "report", "save", "memory")
         self.nonfinite = NonFiniteGuard(run_dir, training.max_nonfinite, parts.workflow.state_dict)
         self.best_return: float | None = None
         self.best_step: int | None = None
-        self.is_best = False  # and no checkpoint tells of it yet
         self.owes_evaluation = False
-        self.saved_step: int | None = None
         self.sampled: SequenceBatch | None = None
         self._checkpoint, self.compilations = checkpoint, compilations
         if checkpoint is not None:
@@ -117,7 +99,7 @@ class WorldModelOrchestrator:
             if log_due(self.step) | is_last:
                 self._log()
             if memory_due(self.step) | is_last:
-                self._report_memory()
+                self.report_memory()
             if snapshot_due(self.step):
                 self.parts.snapshots.save(self.step)
             if evaluate_due(self.step):  # after all that is written of this step: it may be put off
@@ -125,7 +107,7 @@ class WorldModelOrchestrator:
             if save_due(self.step) | self.signals.take_save() | (self.best_step == self.step):
                 self.save_if_possible()
         if self.saved_step != self.step and ending is not Ending.rollback:
-            self._save()
+            self.save()
         return ending
 
     def _ending(self) -> Ending | None:
@@ -198,7 +180,7 @@ class WorldModelOrchestrator:
                 self.compilations.settle()
             if self.check_due(self.updates):
                 with self.watch("memory"):
-                    self.guard.check_graphs(self.step, self._roots())
+                    self.guard.check_graphs(self.step, self.roots())
 
     def _show(self) -> None:
         """Show what the world model believes, and record the next episode."""
@@ -235,56 +217,21 @@ class WorldModelOrchestrator:
     def _log(self) -> None:
         require_run_folder(self.run_dir)
         metrics = {f"train/{name}": value for name, value in self.means.flush().items()}
-        with self.watch("memory"):
-            counters = self.guard.counters()
-            metrics |= diagnostics(counters, self.parts)
-            metrics |= self.guard.sample(self.step, counters, self._roots(), self._components())
+        metrics |= self.memory_metrics()
         metrics |= self.watch.flush() | (self.compilations.tags() if self.compilations else {})
         metrics["train/updates"] = float(self.updates)
         self.reports.interval(self.step, self.updates - self.start_updates, metrics)
 
-    def _report_memory(self) -> None:
-        """Write what holds what."""
-        with self.watch("memory"):
-            self.reports.memory(self.step, self.guard.report(self.step), footprint_stats(self.run_dir))
+    def state(self) -> dict[str, Any]:
+        """Return what `restore_loop` takes up."""
+        return loop_state(self)
 
-    def _roots(self) -> dict[str, Any]:
-        """Return the long-lived objects of the run, by the name with which paths begin."""
-        parts = self.parts
-        return {
-            "workflow": parts.workflow,
-            "replay": parts.replay,
-            "environment": parts.environment,
-            "loop": self,
-        }
+    def held(self) -> dict[str, Any]:
+        """Return the batch, the sums of metrics and the episode that is recorded."""
+        return {"batch": self.sampled, "metrics": self.means, "video": self.recorder}
 
-    def _components(self) -> dict[str, Component]:
-        others = {
-            "batch": self.sampled,
-            "metrics": self.means,
-            "video": self.recorder,
-            "logger": self.reports,
-            "tracker": self.guard,
-        }
-        return components(self.parts, others)
-
-    def save_if_possible(self) -> None:
-        """Save; on a full or failing disk go on with the checkpoint of before."""
-        try:
-            self._save()
-        except OSError as error:
-            _LOG.error("step %s: no checkpoint, %s; those of before are whole", f"{self.step:,}", error)
-
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write a checkpoint, once it is known whether the last update was finite."""
         require_run_folder(self.run_dir)
         self.nonfinite.settle()
-        self.guard.event(self.step, "first checkpoint")
-        with self.watch("save"):
-            keep, model = self.config.training.keep_checkpoints, self.parts.workflow.state_dict()
-            state = loop_state(self)
-            self.reports.to_disk()  # a log must not be behind its checkpoint
-            checkpoint = save_checkpoint(
-                self.run_dir, self.step, state, model, self.parts.replay, keep, self.is_best
-            )
-        self.saved_step, self.is_best = self.step, False
-        _LOG.info("step %s: checkpoint %s", f"{self.step:,}", checkpoint.folder)
+        super().save()

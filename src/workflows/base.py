@@ -88,6 +88,10 @@ class Workflow(Protocol):
         """Return a policy that shares the parameters and nothing else."""
         ...
 
+    def components(self) -> dict[str, tuple[Any, ...]]:
+        """Return what is held, by name, for the memory tracker; what has a slash in its name is part of a sum."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything that learning goes on from: tensors, numbers, and nests of them."""
         ...

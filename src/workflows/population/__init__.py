@@ -2,3 +2,13 @@
 
 from .config import PopulationConfig as PopulationConfig
 from .config import TD3Config as TD3Config
+from .erl import Best as Best
+from .erl import BestPlayer as BestPlayer
+from .erl import ERLWorkflow as ERLWorkflow
+from .erl import require_vectors as require_vectors
+from .members import Members as Members
+from .members import Sizes as Sizes
+from .td3 import TD3 as TD3
+from .td3 import Lesson as Lesson
+from .td3 import Piece as Piece
+from .td3 import flat_observation as flat_observation

@@ -191,6 +191,25 @@ class DreamerWorkflow:
         """Return a policy for evaluation; `sample=False` takes its mode (latents are still drawn)."""
         return DreamerPlayer(self, num_envs, torch_generator(seed, "player", self.device), sample)
 
+    def components(self) -> dict[str, tuple[Any, ...]]:
+        """Return what is held, by name, for the memory tracker.
+
+        Gradients stand before the networks, and networks before the optimisers that reach them: a storage
+        counts at its first owner.
+        """
+        modules = {"world_model": self.world_model, "controller": self.controller}
+        found: dict[str, tuple[Any, ...]] = {
+            "online_state": (self.world_model.rssm._state, self._prev_action)
+        }
+        found |= {f"gradients/{name}": _gradients(module) for name, module in modules.items()}
+        found["normalizer"] = (self.controller.normalizer,)
+        found |= {
+            f"networks/{name}": (*module.parameters(), *module.buffers()) for name, module in modules.items()
+        }
+        return found | {
+            f"optimizers/{name}": (optimizer.state_dict(),) for name, optimizer in self.optimizers.items()
+        }
+
     def state_dict(self) -> dict[str, Any]:
         """Return parameters, optimiser state, normaliser, slow critic, generators and the state of acting.
 
@@ -291,6 +310,10 @@ class DreamerPlayer:
 
 def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def _gradients(module: nn.Module) -> tuple[Tensor, ...]:
+    return tuple(parameter.grad for parameter in module.parameters() if parameter.grad is not None)
 
 
 def _stored(state: LatentState) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,1 @@
+"""Where a population plays and learns."""

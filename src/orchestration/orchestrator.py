@@ -1,0 +1,128 @@
+"""What every run does, whatever it trains: watch over memory, write, save."""
+
+import logging
+from abc import ABC, abstractmethod
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from ..utils.memory.counters import footprint_stats
+from ..utils.memory.tracker import Component
+from ..utils.metrics import StopWatch
+from .build import Parts
+from .checkpoint import save_checkpoint
+from .config import TrainConfig
+from .diagnostics import diagnostics
+from .memory_components import components
+from .memory_guard import MemoryGuard
+from .reports import Reports
+from .run_folder import require_run_folder
+from .signals import Signals
+
+_LOG = logging.getLogger(__name__)
+
+
+class Ending(Enum):
+    """Why a run ends; in the order in which reasons count."""
+
+    finished = "all steps are taken"
+    leak = "a leak is certain, and memory.on_leak=stop"
+    nonfinite = "too many updates in a row were not finite, again after a rollback"
+    stopped = "a signal asked for it"
+    rollback = "too many updates in a row were not finite"
+
+
+class Orchestrator(ABC):
+    """A run with its step, its instruments and its checkpoints; how it goes on is up to its kind.
+
+    Args:
+        config: The whole run.
+        parts: What it is made of.
+        reports: Where everything about it is written.
+        run_dir: Folder of its checkpoints.
+        signals: What is asked of it from outside.
+        phases: Names of what the time of the loop is divided into.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        parts: Parts[Any, Any],
+        reports: Reports,
+        run_dir: Path,
+        signals: Signals,
+        phases: tuple[str, ...],
+    ) -> None:
+        self.config, self.parts, self.reports, self.run_dir = config, parts, reports, run_dir
+        self.signals = signals
+        self.step, self.updates = 0, 0
+        self.watch = StopWatch(*phases, "save", "memory")
+        self.guard = MemoryGuard(config.memory)
+        self.is_best = False  # and no checkpoint tells of it yet
+        self.saved_step: int | None = None
+
+    @abstractmethod
+    def run(self) -> Ending:
+        """Train; return why it ended. A checkpoint is written, but before a rollback."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return all that the run goes on from, beside the workflow and the replay."""
+
+    @abstractmethod
+    def held(self) -> dict[str, Any]:
+        """Return further objects of the loop that hold memory, by the name to show."""
+
+    def begin_after_rollback(self) -> None:
+        """Do something else than before: the same would lead to the same end. Call it before `run`."""
+        raise NotImplementedError(f"{type(self).__name__} never asks for a rollback")
+
+    def memory_metrics(self) -> dict[str, float]:
+        """Take a sample of everything that is watched; return what to log of it."""
+        with self.watch("memory"):
+            counters = self.guard.counters()
+            metrics = diagnostics(counters, self.parts)
+            return metrics | self.guard.sample(self.step, counters, self.roots(), self._components())
+
+    def report_memory(self) -> None:
+        """Write what holds what."""
+        with self.watch("memory"):
+            self.reports.memory(self.step, self.guard.report(self.step), footprint_stats(self.run_dir))
+
+    def roots(self) -> dict[str, Any]:
+        """Return the long-lived objects of the run, by the name with which paths begin."""
+        parts = self.parts
+        return {
+            "workflow": parts.workflow,
+            "replay": parts.replay,
+            "environment": parts.environment,
+            "loop": self,
+        }
+
+    def _components(self) -> dict[str, Component]:
+        return components(self.parts, self.held() | {"logger": self.reports, "tracker": self.guard})
+
+    def save_if_possible(self) -> None:
+        """Save; on a full or failing disk go on with the checkpoint of before."""
+        try:
+            self.save()
+        except OSError as error:
+            _LOG.error("step %s: no checkpoint, %s; those of before are whole", f"{self.step:,}", error)
+
+    def save(self) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            OSError: If the disk is full or fails; the checkpoints of before are whole.
+        """
+        require_run_folder(self.run_dir)
+        self.guard.event(self.step, "first checkpoint")
+        with self.watch("save"):
+            keep, model = self.config.training.keep_checkpoints, self.parts.workflow.state_dict()
+            state = self.state()
+            self.reports.to_disk()  # a log must not be behind its checkpoint
+            checkpoint = save_checkpoint(
+                self.run_dir, self.step, state, model, self.parts.replay, keep, self.is_best
+            )
+        self.saved_step, self.is_best = self.step, False
+        _LOG.info("step %s: checkpoint %s", f"{self.step:,}", checkpoint.folder)

@@ -1,0 +1,211 @@
+"""The life of a population: play, remember, learn, evolve, report, save, one generation after the other."""
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..utils.checked_files import reading
+from ..utils.schedule import Every
+from ..workflows.population import Lesson
+from .build import PopulationParts
+from .checkpoint import Checkpoint
+from .config import TrainConfig
+from .engines.base import Losses
+from .engines.rollouts import Played
+from .generation_block import Generation, generation_block
+from .lineage import Lineage
+from .made_with import MADE_WITH_KEY, made_with
+from .memory_guard import MemoryGuard
+from .orchestrator import Ending, Orchestrator
+from .population_report import save_population_report
+from .reports import Reports
+from .run_folder import require_run_folder
+from .signals import Signals
+
+_LOG = logging.getLogger(__name__)
+
+
+class PopulationOrchestrator(Orchestrator):
+    """Runs a population until `training.generations` or `training.total_timesteps`, or until asked to stop.
+
+    A generation is a transaction: what the run goes on from is always its state between two of them. All that is
+    drawn at random follows from the seed and the number of the generation, so no generator has to be saved.
+
+    Args:
+        config: The whole run.
+        parts: What it is made of.
+        reports: Where everything about it is written.
+        run_dir: Folder of its checkpoints.
+        signals: What is asked of it from outside.
+        checkpoint: Where to go on from; None starts anew.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        parts: PopulationParts,
+        reports: Reports,
+        run_dir: Path,
+        signals: Signals,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        super().__init__(config, parts, reports, run_dir, signals, ("play", "learn", "evolve"))
+        self.parts: PopulationParts = parts
+        self.generation = 0
+        """Generations that are complete."""
+
+        self.seconds: list[float] = []
+        """Time of each generation of this process; at most `training.generations` numbers."""
+
+        if checkpoint is not None:
+            state = checkpoint.state()
+            with reading(checkpoint.state_path):
+                self.generation = int(state["generation"])
+                self.updates = int(state["updates"])
+            self.step = self.saved_step = checkpoint.step
+        self.start_updates = self.updates
+        self.lineage = Lineage(run_dir, None if checkpoint is None else self.step)
+        first = ["first lesson", "first checkpoint"] if config.population.gradient else ["first checkpoint"]
+        self.guard = MemoryGuard(config.memory, first)
+
+    def run(self) -> Ending:
+        """Train; return why it ended. A checkpoint is written."""
+        training = self.config.training
+        save_due = Every(training.checkpoint_interval, self.step)
+        memory_due = Every(self.config.memory.report_interval, self.step)
+        while not (ending := self._ending()):
+            began = time.monotonic()
+            with self.watch("play"):
+                played = self.parts.environment.evaluate(
+                    self.parts.workflow, self.generation, lambda: self.signals.stop
+                )
+            if played is None:
+                continue  # nothing has happened yet: the state is that of before this generation
+            self._complete(played, began)
+            is_last = self._is_over()
+            if memory_due(self.step) | is_last:
+                self.report_memory()
+            if save_due(self.step) | self.signals.take_save():
+                self.save_if_possible()
+        if self.saved_step != self.step:
+            self.save()
+        self.lineage.close()
+        if self.generation:
+            _LOG.info("report: %s", os.path.relpath(save_population_report(self.run_dir)))
+        return ending
+
+    def _ending(self) -> Ending | None:
+        """Return why to end now, None to go on."""
+        reasons = {
+            Ending.finished: self._is_over(),
+            Ending.leak: self.guard.must_stop,
+            Ending.stopped: self.signals.stop,
+        }
+        return next((ending for ending, holds in reasons.items() if holds), None)
+
+    def _is_over(self) -> bool:
+        training = self.config.training
+        return self.generation >= training.generations or self.step >= training.total_timesteps
+
+    def _complete(self, played: Played, began: float) -> None:
+        """Remember what was played, let the members learn and evolve, and tell all about it."""
+        require_run_folder(self.run_dir)
+        workflow, population = self.parts.workflow, self.config.population
+        for episode in played.episodes:
+            self.parts.replay.add_episode(0, episode)
+        self.step += played.steps
+        self.is_best |= workflow.note_fitness(played.fitness, self.generation)
+        self.lineage.add(self.step, self.generation, played.fitness, workflow.origins)
+        with self.watch("learn"):
+            losses = self._learn()
+        if losses:
+            self.guard.event(self.step, "first lesson")
+            with self.watch("memory"):
+                self.guard.check_graphs(self.step, self.roots())
+        with self.watch("evolve"):
+            diversity = workflow.diversity()
+            if population.evolves:
+                workflow.evolve(played.fitness, self.generation)
+        self.generation += 1
+        self._tell(played, losses, diversity, time.monotonic() - began)
+
+    def _learn(self) -> Losses:
+        """Let every member learn; none does before the replay is ready. What is not finite is not learned."""
+        training, workflow = self.config.training, self.parts.workflow
+        if not self.is_ready or not self.config.population.gradient:
+            return {}
+        lesson = Lesson(
+            seed=self.config.seed,
+            generation=self.generation,
+            members=tuple(range(self.config.population.size)),
+            steps=training.gradient_steps_per_generation,
+            accumulation=training.gradient_accumulation_steps,
+            batch_size=training.batch_size,
+        )
+        before = workflow.members.rows(0, workflow.members.count)
+        losses = self.parts.environment.learn(workflow, self.parts.replay, lesson)
+        self.updates += lesson.steps
+        for member in workflow.members.take_back_nonfinite(before):
+            _LOG.warning(
+                "generation %s: what member %s learned is not finite; it stays as it was",
+                self.generation,
+                member,
+            )
+        return losses
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the replay holds enough to learn from."""
+        return self.parts.replay.total_steps >= self.config.training.learning_starts
+
+    def _tell(self, played: Played, losses: Losses, diversity: float, seconds: float) -> None:
+        """Log the generation that has just ended."""
+        self.seconds.append(seconds)
+        fitness, population = np.array(played.fitness), self.config.population
+        elite = np.sort(fitness)[-population.num_elites :]
+        best = self.parts.workflow.best
+        assert best is not None
+        metrics = {
+            "population/fitness_best": float(fitness.max()),
+            "population/fitness_mean": float(fitness.mean()),
+            "population/fitness_elite": float(elite.mean()),
+            "population/fitness_best_ever": best.fitness,
+            "population/diversity": diversity,
+            "population/generation": float(self.generation),
+            "population/is_ready": float(self.is_ready),
+            "episode/length": float(np.mean(played.lengths)),
+            "time/generation_seconds": seconds,
+            "train/updates": float(self.updates),
+        }
+        metrics |= {f"train/loss/{name}": float(np.mean(each)) for name, each in losses.items()}
+        metrics |= self.memory_metrics() | self.watch.flush()
+        block = generation_block(
+            Generation(
+                number=self.generation,
+                step=self.step,
+                best=best,
+                mean_seconds=float(np.mean(self.seconds)),
+                planned_mb=self.reports.planned_mb,
+                capacity=self.config.buffer.capacity,
+            ),
+            self.config.training,
+            metrics,
+        )
+        self.reports.generation(self.step, self.updates - self.start_updates, metrics, block)
+
+    def state(self) -> dict[str, Any]:
+        """Return what `__init__` takes up."""
+        self.lineage.to_disk()
+        return {
+            MADE_WITH_KEY: made_with(self.config),
+            "generation": self.generation,
+            "updates": self.updates,
+        }
+
+    def held(self) -> dict[str, Any]:
+        """Return nothing: between generations the loop holds numbers only."""
+        return {}

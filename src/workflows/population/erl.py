@@ -1,0 +1,163 @@
+"""A population of TD3 learners with evolution between their lessons: evolutionary reinforcement learning.
+
+Khadka & Tumer 2018, "Evolution-Guided Policy Gradient in Reinforcement Learning", with a critic for every member.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...utils.errors import UserError
+from ...utils.records import Arrival, EnvSpec
+from ...utils.seeding import torch_generator
+from ...utils.state_files import require_same_form
+from .config import PopulationConfig, TD3Config
+from .evolution import Origin, diversity, evolve
+from .members import Members, Sizes, Stacked
+from .td3 import TD3, flat_observation
+
+_INITIAL = Origin((), ("initial",))
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The fittest policy that was ever evaluated."""
+
+    fitness: float
+    generation: int
+    member: int
+
+
+class ERLWorkflow:
+    """The members, who of them came from whom, and the best policy so far.
+
+    Args:
+        env: What is observed and done.
+        population: Size and evolution.
+        td3: How members learn.
+        device: Where they live.
+        seed: Run seed.
+
+    Raises:
+        UserError: If the environment has images or discrete actions.
+    """
+
+    def __init__(
+        self, env: EnvSpec, population: PopulationConfig, td3: TD3Config, device: torch.device, seed: int
+    ) -> None:
+        require_vectors(env)
+        self.env, self.population, self.device = env, population, device
+        self.td3 = TD3(td3)
+        self.members = Members(Sizes.of(env, td3), population.size, device)
+        self.origins = [_INITIAL] * population.size
+        self.best: Best | None = None
+        self.best_actor: Stacked = {
+            name: tensor[:1].clone() for name, tensor in self.members.networks["actor"].items()
+        }
+        """Its parameters, (1, *shape); those of member 0 before the first evaluation."""
+
+        self._seed = seed
+
+    @property
+    def num_parameters(self) -> int:
+        """Trained parameters of all members together."""
+        return self.members.num_parameters
+
+    def note_fitness(self, fitness: Sequence[float], generation: int) -> bool:
+        """Keep a copy of the fittest member if none was fitter before; return whether that is so."""
+        values = np.nan_to_num(np.array(fitness), nan=-np.inf)
+        member = int(values.argmax())
+        if self.best is not None and not values[member] > self.best.fitness:
+            return False
+        self.best = Best(float(values[member]), generation, member)
+        for name, tensor in self.members.networks["actor"].items():
+            self.best_actor[name].copy_(tensor[member : member + 1])
+        return True
+
+    def evolve(self, fitness: Sequence[float], generation: int) -> None:
+        """Let the next generation take the place of this one."""
+        generator = torch_generator(self._seed, f"evolution after generation {generation}")
+        actor = self.members.networks["actor"]
+        evolved = evolve(actor, fitness, self.population, generator)
+        # Critics, slow copies and moments go with the first parent: they know the policy a child comes from.
+        self.members.take_rows(evolved.first_parent)
+        for name, tensor in evolved.parameters.items():
+            actor[name].copy_(tensor)
+        self.origins = evolved.origins
+
+    def diversity(self) -> float:
+        """Return how far the actors are from each other; see `evolution.diversity`."""
+        return diversity(self.members.networks["actor"])
+
+    def player(self, num_envs: int, seed: int, sample: bool) -> "BestPlayer":
+        """Return the best policy; it draws nothing, so seed and `sample` make no difference."""
+        return BestPlayer(self)
+
+    def components(self) -> dict[str, tuple[Any, ...]]:
+        """Return what is held, by name, for the memory tracker."""
+        networks = {f"networks/{name}": (each,) for name, each in self.members.networks.items()}
+        moments = {f"optimizers/{name}": (each,) for name, each in self.members.moments.items()}
+        return networks | {"networks/best_actor": (self.best_actor,)} | moments
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return members, lineage and the best policy; the tensors are the live ones."""
+        best = self.best
+        return {
+            "members": self.members.state_dict(),
+            "origins": [[list(origin.parents), list(origin.operators)] for origin in self.origins],
+            "best": None if best is None else [best.fitness, best.generation, best.member],
+            "best_actor": self.best_actor,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copy a state of the same sizes.
+
+        Raises:
+            ValueError: If names, dtypes or shapes are others; nothing is changed then.
+        """
+        require_same_form(state["best_actor"], self.best_actor)
+        origins = [Origin(tuple(parents), tuple(operators)) for parents, operators in state["origins"]]
+        if len(origins) != self.population.size:
+            raise ValueError(f"origins of {len(origins)} members instead of {self.population.size}")
+        best = None if state["best"] is None else Best(*state["best"])
+        self.members.load_state_dict(state["members"])
+        self.origins, self.best = origins, best
+        for name, tensor in self.best_actor.items():
+            tensor.copy_(state["best_actor"][name])
+
+
+class BestPlayer:
+    """Plays the best policy of a population."""
+
+    def __init__(self, workflow: ERLWorkflow) -> None:
+        self._workflow = workflow
+
+    @torch.no_grad()
+    def act(self, arrival: Arrival) -> NDArray[np.float32]:
+        """Return the actions (N, A) for N arrivals."""
+        workflow = self._workflow
+        observation = {key: torch.from_numpy(value) for key, value in arrival.observation.items()}
+        seen: Tensor = flat_observation(observation).to(workflow.device)
+        return workflow.members.act(workflow.best_actor, seen[None])[0].cpu().numpy()
+
+
+def require_vectors(env: EnvSpec) -> None:
+    """Refuse what TD3's networks cannot take.
+
+    Raises:
+        UserError: If there are images or discrete actions.
+    """
+    if any(array.is_image for array in env.observation.values()):
+        raise UserError(
+            f"{env.name} shows images, and workflow=population learns from vectors. Set workflow=dreamer."
+        )
+    if env.action.is_discrete:
+        raise UserError(
+            f"{env.name} has discrete actions, and workflow=population acts in continuous ones. "
+            "Set workflow=dreamer."
+        )

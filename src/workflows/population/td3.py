@@ -1,0 +1,203 @@
+"""TD3 for all members at once: each learns from batches of its own out of one shared replay.
+
+Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods": two critics of which the
+smaller estimate counts, noise on the target's action, an actor that is updated every `policy_delay` updates.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+
+from ...buffers import TransitionBatch, Transitions
+from ...utils.seeding import numpy_generator, torch_generator
+from .config import TD3Config
+from .members import Members, Stacked
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a group of members has to learn in one generation."""
+
+    seed: int
+    """Run seed; batches and noise of a member follow from it, the generation and the member's number."""
+
+    generation: int
+    members: tuple[int, ...]
+    """Numbers of the members, in the order of their rows."""
+
+    steps: int
+    """Updates of the critics."""
+
+    accumulation: int
+    """Batches whose gradients each update adds up."""
+
+    batch_size: int
+    """Transitions in a batch."""
+
+
+class TD3:
+    """Learns all rows of some members together.
+
+    Args:
+        config: Settings of the algorithm.
+    """
+
+    def __init__(self, config: TD3Config) -> None:
+        self.config = config
+
+    def learn(self, members: Members, replay: Transitions, lesson: Lesson) -> dict[str, Tensor]:
+        """Make the updates of one generation; return losses by name, each (M,), means over it, detached.
+
+        Which numbers a member draws depends on nothing but the lesson's seed and generation and its own number:
+        a group of two members and more learns bit for bit what it would learn among all.
+        """
+        size = lesson.accumulation * lesson.batch_size
+        draws = [_Draws(lesson, member) for member in lesson.members]
+        sums = {name: torch.zeros(members.count, device=members.device) for name in ("critic", "actor")}
+        counts = dict.fromkeys(sums, 0)
+        batch: TransitionBatch | None = None
+        for _ in range(lesson.steps):
+            ranks = np.concatenate([draw.ranks(replay.num_transitions, size) for draw in draws])
+            batch = replay.transitions(ranks, out=batch)
+            noise = torch.stack([draw.noise(size, members.sizes.action) for draw in draws])
+            losses = self.update(members, _pieces(batch, noise, members, lesson.accumulation))
+            for name, loss in losses.items():
+                sums[name] += loss
+                counts[name] += 1
+        return {name: sums[name] / count for name, count in counts.items() if count}
+
+    def update(self, members: Members, parts: "Sequence[Piece]") -> dict[str, Tensor]:
+        """Make one update from the batches whose gradients it adds up; return the losses, each (M,)."""
+        config, networks = self.config, members.networks
+        losses = {
+            "critic": self._step(members, "critic", config.critic_learning_rate, parts, self.critic_loss)
+        }
+        members.updates += 1
+        if members.updates % config.policy_delay == 0:
+            losses["actor"] = self._step(members, "actor", config.actor_learning_rate, parts, self.actor_loss)
+            for name in ("actor", "critic"):
+                for slow, fast in zip(
+                    networks[f"slow_{name}"].values(), networks[name].values(), strict=True
+                ):
+                    slow.lerp_(fast, config.target_rate)
+        return losses
+
+    def critic_loss(self, members: Members, critic: Stacked, part: "Piece") -> Tensor:
+        """Return (M,) mean squared errors of both critics, added up."""
+        networks, config = members.networks, self.config
+        with torch.no_grad():
+            noise = (part.noise * config.target_noise).clamp(
+                -config.target_noise_clip, config.target_noise_clip
+            )
+            action = (members.act(networks["slow_actor"], part.next_observation) + noise).clamp(-1, 1)
+            best = members.estimate(networks["slow_critic"], part.next_observation, action).amin(-1)
+            # A truncated episode goes on, unseen: only a terminal has no future.
+            target = part.reward + config.discount * torch.where(part.is_terminal, 0.0, best)
+        estimates = members.estimate(critic, part.observation, part.action)
+        return (estimates - target[..., None]).square().mean(1).sum(-1)
+
+    def actor_loss(self, members: Members, actor: Stacked, part: "Piece") -> Tensor:
+        """Return (M,) negative means of the first critic's estimate of what the actor does."""
+        action = members.act(actor, part.observation)
+        return -members.estimate(members.networks["critic"], part.observation, action)[..., 0].mean(1)
+
+    def total(self, losses: Tensor) -> Tensor:
+        """Return what one backward pass starts from: members share nothing, so their losses add up."""
+        return losses.sum()
+
+    def _step(
+        self,
+        members: Members,
+        name: str,
+        learning_rate: float,
+        parts: "Sequence[Piece]",
+        loss_of: Callable[[Members, Stacked, "Piece"], Tensor],
+    ) -> Tensor:
+        """Add up the gradients of all parts, make one step of Adam, and return the mean loss (M,)."""
+        stacked, moments = members.networks[name], members.moments[name]
+        leaves = {key: tensor.detach().requires_grad_() for key, tensor in stacked.items()}
+        mean = torch.zeros(members.count, device=members.device)
+        for part in parts:
+            losses = loss_of(members, leaves, part) / len(parts)
+            self.total(losses).backward()
+            mean += losses.detach()
+        done = members.updates if name == "critic" else members.updates // self.config.policy_delay - 1
+        with torch.no_grad():
+            adam(
+                list(stacked.values()),
+                [_gradient(leaf) for leaf in leaves.values()],
+                list(moments["first"].values()),
+                list(moments["second"].values()),
+                [],
+                [torch.tensor(float(done), device="cpu") for _ in stacked],
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=learning_rate,
+                weight_decay=0.0,
+                eps=1e-8,
+                maximize=False,
+            )
+        return mean
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One batch of every member, (M, B, ...) on the members' device."""
+
+    observation: Tensor
+    action: Tensor
+    reward: Tensor
+    next_observation: Tensor
+    is_terminal: Tensor
+    noise: Tensor
+    """(M, B, A) standard normal."""
+
+
+class _Draws:
+    """The random numbers of one member in one generation."""
+
+    def __init__(self, lesson: Lesson, member: int) -> None:
+        name = f"lesson {lesson.generation} of member {member}"
+        self._ranks = numpy_generator(lesson.seed, name)
+        self._noise = torch_generator(lesson.seed, name)
+
+    def ranks(self, num_transitions: int, count: int) -> np.ndarray:
+        """Return (count,) ranks of transitions, uniform."""
+        return self._ranks.integers(num_transitions, size=count)
+
+    def noise(self, count: int, width: int) -> Tensor:
+        """Return (count, width) standard normal numbers, on the host."""
+        return torch.randn(count, width, generator=self._noise)
+
+
+def _pieces(batch: TransitionBatch, noise: Tensor, members: Members, count: int) -> list[Piece]:
+    """Return a batch of all members and pieces, in rows of one member after the other, as its pieces."""
+    batch = batch.to(members.device)
+
+    def cut(values: Tensor) -> tuple[Tensor, ...]:
+        return values.unflatten(0, (members.count, -1)).chunk(count, 1)
+
+    fields = (
+        cut(flat_observation(batch.observation)),
+        cut(batch.action),
+        cut(batch.reward),
+        cut(flat_observation(batch.next_observation)),
+        cut(batch.is_terminal),
+        noise.to(members.device).chunk(count, 1),
+    )
+    return [Piece(*each) for each in zip(*fields, strict=True)]
+
+
+def flat_observation(observation: dict[str, Tensor]) -> Tensor:
+    """Return all keys side by side, in the order of their names, (..., O) float32."""
+    return torch.cat([observation[key].float() for key in sorted(observation)], -1)
+
+
+def _gradient(leaf: Tensor) -> Tensor:
+    assert leaf.grad is not None
+    return leaf.grad
