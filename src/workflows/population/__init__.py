@@ -2,3 +2,9 @@
 
 from .config import PopulationConfig as PopulationConfig
 from .config import TD3Config as TD3Config
+from .evolution import INITIAL as INITIAL
+from .evolution import Evolved as Evolved
+from .evolution import Origin as Origin
+from .evolution import evolve as evolve
+from .evolution import rank as rank
+from .operators import diversity as diversity
