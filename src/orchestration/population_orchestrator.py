@@ -68,7 +68,7 @@ class PopulationOrchestrator(Orchestrator):
                 self.updates = int(state["updates"])
             self.step = self.saved_step = checkpoint.step
         self.start_updates = self.updates
-        self.lineage = Lineage(run_dir, None if checkpoint is None else self.step)
+        self.lineage = Lineage(run_dir, self.step)
         first = ["first lesson", "first checkpoint"] if config.population.gradient else ["first checkpoint"]
         self.guard = MemoryGuard(config.memory, first)
 
@@ -114,12 +114,12 @@ class PopulationOrchestrator(Orchestrator):
     def _complete(self, played: Played, began: float) -> None:
         """Remember what was played, let the members learn and evolve, and tell all about it."""
         require_run_folder(self.run_dir)
-        workflow, population = self.parts.workflow, self.config.population
+        workflow = self.parts.workflow
         for episode in played.episodes:
             self.parts.replay.add_episode(0, episode)
         self.step += played.steps
         self.is_best |= workflow.note_fitness(played.fitness, self.generation)
-        self.lineage.add(self.step, self.generation, played.fitness, workflow.origins)
+        self.lineage.generation(self.step, self.generation, played.fitness, workflow.origins)
         with self.watch("learn"):
             losses = self._learn()
         if losses:
@@ -128,8 +128,7 @@ class PopulationOrchestrator(Orchestrator):
                 self.guard.check_graphs(self.step, self.roots())
         with self.watch("evolve"):
             diversity = workflow.diversity()
-            if population.evolves:
-                workflow.evolve(played.fitness, self.generation)
+            workflow.evolve(played.fitness, self.generation)
         self.generation += 1
         self._tell(played, losses, diversity, time.monotonic() - began)
 

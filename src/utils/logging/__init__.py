@@ -2,6 +2,8 @@
 
 from .console import CONSOLE as CONSOLE
 from .console import configure_logging as configure_logging
+from .json_lines import JsonLines as JsonLines
+from .json_lines import strange_line as strange_line
 from .tensorboard import EventFile as EventFile
 from .wandb import WandbMode as WandbMode
 from .wandb import require_wandb as require_wandb

@@ -1,8 +1,5 @@
 """Metrics, images and text of a run, as `metrics.jsonl`, TensorBoard events and W&B rows."""
 
-import json
-import math
-import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,9 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checked_files import writing
-from ..errors import UserError
 from ..metrics import require_detached_scalar
 from ..video import encode_animation, encode_image, upscale
+from .json_lines import JsonLines
 from .tensorboard import EventFile
 from .wandb import WandbMode, WandbRun
 
@@ -52,9 +49,7 @@ class MetricsWriter:
         run_dir.mkdir(parents=True, exist_ok=True)
         wandb_run = None if wandb is WandbMode.off else WandbRun(run_dir, wandb)
         self._path = run_dir / METRICS_FILE
-        if self._path.exists():
-            _drop_unwanted_lines(self._path, resume_step)
-        self._lines = self._path.open("a", encoding="utf-8")
+        self._lines = JsonLines(self._path, resume_step)
         self._events = EventFile(run_dir / TENSORBOARD_FOLDER, resume_step) if tensorboard else None
         self._displays = [display for display in (self._events, wandb_run) if display]
 
@@ -74,10 +69,7 @@ class MetricsWriter:
             if isinstance(value, Tensor):
                 require_detached_scalar(tag, value)
             numbers[tag] = float(value)
-        line = {"step": step, **{tag: _json_number(number) for tag, number in numbers.items()}}
-        with writing(self._path):
-            self._lines.write(json.dumps(line, allow_nan=False) + "\n")
-            self._lines.flush()
+        self._lines.write({"step": step, **numbers})
         for display in self._displays:
             display.scalars(step, numbers)
 
@@ -100,8 +92,7 @@ class MetricsWriter:
 
     def to_disk(self) -> None:
         """Bring the lines to disk, where a loss of power leaves them."""
-        with writing(self._path):
-            os.fsync(self._lines.fileno())
+        self._lines.to_disk()
 
     def close(self) -> None:
         """Close all files, also if one of them has a disk that is full; a second call does nothing."""
@@ -117,42 +108,3 @@ class MetricsWriter:
 def _screen_factor(height: int, width: int) -> int:
     """Return the whole factor that brings 64 pixels to 256 and nothing beyond 512."""
     return max(1, min(_LARGEST_FACTOR, _SCREEN_PIXELS // max(height, width)))
-
-
-def _json_number(number: float) -> float | str:
-    """Return the number, or its name in the spelling of protocol buffers' JSON when JSON has none."""
-    if math.isfinite(number):
-        return number
-    return "NaN" if math.isnan(number) else ("Infinity" if number > 0 else "-Infinity")
-
-
-def _drop_unwanted_lines(path: Path, resume_step: int | None) -> None:
-    """Drop a last line that a crash left unfinished, and the lines of steps after `resume_step`."""
-    kept_path = path.with_suffix(".tmp")
-    try:
-        with writing(kept_path), path.open("rb") as lines, kept_path.open("wb") as kept:
-            for number, line in enumerate(lines, start=1):
-                if not line.endswith(b"\n"):
-                    break
-                if resume_step is None or _step_of(line, f"Line {number:,} of {path}") <= resume_step:
-                    kept.write(line)
-            kept.flush()
-            os.fsync(kept.fileno())
-        os.replace(kept_path, path)
-    finally:
-        kept_path.unlink(missing_ok=True)
-
-
-def _step_of(line: bytes, name: str) -> int:
-    """Return the step of a line.
-
-    Raises:
-        UserError: If it has none; the whole run shall not depend on one line of its log.
-    """
-    try:
-        step = json.loads(line)["step"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        step = None
-    if type(step) is not int:
-        raise UserError(f"{name} is none that Reverie wrote. Delete that line and try again.")
-    return step

@@ -6,8 +6,14 @@ from .erl import Best as Best
 from .erl import BestPlayer as BestPlayer
 from .erl import ERLWorkflow as ERLWorkflow
 from .erl import require_vectors as require_vectors
+from .evolution import INITIAL as INITIAL
+from .evolution import Evolved as Evolved
+from .evolution import Origin as Origin
+from .evolution import evolve as evolve
+from .evolution import rank as rank
 from .members import Members as Members
 from .members import Sizes as Sizes
+from .operators import diversity as diversity
 from .td3 import TD3 as TD3
 from .td3 import Lesson as Lesson
 from .td3 import Piece as Piece

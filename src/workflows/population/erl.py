@@ -17,11 +17,10 @@ from ...utils.records import Arrival, EnvSpec
 from ...utils.seeding import torch_generator
 from ...utils.state_files import require_same_form
 from .config import PopulationConfig, TD3Config
-from .evolution import Origin, diversity, evolve
+from .evolution import INITIAL, Origin, evolve
 from .members import Members, Sizes, Stacked
+from .operators import diversity
 from .td3 import TD3, flat_observation
-
-_INITIAL = Origin((), ("initial",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class ERLWorkflow:
         self.env, self.population, self.device = env, population, device
         self.td3 = TD3(td3)
         self.members = Members(Sizes.of(env, td3), population.size, device)
-        self.origins = [_INITIAL] * population.size
+        self.origins = [INITIAL] * population.size
         self.best: Best | None = None
         self.best_actor: Stacked = {
             name: tensor[:1].clone() for name, tensor in self.members.networks["actor"].items()
@@ -80,7 +79,10 @@ class ERLWorkflow:
         return True
 
     def evolve(self, fitness: Sequence[float], generation: int) -> None:
-        """Let the next generation take the place of this one."""
+        """Let the next generation take the place of this one; without evolution it is the same members."""
+        if not self.population.evolves:
+            self.origins = [Origin((member,), ("learner",)) for member in range(self.population.size)]
+            return
         generator = torch_generator(self._seed, f"evolution after generation {generation}")
         actor = self.members.networks["actor"]
         evolved = evolve(actor, fitness, self.population, generator)
