@@ -45,6 +45,29 @@ def test_queues_never_mix_their_rows_nor_run_out_of_chunks(
     assert queues.nbytes() == ChunkedQueues.required_bytes(num_queues, capacity, chunk_length)
 
 
+@given(
+    chunk_length=st.integers(1, 8),
+    actions=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0, 12)), max_size=60),
+)
+@settings(max_examples=100, deadline=None)
+def test_extending_a_queue_is_as_many_appends(chunk_length: int, actions: list[tuple[int, int, int]]) -> None:
+    at_once, one_by_one = (ChunkedQueues(3, 25, chunk_length) for _ in range(2))
+    rows = np.zeros((2, at_once.num_rows), np.int64)
+    for token, (queue, drops, count) in enumerate(actions):
+        for queues in (at_once, one_by_one):
+            queues.drop(queue, min(drops, int(queues.lengths[queue])))
+        count = min(count, 25 - int(at_once.lengths.sum()))
+        rows[0, at_once.extend(queue, count)] = 100 * token + np.arange(count)
+        for number in range(count):
+            rows[1, one_by_one.append(np.array([queue]))] = 100 * token + number
+        assert at_once.num_chunks_used == one_by_one.num_chunks_used
+        assert at_once.tail.tolist() == one_by_one.tail.tolist()
+        for number in range(3):
+            held = np.arange(int(at_once.head[number]), int(at_once.tail[number]))
+            values = [rows[i, q.rows(np.array(number), held)] for i, q in enumerate((at_once, one_by_one))]
+            np.testing.assert_array_equal(*values)
+
+
 def test_each_queue_may_need_two_chunks_more_than_its_entries_fill() -> None:
     # Two entries in each queue, one in the last row of a chunk and one in the first row of the next.
     queues = ChunkedQueues(num_queues=2, capacity=4, chunk_length=4)
