@@ -97,7 +97,9 @@ def _open(config: TrainConfig, opened: ExitStack) -> WorldModelOrchestrator:
     logging.disable(logging.INFO)  # its banner would stand between the rows
     opened.callback(logging.disable, logging.NOTSET)
     config.run_dir = f"{opened.enter_context(TemporaryDirectory())}/run"
-    return opened.enter_context(open_run(config, Signals()))
+    run = opened.enter_context(open_run(config, Signals()))
+    assert isinstance(run, WorldModelOrchestrator)
+    return run
 
 
 def _collector(run: WorldModelOrchestrator, steps: int) -> Callable[[], None]:

@@ -9,7 +9,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from ..utils.records import EnvSpec
-from .config import CONFIG_PACKAGE, TrainConfig, actual_device
+from .config import CONFIG_PACKAGE, TrainConfig, WorkflowName, actual_device
 
 
 def start_banner(config: TrainConfig, spec: EnvSpec, *, parameters: int, replay_bytes: int) -> list[str]:
@@ -21,9 +21,8 @@ def start_banner(config: TrainConfig, spec: EnvSpec, *, parameters: int, replay_
         parameters: Trained numbers of the model.
         replay_bytes: Bytes that the replay buffer owns.
     """
-    training, buffer = config.training, config.buffer
-    frames = training.total_timesteps * spec.action_repeat
-    batch = f"{training.batch_size} windows of {training.sequence_length} steps"
+    buffer = config.buffer
+    is_population = config.workflow is WorkflowName.population
     lines = {
         "run": f"{config.name}, seed {config.seed}",
         "environment": f"{spec.name}, {_count(spec.num_envs, 'environment')}, "
@@ -32,15 +31,50 @@ def start_banner(config: TrainConfig, spec: EnvSpec, *, parameters: int, replay_
         f"{config.compile.value}",
         "model": f"{model_name(config)}, {parameters:,} parameters",
         "replay": f"{buffer.capacity:,} records, {size_text(replay_bytes)} in {buffer.storage.value}",
+    }
+    lines |= _population_lines(config) if is_population else _dreamer_lines(config, spec)
+    lines["folder"] = str(config.run_dir)
+    width = max(map(len, lines))
+    return [f"{name:<{width}}  {text}" for name, text in lines.items()]
+
+
+def _dreamer_lines(config: TrainConfig, spec: EnvSpec) -> dict[str, str]:
+    """Return how long and how much Dreamer learns."""
+    training = config.training
+    frames = training.total_timesteps * spec.action_repeat
+    batch = f"{training.batch_size} windows of {training.sequence_length} steps"
+    lines = {
         "length": f"{training.total_timesteps:,} agent steps = {frames:,} frames",
         "updates": _updates(config, spec.action_repeat),
         "batch": f"{batch} = {training.batch_size * training.sequence_length:,} trained steps per update",
     }
     if training.warmup_steps:
         lines["warm-up"] = f"world model only for the first {training.warmup_steps:,} agent steps"
-    lines["folder"] = str(config.run_dir)
-    width = max(map(len, lines))
-    return [f"{name:<{width}}  {text}" for name, text in lines.items()]
+    return lines
+
+
+def _population_lines(config: TrainConfig) -> dict[str, str]:
+    """Return how long, how much and by what means a population learns."""
+    training, population = config.training, config.population
+    explores = f", {population.num_explorers * population.exploration_episodes:,} more with noise"
+    lines = {
+        "length": f"{_count(training.generations, 'generation')}, at most {training.total_timesteps:,} agent "
+        "steps",
+        "play": f"{_count(population.size * population.episodes, 'episode')} per generation"
+        + (explores if population.num_explorers else ""),
+        "learning": "none by gradient",
+        "evolution": "none",
+    }
+    if population.gradient:
+        transitions = training.gradient_accumulation_steps * training.batch_size
+        lines["learning"] = (
+            f"TD3, {_count(training.gradient_steps_per_generation, 'update')} of each member per generation "
+            f"on {training.gradient_accumulation_steps} x {training.batch_size} = {transitions:,} transitions"
+        )
+    if population.evolves:
+        learner = ", the gradient learner injected" if population.has_learner else ""
+        lines["evolution"] = f"{_count(population.num_elites, 'elite')} of {population.size}{learner}"
+    return lines
 
 
 def device_choices(composed: DictConfig) -> dict[str, Any]:
@@ -67,7 +101,12 @@ def device_notice(composed: DictConfig) -> list[str]:
 
 
 def model_name(config: TrainConfig) -> str:
-    """Return the preset of `configs/model` that has the model's sizes, or `own size` if none has."""
+    """Return the preset of `configs/model` that has the model's sizes, or `own size` if none has.
+
+    Of a population it is the number of its members.
+    """
+    if config.workflow is WorkflowName.population:
+        return f"{_count(config.population.size, 'member')} of TD3"
     return _size_of(asdict(config.model)) or "own size"
 
 

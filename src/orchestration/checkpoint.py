@@ -27,7 +27,7 @@ from ..buffers import REPLAY_FILES, EpisodeReplayBuffer
 from ..utils.checked_files import FileRecord, fault_of, folder_to_disk, reading, write_json
 from ..utils.errors import UserError
 from ..utils.state_files import load_state, save_state
-from ..workflows import Workflow
+from ..workflows import Learner
 
 _LOG = logging.getLogger(__name__)
 CHECKPOINTS, SHARED_FOLDER = "checkpoints", "replay"
@@ -64,7 +64,7 @@ class Checkpoint:
         """Return the workflow's state with its tensors on `device`."""
         return load_state(self.folder, MODEL, device)
 
-    def restore_workflow(self, workflow: Workflow) -> None:
+    def restore_workflow(self, workflow: Learner) -> None:
         """Copy the saved state into a workflow of the same sizes.
 
         Raises:

@@ -29,6 +29,7 @@ from .config import CONFIG_PACKAGE, TrainConfig, register_schemas, typed
 from .memory_plan import Compose
 from .overrides import check, explain, parse
 from .run_folder import resume_run
+from .workflow_settings import require_read
 
 Task = Callable[[TrainConfig, list[str]], None]
 """A run: takes its checked configuration and the notices to show before it starts."""
@@ -59,6 +60,8 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
         if flags.help or flags.info or flags.cfg:
             return _leave_to_hydra(flags, task)
         configs = [typed(job) for job in composed]
+        for config in configs:
+            require_read(config, [item.key_or_group for item in overrides])
 
         def compose(change: str) -> TrainConfig:
             return typed(compose_jobs([*flags.overrides, change], config_dir=flags.config_dir)[0])
@@ -169,6 +172,7 @@ def _resume(task: Task, flags: argparse.Namespace, folder: str, changes: list[Ov
     if flags.multirun or flags.cfg or flags.help or flags.info or flags.config_dir:
         raise UserError(f"resume={folder} goes on with one run as it was saved; it takes values, not flags.")
     config, notices = resume_run(folder, changes)
+    require_read(config, [item.key_or_group for item in changes])
     check_run(config)
     task(config, notices)
 

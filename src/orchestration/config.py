@@ -1,8 +1,8 @@
 """The whole run as one dataclass, and how Hydra's configuration becomes it.
 
 The settings of each part stand beside the part: `EnvConfig` in `envs`, `ReplayConfig` in `buffers`,
-`ModelConfig` and `OptimizerConfig` in `models`, those of the losses and of evolution in `workflows`. Here are the settings of the run itself and the relations between the parts. Values
-are in `configs/`.
+`ModelConfig` and `OptimizerConfig` in `models`, those of losses and of evolution in `workflows`. Here are the
+settings of the run itself and the relations between the parts. Values are in `configs/`.
 """
 
 import math
@@ -196,7 +196,8 @@ class TrainConfig:
                 )
         if self.engine is Engine.ray and self.population.size < self.ray.workers:
             raise UserError(
-                f"ray.workers={self.ray.workers} are more than population.size={self.population.size} members. "
+                f"ray.workers={self.ray.workers} are more than the members of population.size="
+                f"{self.population.size}. "
                 f"Set ray.workers={self.population.size}."
             )
 

@@ -18,11 +18,12 @@ from ..utils.errors import UserError, exit_on_user_error
 from ..utils.records import EnvSpec
 from ..utils.seeding import named_seed
 from ..utils.video import require_video_path, save_video, upscale
-from ..workflows import Workflow
+from ..workflows import Learner
+from ..workflows.population import ERLWorkflow
 from ..workflows.world_models import DreamerWorkflow
-from .build import build_workflow
+from .build import build_erl, build_workflow
 from .checkpoint import Checkpoint
-from .config import Compile, Device, TrainConfig
+from .config import Compile, Device, TrainConfig, WorkflowName
 from .episodes import Episode, EpisodeRecorder, EpisodeTracker
 from .made_with import checkpoint_of
 from .own_settings import asks_for_help, read_settings, settings_help
@@ -59,7 +60,8 @@ class EvaluateConfig:
     """Seed of episodes and policy; training with the same seed plays other episodes."""
 
     policy: PolicyMode = PolicyMode.sample
-    """`sample` acts as in training; `mode` takes the likeliest action."""
+    """`sample` acts as in training; `mode` takes the likeliest action, the only one that a population's
+    policies have."""
 
     video: str | None = None
     """File (.mp4 or .gif) for the first episode; image observations only."""
@@ -99,7 +101,7 @@ class Evaluation:
 
 
 def evaluate(
-    workflow: Workflow,
+    workflow: Learner,
     env: EnvConfig,
     episodes: int,
     seed: int,
@@ -185,8 +187,10 @@ def _check_video(path: Path, env: EnvSpec) -> None:
         raise UserError(f"video={path} cannot be written: {existing} is not a folder that can be written to.")
 
 
-def _load_workflow(run: TrainConfig, checkpoint: Checkpoint) -> DreamerWorkflow:
+def _load_workflow(run: TrainConfig, checkpoint: Checkpoint) -> DreamerWorkflow | ERLWorkflow:
+    is_population = run.workflow is WorkflowName.population
     with closing(make_environment(replace(run.env, num_envs=1), run.seed)) as environment:
-        workflow = build_workflow(run, environment.spec)
+        spec = environment.spec
+        workflow = build_erl(run, spec) if is_population else build_workflow(run, spec)
     checkpoint.restore_workflow(workflow)
     return workflow

@@ -58,7 +58,7 @@ def generation_block(
 
 
 def _time_left(generation: Generation, training: TrainingConfig) -> timedelta:
-    """Return the time to the last generation, or to the last step if that comes first, at the average pace."""
+    """Return the time to the last generation, or the last step if that is first, at the average pace."""
     steps_left = max(0, training.total_timesteps - generation.step)
     by_steps = steps_left * generation.number / generation.step
     left = min(training.generations - generation.number, by_steps)

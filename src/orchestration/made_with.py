@@ -10,6 +10,7 @@ from ..utils.errors import UserError
 from .checkpoint import Checkpoint, latest_checkpoint
 from .config import TrainConfig, leaves
 from .run_folder import CONFIG_FILE, FREE, MADE_WITH
+from .workflow_settings import ONLY
 
 MADE_WITH_KEY = "made_with"
 """Where the state of the loop has the settings."""
@@ -17,10 +18,13 @@ MADE_WITH_KEY = "made_with"
 
 def made_with(config: TrainConfig) -> dict[str, Any]:
     """Return the settings that a checkpoint cannot do without, by their keys, as JSON has them."""
+    others = [name for workflow, names in ONLY.items() if workflow is not config.workflow for name in names]
     return {
         key: value.value if isinstance(value, Enum) else value
         for key, value in leaves(config)
-        if key.partition(".")[0] in MADE_WITH and key not in FREE
+        if (key in MADE_WITH or key.partition(".")[0] in MADE_WITH)
+        and key not in FREE
+        and not any(key == name or key.startswith(f"{name}.") for name in others)
     }
 
 

@@ -32,8 +32,8 @@ _LOG = logging.getLogger(__name__)
 class PopulationOrchestrator(Orchestrator):
     """Runs a population until `training.generations` or `training.total_timesteps`, or until asked to stop.
 
-    A generation is a transaction: what the run goes on from is always its state between two of them. All that is
-    drawn at random follows from the seed and the number of the generation, so no generator has to be saved.
+    A generation is a transaction: what the run goes on from is always its state between two of them. All that
+    is drawn at random follows from the seed and the generation's number, so no generator has to be saved.
 
     Args:
         config: The whole run.
@@ -69,8 +69,11 @@ class PopulationOrchestrator(Orchestrator):
             self.step = self.saved_step = checkpoint.step
         self.start_updates = self.updates
         self.lineage = Lineage(run_dir, self.step)
-        first = ["first lesson", "first checkpoint"] if config.population.gradient else ["first checkpoint"]
-        self.guard = MemoryGuard(config.memory, first)
+        due = {
+            "first lesson": config.population.gradient,
+            "first checkpoint": config.training.checkpoint_interval,
+        }
+        self.guard = MemoryGuard(config.memory, [name for name, holds in due.items() if holds])
 
     def run(self) -> Ending:
         """Train; return why it ended. A checkpoint is written."""
@@ -124,8 +127,9 @@ class PopulationOrchestrator(Orchestrator):
             losses = self._learn()
         if losses:
             self.guard.event(self.step, "first lesson")
-            with self.watch("memory"):
-                self.guard.check_graphs(self.step, self.roots())
+            if self.config.memory.check_interval:
+                with self.watch("memory"):
+                    self.guard.check_graphs(self.step, self.roots())
         with self.watch("evolve"):
             diversity = workflow.diversity()
             workflow.evolve(played.fitness, self.generation)

@@ -25,10 +25,10 @@ LOCK_FILE = ".lock"
 UNFINISHED = ".unfinished"
 MOVED = "the folder was moved or deleted while the run wrote to it"
 EXPERIMENTS = Path("experiments")
-MADE_WITH = ("seed", "env", "model", "buffer")
+MADE_WITH = ("seed", "env", "model", "buffer", "population.size", "td3.hidden_units")
 """What a checkpoint is made of."""
 
-FIXED = ("name", "run_dir", "resume", *MADE_WITH)
+FIXED = ("name", "workflow", "run_dir", "resume", *MADE_WITH)
 """What a resumed run cannot change."""
 
 FREE = ("buffer.memory_budget_gib", "buffer.storage")

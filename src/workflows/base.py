@@ -55,13 +55,33 @@ class Player(Protocol):
         ...
 
 
-class Workflow(Protocol):
-    """An algorithm: how to act and how to learn. It knows no environment and no loop."""
+class Learner(Protocol):
+    """What plays for evaluation, and is saved and watched; whatever way it learns."""
 
     @property
     def device(self) -> torch.device:
-        """Where batches have to be."""
+        """Where its tensors are."""
         ...
+
+    def player(self, num_envs: int, seed: int, sample: bool) -> Player:
+        """Return a policy that shares the parameters and nothing else."""
+        ...
+
+    def components(self) -> dict[str, tuple[Any, ...]]:
+        """Return what is held, by name, for the memory tracker; a slash makes it part of a sum."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that learning goes on from: tensors, numbers, and nests of them."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        ...
+
+
+class Workflow(Learner, Protocol):
+    """An algorithm that acts and learns step by step. It knows no environment and no loop."""
 
     @property
     def num_parameters(self) -> int:
@@ -82,20 +102,4 @@ class Workflow(Protocol):
 
     def report(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return animations (T, H, W, 3) uint8 that show what the model believes, by name."""
-        ...
-
-    def player(self, num_envs: int, seed: int, sample: bool) -> Player:
-        """Return a policy that shares the parameters and nothing else."""
-        ...
-
-    def components(self) -> dict[str, tuple[Any, ...]]:
-        """Return what is held, by name, for the memory tracker; what has a slash in its name is part of a sum."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything that learning goes on from: tensors, numbers, and nests of them."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
         ...

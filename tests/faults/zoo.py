@@ -13,7 +13,7 @@ import torch
 
 from reverie.orchestration.certificate.main import CertifyConfig, certify
 from reverie.orchestration.command_line import compose_jobs
-from reverie.orchestration.config import typed
+from reverie.orchestration.config import WorkflowName, typed
 from reverie.orchestration.faults import FAULTS, Fault
 from reverie.orchestration.faults.wrap import after_environment_step, after_update, attach
 from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
@@ -42,6 +42,24 @@ SETTINGS = (
     "logger.progress=plain",
     "logger.tensorboard=false",
     f"training.total_timesteps={STEPS}",
+)
+
+POPULATION_SETTINGS = (
+    "experiment=erl_pendulum",
+    "device=cpu",
+    "population.size=3",
+    "td3.hidden_units=16",
+    "env.time_limit=5",
+    "buffer.capacity=500",
+    "training.generations=70",
+    "training.gradient_steps_per_generation=2",
+    "training.gradient_accumulation_steps=3",
+    "training.batch_size=4",
+    "training.learning_starts=40",
+    "training.checkpoint_interval=0",
+    "memory.check_interval=0",
+    "memory.leak_threshold_mb=0.2",
+    "logger.tensorboard=false",
 )
 
 
@@ -201,7 +219,9 @@ def outcome_of(run_dir: Path, fault: str | None = None, *overrides: str) -> Outc
     torch.set_num_threads(1)
     if fault in DECOYS:
         FAULTS[fault] = Fault(DECOYS[fault], culprit="nothing")
-    [job] = compose_jobs([*SETTINGS, *overrides, f"run_dir={run_dir}"])
+    is_population = fault in FAULTS and FAULTS[fault].workflow is WorkflowName.population
+    settings = POPULATION_SETTINGS if is_population else SETTINGS
+    [job] = compose_jobs([*settings, *overrides, f"run_dir={run_dir}"])
     config = typed(job)
     config.memory = replace(config.memory, on_leak=OnLeak.stop)
     certificate = certify(config, CertifyConfig(steps=STEPS, fault=fault), "a test")

@@ -10,8 +10,8 @@ from ...utils.memory.config import OnLeak
 from ...utils.memory.glibc import in_use_bytes
 from ..checks import check_run
 from ..command_line import compose_jobs
-from ..config import Compile, Device, TrainConfig, typed
-from ..faults import find_fault
+from ..config import Compile, Device, TrainConfig, WorkflowName, typed
+from ..faults import Fault, find_fault
 from ..memory_plan.constants import COMPILER_BYTES
 from ..memory_resources import watched_resources
 from ..open_run import open_run
@@ -26,11 +26,13 @@ from .series import instruments_fraction, judged_series
 _PREFIX = "certify."
 _MB = 1e6
 FAILED_EXIT_CODE = 1
+DREAMER_STEPS = 60_000
 _USAGE = """\
 Run the real pipeline and judge its memory: reverie-certify [experiment=<name>] [key=value ...]
 
   reverie-certify device=cpu                              certify experiment=dreamer_incident on a CPU
   reverie-certify certify.fault=rssm_cache_not_detached   a run that leaks: exit code 1, the leak is named
+  reverie-certify experiment=erl_pendulum device=cpu      certify a population over its 25 generations
   reverie-certify --ab certify.out=<folder>               measure what the incident reports claimed
 
 """
@@ -40,8 +42,9 @@ Run the real pipeline and judge its memory: reverie-certify [experiment=<name>] 
 class CertifyConfig:
     """Settings of `reverie-certify`, typed as `certify.<name>=<value>`."""
 
-    steps: int = 60_000
-    """Agent steps of the run; the incident's crash came at 53,800."""
+    steps: int | None = None
+    """Agent steps of the run; null for 60,000 of Dreamer (the incident's crash came at 53,800), and for
+    all generations of a population."""
 
     out: str | None = None
     """Folder of the certificate; null for the run folder."""
@@ -54,7 +57,7 @@ class CertifyConfig:
     plan allows the compiler comes on top."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
+        if self.steps is not None and self.steps < 1:
             raise UserError(f"certify.steps must be at least 1, got {self.steps}.")
         if self.bound_mb <= 0:
             raise UserError(f"certify.bound_mb must be over 0, got {self.bound_mb}.")
@@ -84,9 +87,10 @@ def main(arguments: list[str] | None = None) -> None:
             )
             return
         settings = read_settings(CertifyConfig, own, "certify", _PREFIX)
-        [job] = compose_jobs([*overrides, f"training.total_timesteps={settings.steps}"])
-        config = typed(job)
+        config = _compose(overrides, settings.steps)
         config.memory = replace(config.memory, tracking_enabled=True, on_leak=OnLeak.stop)
+        if settings.fault is not None:
+            _fault_of(config, settings.fault)
         check_run(config)
         certificate = certify(config, settings, command)
         folder = Path(settings.out or certificate.run_dir)
@@ -98,13 +102,23 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(FAILED_EXIT_CODE)
 
 
+def _compose(overrides: list[str], steps: int | None) -> TrainConfig:
+    """Return the run to certify, of that many agent steps."""
+    [job] = compose_jobs(overrides)
+    if steps is None and job.workflow is not WorkflowName.population:
+        steps = DREAMER_STEPS
+    if steps is not None:
+        job.training.total_timesteps = steps
+    return typed(job)
+
+
 def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certificate:
     """Return the certificate of one run, made now: to its end, or until a leak is certain."""
     at_start = in_use_bytes()
     with Signals() as signals, open_run(config, signals) as run:
         run.guard.gives_back = True
         if settings.fault is not None:
-            find_fault(settings.fault).inject(run)
+            _fault_of(config, settings.fault).inject(run)
         run.run()
     watched = watched_resources(config.memory.leak_threshold_mb, config.device is Device.cuda)
     judged = judged_series(run.run_dir, watched, run.guard.settled_step)
@@ -121,6 +135,17 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certi
         bound_mb=settings.bound_mb + (COMPILER_BYTES / _MB if config.compile is Compile.inductor else 0.0),
         instruments_fraction=instruments_fraction(run.run_dir),
     )
+
+
+def _fault_of(config: TrainConfig, name: str) -> Fault:
+    """Return a fault that can be put into the run."""
+    fault = find_fault(name)
+    if fault.workflow is not config.workflow:
+        raise UserError(
+            f"certify.fault={name} is a fault of workflow={fault.workflow.value}, got workflow="
+            f"{config.workflow.value}. Choose another experiment."
+        )
+    return fault
 
 
 def _as_written(overrides: list[str]) -> list[str]:

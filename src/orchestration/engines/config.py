@@ -24,13 +24,13 @@ class RayConfig:
     """Settings of `engine=ray`."""
 
     address: str | None = None
-    """`auto`, or the address of a cluster to join; null starts one on this machine and stops it at the end."""
+    """`auto`, or the address of a cluster to join; null starts one here and stops it at the end."""
 
     workers: int = 2
     """Processes among which the members are shared out."""
 
     object_store_mib: int = 200
-    """Shared memory through which weights and transitions travel, in MiB, of a cluster that is started here."""
+    """Shared memory through which weights and transitions travel, in MiB, of a cluster started here."""
 
     def __post_init__(self) -> None:
         if self.workers < 1:

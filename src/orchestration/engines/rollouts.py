@@ -51,8 +51,8 @@ class _Slot:
 class Rollouts:
     """Plays the members `first` to `first + count` of a population.
 
-    What a member plays depends on nothing but the seed, the generation and its own number, so groups of members
-    may be played anywhere.
+    What a member plays depends on nothing but the seed, the generation and its own number, so groups of
+    members may be played anywhere.
 
     Args:
         env: Which environment; its `num_envs` is not looked at.
@@ -129,7 +129,7 @@ class Rollouts:
             self._reward[slots, time[slots]] = np.where(started, 0, outcome.reward)[slots]
             terminal[slots] = outcome.is_terminated[slots] & ~started[slots]
             is_over[slots] = outcome.is_over[slots] & ~started[slots]
-            # One that failed plays its episode again from the same seed, in the environment that took its place.
+            # One that failed plays its episode again from the same seed, in the environment in its place.
             begin = {slot: self._episode_seed(slot, generation) for slot in outcome.failures}
             action = self._act(members, outcome.observation, noise, time)
             self._action[slots, time[slots]] = action[slots]

@@ -2,24 +2,28 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ...utils.errors import UserError, did_you_mean
-from ..world_model_orchestrator import WorldModelOrchestrator
-from . import containers, graphs, resources
+from ..config import WorkflowName
+from . import containers, graphs, population, resources
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A leak that can be switched on."""
 
-    inject: Callable[[WorldModelOrchestrator], None]
-    """Changes a run that has not begun."""
+    inject: Callable[[Any], None]
+    """Changes a run, the orchestrator of its workflow, that has not begun."""
 
     culprit: str
     """What the diagnosis has to name: a part of the path, or a word for what has no path."""
 
     verdict: str = "leak"
     """The right verdict."""
+
+    workflow: WorkflowName = WorkflowName.dreamer
+    """What has to run for it."""
 
     @property
     def description(self) -> str:
@@ -56,6 +60,12 @@ FAULTS: dict[str, Fault] = {
         Fault(resources.shared_memory, "shared memory"),
         Fault(resources.files_left_open, "open files"),
         Fault(resources.processes_left_running, "child processes"),
+        Fault(population.loss_tensors_kept, "workflow.losses_kept", workflow=WorkflowName.population),
+        Fault(
+            population.loss_tensors_kept_without_backward,
+            "workflow.losses_kept",
+            workflow=WorkflowName.population,
+        ),
     )
 }
 

@@ -24,13 +24,13 @@ def attach(owner: Any, name: str, value: Any) -> Callable[[], Any]:
 
 def after_update(run: WorldModelOrchestrator, act: Callable[[Updated], None]) -> None:
     """Call `act` with what each update leaves behind."""
-    _after(run.parts.workflow, "update", act)
-    _after(run.parts.workflow, "update_world_model", act)
+    after_call(run.parts.workflow, "update", act)
+    after_call(run.parts.workflow, "update_world_model", act)
 
 
 def after_total(run: WorldModelOrchestrator, act: Callable[[Tensor], None]) -> None:
     """Call `act` with the total loss of each update, before its backward pass."""
-    _after(run.parts.workflow, "total", act)
+    after_call(run.parts.workflow, "total", act)
 
 
 def after_sample(run: WorldModelOrchestrator, act: Callable[[SequenceBatch], None]) -> None:
@@ -44,15 +44,16 @@ def after_sample(run: WorldModelOrchestrator, act: Callable[[SequenceBatch], Non
         return draw(*args, **kwargs)
 
     setattr(run.parts.replay, "sample", draw_anew)  # noqa: B010
-    _after(run.parts.replay, "sample", act)
+    after_call(run.parts.replay, "sample", act)
 
 
 def after_environment_step(run: WorldModelOrchestrator, act: Callable[[Arrival], None]) -> None:
     """Call `act` with what each step of the environments brings."""
-    _after(run.parts.environment, "step", act)
+    after_call(run.parts.environment, "step", act)
 
 
-def _after(owner: Any, method: str, act: Callable[[Any], None]) -> None:
+def after_call(owner: Any, method: str, act: Callable[[Any], None]) -> None:
+    """Call `act` with what each call of a method returns."""
     original = getattr(owner, method)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:

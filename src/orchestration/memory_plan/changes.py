@@ -12,7 +12,7 @@ from ...utils.errors import UserError
 from ...utils.records import EnvSpec
 from ..banner import model_presets
 from ..build import replay_request
-from ..config import Device, Precision, TrainConfig, typed
+from ..config import Device, Precision, TrainConfig, WorkflowName, typed
 from .plan import plan_run
 from .rehearsal import rehearse
 from .resources import DISK, GPU, HOST, MemoryPlan
@@ -42,7 +42,7 @@ def fitting_changes(
         found = next((c for c in candidates if _fits(partial(changed, config, c), spec)), None)
         if found is not None:
             yield found
-    if compose is not None:
+    if compose is not None and config.workflow is WorkflowName.dreamer:
         for name in _smaller_models(config, spec):
             if _fits(partial(compose, f"model={name}"), spec):
                 yield f"model={name}"

@@ -3,9 +3,10 @@
 from ...buffers import ReplayPlan
 from ...buffers.segments import LATENT_FIELDS
 from ...utils.records import EnvSpec
-from ..config import TrainConfig
+from ..config import TrainConfig, WorkflowName
 from ..episodes import MAX_FRAMES
 from . import constants
+from .population import generation_steps
 from .rehearsal import Rehearsed
 from .resources import Basis, Row
 
@@ -20,14 +21,17 @@ def checkpoint_rows(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, rep
     still holds. A chain of latents has fewer than twice the capacity in rows, each further checkpoint adds at
     most the capacity. The best checkpoint may be so old that it shares nothing with the newest.
     """
-    training, capacity, num_envs = config.training, config.buffer.capacity, config.env.num_envs
-    best = int(training.evaluation_interval > 0)
+    training, capacity = config.training, config.buffer.capacity
+    is_population = config.workflow is WorkflowName.population
+    num_envs = 1 if is_population else config.env.num_envs
+    best = int(is_population or training.evaluation_interval > 0)
     folders = training.keep_checkpoints + 1 + best
     latent = sum(field.nbytes for name, field in replay.fields.items() if name in LATENT_FIELDS)
     record = sum(field.nbytes for field in replay.fields.values()) - latent + 1  # and whether it begins one
     open_records = num_envs * config.buffer.chunk_length
     # At most two records a step, in episodes of a single step; without an interval anything may be new.
-    interval = 2 * (training.checkpoint_interval + num_envs) if training.checkpoint_interval else capacity
+    pace = generation_steps(config, spec) if is_population else num_envs
+    interval = 2 * (training.checkpoint_interval + pace) if training.checkpoint_interval else capacity
     new = min(capacity, interval)
     records = (1 + best) * (capacity + open_records) + training.keep_checkpoints * new
     rows = (training.keep_checkpoints + 2 + 2 * best) * capacity if latent else 0

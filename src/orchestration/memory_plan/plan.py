@@ -17,15 +17,17 @@ from ...utils.records import EnvSpec
 from ..banner import model_name, size_text
 from ..build import replay_request
 from ..checkpoint import CHECKPOINTS
-from ..config import Compile, Device, TrainConfig
+from ..config import Compile, Device, TrainConfig, WorkflowName
 from ..episodes import MAX_FRAMES
 from ..run_folder import EXPERIMENTS
 from . import constants
 from .checkpoints import checkpoint_rows
+from .population import STATE as POPULATION_STATE
+from .population import episodes_row, rehearse_population
 from .rehearsal import GRADIENTS, Rehearsed, rehearse
 from .resources import DISK, GPU, HOST, Basis, MemoryPlan, Resource, Row
 
-_STATE = ("parameters", "slow critic", "optimiser state", "online state")
+_STATE = (*POPULATION_STATE, "slow critic", "online state")
 
 
 def plan_run(config: TrainConfig, spec: EnvSpec, gpu_limit_bytes: int | None = None) -> MemoryPlan:
@@ -36,7 +38,7 @@ def plan_run(config: TrainConfig, spec: EnvSpec, gpu_limit_bytes: int | None = N
         spec: Its environments.
         gpu_limit_bytes: Memory of a card to plan for, instead of what is free on the one here.
     """
-    networks = rehearse(config, spec)
+    networks = rehearse_run(config, spec)
     replay = measure(replay_request(config, spec))
     resources = [_host(config, spec, networks, replay)]
     if config.device is Device.cuda:
@@ -52,6 +54,12 @@ def plan_run(config: TrainConfig, spec: EnvSpec, gpu_limit_bytes: int | None = N
     )
 
 
+def rehearse_run(config: TrainConfig, spec: EnvSpec) -> Rehearsed:
+    """Return what the networks of a run hold, whatever it trains."""
+    is_population = config.workflow is WorkflowName.population
+    return rehearse_population(config, spec) if is_population else rehearse(config, spec)
+
+
 def _host(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, replay: ReplayPlan) -> Resource:
     rows = [
         Row("process before the run", psutil.Process().memory_info().rss, Basis.measured),
@@ -60,9 +68,11 @@ def _host(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, replay: Repla
         *_replay_rows(config, replay, ReplayStorage.ram),
         Row("index of the replay", replay.nbytes - replay.arena_bytes),
     ]
+    if config.workflow is WorkflowName.population:
+        rows.append(episodes_row(config, spec))
     if config.device is Device.cuda:
         rows += [
-            Row("batch on its way to the GPU", networks.peak["batch"]),
+            Row("batch on its way to the GPU", networks.peak.get("batch", 0)),
             Row("CUDA libraries", constants.CUDA_HOST_BYTES, Basis.estimated),
         ]
     else:
@@ -108,8 +118,10 @@ def _gpu(config: TrainConfig, networks: Rehearsed, replay: ReplayPlan, limit_byt
 
 def _disk(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, replay: ReplayPlan) -> Resource:
     training = config.training
-    logs = training.total_timesteps // training.log_interval * constants.LOG_LINE_BYTES
-    if training.video_interval:
+    is_population = config.workflow is WorkflowName.population
+    lines = training.generations if is_population else training.total_timesteps // training.log_interval
+    logs = lines * constants.LOG_LINE_BYTES
+    if training.video_interval and not is_population:
         logs += (training.total_timesteps // training.video_interval + 1) * constants.VIDEO_BYTES
     rows = [
         *checkpoint_rows(config, spec, networks, replay),

@@ -1,5 +1,6 @@
 """The lesson of a population rehearsed without memory: what it will hold, to the byte."""
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -9,44 +10,50 @@ from ...envs import make_simulators
 from ...utils.memory.live_bytes import LiveBytes
 from ...utils.memory.meta_shapes import MetaShapes
 from ...utils.records import EnvSpec
-from ...workflows.population import TD3, Members, Piece, Sizes, TD3Config
+from ...workflows.population import TD3, Members, Piece, Sizes, Stacked, TD3Config
 from ..build import replay_request
 from ..config import TrainConfig
 from ..engines.rollouts import episodes_of, longest_episode
+from .rehearsal import META, Rehearsed
 from .resources import Row
 
-_UPDATE = "update of all members"
+STATE = ("parameters", "slow copies", "optimiser state", "best policy")
+"""What lives as long as the run."""
 
 
-def population_rows(config: TrainConfig, spec: EnvSpec) -> list[Row]:
-    """Return what members hold at the peak of a lesson, what they learn from, and what they play."""
-    sizes = Sizes.of(spec, config.td3)
-    held, update = _rehearse(
-        sizes, config.population.size, config.training.gradient_accumulation_steps, config.training.batch_size
-    )
-    rows = [Row(name, nbytes) for name, nbytes in held.items()]
+def rehearse_population(config: TrainConfig, spec: EnvSpec) -> Rehearsed:
+    """Return what the members of a run hold, and what a lesson needs beside; nothing is allocated.
+
+    Cost: 1 s once.
+    """
+    training, sizes = config.training, Sizes.of(spec, config.td3)
+    accumulation = training.gradient_accumulation_steps
+    lesson = _rehearse(sizes, config.population.size, accumulation, training.batch_size)
+    labels = dict(lesson.held)
+    state = sum(labels.values())
     if config.population.gradient:
-        rows += [
-            Row("members as they were before the lesson", sum(held.values()) - held["best policy"]),
-            Row("batches of all members", _batch_bytes(config, spec)),
-            Row(_UPDATE, update),
-        ]
-    # As they are written, as they are handed on, and the noise of exploring ones.
-    return [*rows, Row("episodes of a generation", 3 * episode_bytes(config, spec))]
+        labels["members as they were before the lesson"] = state - labels["best policy"]
+        labels["batches of all members"] = _batch_bytes(config, spec)
+        labels["update of all members"] = lesson.update
+    return Rehearsed(lesson.num_parameters, {"lesson": labels}, state, lesson.operators)
 
 
-def member_bytes(config: TrainConfig, spec: EnvSpec) -> int:
-    """Return the bytes of one member: networks, slow copies and moments; what travels, and what is saved."""
-    held, _ = _rehearse(Sizes.of(spec, config.td3), 1, 1, 1)
-    return sum(held.values()) - held["best policy"]
+def episodes_row(config: TrainConfig, spec: EnvSpec) -> Row:
+    """Return the episodes of a generation: as they are written, as they are handed on, and their noise."""
+    return Row("episodes of a generation", 3 * episode_bytes(config, spec))
+
+
+def generation_steps(config: TrainConfig, spec: EnvSpec) -> int:
+    """Return the most records of one generation."""
+    population = config.population
+    count = sum(episodes_of(population, member) for member in range(population.size))
+    return count * (_longest(config, spec) + 1)
 
 
 def episode_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     """Return the bytes of all episodes of a generation, each as long as it may be."""
     record = sum(each.nbytes for each in spec.observation.values()) + 4 * spec.action.size + 4
-    population = config.population
-    count = sum(episodes_of(population, member) for member in range(population.size))
-    return count * (_longest(config, spec) + 1) * record
+    return generation_steps(config, spec) * record
 
 
 def _longest(config: TrainConfig, spec: EnvSpec) -> int:
@@ -65,12 +72,26 @@ def _batch_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     return count * (transition + 2 * seen)  # observations once more, side by side
 
 
+@dataclass(frozen=True, slots=True)
+class _Lesson:
+    """What an update of all members takes."""
+
+    held: dict[str, int]
+    """Bytes of what lives as long as the members, by name."""
+
+    update: int
+    """Most bytes beside them."""
+
+    operators: int
+    num_parameters: int
+
+
 @lru_cache(maxsize=64)
-def _rehearse(sizes: Sizes, count: int, accumulation: int, batch_size: int) -> tuple[dict[str, int], int]:
-    """Return the bytes of what lives as long as the members, by name, and the most that an update adds."""
+def _rehearse(sizes: Sizes, count: int, accumulation: int, batch_size: int) -> _Lesson:
+    """Return the numbers of one update of critics and actors, the larger kind."""
     counter = LiveBytes()
-    with MetaShapes(), counter, torch.device("meta"):
-        members = Members(sizes, count, torch.device("meta"))
+    with MetaShapes(), counter, META:
+        members = Members(sizes, count, META)
         shape = (count, batch_size)
         piece = Piece(
             observation=torch.empty(*shape, sizes.observation),
@@ -81,16 +102,18 @@ def _rehearse(sizes: Sizes, count: int, accumulation: int, batch_size: int) -> t
             noise=torch.empty(*shape, sizes.action),
         )
         counter.reset_peak()
-        before = counter.live
-        learner = TD3(TD3Config(policy_delay=1))  # critics and actors: the larger update
-        learner.update(members, [piece] * accumulation)
-        update = counter.peak - before
-    networks, moments = members.networks, members.moments
-    return {
-        "parameters": sum(t.nbytes for name in ("actor", "critic") for t in networks[name].values()),
-        "slow copies": sum(t.nbytes for name in ("slow_actor", "slow_critic") for t in networks[name].values()),
-        "optimiser state": sum(
-            tensor.nbytes for pair in moments.values() for stacked in pair.values() for tensor in stacked.values()
-        ),
-        "best policy": sum(t[:1].nbytes for t in networks["actor"].values()),
-    }, update
+        before, operators = counter.live, counter.operators
+        TD3(TD3Config(policy_delay=1)).update(members, [piece] * accumulation)
+        update, operators = counter.peak - before, counter.operators - operators
+    networks = members.networks
+    held = {
+        "parameters": _nbytes(networks["actor"], networks["critic"]),
+        "slow copies": _nbytes(networks["slow_actor"], networks["slow_critic"]),
+        "optimiser state": _nbytes(*(each for pair in members.moments.values() for each in pair.values())),
+        "best policy": _nbytes(networks["actor"]) // count,
+    }
+    return _Lesson(held, update, operators, members.num_parameters)
+
+
+def _nbytes(*stacks: Stacked) -> int:
+    return sum(tensor.nbytes for stacked in stacks for tensor in stacked.values())

@@ -13,6 +13,7 @@ from .evolution import evolve as evolve
 from .evolution import rank as rank
 from .members import Members as Members
 from .members import Sizes as Sizes
+from .members import Stacked as Stacked
 from .operators import diversity as diversity
 from .td3 import TD3 as TD3
 from .td3 import Lesson as Lesson

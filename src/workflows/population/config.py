@@ -22,8 +22,8 @@ class PopulationConfig:
     """Episodes of each member in a generation, without noise: their mean return is its fitness."""
 
     exploration_episodes: int = 1
-    """Further episodes of each explorer in a generation, with action noise, for the replay alone. Explorers are
-    all members without evolution, the gradient learner with it, nobody without gradients."""
+    """Further episodes of each explorer in a generation, with action noise, for the replay alone. Explorers
+    are all members without evolution, the gradient learner with it, nobody without gradients."""
 
     elite_fraction: float = 0.2
     """Share of the members, the fittest, that evolution leaves as they are; at least one member."""

@@ -1,6 +1,7 @@
 """A population of TD3 learners with evolution between their lessons: evolutionary reinforcement learning.
 
-Khadka & Tumer 2018, "Evolution-Guided Policy Gradient in Reinforcement Learning", with a critic for every member.
+Khadka & Tumer 2018, "Evolution-Guided Policy Gradient in Reinforcement Learning", with a
+critic for every member.
 """
 
 from collections.abc import Mapping, Sequence
