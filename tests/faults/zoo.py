@@ -44,6 +44,9 @@ SETTINGS = (
     f"training.total_timesteps={STEPS}",
 )
 
+POPULATION_STEPS = 1400
+"""70 generations, of one sample each."""
+
 POPULATION_SETTINGS = (
     "experiment=erl_pendulum",
     "device=cpu",
@@ -51,7 +54,8 @@ POPULATION_SETTINGS = (
     "td3.hidden_units=16",
     "env.time_limit=5",
     "buffer.capacity=500",
-    "training.generations=70",
+    "training.generations=1000",
+    f"training.total_timesteps={POPULATION_STEPS}",
     "training.gradient_steps_per_generation=2",
     "training.gradient_accumulation_steps=3",
     "training.batch_size=4",
@@ -194,6 +198,9 @@ class Outcome:
 
     passed: bool
     steps: int
+    steps_left: int
+    """Steps that were asked for and not taken."""
+
     verdicts: list[str]
     culprits: str
     found_at: int | None
@@ -224,10 +231,11 @@ def outcome_of(run_dir: Path, fault: str | None = None, *overrides: str) -> Outc
     [job] = compose_jobs([*settings, *overrides, f"run_dir={run_dir}"])
     config = typed(job)
     config.memory = replace(config.memory, on_leak=OnLeak.stop)
-    certificate = certify(config, CertifyConfig(steps=STEPS, fault=fault), "a test")
+    certificate = certify(config, CertifyConfig(fault=fault), "a test")
     return Outcome(
         passed=certificate.passed,
         steps=certificate.steps,
+        steps_left=config.training.total_timesteps - certificate.steps,
         verdicts=[finding.verdict.value for finding in certificate.findings],
         culprits="\n".join(line for finding in certificate.findings for line in finding.culprits),
         found_at=certificate.findings[0].step if certificate.findings else None,

@@ -53,7 +53,7 @@ class TD3:
         """Make the updates of one generation; return losses by name, each (M,), means over it, detached.
 
         What a member draws depends on nothing but the lesson's seed and generation and its own number: a group
-         of two members and more learns bit for bit what it would learn among all.
+        of two members and more learns bit for bit what it would learn among all.
         """
         size = lesson.accumulation * lesson.batch_size
         draws = [_Draws(lesson, member) for member in lesson.members]
