@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,12 +85,10 @@ def read_lineage(path: Path) -> list[list[LineageMember]]:
     A last generation that a crash left unfinished is left out.
 
     Raises:
-        UserError: If there is no such file, or if a line is not the one that follows the line before.
+        UserError: If the file is missing or empty, or if a line is not the one that follows the line before.
     """
-    if not path.is_file():
-        raise UserError(f"{path} does not exist: no generation of a population has ended there.")
     generations: list[list[LineageMember]] = []
-    with path.open("rb") as lines:
+    with suppress(FileNotFoundError), path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.endswith(b"\n"):
                 break
@@ -99,6 +98,8 @@ def read_lineage(path: Path) -> list[list[LineageMember]]:
                 raise strange_line(path, number) from error
     if len(generations) > 1 and len(generations[-1]) < len(generations[0]):
         generations.pop()
+    if not generations:
+        raise UserError(f"{path} holds no generation. Train a population until its first one has ended.")
     return generations
 
 
@@ -111,14 +112,16 @@ def _take_up(line: dict[str, Any], generations: list[list[LineageMember]]) -> No
         KeyError: Likewise.
     """
     generation, member, fitness = line["generation"], line["member"], line["fitness"]
-    if (generation, member) == (len(generations), 0):
+    size, last = (len(generations[0]), len(generations[-1])) if generations else (0, 0)
+    if (generation, member) == (len(generations), 0) and last == size:
         generations.append([])
-    elif (generation, member) != (len(generations) - 1, len(generations[-1]) if generations else 0):
+    elif (generation, member) != (len(generations) - 1, last) or (generation > 0 and last == size):
         raise ValueError("out of order")
     parents, operators = tuple(line["parents"]), tuple(line["operators"])
     num_before = len(generations[-2]) if len(generations) > 1 else 0
     if not (
         type(line["step"]) is int
+        and 0 <= line["step"] < 2**63
         and (isinstance(fitness, float) or fitness in _NAMES_OF_NUMBERS)
         and all(type(parent) is int and 0 <= parent < num_before for parent in parents)
         and bool(parents) == (generation > 0)

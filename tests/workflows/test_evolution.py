@@ -234,17 +234,20 @@ def test_mutation_changes_the_configured_shares_by_the_configured_amounts() -> N
     assert abs(ordinary.std().item() / 1e-4 - 1) < 0.02
 
 
-def test_each_kind_of_mutation_has_its_own_distribution() -> None:
-    weight = {"weight": torch.full((400_000,), -2.0)}
-    every = {"mutation_fraction": 1.0, "weight_limit": 1e6}
-    ordinary, strong, anew = (
-        mutate(weight, PopulationConfig(super_mutation_rate=strong, reset_rate=reset, **every), generator())
-        for strong, reset in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
+@pytest.mark.parametrize(
+    ("super_rate", "reset_rate", "mean", "deviation"),
+    [(0.0, 0.0, -2.0, 0.2), (1.0, 0.0, -2.0, 20.0), (0.0, 1.0, 0.0, 1.0)],
+)
+def test_each_kind_of_mutation_has_its_own_distribution(
+    super_rate: float, reset_rate: float, mean: float, deviation: float
+) -> None:
+    config = PopulationConfig(
+        mutation_fraction=1.0, super_mutation_rate=super_rate, reset_rate=reset_rate, weight_limit=1e6
     )
-    for mutated, mean, deviation in ((ordinary, -2.0, 0.2), (strong, -2.0, 20.0), (anew, 0.0, 1.0)):
-        found = mutated["weight"]
-        assert abs(found.mean().item() - mean) < 5 * deviation / math.sqrt(400_000)
-        assert abs(found.std().item() / deviation - 1) < 5 / math.sqrt(800_000)
+    count = 400_000
+    mutated = mutate({"weight": torch.full((count,), -2.0)}, config, generator())["weight"]
+    assert abs(mutated.mean().item() - mean) < 5 * deviation / math.sqrt(count)
+    assert abs(mutated.std().item() / deviation - 1) < 5 / math.sqrt(2 * count)
 
 
 def test_a_mutated_weight_is_never_beyond_the_limit_nor_is_a_clone_of_one_that_is() -> None:

@@ -4,14 +4,13 @@ Figures are made without pyplot, so nothing global is set and nothing stays. Tex
 as ASCII and never as formulas: a file must not choose what matplotlib parses.
 """
 
-import io
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
+from ...figures import png, tidy, with_commas
 from .analysis import Analysis
 from .correlate import Correlation
 from .growth import Growth
@@ -49,7 +48,7 @@ def _draw_pools(growth: Growth) -> bytes:
     axis.plot(steps, reserved, color=_GREY, linestyle="--", marker=_marker(steps), label="reserved")
     axis.set_ylim(bottom=0)
     axis.legend(frameon=False, loc="upper left")
-    return _png(figure)
+    return png(figure)
 
 
 def _draw_blocks(growth: Growth) -> bytes:
@@ -59,8 +58,8 @@ def _draw_blocks(growth: Growth) -> bytes:
     blocks = [summary.active_blocks for summary in growth.summaries]
     axis.plot(steps, blocks, color=_BLUE, marker=_marker(steps))
     axis.set_ylim(bottom=0)
-    axis.yaxis.set_major_formatter(_with_commas())
-    return _png(figure)
+    axis.yaxis.set_major_formatter(with_commas())
+    return png(figure)
 
 
 def _draw_sites(growth: Growth) -> bytes:
@@ -77,9 +76,9 @@ def _draw_sites(growth: Growth) -> bytes:
         f"MB more at step {growth.summaries[-1].step:,} than at step {growth.summaries[0].step:,}"
     )
     axis.set_title("Growth by call-site", loc="left", fontweight="bold")
-    axis.xaxis.set_major_formatter(_with_commas())
-    _tidy(axis)
-    return _png(figure)
+    axis.xaxis.set_major_formatter(with_commas())
+    tidy(axis)
+    return png(figure)
 
 
 def _draw_correlations(correlations: Sequence[Correlation]) -> bytes:
@@ -98,7 +97,7 @@ def _draw_correlations(correlations: Sequence[Correlation]) -> bytes:
         )
     axis.set_ylim(bottom=0)
     axis.legend(frameon=False, loc="upper left")
-    return _png(figure)
+    return png(figure)
 
 
 def _figure(title: str, unit: str) -> tuple[Figure, Axes]:
@@ -108,20 +107,10 @@ def _figure(title: str, unit: str) -> tuple[Figure, Axes]:
     axis.set_title(title, loc="left", fontweight="bold")
     axis.set_xlabel("agent steps")
     axis.set_ylabel(unit)
-    axis.xaxis.set_major_formatter(_with_commas())
+    axis.xaxis.set_major_formatter(with_commas())
     axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    _tidy(axis)
+    tidy(axis)
     return figure, axis
-
-
-def _tidy(axis: Axes) -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(alpha=0.25)
-    axis.set_axisbelow(True)
-
-
-def _with_commas() -> FuncFormatter:
-    return FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
 def _marker(steps: Sequence[int]) -> str:
@@ -133,9 +122,3 @@ def _ascii(text: str) -> str:
     """Return a text that every font has, cut to the width of a label."""
     plain = text.encode("ascii", "replace").decode("ascii")
     return plain if len(plain) <= _LABEL_LETTERS else plain[: _LABEL_LETTERS - 3] + "..."
-
-
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(buffer)
-    return buffer.getvalue()

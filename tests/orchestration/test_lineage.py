@@ -1,0 +1,180 @@
+"""The lineage is written as it happened, survives a crash, and is read back or refused by name."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from reverie.orchestration.ancestry import ancestry, best_place, outcomes
+from reverie.orchestration.lineage import Lineage, LineageMember, read_lineage
+from reverie.utils.errors import UserError
+from reverie.workflows.population import INITIAL, Origin
+
+ELITE, LEARNER, INJECTED = Origin((1,), ("elite",)), Origin((0,), ("learner",)), Origin((0,), ("injection",))
+CHILD = Origin((2, 0), ("crossover", "mutation"))
+
+
+def write(run_dir: Path, *fitness: list[float], resume_step: int | None = None, first: int = 0) -> None:
+    """Write generations of three members, the steps of generation g being 100 * (g + 1)."""
+    lineage = Lineage(run_dir, resume_step)
+    for generation, each in enumerate(fitness, start=first):
+        origins = [LEARNER, ELITE, CHILD] if generation else [INITIAL] * 3
+        lineage.generation(100 * (generation + 1), generation, each, origins)
+    lineage.to_disk()
+    lineage.close()
+    lineage.close()
+
+
+def test_a_line_holds_who_a_member_is_and_where_it_came_from(tmp_path: Path) -> None:
+    write(tmp_path, [1.0, 2.0, 3.0], [4.0, math.nan, -math.inf])
+    lines = [json.loads(line) for line in (tmp_path / "lineage.jsonl").read_text().splitlines()]
+    assert len(lines) == 6
+    assert lines[1] == {
+        "step": 100,
+        "generation": 0,
+        "member": 1,
+        "fitness": 2.0,
+        "parents": [],
+        "operators": ["initial"],
+    }
+    assert lines[5] == {
+        "step": 200,
+        "generation": 1,
+        "member": 2,
+        "fitness": "-Infinity",
+        "parents": [2, 0],
+        "operators": ["crossover", "mutation"],
+    }
+    assert lines[4]["fitness"] == "NaN"
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    write(tmp_path, [1.0, 2.0, 3.0], [4.0, math.inf, -math.inf])
+    assert read_lineage(tmp_path / "lineage.jsonl") == [
+        [LineageMember(100, fitness, INITIAL) for fitness in (1.0, 2.0, 3.0)],
+        [
+            LineageMember(200, 4.0, LEARNER),
+            LineageMember(200, math.inf, ELITE),
+            LineageMember(200, -math.inf, CHILD),
+        ],
+    ]
+
+
+def test_a_resumed_run_writes_the_generations_after_its_checkpoint_again(tmp_path: Path) -> None:
+    write(tmp_path, [1.0] * 3, [2.0] * 3, [3.0] * 3)
+    with (tmp_path / "lineage.jsonl").open("a") as file:
+        file.write('{"step": 400, "generation"')
+    write(tmp_path, [5.0] * 3, resume_step=200, first=2)
+    read = read_lineage(tmp_path / "lineage.jsonl")
+    assert [[member.fitness for member in members] for members in read] == [[1.0] * 3, [2.0] * 3, [5.0] * 3]
+    assert [path.name for path in tmp_path.iterdir()] == ["lineage.jsonl"]
+
+
+@pytest.mark.parametrize("letters", [1, 60, 200])
+def test_a_last_generation_that_a_crash_left_unfinished_is_not_read(tmp_path: Path, letters: int) -> None:
+    write(tmp_path, [1.0] * 3, [2.0] * 3)
+    path = tmp_path / "lineage.jsonl"
+    path.write_bytes(path.read_bytes()[:-letters])
+    assert len(read_lineage(path)) == 1
+
+
+GOOD = {"step": 200, "generation": 1, "member": 0, "fitness": 1.0, "parents": [0], "operators": ["elite"]}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "null",
+        "[" * 100_000,
+        "{}",
+        json.dumps(GOOD | {"member": 1}),
+        json.dumps(GOOD | {"generation": 2}),
+        json.dumps(GOOD | {"generation": 0, "member": 4, "parents": []}),
+        json.dumps(GOOD | {"parents": [3]}),
+        json.dumps(GOOD | {"parents": [-1]}),
+        json.dumps(GOOD | {"parents": []}),
+        json.dumps(GOOD | {"operators": []}),
+        json.dumps(GOOD | {"operators": [1]}),
+        json.dumps(GOOD | {"fitness": "high"}),
+        json.dumps(GOOD | {"step": "many"}),
+        json.dumps(GOOD | {"step": 10**400}),
+    ],
+    ids=lambda line: line[:150],
+)
+def test_a_line_that_does_not_follow_is_named_with_its_file(tmp_path: Path, line: str) -> None:
+    write(tmp_path, [1.0] * 3)
+    path = tmp_path / "lineage.jsonl"
+    whole = path.read_text()
+    path.write_text(f"{whole}{json.dumps(GOOD)}\n")
+    assert read_lineage(path)[0][0].fitness == 1.0, "the line that the others are changed from is good"
+    path.write_text(f"{whole}{line}\n")
+    with pytest.raises(UserError) as told:
+        read_lineage(path)
+    assert str(told.value) == f"Line 4 of {path} is none that Reverie wrote. Delete that line and try again."
+
+
+def test_a_generation_follows_only_a_whole_one(tmp_path: Path) -> None:
+    write(tmp_path, [1.0] * 3, [2.0] * 3, [3.0] * 3)
+    path = tmp_path / "lineage.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:5] + lines[6:]))
+    with pytest.raises(UserError, match="Line 6 of"):
+        read_lineage(path)
+
+
+def test_a_resumed_run_refuses_a_lineage_with_a_strange_line_and_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "lineage.jsonl"
+    path.write_text('{"step": 1}\n{"loss": 1}\n')
+    with pytest.raises(UserError, match=r"Line 2 of .*lineage\.jsonl is none that Reverie wrote"):
+        Lineage(tmp_path, resume_step=5)
+    assert path.read_text() == '{"step": 1}\n{"loss": 1}\n'
+
+
+def test_a_run_without_a_generation_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no generation"):
+        read_lineage(tmp_path / "lineage.jsonl")
+    Lineage(tmp_path).close()
+    with pytest.raises(UserError, match="holds no generation"):
+        read_lineage(tmp_path / "lineage.jsonl")
+
+
+def generation(*fitness: float) -> list[LineageMember]:
+    """Three members: the learner, an elite out of member 1, and a child or a copy of the learner."""
+    origins = (LEARNER, ELITE, INJECTED if fitness[2] == 0 else CHILD)
+    return [LineageMember(0, each, origin) for each, origin in zip(fitness, origins, strict=True)]
+
+
+def test_the_best_ever_is_the_first_of_the_fittest_and_never_one_without_a_number() -> None:
+    run = [generation(1.0, math.nan, 2.0), generation(5.0, math.inf, 2.0), generation(3.0, 5.0, 2.0)]
+    assert best_place(run) == (1, 0)
+    assert best_place([generation(math.nan, math.inf, -math.inf)]) is None
+
+
+def test_the_ancestry_follows_first_parents_to_the_beginning_and_shows_second_ones() -> None:
+    beginning = [LineageMember(0, 0.0, INITIAL)] * 3
+    run = [beginning, generation(1.0, 1.0, 1.0), generation(1.0, 1.0, 1.0), generation(1.0, 1.0, 0)]
+    assert ancestry(run, (2, 2)) == [
+        ((1, 2), (2, 2)),
+        ((1, 0), (2, 2)),
+        ((0, 2), (1, 2)),
+        ((0, 0), (1, 2)),
+    ]
+    assert ancestry(run, (3, 2)) == [((2, 0), (3, 2)), ((1, 0), (2, 0)), ((0, 0), (1, 0))]
+    assert ancestry(run, (0, 1)) == []
+
+
+def test_members_are_counted_by_how_they_came_about_and_what_became_of_them() -> None:
+    beginning = [LineageMember(0, 0.0, INITIAL)] * 3
+    run = [beginning, generation(1.0, 2.0, 3.0), generation(1.0, 2.0, 0), generation(9.0, 9.0, 0)]
+    found = {
+        operators: (each.elites, each.parents, each.discarded) for operators, each in outcomes(run, 1).items()
+    }
+    # The child is the fittest of generation 1, the elite that of generation 2; only 0 and 1 have children.
+    assert found == {
+        "learner": (0, 2, 0),
+        "elite": (1, 1, 0),
+        "crossover + mutation": (1, 0, 0),
+        "injection": (0, 0, 1),
+    }
+    assert outcomes(run[:2], 1) == {}
