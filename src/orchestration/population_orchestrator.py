@@ -98,7 +98,10 @@ class PopulationOrchestrator(Orchestrator):
             self.save()
         self.lineage.close()
         if self.generation:
-            _LOG.info("report: %s", os.path.relpath(save_population_report(self.run_dir)))
+            _LOG.info(
+                "report: %s",
+                os.path.relpath(save_population_report(self.run_dir, self.config.population.num_elites)),
+            )
         return ending
 
     def _ending(self) -> Ending | None:
@@ -124,7 +127,7 @@ class PopulationOrchestrator(Orchestrator):
         self.is_best |= workflow.note_fitness(played.fitness, self.generation)
         self.lineage.generation(self.step, self.generation, played.fitness, workflow.origins)
         with self.watch("learn"):
-            losses = self._learn()
+            before, losses = self._learn()
         if losses:
             self.guard.event(self.step, "first lesson")
             if self.config.memory.check_interval:
@@ -132,15 +135,19 @@ class PopulationOrchestrator(Orchestrator):
                     self.guard.check_graphs(self.step, self.roots())
         with self.watch("evolve"):
             diversity = workflow.diversity()
-            workflow.evolve(played.fitness, self.generation)
+            workflow.evolve(played.fitness, self.generation, before)
         self.generation += 1
         self._tell(played, losses, diversity, time.monotonic() - began)
 
-    def _learn(self) -> Losses:
-        """Let every member learn; none does before the replay is ready. What is not finite is not learned."""
+    def _learn(self) -> tuple[dict[str, Any] | None, Losses]:
+        """Let every member learn; none does before the replay is ready. What is not finite is not learned.
+
+        Returns:
+            The members as they were before, None if nobody learned, and the losses.
+        """
         training, workflow = self.config.training, self.parts.workflow
         if not self.is_ready or not self.config.population.gradient:
-            return {}
+            return None, {}
         lesson = Lesson(
             seed=self.config.seed,
             generation=self.generation,
@@ -158,7 +165,7 @@ class PopulationOrchestrator(Orchestrator):
                 self.generation,
                 member,
             )
-        return losses
+        return before, losses
 
     @property
     def is_ready(self) -> bool:

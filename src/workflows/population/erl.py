@@ -79,8 +79,17 @@ class ERLWorkflow:
             self.best_actor[name].copy_(tensor[member : member + 1])
         return True
 
-    def evolve(self, fitness: Sequence[float], generation: int) -> None:
-        """Let the next generation take the place of this one; without evolution it is the same members."""
+    def evolve(self, fitness: Sequence[float], generation: int, before: Mapping[str, Any] | None) -> None:
+        """Let the next generation take the place of this one; without evolution it is the same members.
+
+        Elites stay the policies that earned their fitness; what a lesson has made of them since goes to their
+        children. Else a gradient that misleads undoes what evolution has found, as it did on Swimmer-v5.
+
+        Args:
+            fitness: Of each member.
+            generation: Whose fitness it is.
+            before: The members as they were played, if they have had a lesson since.
+        """
         if not self.population.evolves:
             self.origins = [Origin((member,), ("learner",)) for member in range(self.population.size)]
             return
@@ -89,8 +98,11 @@ class ERLWorkflow:
         evolved = evolve(actor, fitness, self.population, generator)
         # Critics, slow copies and moments go with the first parent: they know the policy a child comes from.
         self.members.take_rows(evolved.first_parent)
+        elites = [member for member, origin in enumerate(evolved.origins) if origin.operators == ("elite",)]
         for name, tensor in evolved.parameters.items():
             actor[name].copy_(tensor)
+        if before is not None:
+            self.members.restore_actors(elites, before)
         self.origins = evolved.origins
 
     def diversity(self) -> float:

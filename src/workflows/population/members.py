@@ -1,6 +1,6 @@
 """The members of a population as stacked tensors: one row a member in each."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,6 +133,22 @@ class Members:
             for mine, theirs in zip(_leaves(self.state_dict()), _leaves(before), strict=True):
                 mine[bad] = theirs[bad.cpu()].to(self.device)
         return bad.tolist()
+
+    def restore_actors(self, members: Sequence[int], before: Mapping[str, Any]) -> None:
+        """Let some members act as they did, with the slow copies and moments of then; their critics stay.
+
+        Args:
+            members: Their numbers.
+            before: What `rows` returned of all members.
+        """
+        chosen = torch.tensor(members, dtype=torch.int64)
+        mine, theirs = (
+            (state["networks"]["actor"], state["networks"]["slow_actor"], *state["moments"]["actor"].values())
+            for state in (self.state_dict(), before)
+        )
+        for stacked, old in zip(mine, theirs, strict=True):
+            for name, tensor in stacked.items():
+                tensor[chosen] = old[name][chosen].to(self.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the live tensors and the count of updates."""

@@ -1,7 +1,8 @@
 """TD3 for all members at once: each learns from batches of its own out of one shared replay.
 
 Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods": two critics of which
-the smaller estimate counts, noise on the target's action, an actor that is updated every `policy_delay` updates.
+the smaller estimate counts, noise on the target's action, an actor that is updated at every
+`policy_delay`-th update only.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,8 +53,8 @@ class TD3:
     def learn(self, members: Members, replay: Transitions, lesson: Lesson) -> dict[str, Tensor]:
         """Make the updates of one generation; return losses by name, each (M,), means over it, detached.
 
-        What a member draws depends on nothing but the lesson's seed and generation and its own number: a group
-        of two members and more learns bit for bit what it would learn among all.
+        What a member draws depends on nothing but the lesson's seed and generation and its own number: a
+        group of two members and more learns bit for bit what it would learn among all.
         """
         size = lesson.accumulation * lesson.batch_size
         draws = [_Draws(lesson, member) for member in lesson.members]
