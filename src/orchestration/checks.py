@@ -7,12 +7,14 @@ from pathlib import Path
 import torch
 
 from ..buffers import check_storage, plan_replay
-from ..envs import Vectorization, make_environment, validate_env
+from ..envs import Vectorization, make_environment, make_simulators, validate_env
 from ..models import check_images
+from ..utils.errors import UserError
 from ..utils.records import EnvSpec
 from ..workflows.population import require_vectors
 from .build import replay_request
 from .config import TrainConfig, WorkflowName, actual_device
+from .engines.rollouts import longest_episode
 from .memory_plan import Compose, require_fit
 from .run_folder import EXPERIMENTS, check_run_folder
 
@@ -51,4 +53,20 @@ def environment_spec(config: TrainConfig) -> EnvSpec:
     check_images(spec.observation)
     if config.workflow is WorkflowName.population:
         require_vectors(spec)
+        _require_room(config, spec)
     return replace(spec, num_envs=config.env.num_envs)
+
+
+def _require_room(config: TrainConfig, spec: EnvSpec) -> None:
+    """Refuse a replay that a population could not fill with whole episodes to the point where it learns."""
+    simulators = make_simulators(config.env, 1)
+    simulators.close()
+    episode = longest_episode(spec, simulators.longest_episode) + 1
+    capacity, starts = config.buffer.capacity, config.training.learning_starts
+    needed = episode + (starts if config.population.gradient else 0)
+    if capacity < needed:
+        learning = f" beside training.learning_starts={starts}" if config.population.gradient else ""
+        raise UserError(
+            f"buffer.capacity={capacity} has no room for an episode of {episode} records{learning}. "
+            f"Set buffer.capacity={needed} or more."
+        )

@@ -15,6 +15,7 @@ from .build import build_replay
 from .checkpoint import Checkpoint, latest_checkpoint
 from .checks import environment_spec
 from .config import TrainConfig
+from .lineage import LINEAGE_FILE
 from .run_folder import load_run
 
 NOT_REPRODUCIBLE = ("speed/", "time/", "memory/", "debug/", "train/memory/")
@@ -22,7 +23,7 @@ NOT_REPRODUCIBLE = ("speed/", "time/", "memory/", "debug/", "train/memory/")
 
 
 def fingerprint(run_dir: Path) -> dict[str, str]:
-    """Return sha256 hashes of the newest checkpoint's model, loop and replay, and of the metrics.
+    """Return sha256 hashes of the newest checkpoint's model, loop and replay, of the metrics and the lineage.
 
     Replay is hashed by what it holds, record after record, not by how its files came about.
 
@@ -31,13 +32,17 @@ def fingerprint(run_dir: Path) -> dict[str, str]:
     """
     config = load_run(str(run_dir))
     checkpoint = latest_checkpoint(run_dir)
-    return {
+    hashes = {
         "step": str(checkpoint.step),
         "model": hash_of(checkpoint.model(torch.device("cpu"))),
         "loop": hash_of(checkpoint.state()),
         "replay": _replay_hash(config, checkpoint),
         "metrics": _metrics_hash(run_dir),
     }
+    lineage = run_dir / LINEAGE_FILE
+    if lineage.exists():
+        hashes["lineage"] = hashlib.sha256(lineage.read_bytes()).hexdigest()
+    return hashes
 
 
 def hash_of(state: Any) -> str:

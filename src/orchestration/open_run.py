@@ -67,7 +67,9 @@ def open_run(
             compilations = Compilations(reports.note)
             opened.callback(compilations.close)
         if config.workflow is WorkflowName.population:
-            yield PopulationOrchestrator(config, parts, reports, run_dir, signals, checkpoint)
+            population = PopulationOrchestrator(config, parts, reports, run_dir, signals, checkpoint)
+            opened.callback(population.lineage.close)
+            yield population
         else:
             yield WorldModelOrchestrator(config, parts, reports, run_dir, signals, checkpoint, compilations)
 

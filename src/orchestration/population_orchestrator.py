@@ -96,7 +96,6 @@ class PopulationOrchestrator(Orchestrator):
                 self.save_if_possible()
         if self.saved_step != self.step:
             self.save()
-        self.lineage.close()
         if self.generation:
             _LOG.info(
                 "report: %s",

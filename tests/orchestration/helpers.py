@@ -54,6 +54,21 @@ PONG = (
     "training.video_interval=30",
     "training.total_timesteps=60",
 )
+POPULATION = (
+    "experiment=erl_pendulum",
+    "device=cpu",
+    "population.size=4",
+    "population.elite_fraction=0.3",
+    "td3.hidden_units=16",
+    "env.time_limit=20",
+    "buffer.capacity=400",
+    "buffer.chunk_length=32",
+    "training.generations=4",
+    "training.gradient_steps_per_generation=3",
+    "training.gradient_accumulation_steps=2",
+    "training.batch_size=8",
+    "training.learning_starts=100",
+)
 CATCH_STEPS = 7
 """Actions of every episode of Catch."""
 
