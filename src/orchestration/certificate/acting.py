@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ...utils.memory.anchors import AnchorReport, find_anchors
-from ..build import Parts, build
+from ..build import DreamerParts, build_dreamer
 from ..config import TrainConfig
 from ..faults.acting import Detached, act_with_graph, observe_detaching
 from .in_use import settled_bytes
@@ -22,7 +22,7 @@ _STATE = "workflow.world_model.rssm._state"
 class Actor:
     """Acts and remembers, as the loop of a run does between its updates."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: DreamerParts) -> None:
         self.parts = parts
         self.arrival = parts.environment.reset()
 
@@ -108,7 +108,7 @@ def acting_rows(config: TrainConfig, steps: int) -> list[ActingRow]:
 def measure_acting(config: TrainConfig, no_grad: bool, detached: Detached, steps: int) -> ActingRow:
     """Build the parts of a run, set the guards of acting, act, and measure what stays."""
     with TemporaryDirectory() as folder:
-        parts = build(config, Path(folder))
+        parts = build_dreamer(config, Path(folder))
         with closing(parts.environment):
             if not no_grad:
                 act_with_graph(parts.workflow)
@@ -116,7 +116,7 @@ def measure_acting(config: TrainConfig, no_grad: bool, detached: Detached, steps
             return _measure(parts, no_grad, detached, steps)
 
 
-def _measure(parts: Parts, no_grad: bool, detached: Detached, steps: int) -> ActingRow:
+def _measure(parts: DreamerParts, no_grad: bool, detached: Detached, steps: int) -> ActingRow:
     workflow, actor = parts.workflow, Actor(parts)
     roots = {"workflow": workflow}
     actor.act(WARM_UP_STEPS)

@@ -1,7 +1,7 @@
 """What a stored loss and a tensor made by `torch.from_numpy` really hold."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...utils.memory.anchors import find_anchors
+from ...utils.records import EnvSpec
+from ...workflows.population import TD3, Members, Piece, Sizes, Stacked
 from ...workflows.world_models import DreamerWorkflow
-from ..build import Parts
+from ..build import DreamerParts
+from ..config import TrainConfig
 from .acting import Actor, num_nodes
 from .in_use import held_bytes
 
+LossOf = Callable[[Members, Stacked, Piece], Tensor]
 EPISODE_FRAMES = 100
 _STACKED_FRAMES = 16
 _ROUNDS = 100
@@ -49,7 +53,7 @@ class KeptArray:
         return asdict(self)
 
 
-def held_by(parts: Parts, batch_size: int) -> tuple[list[KeptArray], list[StoredLoss]]:
+def held_by(parts: DreamerParts, batch_size: int) -> tuple[list[KeptArray], list[StoredLoss]]:
     """Act until replay has a batch, and return what is held by frames and by losses that are kept."""
     actor = Actor(parts)
     frames = _episode_frames(actor)
@@ -58,7 +62,7 @@ def held_by(parts: Parts, batch_size: int) -> tuple[list[KeptArray], list[Stored
     return kept_arrays(frames), stored_losses(parts, batch_size)
 
 
-def stored_losses(parts: Parts, batch_size: int) -> list[StoredLoss]:
+def stored_losses(parts: DreamerParts, batch_size: int) -> list[StoredLoss]:
     """Return what the total loss of one update holds, for each way to store it; replay must have a batch.
 
     Parameters are not changed. Their gradients stay, as they do in a run, and are not counted.
@@ -71,7 +75,36 @@ def stored_losses(parts: Parts, batch_size: int) -> list[StoredLoss]:
         return workflow.total(losses)
 
     new_loss().backward()  # makes the gradients
-    return [_stored_loss(workflow, kept, lambda keep=keep: keep(new_loss())) for kept, keep in _WAYS.items()]
+    return _stored_in_all_ways(workflow, new_loss)
+
+
+def stored_losses_of_agents(config: TrainConfig, spec: EnvSpec) -> list[StoredLoss]:
+    """Return what a loss of one agent of a population holds, critic's and actor's, for each way to store it.
+
+    One agent and one batch, as the trainer of the incident report had them; here all members share a loss.
+    """
+    device = torch.device(config.device.value)
+    members, td3 = Members(Sizes.of(spec, config.td3), 1, device), TD3(config.td3)
+    shape = (1, config.training.batch_size)
+    seen = torch.randn(*shape, members.sizes.observation, device=device)
+    action = torch.zeros(*shape, members.sizes.action, device=device)
+    nothing = torch.zeros(shape, device=device)
+    piece = Piece(seen, action, nothing, seen, nothing.bool(), action)
+    found: list[StoredLoss] = []
+    for name, loss_of in (("critic", td3.critic_loss), ("actor", td3.actor_loss)):
+        leaves = {key: each.requires_grad_() for key, each in members.networks[name].items()}
+
+        def new_loss(loss_of: LossOf = loss_of, leaves: Stacked = leaves) -> Tensor:
+            return td3.total(loss_of(members, leaves, piece))
+
+        new_loss().backward()  # makes the gradients
+        stored = _stored_in_all_ways(members, new_loss)
+        found += [replace(each, kept=f"{name}: {each.kept}") for each in stored]
+    return found
+
+
+def _stored_in_all_ways(owner: DreamerWorkflow | Members, new_loss: Callable[[], Tensor]) -> list[StoredLoss]:
+    return [_stored_loss(owner, kept, lambda keep=keep: keep(new_loss())) for kept, keep in _WAYS.items()]
 
 
 def kept_arrays(frames: NDArray[Any]) -> list[KeptArray]:
@@ -115,9 +148,9 @@ def _episode_frames(actor: Actor) -> NDArray[Any]:
     return np.stack(found)
 
 
-def _stored_loss(workflow: DreamerWorkflow, kept: str, make: Callable[[], object]) -> StoredLoss:
-    held = held_bytes(make, workflow.device)
-    roots = {"workflow": workflow, "kept": make()}
+def _stored_loss(owner: DreamerWorkflow | Members, kept: str, make: Callable[[], object]) -> StoredLoss:
+    held = held_bytes(make, owner.device)
+    roots = {"workflow": owner, "kept": make()}
     return StoredLoss(kept, held, num_nodes(find_anchors(roots)))
 
 

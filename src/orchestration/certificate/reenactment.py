@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from ...utils.errors import UserError
-from ..build import build
-from ..checks import check_run
+from ..build import build_dreamer
+from ..checks import check_run, environment_spec
 from ..command_line import compose_jobs
-from ..config import TrainConfig, typed
+from ..config import TrainConfig, WorkflowName, typed
 from .acting import ActingRow, acting_rows
 from .certificate import versions
-from .holding import KeptArray, StoredLoss, held_by
+from .holding import KeptArray, StoredLoss, held_by, stored_losses_of_agents
 
 FLAG = "--ab"
 REENACTMENT_JSON = "reenactment.json"
@@ -53,8 +53,11 @@ class Reenactment:
 
     def show(self, console: Console) -> None:
         """Print the tables."""
-        for table in (self._acting_table(), self._losses_table(), self._arrays_table()):
-            console.print(table)
+        if self.config.workflow is WorkflowName.dreamer:
+            console.print(self._acting_table())
+        console.print(self._losses_table())
+        if self.config.workflow is WorkflowName.dreamer:
+            console.print(self._arrays_table())
 
     def save(self, folder: Path) -> None:
         """Write `reenactment.json`.
@@ -103,6 +106,8 @@ class Reenactment:
     def _losses_table(self) -> Table:
         training = self.config.training
         shape = f"{training.batch_size} sequences of {training.sequence_length} steps"
+        if self.config.workflow is WorkflowName.population:
+            shape = f"{training.batch_size} transitions, one agent"
         table = _table(f"The loss of an update on {shape}", ["stored"], ["bytes held", "autograd nodes"])
         for row in self.losses:
             table.add_row(row.kept, f"{row.held_bytes:,}", f"{row.nodes:,}")
@@ -140,11 +145,14 @@ def run_reenactment(settings: ReenactmentConfig, overrides: list[str], command: 
 
 def reenact(config: TrainConfig, steps: int, command: str) -> Reenactment:
     """Return the re-enactment with the parts of one run, made anew for each combination of guards."""
+    if config.workflow is WorkflowName.population:
+        losses = stored_losses_of_agents(config, environment_spec(config))
+        return Reenactment(command, config, [], losses, [])
     gc.freeze()  # what is there now stays; each of the hundred collections to come is then short
     try:
         acting = acting_rows(config, steps)
         with TemporaryDirectory() as folder:
-            parts = build(config, Path(folder))
+            parts = build_dreamer(config, Path(folder))
             with closing(parts.environment):
                 arrays, losses = held_by(parts, config.training.batch_size)
     finally:
