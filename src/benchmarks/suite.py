@@ -8,6 +8,7 @@ from .bench import Bench
 from .loops import collect, end_to_end, environment
 from .memory import memory
 from .networks import policy, update
+from .population import members_act, members_update
 from .replay import replay_add, replay_fill, replay_sample
 from .results import Result
 
@@ -29,6 +30,8 @@ ROWS: dict[str, Row] = {
     **{f"environment_{count}": partial(environment, num_envs=count) for count in (1, 8)},
     "collect": collect,
     "end_to_end": end_to_end,
+    **{f"members_update_{hidden}": partial(members_update, hidden=hidden) for hidden in (64, 256)},
+    "members_act_64": partial(members_act, hidden=64),
     **{f"memory_{size}": partial(memory, size=size) for size in _SIZES},
 }
 """Every row by its name; each is told its own."""
