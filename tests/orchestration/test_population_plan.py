@@ -1,0 +1,87 @@
+"""The plan of a population is what its parts hold and its lessons need."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+
+from reverie.buffers import EpisodeRecords
+from reverie.orchestration.banner import model_name
+from reverie.orchestration.build import build_engine, build_erl, build_replay
+from reverie.orchestration.checkpoint import CHECKPOINTS
+from reverie.orchestration.checks import environment_spec
+from reverie.orchestration.command_line import compose_jobs
+from reverie.orchestration.config import TrainConfig, typed
+from reverie.orchestration.memory_plan import HOST, plan_run
+from reverie.orchestration.memory_plan.population import generation_steps
+from reverie.utils.memory.live_bytes import LiveBytes
+from reverie.utils.memory.process import folder_disk_bytes
+from reverie.workflows.population import Lesson
+
+from .helpers import POPULATION, start
+
+
+def configured(*overrides: str) -> TrainConfig:
+    return typed(compose_jobs([*POPULATION, *overrides])[0])
+
+
+def test_the_rows_are_the_bytes_that_the_parts_own(tmp_path: Path) -> None:
+    config = configured("population.size=6", "td3.hidden_units=32")
+    plan = plan_run(config, environment_spec(config))
+    host = plan.resource(HOST)
+    with closing(build_engine(config)) as engine:
+        replay, workflow = build_replay(config, engine.spec, tmp_path), build_erl(config, engine.spec)
+        assert host.bytes_of("episodes of a generation") == 3 * engine.planned_bytes
+    assert host.bytes_of("replay") + host.bytes_of("index of the replay") == replay.nbytes()
+    held = sum(host.bytes_of(name) for name in ("parameters", "slow copies", "optimiser state"))
+    assert held == workflow.members.nbytes() == host.bytes_of("members as they were before the lesson")
+    assert host.bytes_of("best policy") == sum(each.nbytes for each in workflow.best_actor.values())
+    assert plan.num_parameters == workflow.num_parameters
+    assert model_name(config) == "6 members of TD3"
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_the_peak_of_a_lesson_is_within_5_percent_of_its_plan(accumulation: int, tmp_path: Path) -> None:
+    config = configured(
+        "td3.hidden_units=64",
+        "training.batch_size=64",
+        f"training.gradient_accumulation_steps={accumulation}",
+    )
+    spec = environment_spec(config)
+    host = plan_run(config, spec).resource(HOST)
+    replay, workflow = build_replay(config, spec, tmp_path), build_erl(config, spec)
+    torch.manual_seed(0)
+    steps = 200
+    episode = EpisodeRecords(
+        observation={"vector": torch.randn(steps + 1, 3).numpy()},
+        action=torch.rand(steps + 1, 1).numpy(),
+        reward=torch.randn(steps + 1).numpy(),
+        is_terminal=False,
+    )
+    replay.add_episode(0, episode)
+    lesson = Lesson(0, 0, tuple(range(4)), 4, accumulation, 64)
+    workflow.td3.learn(workflow.members, replay, lesson)
+    with LiveBytes() as counter:
+        counter.count(list(workflow.members.tensors()), "members")
+        workflow.td3.learn(workflow.members, replay, lesson)
+    planned = host.bytes_of("batches of all members") + host.bytes_of("update of all members")
+    assert counter.peak - workflow.members.nbytes() == pytest.approx(planned, rel=0.05)
+
+
+def test_disk_has_room_for_the_checkpoints(tmp_path: Path) -> None:
+    run = start(tmp_path / "run", *POPULATION)
+    disk = plan_run(configured(), environment_spec(configured())).resource("disk")
+    planned = sum(row.nbytes for row in disk.rows if "checkpoints" in row.name)
+    assert 0 < folder_disk_bytes(run / CHECKPOINTS) <= planned
+
+
+def test_a_generation_is_as_many_records_as_its_episodes_may_have() -> None:
+    config = configured("population.episodes=3", "population.exploration_episodes=2")
+    assert generation_steps(config, environment_spec(config)) == (4 * 3 + 2) * 21
+
+
+def test_evolution_alone_plans_no_lesson() -> None:
+    config = configured("population.gradient=off")
+    host = plan_run(config, environment_spec(config)).resource(HOST)
+    assert host.bytes_of("update of all members") == 0 < host.bytes_of("parameters")
