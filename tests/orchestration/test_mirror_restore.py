@@ -113,7 +113,8 @@ def test_without_s3fs_the_sentence_tells_what_to_install(
     empty_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    monkeypatch.setattr(sys.modules["fsspec.registry"], "_registry", {})  # imported before
+    loaded = sys.modules["fsspec.registry"].__dict__["_registry"]
+    monkeypatch.delitem(loaded, "s3", raising=False)
     for argument in ("checkpoint.mirror=s3://bucket", "resume=s3://bucket/pole"):
         told = error_of(capsys, lambda argument=argument: run_from_command_line(train, [*CARTPOLE, argument]))
         assert told.endswith("a package that is not installed here. Run `pip install 'reverie[s3]'`.")
