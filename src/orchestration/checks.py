@@ -16,6 +16,7 @@ from .build import replay_request
 from .config import TrainConfig, WorkflowName, actual_device
 from .engines.rollouts import longest_episode
 from .memory_plan import Compose, require_fit
+from .mirror.identity import check_mirror
 from .run_folder import EXPERIMENTS, check_run_folder
 
 
@@ -32,6 +33,7 @@ def check_run(config: TrainConfig, compose: Compose | None = None) -> None:
         UserError: If it cannot; nothing was created.
     """
     check_run_folder(config)
+    check_mirror(config)
     spec = environment_spec(config)
     # The machine's limits before the budget: "raise the budget" is then advice that the machine can follow.
     require_fit(config, spec, compose)

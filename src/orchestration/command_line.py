@@ -27,6 +27,8 @@ from .banner import device_notice
 from .checks import check_run
 from .config import CONFIG_PACKAGE, TrainConfig, register_schemas, typed
 from .memory_plan import Compose
+from .mirror.address import SIGN
+from .mirror.restore import restore
 from .overrides import check, explain, parse
 from .run_folder import resume_run
 from .workflow_settings import require_read
@@ -168,13 +170,18 @@ def _check_runs(configs: list[TrainConfig], compose: Compose | None) -> None:
 
 
 def _resume(task: Task, flags: argparse.Namespace, folder: str, changes: list[Override]) -> None:
-    """Run `task` with the configuration saved in `folder`."""
+    """Run `task` with the configuration saved in `folder`, or in the remote copy of which that is the URL."""
     if flags.multirun or flags.cfg or flags.help or flags.info or flags.config_dir:
         raise UserError(f"resume={folder} goes on with one run as it was saved; it takes values, not flags.")
+    restored: list[str] = []
+    if SIGN in folder:
+        typed_folders = [str(change.value()) for change in changes if change.key_or_group == "run_dir"]
+        changes = [change for change in changes if change.key_or_group != "run_dir"]
+        folder, restored = restore(folder, next(iter(typed_folders), None))
     config, notices = resume_run(folder, changes)
     require_read(config, [item.key_or_group for item in changes])
     check_run(config)
-    task(config, notices)
+    task(config, [*restored, *notices])
 
 
 def _leave_to_hydra(flags: argparse.Namespace, task: Task) -> None:

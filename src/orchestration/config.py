@@ -26,6 +26,7 @@ from ..utils.progress import ProgressMode
 from ..workflows.population import PopulationConfig, TD3Config
 from ..workflows.world_models import ControllerConfig, WorldModelConfig
 from .engines.config import Engine, RayConfig
+from .mirror.config import CheckpointConfig
 from .training_config import TrainingConfig
 
 CONFIG_PACKAGE = "reverie.configs"
@@ -123,7 +124,8 @@ class TrainConfig:
     """Folder of the run; null for a new folder in `experiments/`."""
 
     resume: str | None = None
-    """Folder of an earlier run to go on with; its `config.yaml` takes the place of every group."""
+    """Folder of an earlier run to go on with, or URL of its remote copy, which is brought here first; its
+    `config.yaml` takes the place of every group."""
 
     env: EnvConfig = field(default_factory=EnvConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -137,6 +139,7 @@ class TrainConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:

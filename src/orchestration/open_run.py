@@ -15,6 +15,7 @@ from .checkpoint import list_checkpoints
 from .config import Compile, TrainConfig, WorkflowName
 from .made_with import checkpoint_of
 from .memory_plan import MemoryPlan, over_text, plan_lines
+from .mirror.mirror import Mirror
 from .orchestrator import Orchestrator
 from .population_orchestrator import PopulationOrchestrator
 from .reports import Reports
@@ -69,9 +70,14 @@ def open_run(
         if config.workflow is WorkflowName.population:
             population = PopulationOrchestrator(config, parts, reports, run_dir, signals, checkpoint)
             opened.callback(population.lineage.close)
-            yield population
+            run = population
         else:
-            yield WorldModelOrchestrator(config, parts, reports, run_dir, signals, checkpoint, compilations)
+            run = WorldModelOrchestrator(config, parts, reports, run_dir, signals, checkpoint, compilations)
+        if config.checkpoint.mirror:  # now that the logs are as they were at the checkpoint
+            run.mirror = opened.enter_context(Mirror(config.checkpoint, run_dir))
+            if checkpoint is not None:
+                run.mirror.catch_up(checkpoint)
+        yield run
 
 
 def _try_compiler(config: TrainConfig) -> None:

@@ -15,6 +15,7 @@ from .config import TrainConfig
 from .diagnostics import diagnostics
 from .memory_components import components
 from .memory_guard import MemoryGuard
+from .mirror.mirror import Mirror
 from .reports import Reports
 from .run_folder import require_run_folder
 from .signals import Signals
@@ -60,6 +61,8 @@ class Orchestrator(ABC):
         self.guard = MemoryGuard(config.memory)
         self.is_best = False  # and no checkpoint tells of it yet
         self.saved_step: int | None = None
+        self.mirror: Mirror | None = None
+        """What copies the checkpoints, if anything does; `open_run` gives it."""
 
     @abstractmethod
     def run(self) -> Ending:
@@ -126,3 +129,5 @@ class Orchestrator(ABC):
             )
         self.saved_step, self.is_best = self.step, False
         _LOG.info("step %s: checkpoint %s", f"{self.step:,}", checkpoint.folder)
+        if self.mirror:
+            self.mirror.saved(checkpoint)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from .helpers import CARTPOLE, CATCH, PONG, start
+from .s3_server import S3Server
 from .warm import Server, warm_server
 
 
@@ -39,3 +40,19 @@ def server() -> Iterator[Server]:
     """Starts training processes that need no seconds for imports."""
     with warm_server() as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A real server, shared by tests whose runs have names of their own."""
+    started = S3Server()
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The server, with what leads to it in the environment."""
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    return s3_server

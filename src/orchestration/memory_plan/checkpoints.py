@@ -25,7 +25,10 @@ def checkpoint_rows(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, rep
     is_population = config.workflow is WorkflowName.population
     num_envs = 1 if is_population else config.env.num_envs
     best = int(is_population or training.evaluation_interval > 0)
-    folders = training.keep_checkpoints + 1 + best
+    keep = training.keep_checkpoints
+    if config.checkpoint.mirror:  # a slow upload holds those that were kept when it began
+        keep += training.keep_checkpoints + 1
+    folders = keep + 1 + best
     latent = sum(field.nbytes for name, field in replay.fields.items() if name in LATENT_FIELDS)
     record = sum(field.nbytes for field in replay.fields.values()) - latent + 1  # and whether it begins one
     open_records = num_envs * config.buffer.chunk_length
@@ -33,8 +36,8 @@ def checkpoint_rows(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, rep
     pace = generation_steps(config, spec) if is_population else num_envs
     interval = 2 * (training.checkpoint_interval + pace) if training.checkpoint_interval else capacity
     new = min(capacity, interval)
-    records = (1 + best) * (capacity + open_records) + training.keep_checkpoints * new
-    rows = (training.keep_checkpoints + 2 + 2 * best) * capacity if latent else 0
+    records = (1 + best) * (capacity + open_records) + keep * new
+    rows = (keep + 2 + 2 * best) * capacity if latent else 0
     image = max((array.nbytes for array in spec.observation.values() if array.is_image), default=0)
     files = records // config.buffer.chunk_length + folders * num_envs
     return [

@@ -82,6 +82,8 @@ def _host(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, replay: Repla
         workspace = constants.CPU_WORKSPACE_BYTES
         rows.append(Row("workspace of kernels and allocator", workspace, Basis.estimated))
     rows.append(Row("files being written", PIECE_BYTES + FILE_BYTES))
+    if config.checkpoint.mirror:
+        rows.append(Row("mirror", constants.MIRROR_BYTES, Basis.estimated))
     graph = constants.GRAPH_BYTES_PER_OPERATOR * networks.operators
     rows.append(Row("nodes of the autograd graph", graph, Basis.estimated))
     image = max((array.nbytes for array in spec.observation.values() if array.is_image), default=0)

@@ -1,0 +1,110 @@
+"""Runs with a copy on a real S3-compatible server, and on a file system."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reverie.orchestration.checks import environment_spec
+from reverie.orchestration.command_line import run_from_command_line
+from reverie.orchestration.memory_plan import plan_run
+from reverie.orchestration.run_folder import load_run
+from reverie.orchestration.train import train
+
+from .helpers import CARTPOLE, files_in, identity, resume, saved_steps, start
+from .s3_server import MARKER, S3_MIRROR, S3Server, environment, server_that_never_answers
+
+HALF = (*CARTPOLE, "training.total_timesteps=150", "training.keep_checkpoints=1")
+SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
+
+
+def mirrored_files(run_dir: Path) -> dict[str, bytes]:
+    """What the remote shall hold: checkpoints, configuration, metrics and the name of the owner."""
+    files = files_in(run_dir)
+    names = ("config.yaml", "metrics.jsonl", "mirror.json")
+    return {name: files[name] for name in files if name in names or name.startswith("checkpoints/")}
+
+
+def steps_of(files: dict[str, bytes]) -> list[int]:
+    manifests = [content for name, content in files.items() if name.endswith("/manifest.json")]
+    return sorted(json.loads(content)["step"] for content in manifests)
+
+
+def lines_with(run_dir: Path, text: str) -> list[str]:
+    return [line for line in (run_dir / "train.log").read_text().splitlines() if text in line]
+
+
+def test_a_run_goes_on_on_a_new_machine_bit_for_bit(
+    s3: S3Server, cartpole_run: Path, empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = start(empty_folder / "pole", *HALF, f"checkpoint.mirror={S3_MIRROR}")
+    assert s3.files("pole") == mirrored_files(old)
+
+    url = f"{S3_MIRROR}/pole"
+    run_from_command_line(train, [f"resume={url}", "run_dir=other", "training.total_timesteps=300"])
+    new = empty_folder / "other"
+    assert identity(new) == identity(cartpole_run)
+    assert lines_with(new, f"restored step 150 of {url} into other")
+    assert s3.files("pole") == mirrored_files(new)  # under the name that it had
+    assert steps_of(s3.files("pole")) == [300]
+    assert not list(empty_folder.glob("*.unfinished")) and not (new / "checkpoints/.mirror").exists()
+
+    shown = capsys.readouterr()
+    everything = [*files_in(old).values(), *files_in(new).values(), *s3.files("pole").values()]
+    assert not any(MARKER.encode() in content for content in everything)
+    assert MARKER not in shown.out + shown.err
+
+
+def test_training_goes_on_without_the_server_and_catches_up_when_it_is_back(
+    s3: S3Server, cartpole_run: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "outage"
+    shutil.copytree(cartpole_run, run)
+    resume(run, f"checkpoint.mirror={S3_MIRROR}")  # a run that has one from here on
+    assert steps_of(s3.files("outage")) == [150, 300]
+    s3.stop()
+    try:
+        longer = ("training.total_timesteps=340", "training.checkpoint_interval=10")
+        resume(run, *longer, "checkpoint.mirror_wait=0.1")
+    finally:
+        s3.start()
+    assert saved_steps(run) == [150, 300, 310, 320, 330, 340]
+    assert len(lines_with(run, "takes no copy now")) == 1
+    (missing,) = lines_with(run, "is not on the mirror yet")
+    assert "the checkpoint of step 340" in missing and "go on with resume=" in missing
+    assert steps_of(s3.files("outage")) == [150, 300]
+    resume(run, "checkpoint.mirror_wait=60")
+    assert s3.files("outage") == mirrored_files(run)
+
+
+def test_a_server_that_never_answers_keeps_neither_the_run_nor_its_process(tmp_path: Path) -> None:
+    short = ("training.total_timesteps=60", "training.checkpoint_interval=30")
+    with server_that_never_answers() as url:
+        command = [sys.executable, "-W", "error", str(SCRIPT), *CARTPOLE, *short]
+        command += [f"checkpoint.mirror={S3_MIRROR}", "checkpoint.mirror_wait=0.2"]
+        variables = {**os.environ, **environment(url)}
+        ended = subprocess.run(
+            command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120
+        )
+    assert ended.returncode == 0, ended.stderr
+    assert "finished: " in ended.stderr and "Traceback" not in ended.stderr
+    assert "the checkpoint of step 60 is not on the mirror yet" in ended.stderr
+    (run,) = (tmp_path / "experiments").iterdir()
+    assert saved_steps(run) == [30, 60]
+    assert not (run / "checkpoints/.mirror").exists()
+
+
+def test_the_plan_counts_the_mirror(cartpole_run: Path) -> None:
+    config = load_run(str(cartpole_run))
+    spec = environment_spec(config)
+    without = plan_run(config, spec)
+    config.checkpoint.mirror = S3_MIRROR
+    plan = plan_run(config, spec)
+    (host,) = (resource for resource in plan.resources if resource.name == "host RAM")
+    assert [row.nbytes for row in host.rows if row.name == "mirror"] == [70_000_000]
+    disk, before = plan.resources[-1], without.resources[-1]
+    assert disk.total_bytes > before.total_bytes

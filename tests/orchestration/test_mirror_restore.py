@@ -1,0 +1,151 @@
+"""`resume=<URL>` takes the newest whole checkpoint, and what cannot be asked of a mirror is refused."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from reverie.orchestration.checkpoint import latest_checkpoint
+from reverie.orchestration.command_line import run_from_command_line
+from reverie.orchestration.mirror.address import reason_of, shown
+from reverie.orchestration.mirror.identity import Identity, identity_of, save_identity
+from reverie.orchestration.mirror.restore import restore
+from reverie.orchestration.train import train
+from reverie.utils.errors import UserError
+
+from .helpers import CARTPOLE, error_of, files_in, saved_steps
+from .s3_server import MARKER, environment
+
+
+@pytest.fixture
+def copy(cartpole_run: Path, empty_folder: Path) -> Path:
+    """A remote folder: the layout is that of a run."""
+    shutil.copytree(cartpole_run, empty_folder / "remote" / "pole")
+    return empty_folder / "remote" / "pole"
+
+
+def test_half_a_checkpoint_is_not_used(copy: Path) -> None:
+    (copy / "checkpoints/step_000000300/manifest.json").unlink()
+    folder, (told,) = restore(f"file://{copy}", None)
+    assert folder == "experiments/pole" and "restored step 150 of file://" in told
+    assert saved_steps(Path(folder)) == [150]
+    assert latest_checkpoint(Path(folder)).step == 150
+    needed = set(latest_checkpoint(Path(folder)).manifest()["files"])
+    names = {name.removeprefix("checkpoints/") for name in files_in(Path(folder)) if "safetensors" in name}
+    assert names == {name for name in needed if name.endswith(".safetensors")}
+
+
+@pytest.mark.parametrize("damage", ["changed", "missing"])
+def test_a_damaged_file_is_named_and_the_checkpoint_before_is_used(copy: Path, damage: str) -> None:
+    path = copy / "checkpoints/step_000000300/model.safetensors"
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    folder, (damaged, _) = restore(f"file://{copy}", "here")
+    assert f"damaged checkpoint: file://{path} is" in damaged and "using step 150" in damaged
+    assert saved_steps(Path(folder)) == [150]
+    assert latest_checkpoint(Path(folder)).step == 150
+    assert sorted(p.name for p in Path().iterdir()) == ["here", "remote"]
+
+
+def test_if_no_checkpoint_is_whole_nothing_is_left(copy: Path) -> None:
+    for path in copy.glob("checkpoints/step_*/state.json"):
+        path.write_bytes(b"{}")
+    with pytest.raises(
+        UserError, match=r"No checkpoint of file://.*/pole is whole: .*state\.json has 2 bytes"
+    ):
+        restore(f"file://{copy}", "here")
+    assert [path.name for path in Path().iterdir()] == ["remote"]
+
+
+START = ("run_dir=new", *CARTPOLE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["resume=file://{remote}/none"], "there is no copy of a run"),
+        (["resume=file://{remote}/early"], "there is no whole checkpoint yet"),
+        (["resume=file://{remote}/pole", "run_dir=there"], "there is already on this machine"),
+        (["resume=file://{remote}/pole", "run_dir=remote"], "remote is in use, but holds no run"),
+        (["resume=s3://bucket/runs/pole"], "resume=s3://bucket/runs/pole could not be restored: "),
+        (["resume=s3://me:{marker}@bucket/pole"], "credentials or a query"),
+        (["resume=s4://bucket/pole"], "fsspec knows no protocol s4. Those of most use are s3, gs"),
+        ([*START, "checkpoint.mirror=s3://me:{marker}@bucket/runs"], "credentials or a query"),
+        ([*START, "checkpoint.mirror='s3://bucket/runs?token={marker}'"], "credentials or a query"),
+        ([*START, "checkpoint.mirror=/backup"], "Write a folder as checkpoint.mirror=file:///backup."),
+        ([*START, "checkpoint.mirror=s3://"], "names no folder"),
+        ([*START, "checkpoint.mirror=s4://bucket"], "Those of most use are s3, gs"),
+        ([*START, "checkpoint.mirror=oss://bucket"], "Run `pip install 'ossfs'`."),
+        ([*START, "checkpoint.mirror_wait=-1"], "checkpoint.mirror_wait must be 0 to 86400 seconds, got -1."),
+        (
+            ["run_dir=pole", *CARTPOLE, "checkpoint.mirror=file://{remote}"],
+            "/pole already holds another run. Go on with that one by resume=file://",
+        ),
+        (["resume=there", "checkpoint.mirror=file://{remote}"], "already holds another run"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(
+    arguments: list[str],
+    told: str,
+    copy: Path,
+    cartpole_run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in environment("http://127.0.0.1:1").items():  # where nobody listens
+        monkeypatch.setenv(name, value)
+    shutil.copytree(cartpole_run, "there")
+    save_identity(Identity("pole", "mine"), Path("there"))
+    (copy.parent / "early").mkdir()
+    shutil.copy(copy / "config.yaml", copy.parent / "early")
+    before = files_in(Path())
+    filled = [text.replace("{remote}", str(copy.parent)).replace("{marker}", MARKER) for text in arguments]
+    message = error_of(capsys, lambda: run_from_command_line(train, filled))
+    assert told in message
+    assert MARKER not in message
+    assert files_in(Path()) == before
+
+
+def test_without_s3fs_the_sentence_tells_what_to_install(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    loaded = sys.modules["fsspec.registry"].__dict__["_registry"]
+    monkeypatch.delitem(loaded, "s3", raising=False)
+    for argument in ("checkpoint.mirror=s3://bucket", "resume=s3://bucket/pole"):
+        told = error_of(capsys, lambda argument=argument: run_from_command_line(train, [*CARTPOLE, argument]))
+        assert told.endswith("a package that is not installed here. Run `pip install 'reverie[s3]'`.")
+
+
+def test_a_run_keeps_its_remote_name(empty_folder: Path) -> None:
+    for folder, name in (
+        ("experiments/pole", "pole"),
+        ("experiments/sweep/0", "sweep/0"),
+        ("a/b", "b"),
+        ("experiments", "experiments"),
+    ):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        identity = identity_of(Path(folder))
+        assert identity.name == name
+        save_identity(identity, Path(folder))
+        assert identity_of(Path(folder)) == identity
+    Path("experiments/pole").rename("renamed")
+    assert identity_of(Path("renamed")).name == "pole"
+
+
+@pytest.mark.parametrize("content", ['{"name": "../up", "run": "a"}', '{"name": "", "run": "a"}', "[]", "{"])
+def test_a_forged_name_is_refused(content: str, empty_folder: Path) -> None:
+    Path("mirror.json").write_text(content)
+    with pytest.raises(UserError, match=r"mirror\.json is not a file that Reverie wrote"):
+        identity_of(Path())
+
+
+def test_reasons_hold_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "abc/def+word")
+    monkeypatch.setenv("SHORT_KEY", "e")
+    error = OSError("no: abc/def+word, abc%2Fdef%2Bword\n at http://host/x?X-Amz-Signature=12ab, sorry")
+    assert reason_of(error) == "OSError: no: ***, *** at http://host/x sorry"
+    assert shown("abfs://box@account/runs?sig=1") == "abfs://account/runs"
