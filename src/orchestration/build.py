@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from ..buffers import EpisodeReplayBuffer, LatentSpec, ReplayRequest
+from ..buffers.plan import measure
 from ..envs import VectorEnvironment, make_environment
 from ..utils.memory.snapshots import SnapshotRecorder
 from ..utils.records import EnvSpec
@@ -15,7 +16,11 @@ from ..workflows.population import ERLWorkflow
 from ..workflows.world_models import CapturedDreamer, CompiledDreamer, DreamerConfig, DreamerWorkflow
 from .config import Compile, Precision, TrainConfig, WorkflowName, actual_device
 from .engines.base import PopulationEngine
+from .engines.config import Engine
 from .engines.local import LocalEngine
+from .engines.ray_engine import RayEngine
+from .engines.ray_traffic import Traffic, spec_and_steps, traffic
+from .engines.ray_worker import WorkerSettings
 
 SNAPSHOTS = "memory_snapshots"
 
@@ -71,7 +76,22 @@ def build_population(config: TrainConfig, run_dir: Path) -> PopulationParts:
 
 def build_engine(config: TrainConfig) -> PopulationEngine:
     """Return where a population plays and learns."""
+    if config.engine is Engine.ray:
+        spec, sent = ray_traffic(config)
+        settings = WorkerSettings(config.env, config.population, config.td3, config.seed)
+        return RayEngine(config.ray, settings, spec, sent)
     return LocalEngine(config.env, config.population, config.td3.exploration_noise, config.seed)
+
+
+def ray_traffic(config: TrainConfig) -> tuple[EnvSpec, Traffic]:
+    """Return what the environments deliver, and what a generation of engine=ray sends; nothing is allocated.
+
+    Raises:
+        UserError: If nothing bounds the length of an episode.
+    """
+    spec, steps = spec_and_steps(config.env)
+    replay = measure(replay_request(config, spec))
+    return spec, traffic(config.population, config.td3, spec, steps, replay, config.buffer.capacity)
 
 
 def build_erl(config: TrainConfig, env: EnvSpec) -> ERLWorkflow:

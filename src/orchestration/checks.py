@@ -16,6 +16,7 @@ from .build import replay_request
 from .config import TrainConfig, WorkflowName, actual_device
 from .engines.rollouts import longest_episode
 from .memory_plan import Compose, require_fit
+from .memory_plan.ray_rows import require_room
 from .mirror.identity import check_mirror
 from .run_folder import EXPERIMENTS, check_run_folder
 
@@ -39,6 +40,7 @@ def check_run(config: TrainConfig, compose: Compose | None = None) -> None:
     require_fit(config, spec, compose)
     request = replay_request(config, spec)
     device = torch.device(actual_device(config.device).value)
+    require_room(config)
     check_storage(request, plan_replay(request), device, Path(config.run_dir or EXPERIMENTS))
 
 

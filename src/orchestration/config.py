@@ -26,6 +26,7 @@ from ..utils.progress import ProgressMode
 from ..workflows.population import PopulationConfig, TD3Config
 from ..workflows.world_models import ControllerConfig, WorldModelConfig
 from .engines.config import Engine, RayConfig
+from .engines.ray_cluster import require_ray
 from .mirror.config import CheckpointConfig
 from .training_config import TrainingConfig
 
@@ -197,7 +198,15 @@ class TrainConfig:
                 raise UserError(
                     f"{key}={value.value} is not for workflow=population. Set {key}={only[-1].value}."
                 )
-        if self.engine is Engine.ray and self.population.size < self.ray.workers:
+        if self.engine is Engine.ray:
+            self._check_ray()
+
+    def _check_ray(self) -> None:
+        """Refuse what workers cannot do."""
+        require_ray()
+        if actual_device(self.device) is not Device.cpu:
+            raise UserError("engine=ray computes on the CPUs of its workers. Set device=cpu.")
+        if self.population.size < self.ray.workers:
             raise UserError(
                 f"ray.workers={self.ray.workers} are more than the members of population.size="
                 f"{self.population.size}. "

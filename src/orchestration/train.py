@@ -13,6 +13,7 @@ from .checkpoint import list_checkpoints
 from .checks import environment_spec
 from .command_line import run_from_command_line
 from .config import TrainConfig
+from .engines.base import ClusterLost, EngineFailed
 from .memory_guard import LEAK_EXIT_CODE
 from .memory_plan import MemoryPlan, plan_run
 from .nonfinite import NONFINITE_EXIT_CODE
@@ -24,6 +25,7 @@ from .world_model_orchestrator import WorldModelOrchestrator
 
 ENVIRONMENT_EXIT_CODE = 5
 GPU_MEMORY_EXIT_CODE = 6
+CLUSTER_EXIT_CODE = 7
 _DISK_FAULTS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -70,6 +72,10 @@ def _run_once(
                 run.save_if_possible()  # the step is complete, but for the one that failed
                 _LOG.error("%s\nGo on with resume=%s", error, os.path.relpath(run.run_dir))
                 raise SystemExit(ENVIRONMENT_EXIT_CODE) from error
+            except EngineFailed as error:  # amid a generation: only the checkpoint of one before is whole
+                _LOG.error("%s\nGo on with resume=%s", error, os.path.relpath(run.run_dir))
+                is_cluster = isinstance(error, ClusterLost)
+                raise SystemExit(CLUSTER_EXIT_CODE if is_cluster else ENVIRONMENT_EXIT_CODE) from error
             except torch.OutOfMemoryError as error:
                 raise SystemExit(_gpu_memory_ended(run, error)) from error
             run.reports.close()  # its last words come after the progress line

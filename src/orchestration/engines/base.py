@@ -12,6 +12,18 @@ Losses = dict[str, list[float]]
 """Of each member, by name; means over the lesson."""
 
 
+class EngineFailed(RuntimeError):
+    """The engine cannot go on: the newest checkpoint is where `resume=` goes on."""
+
+
+class WorkersLost(EngineFailed):
+    """Workers died more than `env.max_restarts` times."""
+
+
+class ClusterLost(EngineFailed):
+    """The cluster is gone: its head, or its node on this machine."""
+
+
 class PopulationEngine(Protocol):
     """Plays members and lets them learn, somewhere."""
 
@@ -30,11 +42,16 @@ class PopulationEngine(Protocol):
 
         Raises:
             EnvironmentCrashed: If environments failed more than `env.max_restarts` times.
+            EngineFailed: If workers did, or their cluster is gone.
         """
         ...
 
     def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, lesson: Lesson) -> Losses:
-        """Let every member learn, in place."""
+        """Let every member learn, in place.
+
+        Raises:
+            EngineFailed: As in `evaluate`.
+        """
         ...
 
     def close(self) -> None:

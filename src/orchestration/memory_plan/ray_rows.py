@@ -1,0 +1,37 @@
+"""What engine=ray takes on the machine of the run."""
+
+from ..build import ray_traffic
+from ..config import TrainConfig
+from ..engines.config import Engine
+from .resources import Basis, Row
+
+WORKER_BYTES = 300_000_000
+"""One worker with torch and its share of what it shares with others."""
+
+SERVICES_BYTES = 400_000_000
+"""What a cluster consists of besides workers: head, node, agents, monitors."""
+
+
+def ray_rows(config: TrainConfig) -> list[Row]:
+    """Return the rows of host memory of engine=ray; none with engine=local.
+
+    A cluster that is joined has a memory of its own, wherever its workers are.
+    """
+    if config.engine is not Engine.ray or config.ray.address is not None:
+        return []
+    return [
+        Row("Ray's object store", config.ray.object_store_mib * 2**20),
+        Row("Ray's workers", config.ray.workers * WORKER_BYTES, Basis.estimated),
+        Row("Ray's services", SERVICES_BYTES, Basis.estimated),
+    ]
+
+
+def require_room(config: TrainConfig) -> None:
+    """Check that the object store of a cluster that is to be started holds what a generation sends.
+
+    Raises:
+        UserError: If it does not, naming the size that does.
+    """
+    if config.engine is Engine.ray and config.ray.address is None:
+        _, sent = ray_traffic(config)
+        sent.require_room(config.ray.object_store_mib * 2**20, config.ray)
