@@ -146,8 +146,8 @@ def test_every_file_of_a_group_composes() -> None:
 
 def test_the_yaml_of_the_root_names_no_value_twice() -> None:
     root = yaml.safe_load(resources.files("reverie.configs").joinpath("train.yaml").read_text())
-    own = {"name", "seed", "device", "precision", "compile", "deterministic", "run_dir", "resume", "checkpoint"}
-    assert set(root) == {"defaults", "hydra"} | own
+    own = {"name", "seed", "device", "precision", "compile", "deterministic", "run_dir", "resume"}
+    assert set(root) == {"defaults", "hydra", "checkpoint"} | own
 
 
 def test_auto_is_decided_before_the_run_starts() -> None:

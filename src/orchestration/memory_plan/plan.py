@@ -24,6 +24,7 @@ from . import constants
 from .checkpoints import checkpoint_rows
 from .population import STATE as POPULATION_STATE
 from .population import episodes_row, rehearse_population
+from .ray_rows import ray_rows
 from .rehearsal import GRADIENTS, Rehearsed, rehearse
 from .resources import DISK, GPU, HOST, Basis, MemoryPlan, Resource, Row
 
@@ -69,7 +70,7 @@ def _host(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, replay: Repla
         Row("index of the replay", replay.nbytes - replay.arena_bytes),
     ]
     if config.workflow is WorkflowName.population:
-        rows.append(episodes_row(config, spec))
+        rows += [episodes_row(config, spec), *ray_rows(config)]
     if config.device is Device.cuda:
         rows += [
             Row("batch on its way to the GPU", networks.peak.get("batch", 0)),
