@@ -56,7 +56,7 @@ def test_a_kill_after_the_last_checkpoint_misses_no_line(tmp_path: Path) -> None
         if self.step == 300:
             raise KeyboardInterrupt
 
-    save = WorldModelOrchestrator._save
+    save = WorldModelOrchestrator.save
     with pytest.MonkeyPatch.context() as killing, pytest.raises(KeyboardInterrupt):
         killing.setattr(WorldModelOrchestrator, "_save", killed)
         start(broken, *CATCH, *odd)

@@ -1,5 +1,7 @@
 """Whole episodes of many members: where they begin, who has noise, and what happens when a world fails."""
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -48,8 +50,9 @@ class Walk(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 @pytest.fixture(autouse=True)
 def registered() -> None:
     if "Walk-v0" not in gymnasium.registry:
-        gymnasium.register("Walk-v0", Walk, max_episode_steps=12)
-        gymnasium.register("Endless-v0", Walk)
+        make: Any = Walk
+        gymnasium.register("Walk-v0", make, max_episode_steps=12)
+        gymnasium.register("Endless-v0", make)
     Walk.failures_left = 0
 
 
@@ -57,8 +60,8 @@ def env_of(env_id: str = "Walk-v0", max_restarts: int = 3) -> EnvConfig:
     return EnvConfig(suite=Suite.gymnasium, id=env_id, action_repeat=1, max_restarts=max_restarts)
 
 
-def population(**changes: object) -> PopulationConfig:
-    return PopulationConfig(**({"size": MEMBERS, "episodes": 2, "exploration_episodes": 1} | changes))  # pyright: ignore
+def population(evolution: bool = True) -> PopulationConfig:
+    return PopulationConfig(size=MEMBERS, evolution=evolution, episodes=2, exploration_episodes=1)
 
 
 def members(count: int = MEMBERS) -> Members:
