@@ -58,7 +58,7 @@ def test_a_kill_after_the_last_checkpoint_misses_no_line(tmp_path: Path) -> None
 
     save = WorldModelOrchestrator.save
     with pytest.MonkeyPatch.context() as killing, pytest.raises(KeyboardInterrupt):
-        killing.setattr(WorldModelOrchestrator, "_save", killed)
+        killing.setattr(WorldModelOrchestrator, "save", killed)
         start(broken, *CATCH, *odd)
     assert saved_steps(broken) == [100, 200, 300]
     resume(broken)
