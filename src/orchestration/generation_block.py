@@ -18,7 +18,9 @@ class Generation:
     step: int
     """Agent steps so far."""
 
-    best: Best
+    best: Best | None
+    """None as long as no fitness is a number."""
+
     mean_seconds: float
     """Of the generations of this process."""
 
@@ -37,7 +39,9 @@ def generation_block(
         training: When the run ends.
         metrics: Of this generation, by tag.
     """
-    best = generation.best
+    best, ever = generation.best, "none"
+    if best is not None:
+        ever = f"{best.fitness:.4g} (member {best.member} in generation {best.generation + 1})"
     fill = metrics["buffer/replay/total_steps"]
     is_ready = metrics["population/is_ready"] > 0
     memory = f"{metrics['debug/cpu/rss_mb'] + metrics['debug/gpu/reserved_mb']:,.0f}"
@@ -48,7 +52,7 @@ def generation_block(
         f"generation {generation.number} of {training.generations}, step {generation.step:,}",
         f"  fitness  best {metrics['population/fitness_best']:.4g}   "
         f"mean {metrics['population/fitness_mean']:.4g}   elite {metrics['population/fitness_elite']:.4g}   "
-        f"ever {best.fitness:.4g} (member {best.member} in generation {best.generation + 1})",
+        f"ever {ever}",
         f"  replay   {fill:,.0f} of {generation.capacity:,} records ({fill / generation.capacity:.0%}), "
         f"{'ready' if is_ready else starts}",
         f"  time     {metrics['time/generation_seconds']:.1f} s, average {generation.mean_seconds:.1f} s, "

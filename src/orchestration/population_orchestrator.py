@@ -1,6 +1,7 @@
 """The life of a population: play, remember, learn, evolve, report, save, one generation after the other."""
 
 import logging
+import math
 import os
 import time
 from pathlib import Path
@@ -177,12 +178,11 @@ class PopulationOrchestrator(Orchestrator):
         fitness, population = np.array(played.fitness), self.config.population
         elite = np.sort(fitness)[-population.num_elites :]
         best = self.parts.workflow.best
-        assert best is not None
         metrics = {
             "population/fitness_best": float(fitness.max()),
             "population/fitness_mean": float(fitness.mean()),
             "population/fitness_elite": float(elite.mean()),
-            "population/fitness_best_ever": best.fitness,
+            "population/fitness_best_ever": math.nan if best is None else best.fitness,
             "population/diversity": diversity,
             "population/generation": float(self.generation),
             "population/is_ready": float(self.is_ready),

@@ -28,7 +28,7 @@ class TrainingConfig:
     """Agent steps during which only the world model is trained."""
 
     learning_starts: int = 1088
-    """Agent steps before the first update."""
+    """Agent steps before the first update; for a population, records in the replay."""
 
     log_interval: int = 1000
     """Agent steps between lines of metrics; at least 1."""

@@ -22,8 +22,8 @@ from ..episodes import MAX_FRAMES
 from ..run_folder import EXPERIMENTS
 from . import constants
 from .checkpoints import checkpoint_rows
+from .population import BATCHES, BEFORE, episodes_row, rehearse_population
 from .population import STATE as POPULATION_STATE
-from .population import episodes_row, rehearse_population
 from .ray_rows import ray_rows
 from .rehearsal import GRADIENTS, Rehearsed, rehearse
 from .resources import DISK, GPU, HOST, Basis, MemoryPlan, Resource, Row
@@ -73,7 +73,8 @@ def _host(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, replay: Repla
         rows += [episodes_row(config, spec), *ray_rows(config)]
     if config.device is Device.cuda:
         rows += [
-            Row("batch on its way to the GPU", networks.peak.get("batch", 0)),
+            Row("batch on its way to the GPU", networks.peak.get("batch", networks.peak.get(BATCHES, 0))),
+            Row(BEFORE, networks.peak.get(BEFORE, 0)),
             Row("CUDA libraries", constants.CUDA_HOST_BYTES, Basis.estimated),
         ]
     else:
@@ -145,7 +146,12 @@ def _disk(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, replay: Repla
 def _network_rows(config: TrainConfig, networks: Rehearsed) -> list[Row]:
     """Return what networks hold at the peak of an update, or while a checkpoint is read if that is more."""
     held = [Row(name, size) for name, size in networks.peak.items() if name in _STATE]
-    passing = [Row(name, size) for name, size in networks.peak.items() if name not in _STATE]
+    is_cuda = config.device is Device.cuda
+    passing = [
+        Row(name, size)
+        for name, size in networks.peak.items()
+        if name not in _STATE and not (is_cuda and name == BEFORE)  # a copy on the host
+    ]
     if config.resume and networks.state > sum(row.nbytes for row in passing):
         passing = [Row("checkpoint being read", networks.state)]
     return [*held, *passing]

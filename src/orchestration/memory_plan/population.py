@@ -20,6 +20,9 @@ from .resources import Row
 STATE = ("parameters", "slow copies", "optimiser state", "best policy")
 """What lives as long as the run."""
 
+BEFORE, BATCHES = "members as they were before the lesson", "batches of all members"
+"""What a lesson needs besides its update; the first is on the host, wherever the members are."""
+
 
 def rehearse_population(config: TrainConfig, spec: EnvSpec) -> Rehearsed:
     """Return what the members of a run hold, and what a lesson needs beside; nothing is allocated.
@@ -32,8 +35,8 @@ def rehearse_population(config: TrainConfig, spec: EnvSpec) -> Rehearsed:
     labels = dict(lesson.held)
     state = sum(labels.values())
     if config.population.gradient:
-        labels["members as they were before the lesson"] = state - labels["best policy"]
-        labels["batches of all members"] = _batch_bytes(config, spec)
+        labels[BEFORE] = state - labels["best policy"]
+        labels[BATCHES] = _batch_bytes(config, spec)
         labels["update of all members"] = lesson.update
     return Rehearsed(lesson.num_parameters, {"lesson": labels}, state, lesson.operators)
 

@@ -118,10 +118,12 @@ class PopulationConfig:
 
 @dataclass(kw_only=True, slots=True)
 class TD3Config:
-    """Settings of TD3 (Fujimoto et al. 2018), by which each member learns; the defaults are the paper's."""
+    """Settings of TD3 (Fujimoto et al. 2018), by which each member learns; but for the width, the defaults are
+    the paper's.
+    """
 
     hidden_units: int = 256
-    """Width of the two hidden layers of actor and critics."""
+    """Width of the two hidden layers of actor and critics; in the paper 400 and 300."""
 
     actor_learning_rate: float = 1e-3
     critic_learning_rate: float = 1e-3

@@ -4,6 +4,7 @@ Khadka & Tumer 2018, "Evolution-Guided Policy Gradient in Reinforcement Learning
 critic for every member.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from ...utils.records import Arrival, EnvSpec
 from ...utils.seeding import torch_generator
 from ...utils.state_files import require_same_form
 from .config import PopulationConfig, TD3Config
-from .evolution import INITIAL, Origin, evolve
+from .evolution import INITIAL, Origin, evolve, rank
 from .members import Members, Sizes, Stacked
 from .operators import diversity
 from .td3 import TD3, flat_observation
@@ -70,11 +71,10 @@ class ERLWorkflow:
 
     def note_fitness(self, fitness: Sequence[float], generation: int) -> bool:
         """Keep a copy of the fittest member if none was fitter before; return whether that is so."""
-        values = np.nan_to_num(np.array(fitness), nan=-np.inf)
-        member = int(values.argmax())
-        if self.best is not None and not values[member] > self.best.fitness:
+        member = rank(fitness)[0]
+        if math.isnan(fitness[member]) or (self.best is not None and fitness[member] <= self.best.fitness):
             return False
-        self.best = Best(float(values[member]), generation, member)
+        self.best = Best(fitness[member], generation, member)
         for name, tensor in self.members.networks["actor"].items():
             self.best_actor[name].copy_(tensor[member : member + 1])
         return True
