@@ -132,7 +132,7 @@ def _disk(config: TrainConfig, spec: EnvSpec, networks: Rehearsed, replay: Repla
         *_replay_rows(config, replay, ReplayStorage.mmap),
         Row("logs and videos", logs, Basis.estimated),
     ]
-    if config.device is Device.cuda and config.memory.snapshot_interval:
+    if config.device is Device.cuda and config.memory.snapshot_interval and not is_population:
         count = training.total_timesteps // config.memory.snapshot_interval
         rows.append(Row("memory snapshots", count * constants.SNAPSHOT_BYTES, Basis.estimated))
     folder = Path(config.run_dir or EXPERIMENTS).absolute()

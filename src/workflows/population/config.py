@@ -118,9 +118,7 @@ class PopulationConfig:
 
 @dataclass(kw_only=True, slots=True)
 class TD3Config:
-    """Settings of TD3 (Fujimoto et al. 2018), by which each member learns; but for the width, the defaults are
-    the paper's.
-    """
+    """Settings of TD3, by which each member learns; the defaults are those of Fujimoto et al. 2018."""
 
     hidden_units: int = 256
     """Width of the two hidden layers of actor and critics; in the paper 400 and 300."""
