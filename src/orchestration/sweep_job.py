@@ -17,7 +17,7 @@ OUTPUT = "output.log"
 _TRAIN = "from reverie.orchestration.train import main; main()"
 _ON_PARENT_DEATH = 1  # PR_SET_PDEATHSIG of Linux
 _AVERAGED = "episode/return"
-_LAST = ("evaluation/return", "population/fitness_best_ever", "step")
+_LAST = ("evaluation/return_mean", "population/fitness_best_ever", "step")
 
 
 @dataclass(frozen=True, slots=True)

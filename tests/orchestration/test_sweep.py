@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from reverie.orchestration.fingerprint import fingerprint
 from reverie.orchestration.sweep import main
 from reverie.orchestration.sweep_job import last_metrics
 
-from .helpers import CATCH, error_of, metrics_of, start
+from .helpers import CATCH, error_of, identity, metrics_of, start
 
 SWEEP = (
     *CATCH,
@@ -43,7 +42,7 @@ def test_two_jobs_give_what_two_runs_give_and_what_is_done_is_not_done_again(
         assert job["result"]["metrics"]["step"] == 100
     assert "job_1" in shown.out and "episode/return_last_5" in shown.out
     alone = start(tmp_path / "alone", *(each for each in SWEEP if not each.startswith("seed=")), "seed=2")
-    assert fingerprint(out / "job_1") == fingerprint(alone)
+    assert identity(out / "job_1") == identity(alone)
 
     # Only the second job is begun again, where its checkpoint is: it has nothing left to do.
     logs = [(out / f"job_{index}" / "output.log").read_text() for index in range(2)]
@@ -54,13 +53,14 @@ def test_two_jobs_give_what_two_runs_give_and_what_is_done_is_not_done_again(
     assert [job["result"]["exit_code"] for job in told(out)] == [0, 0]
     assert (out / "job_0" / "output.log").read_text() == logs[0]
     assert len((out / "job_1" / "output.log").read_text()) > len(logs[1])
-    assert fingerprint(out / "job_1") == fingerprint(alone)
+    assert identity(out / "job_1") == identity(alone)
 
 
 def test_another_sweep_in_the_same_folder_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start(tmp_path / "job_0", *CATCH, "training.total_timesteps=60")
+    capsys.readouterr()
     message = error_of(capsys, lambda: main([*SWEEP, f"sweep.out={tmp_path}"]))
     assert message == f"{tmp_path / 'job_0'} holds a job of another sweep. Choose another sweep.out."
 
