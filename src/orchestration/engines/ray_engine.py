@@ -4,7 +4,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ...buffers import EpisodeReplayBuffer
 from ...envs import EnvironmentCrashed
@@ -14,11 +14,12 @@ from .base import Losses, WorkersLost
 from .config import RayConfig
 from .ray_cluster import Cluster
 from .ray_traffic import Traffic
-from .ray_worker import Arrays, GroupWorker, WorkerSettings, as_tensors, rows_to_send
+from .ray_worker import Arrays, GroupWorker, WorkerSettings, as_tensors, own_copy, rows_to_send
 from .rollouts import Played
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
+Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
@@ -54,7 +55,8 @@ class RayEngine:
     """
 
     def __init__(self, config: RayConfig, settings: WorkerSettings, spec: EnvSpec, traffic: Traffic) -> None:
-        self.spec, self._settings, self._deaths = spec, settings, 0
+        self.spec, self._settings, self._traffic = spec, settings, traffic
+        self._deaths = 0
         self._sent: tuple[int, list[Any]] | None = None
         self._cluster = Cluster(config, config.workers)
         self._ray = self._cluster.ray
@@ -74,8 +76,8 @@ class RayEngine:
 
     @property
     def planned_bytes(self) -> int:
-        """Nothing: episodes lie in the workers and in the object store."""
-        return 0
+        """Bytes of the episodes of one generation, as long as they may be."""
+        return self._traffic.episodes
 
     def evaluate(self, workflow: ERLWorkflow, generation: int, abandon: Callable[[], bool]) -> Played | None:
         """See `PopulationEngine.evaluate`."""
@@ -84,7 +86,7 @@ class RayEngine:
         def play(group: _Group) -> Any:
             return group.worker.play.remote(actors[group.index], generation)
 
-        played: list[Played] | None = self._each(play, abandon)
+        played = self._each(play, own_copy, abandon)
         if played is None:
             return None
         return Played(
@@ -103,12 +105,15 @@ class RayEngine:
         def teach(group: _Group) -> Any:
             return group.worker.learn.remote(actors[group.index], rest[group.index], table, lesson)
 
-        learned: list[tuple[Arrays, Losses]] | None = self._each(teach, lambda: False)
+        def take(answer: tuple[Arrays, Losses]) -> tuple[dict[str, Any], Losses]:
+            return as_tensors(answer[0]), answer[1]
+
+        learned = self._each(teach, take, lambda: False)
         assert learned is not None
         self._sent = None
         losses: Losses = {}
         for group, (rows, of_group) in zip(self._groups, learned, strict=True):
-            members.put(group.start, as_tensors(rows))
+            members.put(group.start, rows)
             for name, values in of_group.items():
                 losses.setdefault(name, []).extend(values)
         return losses
@@ -129,12 +134,15 @@ class RayEngine:
             self._sent = (generation, [self._ray.put(actor) for actor in rows])
         return self._sent[1]
 
-    def _each(self, begin: Callable[[_Group], Any], abandon: Callable[[], bool]) -> list[Any] | None:
+    def _each(
+        self, begin: Callable[[_Group], Any], take: Callable[[Any], Result], abandon: Callable[[], bool]
+    ) -> list[Result] | None:
         """Return what every group's worker answers, in order; None once `abandon` returns True.
 
-        A worker that dies is replaced, and its work is begun again.
+        A worker that dies is replaced, and its work is begun again. `take` copies an answer out of the object
+        store: Ray ends the process, with nothing said, if it lets go of a view after its node has died.
         """
-        answers: dict[int, Any] = {}
+        answers: dict[int, Result] = {}
         pending = {begin(group): group for group in self._groups}
         while pending:
             done, _ = self._ray.wait(list(pending), timeout=_POLL_SECONDS)
@@ -145,7 +153,7 @@ class RayEngine:
             for reference in done:
                 group = pending.pop(reference)
                 try:
-                    answers[group.index] = self._ray.get(reference)
+                    answers[group.index] = take(self._ray.get(reference))
                 except self._ray.exceptions.RayTaskError as error:
                     if isinstance(error.cause, EnvironmentCrashed):
                         raise error.cause from None  # without Ray's account of the worker's stack

@@ -45,8 +45,8 @@ class Traffic:
 
     @property
     def needed_bytes(self) -> int:
-        """What the object store must hold: a generation, and the episodes of the one before, seen last."""
-        return int(_MARGIN * (self.total + self.episodes))
+        """What the object store must hold: Ray frees what is no longer needed a little later."""
+        return int(_MARGIN * self.total)
 
     def require_room(self, store_bytes: int, config: RayConfig) -> None:
         """Check that an object store holds a generation.

@@ -1,7 +1,7 @@
 """What runs in a worker of a Ray cluster: a group of members plays, and learns."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,7 @@ class GroupWorker:
         self._put(rest)
         self._members.updates = rest["updates"]
         numbers = lesson.members[self._first : self._first + self._count] * copies
-        losses = self._td3.learn(self._members, table, _of(lesson, numbers))
+        losses = self._td3.learn(self._members, table, replace(lesson, members=numbers))
         return (
             as_arrays(self._members.rows(0, self._count)),
             {name: each[: self._count].tolist() for name, each in losses.items()},
@@ -128,6 +128,20 @@ def as_tensors(arrays: Mapping[str, Any]) -> dict[str, Any]:
     return {key: change(value) for key, value in arrays.items()}
 
 
+def own_copy(played: Played) -> Played:
+    """Return episodes that may lie in the object store in memory of their own."""
+    episodes = [
+        replace(
+            episode,
+            observation={key: each.copy() for key, each in episode.observation.items()},
+            action=episode.action.copy(),
+            reward=episode.reward.copy(),
+        )
+        for episode in played.episodes
+    ]
+    return replace(played, episodes=episodes)
+
+
 def _pairs(state: Mapping[str, Any], arrays: Mapping[str, Any]) -> Iterable[tuple[Tensor, NDArray]]:
     """Yield every array with the tensor of the same name."""
     for key, value in arrays.items():
@@ -135,14 +149,3 @@ def _pairs(state: Mapping[str, Any], arrays: Mapping[str, Any]) -> Iterable[tupl
             yield state[key], value
         elif isinstance(value, Mapping):
             yield from _pairs(state[key], value)
-
-
-def _of(lesson: Lesson, members: tuple[int, ...]) -> Lesson:
-    return Lesson(
-        seed=lesson.seed,
-        generation=lesson.generation,
-        members=members,
-        steps=lesson.steps,
-        accumulation=lesson.accumulation,
-        batch_size=lesson.batch_size,
-    )

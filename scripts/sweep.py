@@ -1,0 +1,6 @@
+"""Many runs on Ray: `python scripts/sweep.py experiment=dreamer_catch seed=1,2 sweep.out=sweeps/catch`."""
+
+from reverie.orchestration.sweep import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""A population in the workers of a Ray cluster: the same numbers as here, whoever dies, and nothing left."""
+
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reverie.orchestration.build import build_engine, build_erl, build_replay, ray_traffic
+from reverie.orchestration.command_line import compose_jobs, run_from_command_line
+from reverie.orchestration.config import TrainConfig, typed
+from reverie.orchestration.engines.ray_worker import (
+    GroupWorker,
+    WorkerSettings,
+    as_arrays,
+    as_tensors,
+    rows_to_send,
+)
+from reverie.orchestration.fingerprint import fingerprint, hash_of
+from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
+from reverie.orchestration.train import CLUSTER_EXIT_CODE, train
+from reverie.utils.seeding import seed_global
+from reverie.workflows.population import Lesson
+
+from .helpers import error_of, resume, start
+from .warm import LONG_ENOUGH_SECONDS, Process, Server, processes_of
+
+TINY = (
+    "experiment=erl_pendulum",
+    "device=cpu",
+    "population.size=3",  # so that one of two workers has a single member
+    "td3.hidden_units=16",
+    "env.time_limit=30",
+    "training.generations=6",
+    "training.gradient_steps_per_generation=4",
+    "training.gradient_accumulation_steps=2",
+    "training.batch_size=16",
+    "training.learning_starts=30",
+    "buffer.capacity=2000",
+    "logger.tensorboard=false",
+)
+RAY = (*TINY, "engine=ray", "ray.workers=2", "ray.object_store_mib=80")
+
+
+@pytest.fixture(scope="module")
+def local_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that every other one has to equal."""
+    return start(tmp_path_factory.mktemp("local") / "run", *TINY)
+
+
+def require_equal(run_dir: Path, local_run: Path) -> None:
+    assert fingerprint(run_dir) == fingerprint(local_run)
+    assert (run_dir / "lineage.jsonl").read_text() == (local_run / "lineage.jsonl").read_text()
+
+
+def begun(server: Server, run_dir: Path, *arguments: str) -> tuple[Process, Path]:
+    """A run that has just written a checkpoint, and the folder of its cluster."""
+    log = run_dir / "train.log"
+    before = log.read_text().count(": checkpoint ") if log.exists() else 0
+    process = server.start("train", *arguments)
+    process.wait_until(lambda: log.exists() and log.read_text().count(": checkpoint ") > before)
+    (folder,) = {
+        found[1]
+        for _, command in processes_of(process.pid)
+        if (found := re.search(r"--raylet_socket_name=(\S*?)/session_", command))
+    }
+    assert Path(folder).is_dir()
+    return process, Path(folder)
+
+
+def kill(process: Process, name: str) -> None:
+    """Kill the first process of a run's cluster that has this name."""
+    os.kill(next(pid for pid, command in processes_of(process.pid) if name in command), signal.SIGKILL)
+
+
+def require_gone(folder: Path) -> None:
+    """Wait for the process that deletes the folder; it is in no session of ours."""
+    deadline = time.monotonic() + LONG_ENOUGH_SECONDS / 8
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not folder.exists()
+
+
+def test_a_killed_worker_is_replaced_and_a_signal_ends_the_run_with_a_checkpoint(
+    tmp_path: Path, server: Server, local_run: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    process, folder = begun(server, run_dir, *RAY, f"run_dir={run_dir}")
+    kill(process, "ray::GroupWorker")
+    told = r"Ray's worker \d of (members? [\d to]+) died.*restart 1 of env.max_restarts=3"
+    process.wait_until(lambda: re.search(told, process.error) is not None)
+    assert re.findall(told, process.error) in (["member 0"], ["members 1 to 2"])
+    before = (run_dir / "train.log").read_text().count(": checkpoint ")
+    process.wait_until(lambda: (run_dir / "train.log").read_text().count(": checkpoint ") > before)
+    os.killpg(process.pid, signal.SIGINT)  # Ctrl-C on a terminal is for the cluster too
+    ended = process.end()  # it fails if a process of the cluster lives on
+    assert (ended.code, "Traceback" in ended.error) == (RESUME_ME_EXIT_CODE, False), ended.error
+    require_gone(folder)
+    resume(run_dir, "engine=local")
+    require_equal(run_dir, local_run)
+
+
+def test_a_killed_driver_leaves_nothing_and_the_resumed_run_is_that_of_one_process(
+    tmp_path: Path, server: Server, local_run: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    process, folder = begun(server, run_dir, *RAY, f"run_dir={run_dir}")
+    process.send(signal.SIGKILL)
+    assert process.end().code == -signal.SIGKILL
+    require_gone(folder)
+    process, folder = begun(server, run_dir, f"resume={run_dir}")
+    ended = process.end()
+    assert ended.code == 0, ended.error
+    require_gone(folder)
+    require_equal(run_dir, local_run)
+
+
+def test_a_lost_cluster_ends_the_run_where_it_can_be_resumed(
+    tmp_path: Path, server: Server, local_run: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    process, folder = begun(server, run_dir, *RAY, f"run_dir={run_dir}")
+    kill(process, "gcs_server")
+    ended = process.end()
+    assert (ended.code, "Traceback" in ended.error) == (CLUSTER_EXIT_CODE, False), ended.error
+    assert "the Ray cluster is lost: its head does not answer" in ended.error
+    assert ended.last_line.startswith("Go on with resume=")
+    require_gone(folder)
+    resume(run_dir, "engine=local")
+    require_equal(run_dir, local_run)
+
+
+def composed(*changes: str) -> TrainConfig:
+    return typed(compose_jobs([*TINY, *changes])[0])
+
+
+@pytest.mark.parametrize("hidden", [16, 256])
+def test_groups_play_and_learn_what_all_members_do_together(hidden: int, tmp_path: Path) -> None:
+    config = composed(f"td3.hidden_units={hidden}")
+    seed_global(0)
+    engine = build_engine(config)
+    workflow, replay = build_erl(config, engine.spec), build_replay(config, engine.spec, tmp_path)
+    settings = WorkerSettings(config.env, config.population, config.td3, config.seed)
+    workers = {(0, 1): GroupWorker(settings, 0, 1), (1, 3): GroupWorker(settings, 1, 2)}
+    sent = {group: rows_to_send(workflow.members, *group) for group in workers}
+    # As copies: the arrays are views of members that are to learn.
+    sent = {
+        group: (as_arrays(as_tensors(actor)), as_arrays(as_tensors(rest)))
+        for group, (actor, rest) in sent.items()
+    }
+
+    played = engine.evaluate(workflow, 0, lambda: False)
+    assert played is not None
+    apart = [worker.play(sent[group][0], 0) for group, worker in workers.items()]
+    assert [each for part in apart for each in part.fitness] == played.fitness
+    episodes = [episode for part in apart for episode in part.episodes]
+    for mine, theirs in zip(episodes, played.episodes, strict=True):
+        np.testing.assert_array_equal(mine.action, theirs.action)
+        np.testing.assert_array_equal(mine.reward, theirs.reward)
+        replay.add_episode(0, theirs)
+
+    lesson = Lesson(seed=0, generation=0, members=(0, 1, 2), steps=4, accumulation=2, batch_size=16)
+    table = replay.transition_table()
+    learned = {group: worker.learn(*sent[group], table, lesson) for group, worker in workers.items()}
+    before = workflow.members.rows(0, 3)
+    losses = engine.learn(workflow, replay, lesson)
+    assert hash_of(before) != hash_of(workflow.members.rows(0, 3))
+    for group, (rows, of_group) in learned.items():
+        assert hash_of(as_tensors(rows)) == hash_of(workflow.members.rows(*group))
+        assert of_group == {name: values[slice(*group)] for name, values in losses.items()}
+    engine.close()
+
+
+def nbytes(arrays: object) -> int:
+    if isinstance(arrays, dict):
+        return sum(nbytes(each) for each in arrays.values())
+    return arrays.nbytes if isinstance(arrays, np.ndarray) else 0
+
+
+def test_what_is_sent_is_known_to_the_byte_before(tmp_path: Path) -> None:
+    config = composed()
+    spec, sent = ray_traffic(config)
+    workflow = build_erl(config, spec)
+    actor, rest = rows_to_send(workflow.members, 0, 3)
+    assert (sent.actors, sent.rest) == (nbytes(actor), nbytes(rest))
+    assert sent.learned == workflow.members.nbytes() == sent.actors + sent.rest
+    # Four episodes of 31 records: 3 numbers observed, an action, a reward, float32.
+    assert sent.episodes == 4 * 31 * 4 * (3 + 1 + 1)
+    # 2,000 records, with a flag and the row where a transition begins.
+    assert sent.table == 2000 * (4 * (3 + 1 + 1) + 1 + 8)
+    without = ray_traffic(composed("population.gradient=false"))[1]
+    assert (without.rest, without.learned, without.table) == (0, 0, 0)
+
+
+def test_an_object_store_that_cannot_hold_a_generation_is_refused_before_the_run(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*RAY, "buffer.capacity=3000000", "run_dir=run"]
+    message = error_of(capsys, lambda: run_from_command_line(train, arguments))
+    assert message == (
+        "a generation sends 91.4 MiB, of which transitions are 83.0 MiB: over ray.object_store_mib=80. "
+        "Set ray.object_store_mib=92, or lower buffer.capacity."
+    )
+    assert list(empty_folder.iterdir()) == []
+
+
+def test_without_the_package_the_message_says_how_to_install_it(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not there
+    message = error_of(capsys, lambda: run_from_command_line(train, [*RAY, "run_dir=run"]))
+    assert message == (
+        "engine=ray needs the package ray, which is not installed here. Run `pip install 'reverie[ray]'`, or "
+        "set engine=local."
+    )
+    assert list(empty_folder.iterdir()) == []
