@@ -13,11 +13,14 @@ import torch
 from reverie.envs import make_environment
 from reverie.orchestration.chaos import chaos
 from reverie.orchestration.checkpoint import latest_checkpoint
+from reverie.orchestration.command_line import run_from_command_line
 from reverie.orchestration.evaluate import EvaluateConfig, evaluate_run
 from reverie.orchestration.fingerprint import fingerprint
 from reverie.orchestration.run_folder import load_run
+from reverie.orchestration.train import train
 
 from .helpers import POPULATION, checkpoint_at, metrics_of, resume, saved_records, saved_steps, start
+from .s3_server import S3_MIRROR, S3Server
 
 STEPS = 20
 """Of an episode."""
@@ -223,3 +226,14 @@ def test_dreamer_takes_no_settings_of_a_population(
     with pytest.raises(SystemExit):
         start(tmp_path / "run", "experiment=dreamer_catch", "population.size=3")
     assert "population.size is read by workflow=population only" in capsys.readouterr().err
+
+
+def test_a_population_goes_on_from_an_s3_server_on_an_empty_folder(
+    s3: S3Server, whole_run: Path, empty_folder: Path
+) -> None:
+    halfway = ("training.generations=2", f"checkpoint.mirror={S3_MIRROR}")
+    start(empty_folder / "erl", *POPULATION, "training.keep_checkpoints=9", *halfway)
+    shutil.rmtree(empty_folder / "erl")
+    more = ["run_dir=there", "training.generations=4", "checkpoint.mirror=null"]
+    run_from_command_line(train, [f"resume={S3_MIRROR}/erl", *more])
+    assert fingerprint(empty_folder / "there") == fingerprint(whole_run)
