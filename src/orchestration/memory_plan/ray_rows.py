@@ -6,10 +6,11 @@ from ..engines.config import Engine
 from .resources import Basis, Row
 
 WORKER_BYTES = 300_000_000
-"""One worker with torch and its share of what it shares with others."""
+"""One worker with torch and small members; measured 227 to 261 MB as PSS. What larger ones take in an update
+is counted with the networks, which the driver then does not compute with."""
 
 SERVICES_BYTES = 400_000_000
-"""What a cluster consists of besides workers: head, node, agents, monitors."""
+"""What a cluster consists of besides workers: head, node, agents, monitors; measured 366 to 371 MB as PSS."""
 
 
 def ray_rows(config: TrainConfig) -> list[Row]:

@@ -1,0 +1,105 @@
+"""Seconds, bytes and memory of a generation, engine=local and 1 and 2 workers of Ray: `scaling.py OUT.json`.
+
+Five generations of the preset erl_pendulum after one that is not counted; the same members each time.
+"""
+
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import torch
+
+from reverie.orchestration.build import build_engine, build_erl, build_replay, ray_traffic
+from reverie.orchestration.command_line import compose_jobs
+from reverie.orchestration.config import TrainConfig, typed
+from reverie.orchestration.engines.config import Engine
+from reverie.utils.seeding import seed_global
+from reverie.workflows.population import Lesson
+
+GENERATIONS = 5
+STORE_GENERATIONS = 30
+
+
+def composed(*changes: str) -> TrainConfig:
+    return typed(compose_jobs(["experiment=erl_pendulum", "device=cpu", *changes])[0])
+
+
+def store_bytes() -> tuple[float, int]:
+    """MiB and objects in the object store now."""
+    from ray._private.internal_api import memory_summary
+
+    found = re.search(r"Plasma memory usage ([\d.]+) MiB, (\d+) objects", memory_summary(stats_only=True))
+    assert found is not None
+    return float(found[1]), int(found[2])
+
+
+def pss_mb() -> dict[str, float]:
+    """Proportional memory of the processes that this one has started, by kind."""
+    sums = {"workers": 0.0, "services": 0.0}
+    for child in psutil.Process().children(recursive=True):
+        kind = "workers" if "GroupWorker" in " ".join(child.cmdline()) else "services"
+        sums[kind] += child.memory_full_info().pss / 1e6
+    return sums
+
+
+def measured(config: TrainConfig, generations: int, folder: Path) -> dict[str, object]:
+    """Play and learn some generations; members do not evolve, which would be the same work everywhere."""
+    seed_global(config.seed)
+    engine = build_engine(config)
+    workflow, replay = build_erl(config, engine.spec), build_replay(config, engine.spec, folder)
+    training, seconds, store = config.training, {"play": [], "learn": []}, []
+    for generation in range(generations + 1):
+        began = time.perf_counter()
+        played = engine.evaluate(workflow, generation, lambda: False)
+        assert played is not None
+        seconds["play"].append(round(time.perf_counter() - began, 3))
+        for episode in played.episodes:
+            replay.add_episode(0, episode)
+        lesson = Lesson(
+            seed=config.seed,
+            generation=generation,
+            members=tuple(range(config.population.size)),
+            steps=training.gradient_steps_per_generation,
+            accumulation=training.gradient_accumulation_steps,
+            batch_size=training.batch_size,
+        )
+        began = time.perf_counter()
+        engine.learn(workflow, replay, lesson)
+        seconds["learn"].append(round(time.perf_counter() - began, 3))
+        if config.engine is Engine.ray:
+            store.append(store_bytes())
+    found: dict[str, object] = {"seconds": {name: each[1:] for name, each in seconds.items()}}
+    if config.engine is Engine.ray:
+        found |= {"workers": config.ray.workers, "pss_mb": pss_mb(), "store_mib_objects_after_each": store}
+    engine.close()
+    return found
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    ray = ["engine=ray", "ray.workers=2"]
+    small = [*ray, "population.size=4", "td3.hidden_units=16", "env.time_limit=30"]
+    short = ["training.gradient_steps_per_generation=2", "training.batch_size=16", "buffer.capacity=2000"]
+    with tempfile.TemporaryDirectory() as folder:
+        found = {
+            "machine": f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start",
+            "torch": torch.__version__,
+            "local": measured(composed(), GENERATIONS, Path(folder)),
+            "ray_1": measured(composed("engine=ray", "ray.workers=1"), GENERATIONS, Path(folder)),
+            "ray_2": measured(composed(*ray), GENERATIONS, Path(folder)),
+            "traffic_bytes": {
+                name: getattr(ray_traffic(composed(*ray))[1], name)
+                for name in ("actors", "rest", "learned", "table", "episodes", "total")
+            },
+            "thirty_small": measured(composed(*small, *short), STORE_GENERATIONS, Path(folder)),
+        }
+    Path(sys.argv[1]).write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
