@@ -34,6 +34,12 @@ BARS = {
     "memory_size1m": "peak of an update, size1m",
     "memory_size12m": "peak of an update, size12m",
 }
+SWIMMER = {
+    "erl": "evolution and TD3",
+    "evolution": "evolution alone",
+    "shared": "10 learners, one replay",
+    "td3": "TD3 alone",
+}
 LIMIT = "limit"  # how variants begin that are limits, not competitors
 
 
@@ -54,6 +60,7 @@ def main() -> None:
     figure.savefig(FIGURES / "pong_losses.png", dpi=110)
     draw_strip(pong / "open_loop.mp4", FIGURES / "pong_open_loop.png")
     draw_performance(FIGURES / "performance.png")
+    draw_swimmer(FIGURES / "swimmer.png")
 
 
 def draw_curves(axis: Axes, name: str) -> None:
@@ -93,6 +100,33 @@ def draw_strip(video: Path, target: Path) -> None:
     factor = STRIP_SCALE * 64 / side
     size = (round(picture.width * factor), round(picture.height * factor))
     picture.resize(size, Image.Resampling.NEAREST).save(target)
+
+
+def draw_swimmer(target: Path) -> None:
+    """Draw the fitness of the best member against all agent steps: each seed thin, their mean thick."""
+    figure, axis = plt.subplots(figsize=(7, 4))
+    for index, (name, words) in enumerate(SWIMMER.items()):
+        runs = [fitness_of(run) for run in sorted((RESULTS / "population" / "swimmer").glob(f"{name}_*"))]
+        common = np.linspace(max(steps[0] for steps, _ in runs), min(steps[-1] for steps, _ in runs), 40)
+        for steps, fitness in runs:
+            axis.plot(steps, fitness, color=f"C{index}", alpha=0.35, linewidth=0.8)
+        mean = np.mean([np.interp(common, steps, fitness) for steps, fitness in runs], axis=0)
+        axis.plot(common, mean, color=f"C{index}", linewidth=2.2, label=f"{words} ({len(runs)} seeds)")
+        last = [round(float(fitness[-5:].mean()), 1) for _, fitness in runs]
+        print(f"swimmer {name}: best member, mean of the last 5 generations {last}")
+    axis.set_xlabel("agent steps, evaluation included")
+    axis.set_ylabel("return of the best member")
+    axis.set_title("Swimmer-v5")
+    axis.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(target, dpi=110)
+
+
+def fitness_of(run: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and the best member's fitness of every generation."""
+    lines = [line for line in read(run) if "population/fitness_best" in line]
+    fitness = np.array([line["population/fitness_best"] for line in lines])
+    return np.array([line["step"] for line in lines]), fitness
 
 
 def draw_performance(target: Path) -> None:
