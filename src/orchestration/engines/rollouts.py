@@ -197,6 +197,11 @@ def episodes_of(population: PopulationConfig, member: int) -> int:
     return population.episodes + (population.exploration_episodes if explores else 0)
 
 
+def num_slots(population: PopulationConfig) -> int:
+    """Return how many episodes all members play in a generation, which is how many environments there are."""
+    return sum(episodes_of(population, member) for member in range(population.size))
+
+
 def longest_episode(spec: EnvSpec, steps: int | None) -> int:
     """Return the most steps of an episode.
 

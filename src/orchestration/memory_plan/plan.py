@@ -18,6 +18,7 @@ from ..banner import model_name, size_text
 from ..build import replay_request
 from ..checkpoint import CHECKPOINTS
 from ..config import Compile, Device, TrainConfig, WorkflowName
+from ..engines.rollouts import num_slots
 from ..episodes import MAX_FRAMES
 from ..run_folder import EXPERIMENTS
 from . import constants
@@ -167,6 +168,10 @@ def _environment_bytes(config: TrainConfig) -> int:
     if env.suite is Suite.atari:
         return env.num_envs * constants.ATARI_ENVIRONMENT_BYTES
     is_async = env.suite is Suite.gymnasium and env.vectorization is Vectorization["async"]
+    if config.workflow is WorkflowName.population:
+        return num_slots(config.population) * (
+            constants.WORKER_BYTES if is_async else constants.SIMULATOR_BYTES
+        )
     return env.num_envs * constants.WORKER_BYTES if is_async else 0
 
 

@@ -13,7 +13,7 @@ from ...utils.records import EnvSpec
 from ...workflows.population import TD3, Members, Piece, Sizes, Stacked, TD3Config
 from ..build import replay_request
 from ..config import TrainConfig
-from ..engines.rollouts import episodes_of, longest_episode
+from ..engines.rollouts import longest_episode, num_slots
 from .rehearsal import META, Rehearsed
 from .resources import Row
 
@@ -48,9 +48,7 @@ def episodes_row(config: TrainConfig, spec: EnvSpec) -> Row:
 
 def generation_steps(config: TrainConfig, spec: EnvSpec) -> int:
     """Return the most records of one generation."""
-    population = config.population
-    count = sum(episodes_of(population, member) for member in range(population.size))
-    return count * (_longest(config, spec) + 1)
+    return num_slots(config.population) * (_longest(config, spec) + 1)
 
 
 def episode_bytes(config: TrainConfig, spec: EnvSpec) -> int:
