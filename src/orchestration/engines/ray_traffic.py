@@ -10,7 +10,7 @@ from ...utils.errors import UserError
 from ...utils.records import EnvSpec
 from ...workflows.population import PopulationConfig, Sizes, TD3Config
 from .config import LEAST_OBJECT_STORE_MIB, RayConfig
-from .rollouts import episodes_of, longest_episode
+from .rollouts import longest_episode, num_slots
 
 _MARGIN = 1.1
 """Headers of objects, and room between them that fits none."""
@@ -84,7 +84,7 @@ def traffic(
     actor, critic = _network_bytes(Sizes.of(spec, td3))
     state = _COPIES_TO_LEARN * (actor + critic)
     record = sum(each.nbytes for each in spec.observation.values()) + 4 * spec.action.size + 4
-    episodes = sum(episodes_of(population, member) for member in range(population.size))
+    episodes = num_slots(population)
     learns = int(population.gradient)
     return Traffic(
         actors=population.size * actor,

@@ -28,8 +28,8 @@ ATARI_ENVIRONMENT_BYTES = 1_000_000
 """One emulator of ale-py's pool; measured 0.85 MB with 16 of them."""
 
 SIMULATOR_BYTES = 1_100_000
-"""One MuJoCo environment in the process of the run; measured with 20 of Swimmer-v5 and HalfCheetah-v5. Classic
-control takes less."""
+"""One MuJoCo environment in the process of the run, measured with 20 of Swimmer-v5 and HalfCheetah-v5;
+classic control takes less."""
 
 WORKER_BYTES = 30_000_000
 """One process of an environment (env.vectorization=async), shared pages apart; measured with CartPole. What
