@@ -59,6 +59,9 @@ class PopulationOrchestrator(Orchestrator):
         self.generation = 0
         """Generations that are complete."""
 
+        self.is_between = True
+        """Whether no generation is half done."""
+
         self.seconds: list[float] = []
         """Time of each generation of this process; at most `training.generations` numbers."""
 
@@ -104,6 +107,13 @@ class PopulationOrchestrator(Orchestrator):
             )
         return ending
 
+    def save_if_possible(self) -> None:
+        """Save, but nothing that is half done: then the checkpoint of before stands."""
+        if self.is_between:
+            super().save_if_possible()
+        else:
+            _LOG.error("generation %s is lost; the checkpoint of before it stands", self.generation + 1)
+
     def _ending(self) -> Ending | None:
         """Return why to end now, None to go on."""
         reasons = {
@@ -120,6 +130,7 @@ class PopulationOrchestrator(Orchestrator):
     def _complete(self, played: Played, began: float) -> None:
         """Remember what was played, let the members learn and evolve, and tell all about it."""
         require_run_folder(self.run_dir)
+        self.is_between = False
         workflow = self.parts.workflow
         for episode in played.episodes:
             self.parts.replay.add_episode(0, episode)
@@ -137,6 +148,7 @@ class PopulationOrchestrator(Orchestrator):
             diversity = workflow.diversity()
             workflow.evolve(played.fitness, self.generation, before)
         self.generation += 1
+        self.is_between = True
         self._tell(played, losses, diversity, time.monotonic() - began)
 
     def _learn(self) -> tuple[dict[str, Any] | None, Losses]:

@@ -18,6 +18,7 @@ from reverie.orchestration.evaluate import EvaluateConfig, evaluate_run
 from reverie.orchestration.fingerprint import fingerprint
 from reverie.orchestration.run_folder import load_run
 from reverie.orchestration.train import train
+from reverie.workflows.population import TD3, Members
 
 from .helpers import POPULATION, checkpoint_at, metrics_of, resume, saved_records, saved_steps, start
 from .s3_server import S3_MIRROR, S3Server
@@ -237,3 +238,25 @@ def test_a_population_goes_on_from_an_s3_server_on_an_empty_folder(
     more = ["run_dir=there", "training.generations=4", "checkpoint.mirror=null"]
     run_from_command_line(train, [f"resume={S3_MIRROR}/erl", *more])
     assert fingerprint(empty_folder / "there") == fingerprint(whole_run)
+
+
+def test_a_generation_that_fails_half_done_is_not_saved(
+    whole_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn = TD3.learn
+    broken = tmp_path / "broken"
+
+    def fails_in_generation_3(self: TD3, members: Members, *arguments: Any) -> Any:
+        losses = learn(self, members, *arguments)
+        if members.updates == 9:
+            raise torch.OutOfMemoryError("no memory left")  # as CUDA says it, in the middle of a lesson
+        return losses
+
+    with monkeypatch.context() as failing, pytest.raises(SystemExit) as ending:
+        failing.setattr(TD3, "learn", fails_in_generation_3)
+        start(broken, *POPULATION, "training.keep_checkpoints=9")
+    assert ending.value.code == 6
+    assert saved_steps(broken) == [5 * STEPS, 10 * STEPS]
+    assert "generation 3 is lost" in (broken / "train.log").read_text()
+    resume(broken)
+    assert fingerprint(broken) == fingerprint(whole_run)
