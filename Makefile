@@ -32,7 +32,7 @@ train: $(READY)
 	$(BIN)/python scripts/train.py experiment=$(EXPERIMENT) $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n logical $(ARGS)
+	$(BIN)/python -m pytest -n logical --dist worksteal $(ARGS)
 
 gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
