@@ -30,7 +30,7 @@ from .memory_plan import Compose
 from .mirror.address import SIGN
 from .mirror.restore import restore
 from .overrides import check, explain, parse
-from .run_folder import resume_run
+from .run_folder import check_change, resume_run
 from .workflow_settings import require_read
 
 Task = Callable[[TrainConfig, list[str]], None]
@@ -177,6 +177,8 @@ def _resume(task: Task, flags: argparse.Namespace, folder: str, changes: list[Ov
     if SIGN in folder:
         typed_folders = [str(change.value()) for change in changes if change.key_or_group == "run_dir"]
         changes = [change for change in changes if change.key_or_group != "run_dir"]
+        for change in changes:  # before anything is fetched
+            check_change(change)
         folder, restored = restore(folder, next(iter(typed_folders), None))
     config, notices = resume_run(folder, changes)
     require_read(config, [item.key_or_group for item in changes])

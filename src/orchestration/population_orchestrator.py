@@ -11,12 +11,12 @@ import numpy as np
 
 from ..utils.checked_files import reading
 from ..utils.schedule import Every
-from ..workflows.population import Lesson
+from ..workflows.population import Lesson, rank
 from .build import PopulationParts
 from .checkpoint import Checkpoint
 from .config import TrainConfig
 from .engines.base import Losses
-from .engines.rollouts import Played
+from .engines.rollouts import Played, num_slots
 from .generation_block import Generation, generation_block
 from .lineage import Lineage
 from .made_with import MADE_WITH_KEY, made_with
@@ -73,9 +73,12 @@ class PopulationOrchestrator(Orchestrator):
             self.step = self.saved_step = checkpoint.step
         self.start_updates = self.updates
         self.lineage = Lineage(run_dir, self.step)
+        # Awaited is only what comes in the first generation, however short its episodes are.
+        interval = config.training.checkpoint_interval
+        is_first = 0 < interval <= num_slots(config.population)
         due = {
             "first lesson": config.population.gradient,
-            "first checkpoint": config.training.checkpoint_interval,
+            "first checkpoint": is_first,
         }
         self.guard = MemoryGuard(config.memory, [name for name, holds in due.items() if holds])
 
@@ -110,7 +113,8 @@ class PopulationOrchestrator(Orchestrator):
     def save_if_possible(self) -> None:
         """Save, but nothing that is half done: then the checkpoint of before stands."""
         if self.is_between:
-            super().save_if_possible()
+            if self.saved_step != self.step:  # else the same again, without the mark of the best
+                super().save_if_possible()
         else:
             _LOG.error("generation %s is lost; the checkpoint of before it stands", self.generation + 1)
 
@@ -187,8 +191,9 @@ class PopulationOrchestrator(Orchestrator):
     def _tell(self, played: Played, losses: Losses, diversity: float, seconds: float) -> None:
         """Log the generation that has just ended."""
         self.seconds.append(seconds)
-        fitness, population = np.array(played.fitness), self.config.population
-        elite = np.sort(fitness)[-population.num_elites :]
+        # NaN is the least fit, as evolution has it.
+        fitness = np.nan_to_num(played.fitness, nan=-np.inf)[rank(played.fitness)]
+        elite = fitness[: self.config.population.num_elites]
         best = self.parts.workflow.best
         metrics = {
             "population/fitness_best": float(fitness.max()),

@@ -18,6 +18,7 @@ from ..buffers import ReplayStorage
 from ..utils.checked_files import folder_to_disk, not_written, write_file
 from ..utils.errors import UserError, did_you_mean
 from .config import Compile, Device, Precision, TrainConfig, actual_device, typed
+from .engines.config import Engine
 from .overrides import check_setting, explain, setting_types
 
 CONFIG_FILE = "config.yaml"
@@ -142,9 +143,11 @@ def load_run(folder: str, changes: Iterable[Override] = (), device: Device | Non
     """
     config = _read(folder)
     for change in changes:
-        _check_change(change)
+        check_change(change)
         OmegaConf.update(config, change.key_or_group, change.value())
     config.run_dir = folder
+    if device is not None:
+        config.engine = Engine.local  # whoever names a device plays in this process
     if device is not None and actual_device(device) is not config.device:
         config.device, config.precision, config.compile = device, Precision.auto, Compile.auto
         if config.buffer.storage is ReplayStorage.cuda:
@@ -207,7 +210,12 @@ def _read(folder: str) -> DictConfig:
     return config
 
 
-def _check_change(change: Override) -> None:
+def check_change(change: Override) -> None:
+    """Refuse what a resumed run cannot change.
+
+    Raises:
+        UserError: Naming it.
+    """
     key = change.key_or_group
     if change.is_delete() or change.is_add() or isinstance(change.value(), dict):
         raise UserError(f"{change.input_line}: a saved run takes only changes of the form key=value.")

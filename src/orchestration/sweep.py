@@ -22,6 +22,7 @@ from ..utils.errors import UserError, exit_on_user_error
 from .checks import check_run
 from .command_line import compose_jobs
 from .config import TrainConfig, leaves, typed
+from .engines.base import ClusterLost
 from .engines.config import RayConfig
 from .engines.ray_cluster import Cluster
 from .overrides import parse
@@ -132,7 +133,10 @@ def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
             save_config(run, create_run_folder(run))
     due = [job for job in jobs if not job.is_finished]
     if due:
-        _run(config, out, jobs, due)
+        try:
+            _run(config, out, jobs, due)
+        except ClusterLost as error:
+            raise UserError(f"{error} Repeat the command: it goes on with what is left.") from error
     return jobs
 
 
@@ -169,7 +173,8 @@ def _require_same(job: Job, config: TrainConfig) -> None:
     file = job.folder / CONFIG_FILE
     if file.exists():
         asked = yaml.safe_load(OmegaConf.to_yaml(OmegaConf.structured(config)))
-        if yaml.safe_load(file.read_text()) | {"resume": None} != asked | {"resume": None}:
+        own = {"resume": None, "compile": None}  # the run decides on these itself
+        if yaml.safe_load(file.read_text()) | own != asked | own:
             raise UserError(f"{job.folder} holds a job of another sweep. Choose another sweep.out.")
 
 
@@ -192,7 +197,12 @@ def _run(config: SweepConfig, out: Path, jobs: list[Job], due: list[Job]) -> Non
                 cluster.require_alive()
             for reference in done:
                 job = pending.pop(reference)
-                result: Result = cluster.ray.get(reference)
+                try:
+                    result: Result = cluster.ray.get(reference)
+                except cluster.ray.exceptions.RayError as error:
+                    cluster.require_alive()
+                    sys.stderr.write(f"{job.folder.name}: its worker died ({type(error).__name__})\n")
+                    continue
                 job.result = result
                 sys.stderr.write(f"{job.folder.name}: exit code {result.exit_code}\n")
                 _write(out, jobs)

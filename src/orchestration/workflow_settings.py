@@ -23,6 +23,7 @@ ONLY = {
         "buffer.latent_dtype",
         "buffer.cross_episodes",
         "logger.progress",
+        "memory.snapshot_interval",
     ),
     WorkflowName.population: (
         "population",

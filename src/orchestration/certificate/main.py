@@ -11,12 +11,15 @@ from ...utils.memory.glibc import in_use_bytes
 from ..checks import check_run
 from ..command_line import compose_jobs
 from ..config import Compile, Device, TrainConfig, WorkflowName, typed
+from ..engines.config import Engine
 from ..faults import Fault, find_fault
 from ..memory_plan.constants import COMPILER_BYTES
 from ..memory_resources import watched_resources
 from ..open_run import open_run
+from ..overrides import parse
 from ..own_settings import asks_for_help, read_settings, settings_help
 from ..signals import Signals
+from ..workflow_settings import require_read
 from .certificate import Certificate
 from .page import save_page
 from .reenactment import FLAG as REENACTMENT_FLAG
@@ -105,6 +108,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _compose(overrides: list[str], steps: int | None) -> TrainConfig:
     """Return the run to certify, of that many agent steps."""
     [job] = compose_jobs(overrides)
+    require_read(typed(job), [item.key_or_group for item in parse(overrides)])
     if steps is None and job.workflow is not WorkflowName.population:
         steps = DREAMER_STEPS
     if steps is not None:
@@ -145,6 +149,15 @@ def _fault_of(config: TrainConfig, name: str) -> Fault:
             f"certify.fault={name} is a fault of workflow={fault.workflow.value}, got workflow="
             f"{config.workflow.value}. Choose another experiment."
         )
+    if config.workflow is WorkflowName.population:
+        for key, value, only in (
+            ("engine", config.engine, Engine.local),
+            ("population.gradient", config.population.gradient, True),
+        ):
+            if value is not only:
+                raise UserError(
+                    f"certify.fault={name} is put into lessons given in this process. Leave {key} out."
+                )
     return fault
 
 

@@ -81,6 +81,7 @@ class RayEngine:
 
     def evaluate(self, workflow: ERLWorkflow, generation: int, abandon: Callable[[], bool]) -> Played | None:
         """See `PopulationEngine.evaluate`."""
+        self._cluster.require_alive()
         actors = self._put_actors(workflow, generation)
 
         def play(group: _Group) -> Any:
@@ -97,6 +98,7 @@ class RayEngine:
 
     def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, lesson: Lesson) -> Losses:
         """See `PopulationEngine.learn`."""
+        self._cluster.require_alive()
         members, put = workflow.members, self._ray.put
         actors = self._put_actors(workflow, lesson.generation)
         rest = [put(rows_to_send(members, group.start, group.stop)[1]) for group in self._groups]

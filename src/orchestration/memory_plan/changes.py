@@ -14,6 +14,7 @@ from ..banner import model_presets
 from ..build import replay_request
 from ..config import Device, Precision, TrainConfig, WorkflowName, typed
 from .plan import plan_run
+from .population import least_capacity
 from .rehearsal import rehearse
 from .resources import DISK, GPU, HOST, MemoryPlan
 
@@ -62,7 +63,7 @@ def largest_capacity_that_fits(
             lambda: replace(config, buffer=replace(config.buffer, capacity=capacity)), spec, gpu_limit_bytes
         )
 
-    low, high = config.env.num_envs * (config.training.sequence_length + 1), config.buffer.capacity
+    low, high = least_capacity(config, spec), config.buffer.capacity
     if fits(high):
         return high
     if not fits(low):

@@ -12,9 +12,10 @@ from rich.console import Console
 from ...utils.errors import UserError, exit_on_user_error
 from ..checks import environment_spec
 from ..command_line import compose_jobs
-from ..config import TrainConfig, typed
+from ..config import TrainConfig, WorkflowName, typed
 from ..overrides import parse
 from ..own_settings import asks_for_help, read_settings, settings_help
+from ..workflow_settings import require_read
 from .fit import Fit, largest_fit
 from .plan import plan_run
 from .refusal import require_fit
@@ -89,7 +90,13 @@ def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat) -> None:
     if "cpu" in devices:
         raise UserError(f"device=cpu has no card to fit; leave it out, or plan.fit_gib={fit_gib:g}.")
     overrides = [*overrides, "device=cuda"]
-    spec = environment_spec(_compose(overrides))
+    config = _compose(overrides)
+    if config.workflow is WorkflowName.population:
+        raise UserError(
+            f"plan.fit_gib={fit_gib:g} chooses a model and a replay for workflow=dreamer. Plan a population "
+            "without it."
+        )
+    spec = environment_spec(config)
     fit = largest_fit(lambda name: _compose([*overrides, f"model={name}"]), spec, fit_gib)
     _write(fit.plan, fit, form)
 
@@ -113,7 +120,9 @@ def _compose(overrides: list[str]) -> TrainConfig:
     keys = {item.key_or_group for item in parse(overrides)}
     if "resume" in keys:
         raise UserError("resume= is planned when the run goes on; leave it out, and type the run's settings.")
-    return typed(compose_jobs(overrides)[0], must_run_here=False)
+    config = typed(compose_jobs(overrides)[0], must_run_here=False)
+    require_read(config, sorted(keys))
+    return config
 
 
 def _write(plan: MemoryPlan, fit: Fit | None, form: PlanFormat) -> None:

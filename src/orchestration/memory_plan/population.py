@@ -12,7 +12,7 @@ from ...utils.memory.meta_shapes import MetaShapes
 from ...utils.records import EnvSpec
 from ...workflows.population import TD3, Members, Piece, Sizes, Stacked, TD3Config
 from ..build import replay_request
-from ..config import TrainConfig
+from ..config import TrainConfig, WorkflowName
 from ..engines.rollouts import longest_episode, num_slots
 from .rehearsal import META, Rehearsed
 from .resources import Row
@@ -49,6 +49,18 @@ def episodes_row(config: TrainConfig, spec: EnvSpec) -> Row:
 def generation_steps(config: TrainConfig, spec: EnvSpec) -> int:
     """Return the most records of one generation."""
     return num_slots(config.population) * (_longest(config, spec) + 1)
+
+
+def least_capacity(config: TrainConfig, spec: EnvSpec) -> int:
+    """Return the smallest replay of a run, in records, whatever it trains.
+
+    A population needs room for an episode beside what it waits for before it learns, Dreamer for a window of
+    every environment.
+    """
+    if config.workflow is WorkflowName.population:
+        starts = config.training.learning_starts if config.population.gradient else 0
+        return _longest(config, spec) + 1 + starts
+    return config.env.num_envs * (config.training.sequence_length + 1)
 
 
 def episode_bytes(config: TrainConfig, spec: EnvSpec) -> int:
