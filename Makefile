@@ -5,6 +5,7 @@ ARGS ?=# overrides for the command: make train ARGS="seed=2 env.num_envs=4", mak
 
 BIN := .venv/bin
 READY := .venv/.installed
+WORKERS := $(shell expr $$(nproc) + 1)# of the tests: one more than cores, for many wait for processes that they have killed
 PEERS := .venv-peers
 PEERS_READY := .venv-peers/.installed
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1# no notice of newer versions: constraints.txt decides
@@ -32,7 +33,7 @@ train: $(READY)
 	$(BIN)/python scripts/train.py experiment=$(EXPERIMENT) $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n logical --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
