@@ -9,6 +9,7 @@ from .config import atari_games as atari_games
 from .config import validate_env as validate_env
 from .make import make_environment as make_environment
 from .make import make_simulators as make_simulators
+from .make import spec_of as spec_of
 from .restarts import Restarts as Restarts
 from .simulators import EnvironmentCrashed as EnvironmentCrashed
 from .vector import VectorEnvironment as VectorEnvironment

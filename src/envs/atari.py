@@ -47,8 +47,8 @@ class AtariSimulators:
             action=ActionSpec(size=int(actions.n), is_discrete=True),
             num_envs=config.num_envs,
             action_repeat=config.action_repeat,
+            longest_episode=math.ceil(config.max_episode_frames / config.action_repeat),
         )
-        self.longest_episode = math.ceil(config.max_episode_frames / config.action_repeat)
 
     def advance(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()

@@ -71,7 +71,7 @@ class EnvConfig:
 
     max_restarts: int = 3
     """Gymnasium environments that may die, hang or raise in a run before the run stops. Each is replaced by a
-    new one, and its episode ends as truncated."""
+    new one, and its episode ends as truncated; a population plays it again."""
 
     def __post_init__(self) -> None:
         """Check the bounds of each field alone."""

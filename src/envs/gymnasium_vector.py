@@ -42,9 +42,15 @@ class GymnasiumSimulators:
         self._timeout = config.worker_timeout
         self._in_processes = config.vectorization is Vectorization["async"] and not render
         observation, action = _probe(self._maker, env_id)
-        self.spec = EnvSpec(name, observation, action, config.num_envs, config.action_repeat)
         frames = config.time_limit or registered.max_episode_steps
-        self.longest_episode = -(-frames // config.action_repeat) if frames else None
+        self.spec = EnvSpec(
+            name=name,
+            observation=observation,
+            action=action,
+            num_envs=config.num_envs,
+            action_repeat=config.action_repeat,
+            longest_episode=-(-frames // config.action_repeat) if frames else None,
+        )
         self._players: list[Player] = []
         self._start_players()
 

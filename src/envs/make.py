@@ -1,10 +1,12 @@
 """From a configuration to environments: the only place that knows suites by name."""
 
+from contextlib import closing
 from dataclasses import replace
 
+from ..utils.records import EnvSpec
 from .atari import AtariSimulators
 from .catch import CATCH_ID
-from .config import EnvConfig, Suite, validate_env
+from .config import EnvConfig, Suite, Vectorization, validate_env
 from .gymnasium_vector import GymnasiumSimulators
 from .simulators import Simulators
 from .vector import VectorEnvironment
@@ -33,6 +35,16 @@ def make_simulators(config: EnvConfig, count: int) -> Simulators:
     """
     validate_env(config)
     return _simulators(replace(config, num_envs=count), render=False)
+
+
+def spec_of(config: EnvConfig) -> EnvSpec:
+    """Return what the environments of `config` deliver; one of them is started for a moment, in this process.
+
+    Raises:
+        UserError: As `make_environment`.
+    """
+    with closing(make_simulators(replace(config, vectorization=Vectorization.sync), 1)) as one:
+        return replace(one.spec, num_envs=config.num_envs)
 
 
 def _simulators(config: EnvConfig, render: bool) -> Simulators:

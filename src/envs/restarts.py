@@ -17,11 +17,12 @@ class Restarts:
     Args:
         simulators: What may fail.
         limit: Restarts over the life of this object.
+        then: What the owner does with the episode that was open, for the warning.
     """
 
-    def __init__(self, simulators: Simulators, limit: int) -> None:
+    def __init__(self, simulators: Simulators, limit: int, then: str) -> None:
         self._simulators = simulators
-        self._limit = limit
+        self._limit, self._then = limit, then
         self._count = 0
         self.crash: str | None = None
         """What failed beyond the limit, once something did; the environments are of no use from then on."""
@@ -58,8 +59,8 @@ class Restarts:
             return
         self._count += 1
         renewed = (
-            f" It is replaced, restart {self._count} of env.max_restarts={self._limit}; an open episode ends"
-            " as truncated."
+            f" It is replaced, restart {self._count} of env.max_restarts={self._limit}; an open episode "
+            f"{self._then}."
         )
         _LOG.warning("%s", failure.told_of(name, index, renewed))
         self._simulators.replace(index)

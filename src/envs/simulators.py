@@ -85,11 +85,6 @@ class Simulators(Protocol):
         """What the environments observe and accept."""
         ...
 
-    @property
-    def longest_episode(self) -> int | None:
-        """Most steps of an episode, or None where nothing bounds it."""
-        ...
-
     def advance(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
     ) -> Outcome:

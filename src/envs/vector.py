@@ -31,7 +31,7 @@ class VectorEnvironment:
         """What the environments observe and accept."""
 
         self._simulators = simulators
-        self._restarts = Restarts(simulators, max_restarts)
+        self._restarts = Restarts(simulators, max_restarts, "ends as truncated")
         self._episodes = EpisodeBook(run_seed, self.spec.num_envs, self.spec.action.size)
         self._arrival: Arrival | None = None
 
@@ -43,7 +43,7 @@ class VectorEnvironment:
     @property
     def planned_bytes(self) -> int | None:
         """What `nbytes` may grow to; None where nothing bounds the length of an episode."""
-        steps = self._simulators.longest_episode
+        steps = self.spec.longest_episode
         if steps is None:
             return None
         record = sum(part.nbytes for part in self.spec.observation.values()) + 4 + 3  # reward and flags

@@ -8,7 +8,7 @@ import torch
 
 from ..buffers import EpisodeReplayBuffer, LatentSpec, ReplayRequest
 from ..buffers.plan import measure
-from ..envs import VectorEnvironment, make_environment
+from ..envs import VectorEnvironment, make_environment, spec_of
 from ..utils.memory.snapshots import SnapshotRecorder
 from ..utils.records import EnvSpec
 from ..utils.seeding import choose_deterministic_kernels, numpy_generator, seed_global
@@ -19,7 +19,7 @@ from .engines.base import PopulationEngine
 from .engines.config import Engine
 from .engines.local import LocalEngine
 from .engines.ray_engine import RayEngine
-from .engines.ray_traffic import Traffic, spec_and_steps, traffic
+from .engines.ray_traffic import Traffic, traffic
 from .engines.ray_worker import WorkerSettings
 
 SNAPSHOTS = "memory_snapshots"
@@ -77,21 +77,20 @@ def build_population(config: TrainConfig, run_dir: Path) -> PopulationParts:
 def build_engine(config: TrainConfig) -> PopulationEngine:
     """Return where a population plays and learns."""
     if config.engine is Engine.ray:
-        spec, sent = ray_traffic(config)
+        spec = spec_of(config.env)
         settings = WorkerSettings(config.env, config.population, config.td3, config.seed)
-        return RayEngine(config.ray, settings, spec, sent)
+        return RayEngine(config.ray, settings, spec, ray_traffic(config, spec))
     return LocalEngine(config.env, config.population, config.td3.exploration_noise, config.seed)
 
 
-def ray_traffic(config: TrainConfig) -> tuple[EnvSpec, Traffic]:
-    """Return what the environments deliver, and what a generation of engine=ray sends; nothing is allocated.
+def ray_traffic(config: TrainConfig, spec: EnvSpec) -> Traffic:
+    """Return what a generation of engine=ray sends; nothing is allocated.
 
     Raises:
         UserError: If nothing bounds the length of an episode.
     """
-    spec, steps = spec_and_steps(config.env)
     replay = measure(replay_request(config, spec))
-    return spec, traffic(config.population, config.td3, spec, steps, replay, config.buffer.capacity)
+    return traffic(config.population, config.td3, spec, replay, config.buffer.capacity)
 
 
 def build_erl(config: TrainConfig, env: EnvSpec) -> ERLWorkflow:

@@ -1,13 +1,11 @@
 """What can only be checked with the environment and the disk at hand, before anything is created."""
 
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from ..buffers import check_storage, plan_replay
-from ..envs import Vectorization, make_environment, make_simulators, validate_env
+from ..envs import spec_of
 from ..models import check_images
 from ..utils.errors import UserError
 from ..utils.records import EnvSpec
@@ -16,6 +14,7 @@ from .build import replay_request
 from .config import TrainConfig, WorkflowName, actual_device
 from .engines.rollouts import longest_episode
 from .memory_plan import Compose, require_fit
+from .memory_plan.population import least_capacity
 from .memory_plan.ray_rows import require_room
 from .mirror.identity import check_mirror
 from .run_folder import EXPERIMENTS, check_run_folder
@@ -40,7 +39,7 @@ def check_run(config: TrainConfig, compose: Compose | None = None) -> None:
     require_fit(config, spec, compose)
     request = replay_request(config, spec)
     device = torch.device(actual_device(config.device).value)
-    require_room(config)
+    require_room(config, spec)
     check_storage(request, plan_replay(request), device, Path(config.run_dir or EXPERIMENTS))
 
 
@@ -50,25 +49,19 @@ def environment_spec(config: TrainConfig) -> EnvSpec:
     Raises:
         UserError: If there is no such environment, or the networks cannot take what it shows.
     """
-    validate_env(config.env)
-    alone = replace(config.env, num_envs=1, vectorization=Vectorization.sync)
-    with closing(make_environment(alone, config.seed)) as environment:
-        spec = environment.spec
+    spec = spec_of(config.env)
     check_images(spec.observation)
     if config.workflow is WorkflowName.population:
         require_vectors(spec)
         _require_room(config, spec)
-    return replace(spec, num_envs=config.env.num_envs)
+    return spec
 
 
 def _require_room(config: TrainConfig, spec: EnvSpec) -> None:
     """Refuse a replay that a population could not fill with whole episodes to the point where it learns."""
-    simulators = make_simulators(config.env, 1)
-    simulators.close()
-    episode = longest_episode(spec, simulators.longest_episode) + 1
-    capacity, starts = config.buffer.capacity, config.training.learning_starts
-    needed = episode + (starts if config.population.gradient else 0)
+    capacity, needed = config.buffer.capacity, least_capacity(config, spec)
     if capacity < needed:
+        episode, starts = longest_episode(spec) + 1, config.training.learning_starts
         learning = f" beside training.learning_starts={starts}" if config.population.gradient else ""
         raise UserError(
             f"buffer.capacity={capacity} has no room for an episode of {episode} records{learning}. "

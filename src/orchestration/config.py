@@ -203,7 +203,7 @@ class TrainConfig:
 
     def _check_ray(self) -> None:
         """Refuse what workers cannot do."""
-        require_ray()
+        require_ray("engine=ray", ", or set engine=local")
         if actual_device(self.device) is not Device.cpu:
             raise UserError("engine=ray computes on the CPUs of its workers. Set device=cpu.")
         if self.population.size < self.ray.workers:

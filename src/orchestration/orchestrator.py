@@ -76,10 +76,6 @@ class Orchestrator(ABC):
     def held(self) -> dict[str, Any]:
         """Return further objects of the loop that hold memory, by the name to show."""
 
-    def begin_after_rollback(self) -> None:
-        """Do something else than before: the same would lead to the same end. Call it before `run`."""
-        raise NotImplementedError(f"{type(self).__name__} never asks for a rollback")
-
     def memory_metrics(self) -> dict[str, float]:
         """Take a sample of everything that is watched; return what to log of it."""
         with self.watch("memory"):

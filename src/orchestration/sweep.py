@@ -24,7 +24,7 @@ from .command_line import compose_jobs
 from .config import TrainConfig, leaves, typed
 from .engines.base import ClusterLost
 from .engines.config import RayConfig
-from .engines.ray_cluster import Cluster
+from .engines.ray_cluster import Cluster, require_ray
 from .overrides import parse
 from .own_settings import asks_for_help, read_settings, settings_help
 from .run_folder import CONFIG_FILE, create_run_folder, save_config
@@ -118,6 +118,7 @@ def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
     """
     if config.out is None:
         raise UserError("a sweep needs a folder for its jobs. Add sweep.out=sweeps/<name>.")
+    require_ray("a sweep")
     out = Path(config.out)
     configs = [typed(job) for job in compose_jobs(overrides, multirun=True)]
     for run in configs:
@@ -187,8 +188,13 @@ def _take_results(out: Path, jobs: list[Job]) -> None:
 def _run(config: SweepConfig, out: Path, jobs: list[Job], due: list[Job]) -> None:
     """Run jobs on the cluster, as many at a time as it has room for."""
     cpus = config.cpus if config.address else max(config.cpus, os.cpu_count() or 1)
-    cluster = Cluster(RayConfig(address=config.address), cpus)
+    cluster = Cluster(RayConfig(address=config.address), cpus, f"{PREFIX}address")
     try:
+        if config.cpus > max(cluster.cpus):
+            raise UserError(
+                f"sweep.cpus={config.cpus}: no machine of sweep.address={config.address} has more than "
+                f"{max(cluster.cpus)} CPUs. Set sweep.cpus={max(1, *cluster.cpus)}."
+            )
         task = cluster.ray.remote(num_cpus=config.cpus, max_retries=0)(run_job)
         pending = {task.remote(str(job.folder), config.cpus, config.last): job for job in due}
         while pending:

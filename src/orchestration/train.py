@@ -12,7 +12,7 @@ from ..utils.errors import UserError
 from .checkpoint import list_checkpoints
 from .checks import environment_spec
 from .command_line import run_from_command_line
-from .config import TrainConfig
+from .config import TrainConfig, WorkflowName
 from .engines.base import ClusterLost, EngineFailed
 from .memory_guard import LEAK_EXIT_CODE
 from .memory_plan import MemoryPlan, plan_run
@@ -65,6 +65,7 @@ def _run_once(
     try:
         with open_run(config, signals, plan, notices) as run:
             if has_rolled_back:
+                assert isinstance(run, WorldModelOrchestrator)  # no other asks for it
                 run.begin_after_rollback()
             try:
                 ending = run.run()
@@ -132,12 +133,16 @@ def _gpu_memory_ended(run: Orchestrator, error: torch.OutOfMemoryError) -> int:
     """Save what can be saved, say what would fit, and return the exit code."""
     snapshot = run.parts.snapshots.save(run.step)
     run.save_if_possible()
+    if run.config.workflow is WorkflowName.population:
+        repair = "Lower population.size or training.batch_size"
+    else:
+        repair = "Ask `reverie-plan plan.fit_gib=<GiB of the card>` what fits, or lower training.batch_size"
     _LOG.error(
-        "%s\nThe GPU is full at step %s. %sAsk `reverie-plan plan.fit_gib=<GiB of the card>` what fits, or "
-        "lower training.batch_size; go on with resume=%s",
+        "%s\nThe GPU is full at step %s. %s%s; go on with resume=%s",
         str(error).splitlines()[0],
         f"{run.step:,}",
         f"What held it is in {snapshot}. " if snapshot else "",
+        repair,
         os.path.relpath(run.run_dir),
     )
     return GPU_MEMORY_EXIT_CODE

@@ -53,6 +53,9 @@ class EnvSpec:
     action_repeat: int
     """Emulator frames per agent step."""
 
+    longest_episode: int | None = None
+    """Most steps of an episode, or None where nothing bounds it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arrival:

@@ -115,8 +115,8 @@ def test_without_s3fs_the_sentence_tells_what_to_install(
     monkeypatch.setitem(sys.modules, "s3fs", None)
     loaded = sys.modules["fsspec.registry"].__dict__["_registry"]
     monkeypatch.delitem(loaded, "s3", raising=False)
-    for argument in ("checkpoint.mirror=s3://bucket", "resume=s3://bucket/pole"):
-        told = error_of(capsys, lambda argument=argument: run_from_command_line(train, [*CARTPOLE, argument]))
+    for arguments in ([*CARTPOLE, "checkpoint.mirror=s3://bucket"], ["resume=s3://bucket/pole"]):
+        told = error_of(capsys, lambda arguments=arguments: run_from_command_line(train, arguments))
         assert told.endswith("a package that is not installed here. Run `pip install 'reverie[s3]'`.")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from reverie.orchestration.build import build_engine, build_erl, build_replay, ray_traffic
+from reverie.orchestration.checks import environment_spec
 from reverie.orchestration.command_line import compose_jobs, run_from_command_line
 from reverie.orchestration.config import TrainConfig, typed
 from reverie.orchestration.engines.ray_worker import (
@@ -185,7 +186,8 @@ def nbytes(arrays: object) -> int:
 
 def test_what_is_sent_is_known_to_the_byte_before(tmp_path: Path) -> None:
     config = composed()
-    spec, sent = ray_traffic(config)
+    spec = environment_spec(config)
+    sent = ray_traffic(config, spec)
     workflow = build_erl(config, spec)
     actor, rest = rows_to_send(workflow.members, 0, 3)
     assert (sent.actors, sent.rest) == (nbytes(actor), nbytes(rest))
@@ -194,7 +196,7 @@ def test_what_is_sent_is_known_to_the_byte_before(tmp_path: Path) -> None:
     assert sent.episodes == 4 * 31 * 4 * (3 + 1 + 1)
     # 2,000 records, with a flag and the row where a transition begins.
     assert sent.table == 2000 * (4 * (3 + 1 + 1) + 1 + 8)
-    without = ray_traffic(composed("population.gradient=false"))[1]
+    without = ray_traffic(composed("population.gradient=false"), spec)
     assert (without.rest, without.learned, without.table) == (0, 0, 0)
 
 

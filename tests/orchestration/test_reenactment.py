@@ -20,6 +20,7 @@ from reverie.orchestration.faults.acting import Detached
 from .helpers import CARTPOLE, CATCH, error_of
 
 STEPS = 20
+ALLOCATORS_OWN = 4096  # bytes by which the allocator's count may be off: it keeps freed blocks at hand
 GROWING = (Detached.half_returned, Detached.half_stoch, Detached.none)
 Rows = dict[tuple[bool, Detached], ActingRow]
 
@@ -106,16 +107,16 @@ def test_a_stored_loss_holds_its_graph_until_backward_and_then_its_skeleton(
     assert 100 * before.nodes < after.held_bytes < before.held_bytes / 2
 
 
-def test_a_detached_loss_holds_under_a_kilobyte_and_no_node(losses: dict[str, StoredLoss]) -> None:
-    detached, number = losses["loss.detach()"], losses["loss.item()"]
-    assert detached.nodes == number.nodes == 0
-    assert number.held_bytes < 500 and detached.held_bytes < 1000
+def test_a_detached_loss_holds_a_few_kilobytes_at_most_and_no_node(losses: dict[str, StoredLoss]) -> None:
+    for kept in ("loss.detach()", "loss.item()"):
+        assert losses[kept].nodes == 0
+        assert losses[kept].held_bytes < ALLOCATORS_OWN < losses["loss, after backward()"].held_bytes / 4
 
 
 def test_from_numpy_holds_the_base_of_its_array_and_copies_nothing(arrays: dict[str, KeptArray]) -> None:
     episode = arrays["the episode: an array of 100 frames"].held_bytes
     assert episode == pytest.approx(100 * 64 * 64 * 3, rel=0.01)
-    assert abs(arrays["the episode and torch.from_numpy of one frame"].held_bytes - episode) < 1000
+    assert abs(arrays["the episode and torch.from_numpy of one frame"].held_bytes - episode) < ALLOCATORS_OWN
     for kept in ("torch.from_numpy of one frame alone", "a NumPy view of one frame alone"):
         assert arrays[kept].shown_bytes == 64 * 64 * 3
         assert arrays[kept].held_bytes == pytest.approx(episode, abs=1000)

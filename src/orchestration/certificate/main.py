@@ -108,12 +108,13 @@ def main(arguments: list[str] | None = None) -> None:
 def _compose(overrides: list[str], steps: int | None) -> TrainConfig:
     """Return the run to certify, of that many agent steps."""
     [job] = compose_jobs(overrides)
-    require_read(typed(job), [item.key_or_group for item in parse(overrides)])
     if steps is None and job.workflow is not WorkflowName.population:
         steps = DREAMER_STEPS
     if steps is not None:
         job.training.total_timesteps = steps
-    return typed(job)
+    config = typed(job)
+    require_read(config, [item.key_or_group for item in parse(overrides)])
+    return config
 
 
 def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certificate:

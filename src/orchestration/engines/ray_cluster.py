@@ -30,16 +30,20 @@ _QUIET = {
 }
 
 
-def require_ray() -> None:
+def require_ray(asked: str, otherwise: str = "") -> None:
     """Check that the package is there, without importing it.
+
+    Args:
+        asked: What needs it.
+        otherwise: What else would help.
 
     Raises:
         UserError: If it is missing.
     """
     if importlib.util.find_spec("ray") is None:
         raise UserError(
-            "engine=ray needs the package ray, which is not installed here. Run `pip install "
-            "'reverie[ray]'`, or set engine=local."
+            f"{asked} needs the package ray, which is not installed here. Run `pip install "
+            f"'reverie[ray]'`{otherwise}."
         )
 
 
@@ -51,14 +55,14 @@ class Cluster:
 
     Args:
         config: Which cluster.
-        cpus: CPUs that the work needs.
+        cpus: CPUs of a cluster that is started here.
+        setting: What `config.address` was typed as.
 
     Raises:
-        UserError: If there is no such cluster, or it is too small.
+        UserError: If there is no such cluster.
     """
 
-    def __init__(self, config: RayConfig, cpus: int) -> None:
-        require_ray()
+    def __init__(self, config: RayConfig, cpus: int, setting: str = "ray.address") -> None:
         self._watcher: subprocess.Popen[bytes] | None = None
         own = dict(_QUIET)
         if config.address is None:
@@ -71,8 +75,7 @@ class Cluster:
         try:
             with _handlers_kept(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Ray's own, about its next release
-                self._connect(config, cpus)
-            self._require_size(config, cpus)
+                self._connect(config, cpus, setting)
         except BaseException:
             self.close()
             raise
@@ -80,15 +83,15 @@ class Cluster:
         self._address = (host.strip("[]"), int(port))
         self._node = ray.get_runtime_context().get_node_id()
 
-    def _connect(self, config: RayConfig, cpus: int) -> None:
+    def _connect(self, config: RayConfig, cpus: int, setting: str) -> None:
         common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if config.address is not None:
             try:
                 self.ray.init(address=config.address, **common)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise UserError(
-                    f"ray.address={config.address}: no cluster can be joined there ({_first_line(error)}). "
-                    "Start one by `ray start --head`, or set ray.address=null."
+                    f"{setting}={config.address}: no cluster can be joined there ({_first_line(error)}). "
+                    f"Start one by `ray start --head`, or set {setting}=null."
                 ) from error
             return
         folder = _new_folder()
@@ -104,19 +107,18 @@ class Cluster:
             **common,
         )
 
-    def _require_size(self, config: RayConfig, cpus: int) -> None:
-        there = int(self.ray.cluster_resources().get("CPU", 0))
-        if there < cpus:
-            raise UserError(
-                f"ray.workers={cpus} need a CPU each, and the cluster of ray.address={config.address} has "
-                f"{there}. Set ray.workers={max(1, there)}."
-            )
+    @property
+    def cpus(self) -> list[int]:
+        """CPUs of each node."""
+        return [int(each.get("CPU", 0)) for each in self._resources()]
 
     @property
     def object_store_bytes(self) -> int:
         """The smallest object store of a node."""
-        alive = [node for node in self.ray.nodes() if node["Alive"]]
-        return int(min(node["Resources"].get("object_store_memory", 0) for node in alive))
+        return int(min(each.get("object_store_memory", 0) for each in self._resources()))
+
+    def _resources(self) -> list[dict[str, float]]:
+        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
     def require_alive(self) -> None:
         """Check that the head and this machine's node answer; 2 ms.

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from ...buffers import EpisodeReplayBuffer
 from ...envs import EnvironmentCrashed
+from ...utils.errors import UserError
 from ...utils.records import EnvSpec
 from ...workflows.population import ERLWorkflow, Lesson
 from .base import Losses, WorkersLost
@@ -61,6 +62,7 @@ class RayEngine:
         self._cluster = Cluster(config, config.workers)
         self._ray = self._cluster.ray
         try:
+            _require_workers(config, sum(self._cluster.cpus))
             traffic.require_room(self._cluster.object_store_bytes, config)
             self._remote = self._ray.remote(num_cpus=1, max_restarts=0)(GroupWorker)
             borders = [
@@ -188,3 +190,11 @@ class RayEngine:
         )
         self._ray.kill(group.worker)  # it may live on, out of reach
         group.worker = self._worker(group.start, group.stop)
+
+
+def _require_workers(config: RayConfig, cpus: int) -> None:
+    if cpus < config.workers:
+        raise UserError(
+            f"ray.workers={config.workers} need a CPU each, and the cluster of ray.address={config.address} "
+            f"has {cpus}. Set ray.workers={max(1, cpus)}."
+        )

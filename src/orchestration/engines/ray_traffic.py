@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 
 from ...buffers import ReplayPlan, TransitionTable
-from ...envs import EnvConfig, make_simulators
 from ...utils.errors import UserError
 from ...utils.records import EnvSpec
 from ...workflows.population import PopulationConfig, Sizes, TD3Config
@@ -69,7 +68,7 @@ class Traffic:
 
 
 def traffic(
-    population: PopulationConfig, td3: TD3Config, spec: EnvSpec, steps: int, replay: ReplayPlan, capacity: int
+    population: PopulationConfig, td3: TD3Config, spec: EnvSpec, replay: ReplayPlan, capacity: int
 ) -> Traffic:
     """Return what a generation sends at most.
 
@@ -77,9 +76,11 @@ def traffic(
         population: Members and their episodes.
         td3: Width of the networks.
         spec: Shapes of what is observed and done.
-        steps: Of the longest episode.
         replay: What a record of the replay is.
         capacity: Records of the replay.
+
+    Raises:
+        UserError: If nothing bounds the length of an episode.
     """
     actor, critic = _network_bytes(Sizes.of(spec, td3))
     state = _COPIES_TO_LEARN * (actor + critic)
@@ -91,21 +92,8 @@ def traffic(
         rest=learns * population.size * (state - actor),
         learned=learns * population.size * state,
         table=learns * TransitionTable.nbytes_of(replay, capacity),
-        episodes=episodes * (steps + 1) * record,
+        episodes=episodes * (longest_episode(spec) + 1) * record,
     )
-
-
-def spec_and_steps(env: EnvConfig) -> tuple[EnvSpec, int]:
-    """Return what an environment observes and accepts, and the steps of its longest episode.
-
-    Raises:
-        UserError: If nothing bounds them.
-    """
-    simulators = make_simulators(env, 1)
-    try:
-        return simulators.spec, longest_episode(simulators.spec, simulators.longest_episode)
-    finally:
-        simulators.close()
 
 
 def _network_bytes(sizes: Sizes) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ...buffers import TransitionTable
 from ...envs import EnvConfig
+from ...utils.nests import mapped
 from ...workflows.population import TD3, Lesson, Members, PopulationConfig, Sizes, TD3Config
 from ...workflows.population.members import Stacked
 from .base import Losses
@@ -108,24 +109,12 @@ def rows_to_send(members: Members, start: int, stop: int) -> tuple[Arrays, Array
 
 def as_arrays(state: Mapping[str, Any], start: int = 0, stop: int | None = None) -> Arrays:
     """Return a nest of tensors as one of arrays, some rows of each."""
-
-    def change(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value[start:stop].cpu().numpy()
-        return as_arrays(value, start, stop) if isinstance(value, Mapping) else value
-
-    return {key: change(value) for key, value in state.items()}
+    return mapped(state, Tensor, lambda tensor: tensor[start:stop].cpu().numpy())
 
 
 def as_tensors(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Return a nest of arrays, which may be read-only, as one of tensors in memory of their own."""
-
-    def change(value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return torch.tensor(value)
-        return as_tensors(value) if isinstance(value, Mapping) else value
-
-    return {key: change(value) for key, value in arrays.items()}
+    return mapped(arrays, np.ndarray, torch.tensor)
 
 
 def own_copy(played: Played) -> Played:

@@ -82,9 +82,9 @@ class Rollouts:
             for episode in range(episodes_of(population, first + row))
         ]
         self._simulators = make_simulators(env, len(self._slots))
-        self._restarts = Restarts(self._simulators, env.max_restarts)
+        self._restarts = Restarts(self._simulators, env.max_restarts, "is played again")
         self.spec: EnvSpec = self._simulators.spec
-        steps = longest_episode(self.spec, self._simulators.longest_episode)
+        steps = longest_episode(self.spec)
         shape = (len(self._slots), steps + 1)
         self._observation = {
             key: np.zeros((*shape, *each.shape), each.dtype) for key, each in self.spec.observation.items()
@@ -202,15 +202,15 @@ def num_slots(population: PopulationConfig) -> int:
     return sum(episodes_of(population, member) for member in range(population.size))
 
 
-def longest_episode(spec: EnvSpec, steps: int | None) -> int:
+def longest_episode(spec: EnvSpec) -> int:
     """Return the most steps of an episode.
 
     Raises:
         UserError: If nothing bounds them.
     """
-    if steps is None:
+    if spec.longest_episode is None:
         raise UserError(
             f"{spec.name} has no time limit, and a generation ends when every episode has ended. "
             "Set env.time_limit=1000."
         )
-    return steps
+    return spec.longest_episode

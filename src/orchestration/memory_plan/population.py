@@ -6,7 +6,6 @@ from functools import lru_cache
 import torch
 
 from ...buffers.plan import OBSERVATION_PREFIX, record_fields
-from ...envs import make_simulators
 from ...utils.memory.live_bytes import LiveBytes
 from ...utils.memory.meta_shapes import MetaShapes
 from ...utils.records import EnvSpec
@@ -48,7 +47,7 @@ def episodes_row(config: TrainConfig, spec: EnvSpec) -> Row:
 
 def generation_steps(config: TrainConfig, spec: EnvSpec) -> int:
     """Return the most records of one generation."""
-    return num_slots(config.population) * (_longest(config, spec) + 1)
+    return num_slots(config.population) * (longest_episode(spec) + 1)
 
 
 def least_capacity(config: TrainConfig, spec: EnvSpec) -> int:
@@ -59,7 +58,7 @@ def least_capacity(config: TrainConfig, spec: EnvSpec) -> int:
     """
     if config.workflow is WorkflowName.population:
         starts = config.training.learning_starts if config.population.gradient else 0
-        return _longest(config, spec) + 1 + starts
+        return longest_episode(spec) + 1 + starts
     return config.env.num_envs * (config.training.sequence_length + 1)
 
 
@@ -67,12 +66,6 @@ def episode_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     """Return the bytes of all episodes of a generation, each as long as it may be."""
     record = sum(each.nbytes for each in spec.observation.values()) + 4 * spec.action.size + 4
     return generation_steps(config, spec) * record
-
-
-def _longest(config: TrainConfig, spec: EnvSpec) -> int:
-    simulators = make_simulators(config.env, 1)
-    simulators.close()
-    return longest_episode(spec, simulators.longest_episode)
 
 
 def _batch_bytes(config: TrainConfig, spec: EnvSpec) -> int:

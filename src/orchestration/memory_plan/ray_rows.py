@@ -1,5 +1,6 @@
 """What engine=ray takes on the machine of the run."""
 
+from ...utils.records import EnvSpec
 from ..build import ray_traffic
 from ..config import TrainConfig
 from ..engines.config import Engine
@@ -27,12 +28,11 @@ def ray_rows(config: TrainConfig) -> list[Row]:
     ]
 
 
-def require_room(config: TrainConfig) -> None:
+def require_room(config: TrainConfig, spec: EnvSpec) -> None:
     """Check that the object store of a cluster that is to be started holds what a generation sends.
 
     Raises:
         UserError: If it does not, naming the size that does.
     """
     if config.engine is Engine.ray and config.ray.address is None:
-        _, sent = ray_traffic(config)
-        sent.require_room(config.ray.object_store_mib * 2**20, config.ray)
+        ray_traffic(config, spec).require_room(config.ray.object_store_mib * 2**20, config.ray)

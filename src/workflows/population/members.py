@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
 from ...models import DeterministicActor, TwinCritic
+from ...utils.nests import leaves, mapped
 from ...utils.records import EnvSpec
 from ...utils.state_files import require_same_form
 from .config import TD3Config
@@ -105,11 +106,11 @@ class Members:
 
         A copy of its own: what leaves for another process must not be views of all members.
         """
-        return _mapped(self.state_dict(), lambda tensor: tensor[start:stop].cpu().clone())
+        return mapped(self.state_dict(), Tensor, lambda tensor: tensor[start:stop].cpu().clone())
 
     def put(self, start: int, rows: Mapping[str, Any]) -> None:
         """Write what `rows` returned into the members from `start` on."""
-        for mine, theirs in zip(_leaves(self.state_dict()), _leaves(rows), strict=True):
+        for mine, theirs in zip(leaves(self.state_dict(), Tensor), leaves(rows, Tensor), strict=True):
             mine[start : start + len(theirs)].copy_(theirs)
         self.updates = rows["updates"]
 
@@ -130,7 +131,7 @@ class Members:
         """Let every member that has a number that is not finite be as it was; return which ones."""
         bad = (~self.is_finite()).nonzero().flatten()
         if len(bad):
-            for mine, theirs in zip(_leaves(self.state_dict()), _leaves(before), strict=True):
+            for mine, theirs in zip(leaves(self.state_dict(), Tensor), leaves(before, Tensor), strict=True):
                 mine[bad] = theirs[bad.cpu()].to(self.device)
         return bad.tolist()
 
@@ -175,22 +176,3 @@ def _copy(stacked: Stacked) -> Stacked:
 
 def _zeros(stacked: Stacked) -> Stacked:
     return {name: torch.zeros_like(tensor) for name, tensor in stacked.items()}
-
-
-def _leaves(state: Mapping[str, Any]) -> Iterator[Tensor]:
-    for value in state.values():
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, Mapping):
-            yield from _leaves(value)
-
-
-def _mapped(state: Mapping[str, Any], change: Any) -> dict[str, Any]:
-    return {
-        key: change(value)
-        if isinstance(value, Tensor)
-        else _mapped(value, change)
-        if isinstance(value, Mapping)
-        else value
-        for key, value in state.items()
-    }
