@@ -1,5 +1,6 @@
 """Signals and failing environments in runs with worker processes: how they end, and that nothing is left."""
 
+import contextlib
 import os
 import re
 import signal
@@ -7,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
@@ -54,7 +56,7 @@ def toy_world_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 def leaves_nothing(tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment variables of a run; nothing may be in its TMPDIR afterwards, nor in shared memory.
 
-    Other processes may use shared memory meanwhile; what they have there goes again, what is left stays.
+    Other tests may use shared memory meanwhile, of which each living process shows what it has.
     """
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -62,14 +64,23 @@ def leaves_nothing(tmp_path: Path) -> Iterator[dict[str, str]]:
     yield {"TMPDIR": str(temporary)}
     assert list(temporary.iterdir()) == []
     deadline = time.monotonic() + LONG_ENOUGH_SECONDS / 8
-    while (new := shared_memory() - before) and time.monotonic() < deadline:
+    while (left := unmapped(shared_memory() - before)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert new == set()
+    assert left == set()
 
 
 def shared_memory() -> set[str]:
     names = re.compile(r"psm_|torch_|sem\.|pymp-|mp-")
     return {path.name for path in Path("/dev/shm").iterdir() if names.match(path.name)}
+
+
+def unmapped(names: set[str]) -> set[str]:
+    """The files of shared memory among `names` that no process has mapped."""
+    mapped: set[str] = set()
+    for process in psutil.process_iter() if names else ():
+        with contextlib.suppress(psutil.Error):
+            mapped.update(Path(each.path).name for each in process.memory_maps())
+    return names - mapped
 
 
 def begun(
@@ -86,6 +97,17 @@ def begun(
 def workers_of(process: Process) -> list[int]:
     """Process ids of the environments."""
     return [pid for pid, command in processes_of(process.pid) if "spawn_main" in command]
+
+
+def waits(process: Process) -> bool:
+    """Whether a run stands still, for half a second by now."""
+    run = psutil.Process(process.pid)
+    used = run.cpu_times()
+    for _ in range(10):
+        time.sleep(0.05)
+        if run.status() != psutil.STATUS_SLEEPING:
+            return False
+    return run.cpu_times() == used
 
 
 def test_signals_end_a_run_of_four_processes_with_a_checkpoint_and_nothing_else(
@@ -124,6 +146,7 @@ def test_a_second_ctrl_c_and_a_kill_leave_no_process_and_the_checkpoint_as_it_wa
     process.send(signal.SIGUSR1)
     process.wait_for(": checkpoint ", run_dir / "train.log")
     os.kill(workers_of(process)[0], signal.SIGSTOP)
+    process.wait_until(lambda: waits(process))
     process.send(signal.SIGINT)
     process.wait_for("SIGINT: finishing the step", run_dir / "train.log")
     process.send(signal.SIGINT)

@@ -67,6 +67,7 @@ class Cluster:
         own = dict(_QUIET)
         if config.address is None:
             own |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
+            own["RAY_worker_niceness"] = "0"  # Ray's 15 leaves them next to nothing beside any other process
         for name, value in own.items():
             os.environ.setdefault(name, value)
         import ray

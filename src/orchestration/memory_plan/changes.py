@@ -55,7 +55,8 @@ def largest_capacity_that_fits(
 ) -> int | None:
     """Return the largest capacity up to that of `config`, in round numbers, with which the run fits.
 
-    None if it does not fit with the smallest one either, a window of every environment.
+    None if it does not fit with the smallest one either. A hundredth is left free, for the process that will
+    run may be a little larger than this one.
     """
 
     def fits(capacity: int) -> bool:
@@ -63,7 +64,8 @@ def largest_capacity_that_fits(
             lambda: replace(config, buffer=replace(config.buffer, capacity=capacity)), spec, gpu_limit_bytes
         )
 
-    low, high = least_capacity(config, spec), config.buffer.capacity
+    least = least_capacity(config, spec)
+    low, high = least, config.buffer.capacity
     if fits(high):
         return high
     if not fits(low):
@@ -71,8 +73,9 @@ def largest_capacity_that_fits(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
+    low -= low // 100
     unit = 10 ** max(0, len(str(low)) - 2)
-    return low // unit * unit if fits(low // unit * unit) else low
+    return max(least, low // unit * unit)
 
 
 def changed(config: TrainConfig, change: str) -> TrainConfig:
