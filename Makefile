@@ -8,6 +8,7 @@ READY := .venv/.installed
 WORKERS := $(shell expr $$(nproc) + 1)# of the tests: one more than cores, for many wait for processes that they have killed
 PEERS := .venv-peers
 PEERS_READY := .venv-peers/.installed
+unexport PYTHONDONTWRITEBYTECODE # of the hundreds of processes of the tests each would compile everything
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1# no notice of newer versions: constraints.txt decides
 
 .PHONY: help train test gpu bench bench-peers lint format doctor docs-figures clean

@@ -29,6 +29,7 @@ SMALL = (
     "device=cpu",
     "compile=none",  # the suite's type checks at run time cannot be compiled
     "model=debug",
+    "controller.horizon=5",
     "training.batch_size=2",
     "training.sequence_length=6",  # the shortest with an open-loop animation
     "training.learning_starts=40",

@@ -147,17 +147,19 @@ def test_an_environment_that_keeps_failing_ends_the_run_with_a_checkpoint(
 
 
 def test_checkpoints_of_another_run_are_refused_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    catch_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = start(tmp_path / "first", *CATCH, "seed=1")
-    other = start(tmp_path / "other", *CATCH, "seed=2")
+    first = tmp_path / "first"
+    shutil.copytree(catch_run, first)
+    short = ("training.total_timesteps=60", "training.checkpoint_interval=60")
+    other = start(tmp_path / "other", *CATCH, *short, "seed=2")
     shutil.rmtree(first / "checkpoints")
     shutil.copytree(other / "checkpoints", first / "checkpoints")
     before = files_in(first)
     capsys.readouterr()
     message = error_of(capsys, lambda: resume(first, "training.total_timesteps=400"))
     assert message == (
-        f"{first}/checkpoints/step_000000300 was made with seed=2, but {first}/config.yaml says seed=1. "
+        f"{first}/checkpoints/step_000000060 was made with seed=2, but {first}/config.yaml says seed=0. "
         "Put the config.yaml of that run back, or its checkpoints."
     )
     assert files_in(first) == before

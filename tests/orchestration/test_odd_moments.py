@@ -33,9 +33,10 @@ def evaluations_of(run_dir: Path) -> list[float]:
     return [line["step"] for line in metrics_of(run_dir) if "evaluation/return_mean" in line]
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
-    unbroken = start(tmp_path / "unbroken", *CATCH)
-    broken = tmp_path / "broken"
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
+    catch_run: Path, tmp_path: Path
+) -> None:
+    unbroken, broken = catch_run, tmp_path / "broken"
     shutil.copytree(unbroken, broken)
     shutil.rmtree(broken / "checkpoints")
     (broken / "checkpoints" / "step_000000150.unfinished").mkdir(parents=True)
@@ -47,30 +48,32 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path
 
 
 def test_a_kill_after_the_last_checkpoint_misses_no_line(tmp_path: Path) -> None:
-    odd = ("training.log_interval=70", "training.checkpoint_interval=100")  # the last interval is a part
+    odd = ("training.log_interval=36", "training.checkpoint_interval=40")  # the last interval is a part
+    odd = (*odd, "training.total_timesteps=120")
     unbroken = start(tmp_path / "unbroken", *CATCH, *odd)
     broken = tmp_path / "broken"
 
     def killed(self: WorldModelOrchestrator) -> None:
         save(self)
-        if self.step == 300:
+        if self.step == 120:
             raise KeyboardInterrupt
 
     save = WorldModelOrchestrator.save
     with pytest.MonkeyPatch.context() as killing, pytest.raises(KeyboardInterrupt):
         killing.setattr(WorldModelOrchestrator, "save", killed)
         start(broken, *CATCH, *odd)
-    assert saved_steps(broken) == [100, 200, 300]
+    assert saved_steps(broken) == [40, 80, 120]
     resume(broken)
     assert identity(broken) == identity(unbroken)
-    assert intervals_of(broken)[-1]["step"] == 300
+    assert intervals_of(broken)[-1]["step"] == 120
 
 
-@pytest.mark.parametrize("interval", [100, 300], ids=["on the way", "at the last step"])
+@pytest.mark.parametrize("interval", [40, 120], ids=["on the way", "at the last step"])
 def test_an_evaluation_that_a_signal_puts_off_is_made_up_once(
     interval: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluated = (f"training.evaluation_interval={interval}", "training.evaluation_episodes=6")
+    evaluated = (*evaluated, "training.total_timesteps=120")
     unbroken = start(tmp_path / "unbroken", *CATCH, *evaluated)
     run_dir = tmp_path / "run"
 
@@ -85,7 +88,7 @@ def test_an_evaluation_that_a_signal_puts_off_is_made_up_once(
     assert (saved_steps(run_dir)[-1], evaluations_of(run_dir)) == (interval, [])
     for _ in range(3):
         resume(run_dir)
-        assert evaluations_of(run_dir) == list(range(interval, 301, interval))
+        assert evaluations_of(run_dir) == list(range(interval, 121, interval))
     assert identity(run_dir) == identity(unbroken)
     assert any(checkpoint.manifest()["best"] for checkpoint in list_checkpoints(run_dir))
 
@@ -121,10 +124,9 @@ def test_too_many_non_finite_updates_end_a_step_that_owes_more(
 
 
 def test_a_folder_that_moves_away_ends_the_run_and_is_not_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    catch_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir, moved = tmp_path / "run", tmp_path / "moved"
-    unbroken = start(tmp_path / "unbroken", *CATCH)
     show = WorldModelOrchestrator._log
 
     def moving(self: WorldModelOrchestrator) -> None:
@@ -145,35 +147,39 @@ def test_a_folder_that_moves_away_ends_the_run_and_is_not_made_again(
     )
     assert not run_dir.exists()
     resume(moved)
-    assert identity(moved) == identity(unbroken)
+    assert identity(moved) == identity(catch_run)
 
 
-def test_strangers_among_the_shared_files_keep_no_checkpoint_from_being_written(tmp_path: Path) -> None:
-    run_dir = start(tmp_path / "run", *CATCH)
+def test_strangers_among_the_shared_files_keep_no_checkpoint_from_being_written(
+    catch_run: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(catch_run, run_dir)
     strangers = [
         run_dir / "checkpoints" / "replay" / ".ipynb_checkpoints",
         run_dir / "checkpoints" / "x.unfinished",
     ]
     strangers[0].mkdir()
     strangers[1].write_text("a plain file")
-    resume(run_dir, "training.total_timesteps=500")
-    assert saved_steps(run_dir)[-1] == 500 and len(saved_steps(run_dir)) == 4
+    resume(run_dir, "training.total_timesteps=340")
+    assert saved_steps(run_dir) == [152, 300, 340]
     assert all(path.exists() for path in strangers)
 
 
 def test_a_line_of_the_log_that_is_damaged_is_named_with_its_repair(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    catch_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_dir = start(tmp_path / "run", *CATCH)
+    run_dir = tmp_path / "run"
+    shutil.copytree(catch_run, run_dir)
     path = run_dir / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:3], lines[3][:20] + "\n", *lines[4:]]))
     before = path.read_bytes()
     capsys.readouterr()
     with pytest.raises(SystemExit):
-        resume(run_dir, "training.total_timesteps=400")
+        resume(run_dir, "training.total_timesteps=320")
     told = capsys.readouterr().err.splitlines()[-1]
     assert told == f"error: Line 4 of {path} is none that Reverie wrote. Delete that line and try again."
     assert path.read_bytes() == before
     path.write_text("".join([*lines[:3], *lines[4:]]))
-    resume(run_dir, "training.total_timesteps=400")
+    resume(run_dir, "training.total_timesteps=320")

@@ -123,8 +123,8 @@ def test_what_was_written_after_the_checkpoint_is_written_again_after_a_crash(
 @pytest.mark.parametrize(
     ("settings", "steps"),
     [
-        (CARTPOLE, (150, 300)),
-        (CATCH, (150, 300)),
+        ((*CARTPOLE, "training.total_timesteps=120"), (80, 120)),
+        ((*CATCH, "training.total_timesteps=120"), (80, 120)),
         (PONG, (40, 60)),
         ((*PONG, "env.num_envs=4", "training.learning_starts=32"), (40, 60)),
     ],
