@@ -5,7 +5,7 @@ ARGS ?=# overrides for the command: make train ARGS="seed=2 env.num_envs=4", mak
 
 BIN := .venv/bin
 READY := .venv/.installed
-WORKERS := $(shell expr $$(nproc) + 1)# of the tests: one more than cores, for many wait for processes that they have killed
+WORKERS := $(shell expr 2 \* $$(nproc))# of the tests: two for each core, for many wait for processes that they have killed
 PEERS := .venv-peers
 PEERS_READY := .venv-peers/.installed
 unexport PYTHONDONTWRITEBYTECODE # of the hundreds of processes of the tests each would compile everything

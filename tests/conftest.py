@@ -19,6 +19,12 @@ def fixed_seed() -> None:
     torch.manual_seed(0)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the folders whose tests take long first: at the end no worker is then left alone with them."""
+    long = ("workflows", "faults", "orchestration")
+    items.sort(key=lambda item: item.path.parent.name not in long)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip the tests marked `gpu` on a machine without CUDA."""
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
