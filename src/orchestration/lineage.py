@@ -85,7 +85,8 @@ def read_lineage(path: Path) -> list[list[LineageMember]]:
     A last generation that a crash left unfinished is left out.
 
     Raises:
-        UserError: If the file is missing or empty, or if a line is not the one that follows the line before.
+        UserError: If the file is missing or empty, if its first generations are missing, or if a line is not
+            the one that follows the line before.
     """
     generations: list[list[LineageMember]] = []
     with suppress(FileNotFoundError), path.open("rb") as lines:
@@ -93,7 +94,15 @@ def read_lineage(path: Path) -> list[list[LineageMember]]:
             if not line.endswith(b"\n"):
                 break
             try:
-                _take_up(json.loads(line), generations)
+                told = json.loads(line)
+                if number == 1 and told["generation"] > 0:
+                    raise UserError(
+                        f"{path} begins with generation {told['generation']}: the lines of those before are "
+                        "missing. Put the whole file back."
+                    )
+                _take_up(told, generations)
+            except UserError:
+                raise
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise strange_line(path, number) from error
     if len(generations) > 1 and len(generations[-1]) < len(generations[0]):

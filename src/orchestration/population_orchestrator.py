@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..utils.checked_files import reading
+from ..utils.errors import UserError
 from ..utils.schedule import Every
 from ..workflows.population import Lesson, rank
 from .build import PopulationParts
@@ -104,11 +105,17 @@ class PopulationOrchestrator(Orchestrator):
         if self.saved_step != self.step:
             self.save()
         if self.generation:
-            _LOG.info(
-                "report: %s",
-                os.path.relpath(save_population_report(self.run_dir, self.config.population.num_elites)),
-            )
+            self._report()
         return ending
+
+    def _report(self) -> None:
+        """Write the page of the run; a lineage that somebody changed costs the page and not the run."""
+        try:
+            path = save_population_report(self.run_dir, self.config.population.num_elites)
+        except UserError as error:
+            _LOG.error("no report: %s", error)
+        else:
+            _LOG.info("report: %s", os.path.relpath(path))
 
     def save_if_possible(self) -> None:
         """Save, but nothing that is half done: then the checkpoint of before stands."""

@@ -72,6 +72,9 @@ class TrainingConfig:
             value = getattr(self, item.name)
             if item.type is int and value < limit:
                 raise UserError(f"training.{item.name} must be at least {limit}, got {value}.")
+        for name, most in (("batch_size", 1_000_000), ("gradient_accumulation_steps", 1000)):
+            if getattr(self, name) > most:
+                raise UserError(f"training.{name} must be at most {most}, got {getattr(self, name)}.")
         if self.train_ratio <= 0:
             raise UserError(f"training.train_ratio must be over 0, got {self.train_ratio}.")
 

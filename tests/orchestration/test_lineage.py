@@ -131,6 +131,14 @@ def test_a_resumed_run_refuses_a_lineage_with_a_strange_line_and_keeps_it(tmp_pa
     assert path.read_text() == '{"step": 1}\n{"loss": 1}\n'
 
 
+def test_a_lineage_whose_beginning_is_lost_is_said_to_be_so(tmp_path: Path) -> None:
+    write(tmp_path, [1.0] * 3, [2.0] * 3)
+    path = tmp_path / "lineage.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[3:]))
+    with pytest.raises(UserError, match="begins with generation 1: the lines of those before are missing"):
+        read_lineage(path)
+
+
 def test_a_run_without_a_generation_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no generation"):
         read_lineage(tmp_path / "lineage.jsonl")

@@ -208,6 +208,14 @@ def test_played_actions_lead_to_the_stored_observations(whole_run: Path) -> None
         (("training.train_ratio=3",), "training.train_ratio is read by workflow=dreamer only"),
         (("buffer.capacity=100",), "buffer.capacity=100 has no room for an episode of 21 records"),
         (("population.elites=3",), "population has the keys"),
+        (("population.elite_fraction=1",), "makes all 4 members elites"),
+        (("population.size=100000000",), "population.size must be from 1 to 10000, got 100000000."),
+        (("population.tournament_size=10000000000",), "population.tournament_size must be from 1 to 10000"),
+        (("population.weight_limit=1e300",), "population.weight_limit must be over 0 and at most 1e+30"),
+        (("td3.critic_learning_rate=1e300",), "td3.critic_learning_rate must be over 0 and at most 1, got"),
+        (("td3.hidden_units=99999999999999999999",), "td3.hidden_units must be from 1 to 65536"),
+        (("training.batch_size=100000000000000000000",), "training.batch_size must be at most 1000000"),
+        (("training.gradient_accumulation_steps=1000000000",), "must be at most 1000, got 1000000000."),
     ],
 )
 def test_what_cannot_be_is_one_sentence(

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from ...utils.errors import UserError
 
+_LARGEST = 1e30
+"""Of what multiplies or bounds weights, which are float32."""
+
 
 @dataclass(kw_only=True, slots=True)
 class PopulationConfig:
@@ -56,9 +59,9 @@ class PopulationConfig:
     """No weight of a child is larger than this in magnitude."""
 
     def __post_init__(self) -> None:
-        for name in ("size", "episodes", "tournament_size"):
-            if getattr(self, name) < 1:
-                raise UserError(f"population.{name} must be at least 1, got {getattr(self, name)}.")
+        for name, most in (("size", 10_000), ("episodes", 10_000), ("tournament_size", 10_000)):
+            if not 1 <= getattr(self, name) <= most:
+                raise UserError(f"population.{name} must be from 1 to {most}, got {getattr(self, name)}.")
         if self.exploration_episodes < 0:
             raise UserError(
                 f"population.exploration_episodes must not be negative, got {self.exploration_episodes}."
@@ -81,8 +84,10 @@ class PopulationConfig:
                 f"{self.reset_rate} are shares of the same changes: together they must not be over 1."
             )
         for name in ("mutation_strength", "weight_limit"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"population.{name} must be over 0, got {getattr(self, name)}.")
+            if not 0 < getattr(self, name) <= _LARGEST:
+                raise UserError(
+                    f"population.{name} must be over 0 and at most {_LARGEST:g}, got {getattr(self, name)}."
+                )
         if not (self.evolution or self.gradient):
             raise UserError(
                 "population.evolution=off with population.gradient=off learns nothing. Switch one of them on."
@@ -91,6 +96,12 @@ class PopulationConfig:
             raise UserError(
                 "population.size=1 with population.gradient=off learns nothing: one member cannot evolve. "
                 "Set population.size=16 or population.gradient=on."
+            )
+
+        if self.evolves and self.num_elites == self.size:
+            raise UserError(
+                f"population.elite_fraction={self.elite_fraction} makes all {self.size} members elites: "
+                "evolution changes nobody. Lower it, or set population.evolution=off."
             )
 
     @property
@@ -145,12 +156,12 @@ class TD3Config:
     """Standard deviation of the noise of exploring episodes, where actions lie in [-1, 1]."""
 
     def __post_init__(self) -> None:
-        for name in ("hidden_units", "policy_delay"):
-            if getattr(self, name) < 1:
-                raise UserError(f"td3.{name} must be at least 1, got {getattr(self, name)}.")
+        for name, most in (("hidden_units", 65_536), ("policy_delay", 1_000_000)):
+            if not 1 <= getattr(self, name) <= most:
+                raise UserError(f"td3.{name} must be from 1 to {most}, got {getattr(self, name)}.")
         for name in ("actor_learning_rate", "critic_learning_rate"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"td3.{name} must be over 0, got {getattr(self, name)}.")
+            if not 0 < getattr(self, name) <= 1:
+                raise UserError(f"td3.{name} must be over 0 and at most 1, got {getattr(self, name)}.")
         for name in ("target_noise", "target_noise_clip", "exploration_noise"):
             if getattr(self, name) < 0:
                 raise UserError(f"td3.{name} must not be negative, got {getattr(self, name)}.")
