@@ -48,7 +48,7 @@ def generations(draw: st.DrawFn) -> tuple[list[float], PopulationConfig, int]:
     config = PopulationConfig(
         size=len(fitness),
         gradient=draw(st.booleans()),
-        elite_fraction=draw(rates),
+        elite_fraction=draw(st.floats(0, 0.7)),
         tournament_size=draw(st.integers(1, 5)),
         crossover_rate=draw(rates),
         crossover_fraction=draw(rates),
