@@ -17,7 +17,6 @@ from .made_with import checkpoint_of
 from .memory_plan import MemoryPlan, over_text, plan_lines
 from .mirror.mirror import Mirror
 from .orchestrator import Orchestrator
-from .population_orchestrator import PopulationOrchestrator
 from .reports import Reports
 from .run_folder import create_run_folder, locked, save_config
 from .signals import Signals
@@ -68,6 +67,9 @@ def open_run(
             compilations = Compilations(reports.note)
             opened.callback(compilations.close)
         if config.workflow is WorkflowName.population:
+            # Here: it draws, and matplotlib takes 0.3 s and 25 MB that a Dreamer run has no use for.
+            from .population_orchestrator import PopulationOrchestrator
+
             population = PopulationOrchestrator(config, parts, reports, run_dir, signals, checkpoint)
             opened.callback(population.lineage.close)
             run = population

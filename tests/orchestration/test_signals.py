@@ -1,10 +1,12 @@
 """What signals ask for is remembered, and the handlers of others are left as they were."""
 
+import _thread
 import io
 import logging
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +15,24 @@ from reverie.orchestration.signals import Signals
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 ALL = (*NUMBERS, signal.SIGUSR1)
+
+
+@pytest.fixture(autouse=True)
+def all_is_told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let no test end before the threads that tell of its signals: the next test would read their lines."""
+    begun, ended = [], []
+    start = _thread.start_new_thread
+
+    def counted(tell: Callable[..., object], arguments: tuple[object, ...]) -> int:
+        begun.append(arguments)
+        return start(lambda: ended.append(tell(*arguments)), ())
+
+    monkeypatch.setattr("reverie.orchestration.signals._thread.start_new_thread", counted)
+    yield
+    deadline = time.monotonic() + 60
+    while len(ended) < len(begun) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert len(ended) == len(begun)
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number.name)
