@@ -224,10 +224,11 @@ def separate_process() -> Iterator[Callable[..., Outcome]]:
 
 
 def outcome_of(run_dir: Path, fault: str | None = None, *overrides: str) -> Outcome:
-    """Run with a fault or a decoy, by its name."""
+    """Run with a fault or a decoy, by its name, or with several decoys, by their names with + between."""
     torch.set_num_threads(1)
-    if fault in DECOYS:
-        FAULTS[fault] = Fault(DECOYS[fault], culprit="nothing")
+    decoys = (fault or "").split("+")
+    if fault and DECOYS.keys() >= set(decoys):
+        FAULTS[fault] = Fault(lambda run: [DECOYS[name](run) for name in decoys], culprit="nothing")
     is_population = fault in FAULTS and FAULTS[fault].workflow is WorkflowName.population
     settings = POPULATION_SETTINGS if is_population else SETTINGS
     [job] = compose_jobs([*settings, *overrides, f"run_dir={run_dir}"])

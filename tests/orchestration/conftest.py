@@ -1,9 +1,11 @@
 """An empty folder to run in, and runs that several files of tests look at; no test may change one."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from .helpers import CARTPOLE, CATCH, PONG, start
 from .s3_server import S3Server
@@ -20,19 +22,30 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def pong_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 steps of one emulator, with 27 updates."""
-    return start(tmp_path_factory.mktemp("pong") / "run", *PONG)
+    return started_once(tmp_path_factory, "pong", *PONG)
 
 
 @pytest.fixture(scope="session")
 def cartpole_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """300 steps of one environment without images, checkpoints at 150 and 300."""
-    return start(tmp_path_factory.mktemp("cartpole") / "run", *CARTPOLE)
+    return started_once(tmp_path_factory, "cartpole", *CARTPOLE)
 
 
 @pytest.fixture(scope="session")
 def catch_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """300 steps of four environments with images."""
-    return start(tmp_path_factory.mktemp("catch") / "run", *CATCH)
+    return started_once(tmp_path_factory, "catch", *CATCH)
+
+
+def started_once(folders: pytest.TempPathFactory, name: str, *overrides: str) -> Path:
+    """Make a run that all processes of the test session share; whoever needs it first makes it."""
+    base = folders.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with FileLock(shared.with_suffix(".lock")):
+        if not (shared / "finished").exists():
+            start(shared / "run", *overrides)
+            (shared / "finished").touch()
+    return shared / "run"
 
 
 @pytest.fixture(scope="session")

@@ -156,7 +156,6 @@ def test_cuda_where_there_is_none_is_a_mistake(
     ("arguments", "part"),
     [
         (["training.batchsize=3"], "there is no key training.batchsize"),
-        (["experiment=dreamer_pong"], "there is no experiment `dreamer_pong`"),
         (["-m", "seed=1,2", "training.batch_size=0"], "training.batch_size must be at least 1"),
     ],
 )

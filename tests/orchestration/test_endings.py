@@ -1,11 +1,8 @@
 """How a run ends when something fails: exit code, sentence, and what is on disk afterwards."""
 
 import json
-import resource
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +23,7 @@ from .helpers import (
     saved_steps,
     start,
 )
-from .test_resume import SCRIPT, has_line, process_of, wait_until
+from .warm import Server
 
 
 def test_losses_that_stay_non_finite_lead_back_once_and_then_to_an_end(
@@ -74,53 +71,46 @@ def test_a_full_gpu_leaves_a_checkpoint_and_advice(tmp_path: Path, monkeypatch: 
     assert intervals_of(run_dir)[-1]["train/updates"] > 10
 
 
-def test_a_disk_that_takes_no_checkpoint_does_not_stop_training_before_its_end(tmp_path: Path) -> None:
+def test_a_disk_that_takes_no_checkpoint_does_not_stop_training_before_its_end(
+    tmp_path: Path, server: Server
+) -> None:
     run_dir = tmp_path / "run"
-    command = [sys.executable, str(SCRIPT), *CARTPOLE, f"run_dir={run_dir}", "logger.tensorboard=false"]
-    ended = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000)),
-    )
-    assert ended.returncode == 2
-    assert "step 150: no checkpoint, [Errno 27] File too large" in ended.stderr
-    assert ended.stderr.splitlines()[-1].startswith(
-        f"error: {run_dir} cannot be written: File too large. Make room"
-    )
-    assert "Traceback" not in ended.stderr
+    arguments = (*CARTPOLE, f"run_dir={run_dir}", "logger.tensorboard=false")
+    ended = server.run("train", *arguments, file_bytes=400_000)
+    assert ended.code == 2
+    assert "step 150: no checkpoint, [Errno 27] File too large" in ended.error
+    assert ended.last_line.startswith(f"error: {run_dir} cannot be written: File too large. Make room")
+    assert "Traceback" not in ended.error
     assert [line["step"] for line in intervals_of(run_dir)] == [50, 100, 150, 200, 250, 300]
     assert saved_steps(run_dir) == []
     assert not [name for name in files_in(run_dir / "checkpoints") if "unfinished" in name]
 
 
-def test_sigusr1_saves_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_is_in_use_saves_at_sigusr1_and_refuses_a_second_process(
+    tmp_path: Path, server: Server
+) -> None:
     run_dir = tmp_path / "run"
     endless = ("training.total_timesteps=1000000", "training.checkpoint_interval=0")
-    with process_of(run_dir, *CATCH, *endless) as process:
-        wait_until(lambda: has_line(run_dir, "train/loss/total", "metrics.jsonl"), process)
-        process.send_signal(signal.SIGUSR1)
-        wait_until(lambda: len(saved_steps(run_dir)) == 1, process)
+    process = server.start("train", *CATCH, *endless, f"run_dir={run_dir}")
+
+    def goes_on() -> None:
         logged = len(intervals_of(run_dir))
-        wait_until(lambda: len(intervals_of(run_dir)) > logged, process)
-        process.kill()
+        process.wait_until(lambda: len(intervals_of(run_dir)) > logged)
+
+    process.wait_for("train/loss/total", run_dir / "metrics.jsonl")
+    process.send(signal.SIGUSR1)
+    process.wait_until(lambda: len(saved_steps(run_dir)) == 1)
+    goes_on()
+    config = (run_dir / "config.yaml").read_text()
+    refused = server.run("train", f"resume={run_dir}", "training.batch_size=3")
+    assert refused.code == 2
+    assert "is in use by another process" in refused.error and "Traceback" not in refused.error
+    assert (run_dir / "config.yaml").read_text() == config
+    goes_on()
+    process.send(signal.SIGKILL)
+    process.end()
     assert len(saved_steps(run_dir)) == 1
     latest_checkpoint(run_dir)  # whole
-
-
-def test_a_second_process_on_a_run_is_refused_and_the_first_one_goes_on(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    endless = ("training.total_timesteps=1000000", "training.checkpoint_interval=100")
-    with process_of(run_dir, *CATCH, *endless) as process:
-        wait_until(lambda: bool(saved_steps(run_dir)), process)
-        config = (run_dir / "config.yaml").read_text()
-        second = [sys.executable, str(SCRIPT), f"resume={run_dir}", "training.batch_size=3"]
-        refused = subprocess.run(second, capture_output=True, text=True)
-        assert refused.returncode == 2
-        assert "is in use by another process" in refused.stderr and "Traceback" not in refused.stderr
-        assert (run_dir / "config.yaml").read_text() == config
-        logged = len(intervals_of(run_dir))
-        wait_until(lambda: len(intervals_of(run_dir)) > logged, process)
 
 
 def test_an_environment_that_keeps_failing_ends_the_run_with_a_checkpoint(

@@ -1,10 +1,7 @@
 """Runs with a copy on a real S3-compatible server, and on a file system."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,9 +14,9 @@ from reverie.orchestration.train import train
 
 from .helpers import CARTPOLE, files_in, identity, resume, saved_steps, start
 from .s3_server import MARKER, S3_MIRROR, S3Server, environment, server_that_never_answers
+from .warm import Server
 
 HALF = (*CARTPOLE, "training.total_timesteps=150", "training.keep_checkpoints=1")
-SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
 
 
 def mirrored_files(run_dir: Path) -> dict[str, bytes]:
@@ -81,18 +78,18 @@ def test_training_goes_on_without_the_server_and_catches_up_when_it_is_back(
     assert s3.files("outage") == mirrored_files(run)
 
 
-def test_a_server_that_never_answers_keeps_neither_the_run_nor_its_process(tmp_path: Path) -> None:
+def test_a_server_that_never_answers_keeps_neither_the_run_nor_its_process(
+    tmp_path: Path, server: Server
+) -> None:
     short = ("training.total_timesteps=60", "training.checkpoint_interval=30")
     with server_that_never_answers() as url:
-        command = [sys.executable, "-W", "error", str(SCRIPT), *CARTPOLE, *short]
-        command += [f"checkpoint.mirror={S3_MIRROR}", "checkpoint.mirror_wait=0.2"]
-        variables = {**os.environ, **environment(url)}
-        ended = subprocess.run(
-            command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120
+        mirrored = (f"checkpoint.mirror={S3_MIRROR}", "checkpoint.mirror_wait=0.2")
+        ended = server.run(
+            "train", *CARTPOLE, *short, *mirrored, folder=tmp_path, environment=environment(url)
         )
-    assert ended.returncode == 0, ended.stderr
-    assert "finished: " in ended.stderr and "Traceback" not in ended.stderr
-    assert "the checkpoint of step 60 is not on the mirror yet" in ended.stderr
+    assert ended.code == 0, ended.error
+    assert "finished: " in ended.error and "Traceback" not in ended.error
+    assert "the checkpoint of step 60 is not on the mirror yet" in ended.error
     (run,) = (tmp_path / "experiments").iterdir()
     assert saved_steps(run) == [30, 60]
     assert not (run / "checkpoints/.mirror").exists()

@@ -15,17 +15,13 @@ from reverie.orchestration.memory_plan.command import main
 from reverie.orchestration.train import train
 
 from .helpers import CARTPOLE, error_of, start
+from .warm import Server
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 GIB = 2**30
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "plan_memory.py"
 TOO_LARGE = ("buffer.capacity=1000000000", "buffer.memory_budget_gib=1000000")  # 12 TB
 CPU = "device=cpu"
-
-
-def script(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", str(SCRIPTS / name), *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
 
 
 def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
@@ -42,7 +38,8 @@ def train_error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_the_script_prints_a_table_for_each_resource_and_creates_nothing(empty_folder: Path) -> None:
-    result = script("plan_memory.py", CPU, "experiment=dreamer_catch")
+    command = [sys.executable, "-W", "error", str(SCRIPT), CPU, "experiment=dreamer_catch"]
+    result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
     for word in ("host RAM", "disk", "replay", "activations of the controller", "checkpoints", "estimated"):
         assert word in result.stdout
@@ -108,25 +105,27 @@ def test_help_shows_examples_and_the_plans_own_settings(capsys: pytest.CaptureFi
     assert re.search(r"^  plan.fit_gib=null +Memory of a card .* A number or null\.$", text, re.MULTILINE)
 
 
-def test_a_run_that_cannot_fit_is_refused_with_changes_that_do(empty_folder: Path) -> None:
-    result = script("train.py", CPU, "experiment=dreamer_catch", *TOO_LARGE)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.count("\n") == 1 and not list(empty_folder.iterdir())
+def test_a_run_that_cannot_fit_is_refused_with_changes_that_do(empty_folder: Path, server: Server) -> None:
+    refused = server.run("train", CPU, "experiment=dreamer_catch", *TOO_LARGE)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.error.count("\n") == 1 and not list(empty_folder.iterdir())
     assert re.match(
-        r"error: This run needs [\d,.]+ GiB of host RAM \(replay [\d,.]+ GiB\), over ", result.stderr
+        r"error: This run needs [\d,.]+ GiB of host RAM \(replay [\d,.]+ GiB\), over ", refused.error
     )
-    assert "80% of the" in result.stderr and "memory.plan=warn goes on regardless." in result.stderr
-    proposed = re.findall(r"[\w.]+=\w+", result.stderr.partition("Set ")[2])
+    assert "80% of the" in refused.error and "memory.plan=warn goes on regardless." in refused.error
+    proposed = re.findall(r"[\w.]+=\w+", refused.error.partition("Set ")[2])
     assert proposed[0].startswith("buffer.capacity=") and proposed.pop() == "memory.plan=warn"
     for change in proposed:  # in processes as small as the one that proposed them: that, too, is in the plan
-        planned_anew = script("plan_memory.py", CPU, "experiment=dreamer_catch", *TOO_LARGE, change)
-        assert (planned_anew.returncode, planned_anew.stderr) == (0, ""), change
+        planned_anew = server.run("plan", CPU, "experiment=dreamer_catch", *TOO_LARGE, change)
+        assert (planned_anew.code, planned_anew.error) == (0, ""), change
 
 
-def test_the_plan_itself_is_shown_before_it_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    result = script("plan_memory.py", CPU, "experiment=dreamer_catch", *TOO_LARGE)
-    assert result.returncode == 2
-    assert "over the limit" in result.stdout and result.stderr.startswith("error: This run needs ")
+def test_the_plan_itself_is_shown_before_it_is_refused(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = server.run("plan", CPU, "experiment=dreamer_catch", *TOO_LARGE)
+    assert refused.code == 2
+    assert "over the limit" in refused.out and refused.error.startswith("error: This run needs ")
     main([CPU, "experiment=dreamer_catch", *TOO_LARGE, "memory.plan=warn"])
     shown = capsys.readouterr()
     assert "over the limit" in shown.out and shown.err == ""

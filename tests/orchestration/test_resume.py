@@ -2,12 +2,8 @@
 
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,10 +31,9 @@ from .helpers import (
     start,
     update_counts,
 )
+from .warm import Server
 
 PONG_4 = (*PONG, "env.num_envs=4", "training.learning_starts=32")
-SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
-LONG_ENOUGH_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -196,65 +191,40 @@ def test_a_model_file_that_holds_code_is_refused(
     assert "model.safetensors" in message
 
 
-@contextmanager
-def process_of(run_dir: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A run in a process of its own, started in the folder that holds its folder."""
-    command = [sys.executable, "-W", "error", str(SCRIPT), *arguments, f"run_dir={run_dir}"]
-    process = subprocess.Popen(command, cwd=run_dir.parent, stderr=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def wait_until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + LONG_ENOUGH_SECONDS
-    while not true():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def has_line(run_dir: Path, text: str, file: str = "train.log") -> bool:
-    path = run_dir / file
-    return path.exists() and text in path.read_text()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_a_signal_leaves_a_checkpoint_and_the_command_that_goes_on(
-    number: signal.Signals, tmp_path: Path
+    number: signal.Signals, tmp_path: Path, server: Server
 ) -> None:
     run_dir = tmp_path / "run"
     endless = ("training.total_timesteps=1000000", "training.checkpoint_interval=0")
-    with process_of(run_dir, *CATCH, *endless) as process:
-        wait_until(lambda: has_line(run_dir, "train/loss/total", "metrics.jsonl"), process)
-        process.send_signal(number)
-        _, shown = process.communicate(timeout=LONG_ENOUGH_SECONDS)
-    assert (process.returncode, RESUME_ME_EXIT_CODE) == (75, 75)
+    process = server.start("train", *CATCH, *endless, f"run_dir={run_dir}", folder=tmp_path)
+    process.wait_for("train/loss/total", run_dir / "metrics.jsonl")
+    process.send(number)
+    ended = process.end()
+    assert (ended.code, RESUME_ME_EXIT_CODE) == (75, 75)
     (step,) = saved_steps(run_dir)
-    last = [line for line in shown.splitlines() if "updates/s" not in line][-3:]
+    last = [line for line in ended.error.splitlines() if "updates/s" not in line][-3:]
     assert f"{number.name}: finishing the step and writing a checkpoint." in last[0]
     assert f"step {step}: checkpoint" in last[1]
     assert last[2].endswith("stopped; go on with resume=run")
-    assert "Traceback" not in shown
+    assert "Traceback" not in ended.error
 
     resume(run_dir, f"training.total_timesteps={step + 40}")
     assert saved_steps(run_dir) == [step, step + 40]
     assert saved_loop(run_dir, step + 40)["updates"] == 1 + (step + 40 - 40) // 4
 
 
-def test_a_second_ctrl_c_ends_a_run_at_once(tmp_path: Path) -> None:
+def test_a_second_ctrl_c_ends_a_run_at_once(tmp_path: Path, server: Server) -> None:
     run_dir = tmp_path / "run"
     # It is busy with the updates of step 40 for longer than anybody waits.
     busy = ("training.log_interval=39", "training.train_ratio=12e6", "training.max_updates_owed=1000000")
-    with process_of(run_dir, *CARTPOLE, *busy) as process:
-        wait_until(lambda: has_line(run_dir, '"step": 39', "metrics.jsonl"), process)
-        time.sleep(1.0)  # one step to the updates
-        process.send_signal(signal.SIGINT)
-        wait_until(lambda: has_line(run_dir, "SIGINT: finishing the step"), process)
-        process.send_signal(signal.SIGINT)
-        _, shown = process.communicate(timeout=LONG_ENOUGH_SECONDS)
-    assert process.returncode == -signal.SIGINT
-    assert "KeyboardInterrupt" in shown
+    process = server.start("train", *CARTPOLE, *busy, f"run_dir={run_dir}")
+    process.wait_for('"step": 39', run_dir / "metrics.jsonl")
+    time.sleep(1.0)  # one step to the updates
+    process.send(signal.SIGINT)
+    process.wait_for("SIGINT: finishing the step", run_dir / "train.log")
+    process.send(signal.SIGINT)
+    ended = process.end()
+    assert ended.code == -signal.SIGINT
+    assert "KeyboardInterrupt" in ended.error
     assert saved_steps(run_dir) == []

@@ -102,7 +102,7 @@ class Server:
         obeys_permissions: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> Process:
-        """Start `train` or `evaluate` with arguments.
+        """Start `train`, `evaluate` or `plan` with arguments.
 
         Args:
             command: As on a command line.

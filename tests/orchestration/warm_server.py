@@ -54,13 +54,14 @@ def commands() -> dict[str, Callable[[], object]]:
     import torch
 
     from reverie.orchestration.evaluate import main as evaluate
+    from reverie.orchestration.memory_plan.command import main as plan
     from reverie.orchestration.train import main as train
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         sys.argv = [*sys.argv, f"run_dir={folder}/run"]
         train()
-    return {"train": train, "evaluate": evaluate}
+    return {"train": train, "evaluate": evaluate, "plan": plan}
 
 
 def main(connection: socket.socket) -> None:

@@ -13,7 +13,7 @@ from . import containers, graphs, population, resources
 class Fault:
     """A leak that can be switched on."""
 
-    inject: Callable[[Any], None]
+    inject: Callable[[Any], object]
     """Changes a run, the orchestrator of its workflow, that has not begun."""
 
     culprit: str
