@@ -192,7 +192,7 @@ class TrainConfig:
         for key, value, only in (
             ("precision", self.precision, (Precision.auto, Precision.float32)),
             ("compile", self.compile, (Compile.auto, Compile.none)),
-            ("buffer.storage", self.buffer.storage, (ReplayStorage.ram, ReplayStorage.mmap)),
+            ("buffer.storage", self.buffer.storage, (ReplayStorage.mmap, ReplayStorage.ram)),
         ):
             if value not in only:
                 raise UserError(

@@ -60,8 +60,8 @@ class EvaluateConfig:
     """Seed of episodes and policy; training with the same seed plays other episodes."""
 
     policy: PolicyMode = PolicyMode.sample
-    """`sample` acts as in training; `mode` takes the likeliest action, the only one that a population's
-    policies have."""
+    """`sample` acts as in training; `mode` takes the likeliest action. A population is always played in
+    `mode`: its policies have one action each."""
 
     video: str | None = None
     """File (.mp4 or .gif) for the first episode; image observations only."""
@@ -146,7 +146,8 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, object]:
     workflow = _load_workflow(run, checkpoint)
     if config.video is not None:
         _check_video(Path(config.video), workflow.env)
-    sample = config.policy is PolicyMode.sample
+    policy = PolicyMode.mode if run.workflow is WorkflowName.population else config.policy
+    sample = policy is PolicyMode.sample
     result = evaluate(
         workflow, run.env, config.episodes, config.seed, sample, record=config.video is not None
     )
@@ -157,7 +158,7 @@ def evaluate_run(config: EvaluateConfig) -> dict[str, object]:
         "run": config.run,
         "step": checkpoint.step,
         "environment": workflow.env.name,
-        "policy": config.policy.value,
+        "policy": policy.value,
         "seed": config.seed,
         "returns": [episode.episode_return for episode in result.episodes],
         "lengths": [episode.length for episode in result.episodes],

@@ -1,13 +1,16 @@
 """A run with its folder, its log and its parts, opened and closed."""
 
 import logging
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from ..utils.compilation import Compilations, why_not_compiled
+from ..utils.errors import UserError
 from ..utils.logging import configure_logging
 from .banner import start_banner
 from .build import Parts, build
@@ -42,6 +45,7 @@ def open_run(
         UserError: If its folder cannot be used, or the checkpoint it is to go on from.
     """
     with ExitStack() as opened:
+        is_new = not (config.run_dir and Path(config.run_dir).exists())
         run_dir = create_run_folder(config)
         opened.enter_context(locked(run_dir))
         checkpoint = checkpoint_of(config, run_dir) if config.resume and list_checkpoints(run_dir) else None
@@ -49,7 +53,12 @@ def open_run(
         opened.callback(configure_logging(run_dir))
         if config.compile is Compile.inductor:
             _try_compiler(config)
-        parts = build(config, run_dir)
+        try:
+            parts = build(config, run_dir)
+        except UserError:
+            if is_new:  # nothing of the run is in it yet
+                shutil.rmtree(run_dir)
+            raise
         opened.callback(parts.environment.close)
         if checkpoint is not None:  # before anything of the run is written: it may be refused
             checkpoint.restore_workflow(parts.workflow)

@@ -14,6 +14,8 @@ from reverie.orchestration.checks import environment_spec
 from reverie.orchestration.command_line import compose_jobs
 from reverie.orchestration.config import TrainConfig, typed
 from reverie.orchestration.memory_plan import HOST, plan_run
+from reverie.orchestration.memory_plan import plan as plan_module
+from reverie.orchestration.memory_plan.changes import changed, fitting_changes
 from reverie.orchestration.memory_plan.population import generation_steps
 from reverie.utils.memory.live_bytes import LiveBytes
 from reverie.utils.memory.process import folder_disk_bytes
@@ -85,3 +87,20 @@ def test_evolution_alone_plans_no_lesson() -> None:
     config = configured("population.gradient=off")
     host = plan_run(config, environment_spec(config)).resource(HOST)
     assert host.bytes_of("update of all members") == 0 < host.bytes_of("parameters")
+
+
+@pytest.mark.parametrize(
+    ("too_large", "proposed"),
+    [("population.episodes=100", "population.episodes="), ("td3.hidden_units=4096", "td3.hidden_units=")],
+)
+def test_a_population_that_cannot_fit_is_refused_with_a_change_that_does(
+    too_large: str, proposed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, large = configured(), configured(too_large)
+    spec = environment_spec(large)
+    needs = [plan_run(config, spec).resource(HOST).total_bytes for config in (small, large)]
+    limit = sum(needs) // 2 * 10 // 8  # a run may plan for 80 % of the memory
+    monkeypatch.setattr(plan_module, "memory_limit_bytes", lambda: limit)
+    changes = list(fitting_changes(plan_run(large, spec), large, spec))
+    assert any(change.startswith(proposed) for change in changes)
+    assert not any(plan_run(changed(large, change), spec).over for change in changes)

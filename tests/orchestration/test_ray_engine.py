@@ -222,3 +222,15 @@ def test_without_the_package_the_message_says_how_to_install_it(
         "set engine=local."
     )
     assert list(empty_folder.iterdir()) == []
+
+
+def test_a_cluster_that_cannot_be_is_one_sentence_and_leaves_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "run"
+    told = error_of(capsys, lambda: start(run_dir, *TINY, "engine=ray", "ray.address=nonsense"))
+    assert "ray.address=nonsense: no cluster can be joined there (Invalid address" in told
+    assert not run_dir.exists()
+    run_dir.mkdir()  # the user's own
+    error_of(capsys, lambda: start(run_dir, *TINY, "engine=ray", "ray.address=nonsense"))
+    assert run_dir.exists()

@@ -112,7 +112,12 @@ def _settings(config: TrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
         yield ["precision=bfloat16"]
     if GPU in over or (HOST in over and config.device is Device.cpu):
         yield (f"training.batch_size={size}" for size in _halves(config.training.batch_size, 1))
-        yield (f"training.sequence_length={size}" for size in _halves(config.training.sequence_length, 8))
+        if config.workflow is WorkflowName.dreamer:
+            yield (f"training.sequence_length={size}" for size in _halves(config.training.sequence_length, 8))
+        else:
+            yield (f"td3.hidden_units={size}" for size in _halves(config.td3.hidden_units, 16))
+    if HOST in over and config.workflow is WorkflowName.population:  # where the episodes are played
+        yield (f"population.episodes={count}" for count in _halves(config.population.episodes, 1))
 
 
 def _smaller_models(config: TrainConfig, spec: EnvSpec) -> Iterator[str]:
