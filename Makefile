@@ -27,7 +27,7 @@ help:
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --no-compile -c constraints.txt -e '.[dev]'  # what is imported is compiled then
 	@touch $@
 
 train: $(READY)

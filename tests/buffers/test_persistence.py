@@ -331,26 +331,26 @@ def peak_of(call: Callable[[], object]) -> int:
 def test_saving_and_loading_need_one_file_of_latents_more_and_no_more(tmp_path: Path) -> None:
     def make() -> EpisodeReplayBuffer:
         return EpisodeReplayBuffer(
-            ReplayConfig(capacity=4200),
+            ReplayConfig(capacity=1050),
             observation={"image": ArraySpec((32, 32, 3), np.dtype(np.uint8))},
             action=ACTION,
             num_envs=1,
             window_length=4,
-            latent=LatentSpec(deter_size=4096, num_latents=32),
+            latent=LatentSpec(deter_size=16_384, num_latents=32),
             generator=np.random.default_rng(0),
         )
 
     buffer, world = make(), ToyWorld(1)
     image = np.zeros((1, 32, 32, 3), np.uint8)
-    latent = StoredLatent(torch.ones(1, 4096), torch.ones(1, 32, dtype=torch.uint8))
-    for _ in range(4200):
+    latent = StoredLatent(torch.ones(1, 16_384), torch.ones(1, 32, dtype=torch.uint8))
+    for _ in range(1050):
         arrival, action, _ = world.advance(["go on"])
         buffer.add(replace(arrival, observation={"image": image}), action, latent)
     saves = Saves(tmp_path)
     peak_of(lambda: make().save(tmp_path, tmp_path))  # what is imported and kept at the first time
     assert peak_of(lambda: saves.save(buffer)) < 20_000_000
     sizes = saves.bytes_of()
-    assert sum(sizes.values()) > 45_000_000
+    assert sum(sizes.values()) > 35_000_000
     assert max(size for name, size in sizes.items() if name.startswith("latents")) < 16_200_000
     other = make()
     assert peak_of(lambda: saves.load(other)) < 20_000_000

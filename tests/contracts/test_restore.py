@@ -93,7 +93,7 @@ def moments(arrivals: list[Arrival]) -> list[int]:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_restored_environment_goes_on_bit_for_bit(name: str) -> None:
-    num_envs = 3
+    num_envs = 2
     with closing(make(name, num_envs)) as environment:
         actions = random_actions(environment, STEPS.get(name, 200))
         arrivals, states = [environment.reset()], [stored(environment.state_dict())]

@@ -225,12 +225,14 @@ def test_without_the_package_the_message_says_how_to_install_it(
 
 
 def test_a_cluster_that_cannot_be_is_one_sentence_and_leaves_no_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, server: Server
 ) -> None:
     run_dir = tmp_path / "run"
-    told = error_of(capsys, lambda: start(run_dir, *TINY, "engine=ray", "ray.address=nonsense"))
-    assert "ray.address=nonsense: no cluster can be joined there (Invalid address" in told
+    nonsense = ("train", *TINY, "engine=ray", "ray.address=nonsense", f"run_dir={run_dir}")
+    ended = server.run(*nonsense)
+    assert (ended.code, ended.out) == (2, "")
+    assert "ray.address=nonsense: no cluster can be joined there (Invalid address" in ended.last_line
     assert not run_dir.exists()
     run_dir.mkdir()  # the user's own
-    error_of(capsys, lambda: start(run_dir, *TINY, "engine=ray", "ray.address=nonsense"))
+    assert server.run(*nonsense).code == 2
     assert run_dir.exists()
