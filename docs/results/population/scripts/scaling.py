@@ -15,6 +15,7 @@ import psutil
 import torch
 
 from reverie.orchestration.build import build_engine, build_erl, build_replay, ray_traffic
+from reverie.orchestration.checks import environment_spec
 from reverie.orchestration.command_line import compose_jobs
 from reverie.orchestration.config import TrainConfig, typed
 from reverie.orchestration.engines.config import Engine
@@ -85,15 +86,17 @@ def main() -> None:
     ray = ["engine=ray", "ray.workers=2"]
     small = [*ray, "population.size=4", "td3.hidden_units=16", "env.time_limit=30"]
     short = ["training.gradient_steps_per_generation=2", "training.batch_size=16", "buffer.capacity=2000"]
+    two = composed(*ray)
+    sent = ray_traffic(two, environment_spec(two))
     with tempfile.TemporaryDirectory() as folder:
         found = {
             "machine": f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start",
             "torch": torch.__version__,
             "local": measured(composed(), GENERATIONS, Path(folder)),
             "ray_1": measured(composed("engine=ray", "ray.workers=1"), GENERATIONS, Path(folder)),
-            "ray_2": measured(composed(*ray), GENERATIONS, Path(folder)),
+            "ray_2": measured(two, GENERATIONS, Path(folder)),
             "traffic_bytes": {
-                name: getattr(ray_traffic(composed(*ray))[1], name)
+                name: getattr(sent, name)
                 for name in ("actors", "rest", "learned", "table", "episodes", "total")
             },
             "thirty_small": measured(composed(*small, *short), STORE_GENERATIONS, Path(folder)),
