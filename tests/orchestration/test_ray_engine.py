@@ -224,15 +224,21 @@ def test_without_the_package_the_message_says_how_to_install_it(
     assert list(empty_folder.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("nonsense", "Invalid address"), ("127.0.0.1:9", "[Errno 111] Connection refused")],
+)
 def test_a_cluster_that_cannot_be_is_one_sentence_and_leaves_no_folder(
-    tmp_path: Path, server: Server
+    address: str, reason: str, tmp_path: Path, server: Server
 ) -> None:
     run_dir = tmp_path / "run"
-    nonsense = ("train", *TINY, "engine=ray", "ray.address=nonsense", f"run_dir={run_dir}")
-    ended = server.run(*nonsense)
+    ended = server.run("train", *TINY, "engine=ray", f"ray.address={address}", f"run_dir={run_dir}")
     assert (ended.code, ended.out) == (2, "")
-    assert "ray.address=nonsense: no cluster can be joined there (Invalid address" in ended.last_line
+    assert f"ray.address={address}: no cluster can be joined there ({reason}" in ended.last_line
     assert not run_dir.exists()
-    run_dir.mkdir()  # the user's own
-    assert server.run(*nonsense).code == 2
-    assert run_dir.exists()
+
+
+def test_a_folder_of_the_user_stays_where_no_run_could_begin(tmp_path: Path, server: Server) -> None:
+    arguments = (*TINY, "engine=ray", "ray.address=nonsense", f"run_dir={tmp_path}")
+    assert server.run("train", *arguments).code == 2
+    assert tmp_path.exists()

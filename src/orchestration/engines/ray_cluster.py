@@ -88,8 +88,9 @@ class Cluster:
         common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if config.address is not None:
             try:
+                _knock(config.address)
                 self.ray.init(address=config.address, **common)
-            except (ConnectionError, ValueError, RuntimeError) as error:
+            except (OSError, ValueError, RuntimeError) as error:
                 raise UserError(
                     f"{setting}={config.address}: no cluster can be joined there ({_first_line(error)}). "
                     f"Start one by `ray start --head`, or set {setting}=null."
@@ -169,6 +170,13 @@ def _watch(folder: str) -> "subprocess.Popen[bytes]":
     file = Path(ray_watch.__file__)
     command = [sys.executable, "-I", "-S", str(file), folder, str(os.getpid())]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+
+def _knock(address: str) -> None:
+    """Raise OSError if nobody answers at host:port, for which Ray alone would try for 40 s and more."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()
 
 
 def _first_line(error: BaseException) -> str:
