@@ -93,7 +93,8 @@ class Cluster:
             except (OSError, ValueError, RuntimeError) as error:
                 raise UserError(
                     f"{setting}={config.address}: no cluster can be joined there ({_first_line(error)}). "
-                    f"Start one by `ray start --head`, or set {setting}=null."
+                    "Start one by `ray start --head`, set RAY_AUTH_MODE=token in the environment if it wants "
+                    f"a token, or set {setting}=null."
                 ) from error
             return
         folder = _new_folder()
