@@ -17,6 +17,7 @@ from .encoder import check_images as check_images
 from .heads import Actor as Actor
 from .heads import ContinueHead as ContinueHead
 from .heads import TwoHotHead as TwoHotHead
+from .optim import LEARNERS as LEARNERS
 from .optim import LaProp as LaProp
 from .optim import OptimizerConfig as OptimizerConfig
 from .returns import ReturnNormalizer as ReturnNormalizer

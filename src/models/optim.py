@@ -1,13 +1,16 @@
 """The optimiser: adaptive gradient clipping, then LaProp, over all parameters at once."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from ..utils.errors import UserError
+
+LEARNERS = ("world_model", "actor", "critic")
+"""What has an optimiser, and may have a learning rate, of its own."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -16,6 +19,16 @@ class OptimizerConfig:
 
     learning_rate: float = 4e-5
     """Step size after the warm-up."""
+
+    world_model_learning_rate: float | None = None
+    """Step size of the world model. None: `learning_rate`."""
+
+    actor_learning_rate: float | None = None
+    """Step size of the actor. None: `learning_rate`. A small model needs large steps, but LaProp's steps are as
+    large as the rate whatever the gradient: an actor with that rate loses its entropy to noise."""
+
+    critic_learning_rate: float | None = None
+    """Step size of the critic. None: `learning_rate`."""
 
     warmup_updates: int = 1000
     """Updates over which the step size grows linearly from 0, its value at the first update. 0 for none."""
@@ -36,8 +49,10 @@ class OptimizerConfig:
     """Added to the root mean square."""
 
     def __post_init__(self) -> None:
-        if self.learning_rate <= 0:
-            raise UserError(f"optimizer.learning_rate must be over 0, got {self.learning_rate}.")
+        for name in ("learning_rate", *(f"{part}_learning_rate" for part in LEARNERS)):
+            rate = getattr(self, name)
+            if rate is not None and rate <= 0:
+                raise UserError(f"optimizer.{name} must be > 0, got {rate}.")
         if self.warmup_updates < 0:
             raise UserError(f"optimizer.warmup_updates must not be negative, got {self.warmup_updates}.")
         for name in ("agc_clip", "agc_floor", "eps"):
@@ -46,6 +61,11 @@ class OptimizerConfig:
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"optimizer.{name} must be in [0, 1), got {getattr(self, name)}.")
+
+    def of(self, learner: str) -> "OptimizerConfig":
+        """Return the settings of one of `LEARNERS`: its own learning rate, or the common one."""
+        own = getattr(self, f"{learner}_learning_rate")
+        return self if own is None else replace(self, learning_rate=own)
 
 
 class LaProp:

@@ -109,7 +109,7 @@ def test_five_updates_equal_the_reference(golden: Golden) -> None:
         norm = float(golden.arrays[f"train/grad_norm{update}"])
         assert float(metrics["loss/total"]) == pytest.approx(loss, rel=1e-4), update
         our_norm = torch.stack(
-            [metrics[f"{part}/gradient_norm"] for part in ("world_model", "controller")]
+            [metrics[f"{part}/gradient_norm"] for part in ("world_model", "actor", "critic")]
         ).norm()
         assert float(our_norm) == pytest.approx(norm, rel=1e-3), update
         for name in MEAN_HEAD if golden.case == "vector" else ():

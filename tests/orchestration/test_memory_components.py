@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from reverie.models import LEARNERS
 from reverie.orchestration.build import Parts, build
 from reverie.orchestration.memory_components import components
 from reverie.orchestration.run_folder import load_run
@@ -32,7 +33,7 @@ def test_sizes_are_those_of_the_parts(parts: Parts) -> None:
     named = sizes["networks/world_model"].pinned_bytes + sizes["networks/controller"].pinned_bytes
     assert named + sizes["normalizer"].pinned_bytes == bytes_of(networks)
     # LaProp holds two numbers for each trained one, and a handful of counters.
-    optimizers = sizes["optimizers/world_model"].pinned_bytes + sizes["optimizers/controller"].pinned_bytes
+    optimizers = sum(sizes[f"optimizers/{learner}"].pinned_bytes for learner in LEARNERS)
     assert 0 < optimizers - 2 * 4 * parts.workflow.num_parameters < 100
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from reverie.models import LEARNERS
 from reverie.orchestration.checkpoint import latest_checkpoint
 from reverie.orchestration.fingerprint import reproducible
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
@@ -52,7 +53,7 @@ def resumed_run(half_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def test_a_resumed_run_is_the_unbroken_run_bit_for_bit(resumed_run: Path, cartpole_run: Path) -> None:
     assert saved_steps(resumed_run) == saved_steps(cartpole_run) == [150, 300]
-    assert update_counts(resumed_run, 300) == {"world_model": 66, "controller": 66}
+    assert update_counts(resumed_run, 300) == dict.fromkeys(LEARNERS, 66)
     assert identity(resumed_run) == identity(cartpole_run)
     assert reproducible(metrics_of(resumed_run)) == reproducible(metrics_of(cartpole_run))
 

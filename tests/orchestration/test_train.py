@@ -7,6 +7,7 @@ import av
 import pytest
 from omegaconf import OmegaConf
 
+from reverie.models import LEARNERS
 from reverie.orchestration.build import build
 from reverie.orchestration.fingerprint import reproducible
 from reverie.orchestration.run_folder import load_run
@@ -50,11 +51,7 @@ LEARNING_TAGS = {
     *(f"train/loss/{name}" for name in ("dynamics", "representation", "decoder/image", "reward", "continue")),
     *(f"train/loss/{name}" for name in ("policy", "value", "replay_value", "total")),
     *(f"train/{name}_entropy" for name in ("prior", "posterior", "policy")),
-    *(
-        f"train/{part}/{norm}_norm"
-        for part in ("world_model", "controller")
-        for norm in ("gradient", "clipped")
-    ),
+    *(f"train/{part}/{norm}_norm" for part in LEARNERS for norm in ("gradient", "clipped")),
     "train/return_scale",
     "train/updates",
 }
@@ -93,7 +90,7 @@ def test_the_run_makes_the_updates_that_the_banner_promises(pong_run: Path) -> N
         (40, 9),
         (60, 14),
     ]
-    assert update_counts(pong_run, 60) == {"world_model": 14, "controller": 14}
+    assert update_counts(pong_run, 60) == dict.fromkeys(LEARNERS, 14)
 
 
 def test_event_files_hold_the_tags_that_users_know(pong_run: Path) -> None:
@@ -161,12 +158,13 @@ def test_the_controller_stands_still_until_the_warm_up_is_over(tmp_path: Path) -
     new, saved = parts.workflow.state_dict(), {step: saved_model(run_dir, step) for step in (40, 80, 120)}
     for step in (40, 80):
         assert differing(new["controller"], saved[step]["controller"]) == set()
-        assert differing(new["optimizers"]["controller"], saved[step]["optimizers"]["controller"]) == set()
+        for learner in ("actor", "critic"):
+            assert differing(new["optimizers"][learner], saved[step]["optimizers"][learner]) == set()
     assert differing(new["world_model"], saved[80]["world_model"])  # not yet by 40: the first rate is 0
     assert any("actor" in name for name in differing(new["controller"], saved[120]["controller"]))
     # Updates are owed at 40, 44, ...: fifteen before step 100, eleven from there on.
-    assert update_counts(run_dir, 80) == {"world_model": 11, "controller": 0}
-    assert update_counts(run_dir, 140) == {"world_model": 26, "controller": 11}
+    assert update_counts(run_dir, 80) == {"world_model": 11, "actor": 0, "critic": 0}
+    assert update_counts(run_dir, 140) == {"world_model": 26, "actor": 11, "critic": 11}
     intervals = [line for line in metrics_of(run_dir) if "train/updates" in line]
     assert [line["step"] for line in intervals if "train/loss/policy" not in line] == [40, 80]
 

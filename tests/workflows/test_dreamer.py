@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from reverie.models import LEARNERS
 from reverie.workflows.world_models import DreamerWorkflow
 
 from ..models.tiny import TINY
@@ -51,7 +52,7 @@ def test_an_update_moves_every_network_and_the_slow_critic_a_little() -> None:
         start = before[1][f"slow_critic.{name}"]
         expected = 0.98 * start + 0.02 * workflow.controller.critic.state_dict()[name]
         torch.testing.assert_close(slow, expected, msg=lambda m, n=name: f"{n}: {m}")
-    assert update_count(workflow, "world_model") == update_count(workflow, "controller") == 1.0
+    assert [update_count(workflow, name) for name in LEARNERS] == [1.0, 1.0, 1.0]
 
 
 def test_an_update_of_the_world_model_leaves_the_controller_bit_identical() -> None:
@@ -61,7 +62,7 @@ def test_an_update_of_the_world_model_leaves_the_controller_bit_identical() -> N
         workflow.update_world_model(make_batch(workflow))
     assert not changed(workflow.controller, controller)
     assert changed(workflow.world_model, world_model) == world_model.keys()
-    assert update_count(workflow, "world_model") == 3.0 and update_count(workflow, "controller") == 0.0
+    assert [update_count(workflow, name) for name in LEARNERS] == [3.0, 0.0, 0.0]
     assert all(p.grad is None for p in workflow.controller.parameters())
 
 
@@ -72,8 +73,32 @@ def test_an_update_of_the_controller_leaves_the_world_model_bit_identical() -> N
         workflow.update_controller(make_batch(workflow))
     assert not changed(workflow.world_model, world_model)
     assert changed(workflow.controller, controller) == controller.keys()
-    assert update_count(workflow, "controller") == 3.0 and update_count(workflow, "world_model") == 0.0
+    assert [update_count(workflow, name) for name in LEARNERS] == [0.0, 3.0, 3.0]
     assert all(p.grad is None for p in workflow.world_model.parameters())
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_a_learning_rate_of_its_own_scales_the_steps_of_one_learner_and_leaves_the_others(
+    learner: str,
+) -> None:
+    moved = {}
+    for name, rates in {"common": {}, "own": {f"{learner}_learning_rate": 1e-4}}.items():
+        torch.manual_seed(0)
+        workflow = tiny_workflow(rates=rates)
+        before = [[p.detach().clone() for p in o.parameters] for o in workflow.optimizers.values()]
+        metrics = workflow.update(make_batch(workflow)).metrics
+        after = [o.parameters for o in workflow.optimizers.values()]
+        moved[name] = [
+            torch.cat([(a.detach() - b).flatten() for a, b in zip(*pair, strict=True)])
+            for pair in zip(after, before, strict=True)
+        ]
+        shown = {each: float(metrics[f"{each}/learning_rate"]) for each in LEARNERS}
+        assert shown == pytest.approx(dict.fromkeys(LEARNERS, 1e-3) | ({learner: 1e-4} if rates else {}))
+    for name, common, own in zip(LEARNERS, moved["common"], moved["own"], strict=True):
+        if name == learner:
+            torch.testing.assert_close(own, 0.1 * common, rtol=0.02, atol=1e-7)
+        else:
+            assert torch.equal(own, common), name
 
 
 @pytest.mark.parametrize("phase", ["update", "update_world_model"])

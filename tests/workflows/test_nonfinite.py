@@ -161,7 +161,7 @@ def test_a_finite_update_names_a_norm_for_every_tensor_that_it_trains(workflow: 
     assert updated.finite.shape == () and bool(updated.finite)
     trained = {name for name, p in parameters(workflow).items() if p.requires_grad}
     assert set(updated.gradient_names) == trained and updated.gradient_norms.shape == (len(trained),)
-    norms = [updated.metrics[f"{part}/gradient_norm"] for part in ("world_model", "controller")]
+    norms = [updated.metrics[f"{part}/gradient_norm"] for part in ("world_model", "actor", "critic")]
     torch.testing.assert_close(updated.gradient_norms.norm(), torch.stack(norms).norm())
 
 

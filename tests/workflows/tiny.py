@@ -31,6 +31,7 @@ def tiny_workflow(
     dtype: torch.dtype = torch.float32,
     device: torch.device = CPU,
     is_perturbed: bool = True,
+    rates: dict[str, float] | None = None,
 ) -> DreamerWorkflow:
     """Return a workflow without warm-up; without free nats, so that both KL losses have gradients."""
     config = DreamerConfig(
@@ -39,7 +40,7 @@ def tiny_workflow(
             kl=KLConfig(free_nats=free_nats), losses={name: False for name in switched_off}
         ),
         controller=ControllerConfig(horizon=HORIZON),
-        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_updates=0),
+        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_updates=0, **(rates or {})),
     )
     workflow = DreamerWorkflow(
         env_spec(observation or VECTOR, is_discrete=is_discrete), config, device, dtype

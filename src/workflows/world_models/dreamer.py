@@ -60,14 +60,19 @@ class DreamerWorkflow:
         self.controller = Controller(
             env.action, self.world_model.feature_size, config.model, config.controller
         ).to(device)
-        # Two states of one optimiser: during the warm-up the controller's step count must stand still.
+        learners = {
+            "world_model": ("world_model", self.world_model),
+            "actor": ("controller.actor", self.controller.actor),
+            "critic": ("controller.critic", self.controller.critic),
+        }
+        # One optimiser for each: rates may differ, and the warm-up must not count steps of actor and critic.
         self.optimizers = {
-            "world_model": LaProp(_trained(self.world_model).values(), config.optimizer),
-            "controller": LaProp(_trained(self.controller).values(), config.optimizer),
+            name: LaProp(_trained(module).values(), config.optimizer.of(name))
+            for name, (_, module) in learners.items()
         }
         self._names = {
-            "world_model": tuple(f"world_model.{name}" for name in _trained(self.world_model)),
-            "controller": tuple(f"controller.{name}" for name in _trained(self.controller)),
+            name: tuple(f"{path}.{parameter}" for parameter in _trained(module))
+            for name, (path, module) in learners.items()
         }
         self.noise = {
             name: Noise(torch_generator(seed, name, device), device)
@@ -261,7 +266,7 @@ class DreamerWorkflow:
 
         Which of both it is stays on the device: asking the host would make it wait.
         """
-        parts = [name for name, used in (("world_model", world_model), ("controller", controller)) if used]
+        parts = ["world_model"] * world_model + ["actor", "critic"] * controller
         normalizer = self.controller.normalizer
         averages = {average: average.clone() for average in (normalizer.low, normalizer.high)}
         losses, metrics, observed = self.losses(batch, self.noise["update"], world_model, controller)
