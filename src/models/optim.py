@@ -24,8 +24,8 @@ class OptimizerConfig:
     """Step size of the world model. None: `learning_rate`."""
 
     actor_learning_rate: float | None = None
-    """Step size of the actor. None: `learning_rate`. A small model needs large steps, but LaProp's steps are as
-    large as the rate whatever the gradient: an actor with that rate loses its entropy to noise."""
+    """Step size of the actor. None: `learning_rate`. A small model needs large steps, but a step of LaProp
+    is as large as the rate whatever the gradient: an actor with that rate loses its entropy to noise."""
 
     critic_learning_rate: float | None = None
     """Step size of the critic. None: `learning_rate`."""
