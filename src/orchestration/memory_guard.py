@@ -1,18 +1,19 @@
 """Watches over the memory of a run while it runs: samples, verdicts, and the names of what grows."""
 
+import contextlib
 import gc
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from ..utils.memory.config import MemoryConfig, OnLeak
-from ..utils.memory.culprits import Known, culprits, known
+from ..utils.memory.culprits import ELSEWHERE, NATIVE, Culprits, Known, culprits, graph_culprits, known
 from ..utils.memory.detector import LeakDetector, confirm, hours_to_limit, judge_resident
-from ..utils.memory.glibc import give_back_free_pages
+from ..utils.memory.glibc import give_back_free_pages, in_use_bytes, system_bytes
 from ..utils.memory.invariant import first_graph
 from ..utils.memory.limits import memory_available_bytes
 from ..utils.memory.paging import driver_paging_warning
@@ -28,7 +29,10 @@ _LOG = logging.getLogger(__name__)
 _BYTES_PER_MB = 1e6
 _MOST_FINDINGS = 100
 _SAMPLES_PER_GRAPH_CHECK = 8
+_PATIENCE = 480  # samples of unbroken growth, after which growth that has a name is a leak however slow it is
+_GPU = "debug/gpu/"
 _GARBAGE = "only the garbage collector frees it: objects in reference cycles"
+_MAPPED = "no Python object holds it: memory that a library maps itself, past the C allocator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +44,33 @@ class Finding:
     verdict: Verdict
     culprits: tuple[str, ...]
     growth: str = ""
-    """How fast, in words."""
+    """How fast, as text."""
 
     def text(self) -> str:
-        """Return the finding in words, one line for each culprit."""
-        head = f"memory: {self.verdict.value} of {self.resource} at step {self.step:,}{self.growth}"
+        """Return the finding as text, one line for each culprit."""
+        is_certain = self.verdict is not Verdict.growing
+        what, remark = (self.verdict.value, "") if is_certain else ("growth", "; not yet a leak: it may end")
+        head = f"memory: {what} of {self.resource} at step {self.step:,}{self.growth}{remark}"
         return "\n  ".join([head, *self.culprits])
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspicion:
+    """What was held when something began to look like growth."""
+
+    known: Known
+    counters: Mapping[str, float]
+    system_bytes: int | None
+
+
+@dataclass(slots=True)
+class _Growth:
+    """What is known of a resource that grows."""
+
+    found: Culprits = field(default_factory=lambda: Culprits((), is_named=False))
+    judgements: int = 0
+    reported: tuple[Verdict, bool] | None = None
+    """The verdict that was reported, and whether with a name."""
 
 
 class MemoryGuard:
@@ -71,7 +96,10 @@ class MemoryGuard:
             resource.name: LeakDetector(resource.tolerance, wait_for=events) for resource in self._resources
         }
         self._awaited = set(events)
-        self._before: Known | None = None
+        self._has_begun = False
+        self._suspicion: _Suspicion | None = None
+        self._growths: dict[str, _Growth] = {}
+        self._own_bytes = 0  # what searches for culprits have left behind in host memory
         self._shown_graphs: set[str] = set()
         self._clock = (time.monotonic(), 0)  # at the last event, and the samples since
         self.gives_back = False
@@ -93,7 +121,8 @@ class MemoryGuard:
                 detector.restart(step, name)
             self.tracker.restart(step, name)
             self.settled_step = step
-            self._before = None
+            self._has_begun, self._suspicion = False, None
+            self._growths.clear()
 
     def report(self, step: int) -> MemoryReport | None:
         """Return what holds what, None if nothing is tracked."""
@@ -118,25 +147,20 @@ class MemoryGuard:
         """
         if not self.config.tracking_enabled:
             return {}
-        if self._before is None:
-            self._begin(step, roots)
+        if not self._has_begun:
+            self._begin()
         self._clock = (self._clock[0], self._clock[1] + 1)
-        self.tracker.sample(step, components, roots)
+        is_judged_anew = self.tracker.sample(step, components, roots)
         held = {device: self.tracker.accounted_bytes(device) for device in self._devices}
         accounted = {accounted_tag(device): nbytes / _BYTES_PER_MB for device, nbytes in held.items()}
+        accounted[accounted_tag("cpu")] += self._own_bytes / _BYTES_PER_MB
         tags = {**counters, **accounted}
         for resource in self._resources:
             value = resource.read(tags)
             if value is not None:
-                self._detectors[resource.name].add(step, value)
-        for resource in self._resources:
-            if self._detectors[resource.name].alarm:
-                self._judge(step, resource, roots)
-        grown = self.tracker.alarms()
-        if grown:
-            lines = culprits(roots, step, self._before)
-            self._report(Finding(step, f"the component {', '.join(grown)}", Verdict.leak, lines))
-            self.tracker.restart(step, "finding")
+                is_judged_anew |= self._detectors[resource.name].add(step, value)
+        if is_judged_anew:
+            self._judge_all(step, roots)
         if self.config.check_interval and self._clock[1] % _SAMPLES_PER_GRAPH_CHECK == 1:
             self.check_graphs(step, roots)  # updates may be rare, and acting leaks too
         return accounted
@@ -146,47 +170,147 @@ class MemoryGuard:
         path = first_graph(roots)
         if path is not None and path not in self._shown_graphs:
             self._shown_graphs.add(path)
-            lines = culprits(roots, step, None)
+            lines = graph_culprits(roots)
             self._report(Finding(step, "an autograd graph that outlives its update", Verdict.leak, lines))
 
-    def _begin(self, step: int, roots: Mapping[str, Any]) -> None:
-        """Remember what is held now, with which what grows will be compared."""
-        # Garbage of before must not be freed during the judged window, nor counted as what grew in it.
+    def _begin(self) -> None:
+        """Start the clock of the samples that are comparable."""
+        # Garbage from earlier must not be freed during the judged window, nor counted as what grew in it.
         gc.collect()
-        self._before = known(roots, step)
-        self._clock = (time.monotonic(), 0)
+        self._has_begun, self._clock = True, (time.monotonic(), 0)
         warning = driver_paging_warning()
         if warning is not None:
             _LOG.warning(warning)
+
+    def _judge_all(self, step: int, roots: Mapping[str, Any]) -> None:
+        """Look at every resource and component that may grow."""
+        suspects = [d for d in (*self._detectors.values(), *self.tracker.detectors()) if d.is_suspect]
+        if not suspects:
+            with self._uncounted():
+                self._suspicion = None
+        elif self._suspicion is None:  # what grows is named later, by comparison with what is held now
+            self._suspect(step, roots, is_whole=False)
+            return
+        for resource in self._resources:
+            detector = self._detectors[resource.name]
+            if not detector.grows:
+                self._growths.pop(resource.name, None)
+            elif detector.alarm or self._is_urgent(resource, detector):
+                self._judge(step, resource, roots)
+        grown = self.tracker.alarms()
+        if grown:
+            self._judge_components(step, grown, roots)
+
+    def _suspect(self, step: int, roots: Mapping[str, Any], is_whole: bool) -> None:
+        """Remember what is held now, with which what grows will be compared."""
+        with self._uncounted():
+            held = known(roots, step, is_whole)
+        give_back_free_pages()  # as before an alarm about resident memory
+        self._suspicion = _Suspicion(held, memory_counters(), system_bytes())
+
+    @contextlib.contextmanager
+    def _uncounted(self) -> Iterator[None]:
+        """Account for what a search leaves behind in memory."""
+        before = in_use_bytes()
+        yield
+        self._own_bytes += in_use_bytes() - before
 
     def _judge(self, step: int, resource: Resource, roots: Mapping[str, Any]) -> None:
         """Say what an alarm means, and who is to blame."""
         detector = self._detectors[resource.name]
         judgement = detector.judgement()
-        if resource.kept_from is not None:
-            held = self._detectors[resource.kept_from].judgement()
-            tolerance = self._detectors[resource.kept_from].tolerance_bytes
-            judgement = judge_resident(held, detector.values(), tolerance)
-            if judgement.verdict is not Verdict.retention:
-                return  # what live objects hold grows too, and that has an alarm of its own
-            verdict = _confirm_retention(resource, judgement)
-        else:
+        growth = self._growths.get(resource.name)
+        if growth is None:
+            verdict, lines = self._confirmed(resource, judgement)
+            if verdict is not Verdict.growing:
+                if verdict is not Verdict.flat:
+                    rate = self._rate(resource, judgement)
+                    self._report(Finding(step, resource.name, verdict, lines, rate))
+                detector.restart(step, "given back" if verdict is Verdict.flat else "finding")
+                return
+            growth = self._growths[resource.name] = _Growth(Culprits(lines, is_named=bool(lines)))
+        growth.judgements += 1
+        is_power_of_two = growth.judgements & (growth.judgements - 1) == 0
+        if not growth.found.is_named and is_power_of_two:  # a search takes seconds
+            with self._uncounted():
+                growth.found = self._culprits(step, resource, roots)
+            if ELSEWHERE in growth.found.lines:  # the next judgement can tell
+                self._suspect(step, roots, is_whole=True)
+                growth.judgements = 0
+                return
+        is_leak = self._is_certain(resource, detector, growth.found.is_named)
+        seen = (Verdict.leak if is_leak else Verdict.growing, growth.found.is_named)
+        if seen != growth.reported:
+            growth.reported = seen
+            rate = self._rate(resource, judgement)
+            self._report(Finding(step, resource.name, seen[0], growth.found.lines, rate))
+
+    def _confirmed(self, resource: Resource, judgement: Judgement) -> tuple[Verdict, tuple[str, ...]]:
+        """Return what an alarm is, and who is to blame where no search is needed for that."""
+        if resource.kept_from is None:
             now = _now(resource)
             verdict = confirm(now, judgement.rise_bytes, lambda: _now(resource))
-        if verdict is Verdict.flat:
-            detector.restart(step, "given back")
-            return
-        if verdict is Verdict.collectable:
-            lines = (_GARBAGE,)
-        elif resource.culprit is not None:
-            lines = (resource.culprit,)
-        else:
-            lines = culprits(roots, step, self._before)
-        self._report(Finding(step, resource.name, verdict, lines, self._growth(resource, judgement)))
-        detector.restart(step, "finding")  # said once; said again if it goes on for another window
+            if verdict is Verdict.collectable:
+                return verdict, (_GARBAGE,)
+            return verdict, (resource.culprit,) if resource.culprit is not None else ()
+        held = self._detectors[resource.kept_from]
+        values = self._detectors[resource.name].values()
+        if judge_resident(held.judgement(), values, held.tolerance_bytes).verdict is not Verdict.retention:
+            return Verdict.flat, ()  # what live objects hold grows too, and that has an alarm of its own
+        if _is_only_cached(resource, judgement):
+            return Verdict.flat, ()
+        if self._is_mapped_elsewhere(resource):
+            return Verdict.growing, ()
+        return Verdict.retention, (resource.culprit or "",)
 
-    def _growth(self, resource: Resource, judgement: Judgement) -> str:
-        """Return how fast a resource grows, and when nothing is left of it, in words."""
+    def _is_mapped_elsewhere(self, resource: Resource) -> bool:
+        """Return whether resident memory grew that the C allocator never had: maps of Python or a library."""
+        now = system_bytes()
+        if self._suspicion is None or self._suspicion.system_bytes is None or now is None:
+            return False
+        return now - self._suspicion.system_bytes < self._rise(resource) / 2
+
+    def _culprits(self, step: int, resource: Resource, roots: Mapping[str, Any]) -> Culprits:
+        """Return who holds what grew since the suspicion."""
+        assert self._suspicion is not None
+        device = "cuda" if resource.tag.startswith(_GPU) else "cpu"
+        found = culprits(roots, step, self._suspicion.known, self._rise(resource), device)
+        is_native = any(line.startswith(NATIVE) for line in found.lines)
+        return replace(found, lines=(_MAPPED,)) if resource.kept_from and is_native else found
+
+    def _rise(self, resource: Resource) -> float:
+        """Return by how much a counter has risen since the suspicion."""
+        assert self._suspicion is not None
+        return _now(resource) - self._suspicion.counters[resource.tag] * resource.scale
+
+    def _judge_components(self, step: int, grown: list[str], roots: Mapping[str, Any]) -> None:
+        """Report parts of the run that hold more than planned; they are named by what they are."""
+        assert self._suspicion is not None
+        host = self._resources[0]
+        found = culprits(roots, step, self._suspicion.known, 0.0, self.tracker.device_kind(grown[0]))
+        detectors = [d for d in self.tracker.detectors() if d.grows]
+        is_leak = any(self._is_certain(host, detector, is_named=True) for detector in detectors)
+        verdict = Verdict.leak if is_leak else Verdict.growing
+        growth = self._growths.setdefault(", ".join(grown), _Growth())
+        if growth.reported != (verdict, True):
+            growth.reported = (verdict, True)
+            self._report(Finding(step, f"the component {', '.join(grown)}", verdict, found.lines))
+
+    def _is_certain(self, resource: Resource, detector: LeakDetector, is_named: bool) -> bool:
+        """Return whether growth is a leak: it is urgent, or has a name and has lasted long, or is no memory.
+
+        A cache that fills grows as a leak does, and nobody knows how long; the best guess is as long again
+        as it has lasted. So growth is urgent once it has taken `memory.leak_share` of what is left.
+        """
+        is_patient = is_named and detector.growing_samples >= _PATIENCE
+        return resource.culprit_is_certain or is_patient or self._is_urgent(resource, detector)
+
+    def _is_urgent(self, resource: Resource, detector: LeakDetector) -> bool:
+        taken = detector.judgement().slope_bytes_per_sample * detector.growing_samples
+        return resource.unit == "MB" and taken >= self.config.leak_share * _headroom_bytes(resource)
+
+    def _rate(self, resource: Resource, judgement: Judgement) -> str:
+        """Return how fast a resource grows, and when nothing is left of it, as text."""
         text = f", {judgement.slope_bytes_per_sample / resource.scale:+.3f} {resource.unit} per log interval"
         since, samples = self._clock
         if resource.unit == "MB" and samples:
@@ -202,12 +326,11 @@ class MemoryGuard:
         _LOG.log(logging.ERROR if finding.verdict is Verdict.leak else logging.WARNING, finding.text())
 
 
-def _confirm_retention(resource: Resource, judgement: Judgement) -> Verdict:
-    """Return `flat` if the C allocator gives back half of the rise when asked to: it was only cached."""
+def _is_only_cached(resource: Resource, judgement: Judgement) -> bool:
+    """Return whether the C allocator gives back half of the rise when asked to."""
     before = _now(resource)
     give_back_free_pages()
-    is_cached = before - _now(resource) >= judgement.rise_bytes / 2
-    return Verdict.flat if is_cached else judgement.verdict
+    return before - _now(resource) >= judgement.rise_bytes / 2
 
 
 def _now(resource: Resource) -> int:
@@ -216,7 +339,7 @@ def _now(resource: Resource) -> int:
 
 
 def _headroom_bytes(resource: Resource) -> int:
-    on_gpu = resource.tag.startswith("debug/gpu/")
+    on_gpu = resource.tag.startswith(_GPU)
     return torch.cuda.mem_get_info()[0] if on_gpu else memory_available_bytes()
 
 

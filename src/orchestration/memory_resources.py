@@ -32,6 +32,11 @@ class Resource:
     culprit: str | None = None
     """What to name where no path of Python leads to it; None asks who holds what."""
 
+    @property
+    def culprit_is_certain(self) -> bool:
+        """Whether steady growth is a leak at once: nothing fills up with files, processes, shared memory."""
+        return self.culprit is not None and self.kept_from is None
+
     def read(self, tags: Mapping[str, float]) -> float | None:
         """Return its value in bytes or counts, less what is planned; None where the system does not count."""
         if self.tag not in tags:

@@ -6,8 +6,6 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from reverie.orchestration.faults import FAULTS
-
 from . import zoo
 
 FIRST_UPDATE = 40
@@ -17,7 +15,7 @@ def main(folder: Path) -> None:
     """Run every fault and every decoy, one after the other."""
     rows, outcomes = [], {}
     with zoo.separate_process() as outcome_of, tempfile.TemporaryDirectory() as runs:
-        for name in (*FAULTS, *zoo.DECOYS):
+        for name in (*zoo.LEAKS, *zoo.DECOYS):
             outcome = outcomes[name] = outcome_of(Path(runs) / name, name)
             rows.append(f"| {' | '.join(cells(name, outcome))} |")
             print(rows[-1], flush=True)
@@ -33,7 +31,7 @@ def cells(name: str, outcome: zoo.Outcome) -> list[str]:
     if outcome.found_at is None:
         return [name, zoo.description(name), "silent", "", ""]
     lines = outcome.culprits.splitlines()
-    culprit = FAULTS[name].culprit if name in FAULTS else ""
+    culprit = zoo.LEAKS[name].culprit if name in zoo.LEAKS else ""
     named = next((line for line in lines if culprit in line), lines[0])
     return [name, zoo.description(name), outcome.verdicts[0], named, f"{outcome.found_at - FIRST_UPDATE:,}"]
 

@@ -19,6 +19,8 @@ from reverie.orchestration.faults.wrap import after_environment_step, after_upda
 from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
 from reverie.utils.memory.config import OnLeak
 
+from . import user_code
+
 STEPS = 560
 """56 samples of 8 steps, from which on an alarm can come, after the first update at step 40."""
 
@@ -39,10 +41,14 @@ SETTINGS = (
     "training.video_interval=0",
     "memory.check_interval=0",  # the verdict has to find it alone
     "memory.leak_threshold_mb=0.2",
+    "memory.leak_share=0",  # no patience: half a minute of growth is all the evidence there is
     "logger.progress=plain",
     "logger.tensorboard=false",
     f"training.total_timesteps={STEPS}",
 )
+
+PATIENT_STEPS = 1200
+"""150 samples: growth is seen after 56 of them, and a cache that fills is full before the end."""
 
 POPULATION_STEPS = 1400
 """70 generations, of one sample each."""
@@ -65,6 +71,7 @@ POPULATION_SETTINGS = (
     "training.checkpoint_interval=0",
     "memory.check_interval=0",
     "memory.leak_threshold_mb=0.2",
+    "memory.leak_share=0",
     "logger.tensorboard=false",
 )
 
@@ -184,13 +191,19 @@ DECOYS: dict[str, Callable[[WorldModelOrchestrator], None]] = {
         accumulated_gradients,
         allocator_keeps_pages,
         mapped_file,
+        *user_code.DECOYS,
     )
 }
+
+LEAKS: dict[str, Fault] = FAULTS | {
+    name: Fault(inject, culprit) for name, (inject, culprit) in user_code.LEAKS.items()
+}
+"""Faults of the run itself, and of code around it."""
 
 
 def description(name: str) -> str:
     """Return what a fault or a decoy does, in one sentence."""
-    inject = FAULTS[name].inject if name in FAULTS else DECOYS[name]
+    inject = LEAKS[name].inject if name in LEAKS else DECOYS[name]
     return (inject.__doc__ or "").partition("\n")[0]
 
 
@@ -229,6 +242,9 @@ def outcome_of(run_dir: Path, fault: str | None = None, *overrides: str) -> Outc
     decoys = (fault or "").split("+")
     if fault and DECOYS.keys() >= set(decoys):
         FAULTS[fault] = Fault(lambda run: [DECOYS[name](run) for name in decoys], culprit="nothing")
+        overrides = ("memory.leak_share=0.05", *overrides)
+    elif fault:
+        FAULTS[fault] = LEAKS[fault]
     is_population = fault in FAULTS and FAULTS[fault].workflow is WorkflowName.population
     settings = POPULATION_SETTINGS if is_population else SETTINGS
     [job] = compose_jobs([*settings, *overrides, f"run_dir={run_dir}"])

@@ -135,7 +135,7 @@ def _role(kind: type) -> Role:
 def _readers(kind: type) -> Iterator[Reader]:
     """Yield how to read a type; nothing for one that holds nothing of the user's."""
     is_module = issubclass(kind, nn.Module)
-    if id(kind) in PRIMITIVE_IDS or (_is_opaque(kind) and not is_module):
+    if id(kind) in PRIMITIVE_IDS or (is_opaque(kind) and not is_module):
         return
     dictionary = dictionary_getter(kind)
     if issubclass(kind, Tensor):
@@ -155,7 +155,8 @@ def _readers(kind: type) -> Iterator[Reader]:
         yield readers.referents
 
 
-def _is_opaque(kind: type) -> bool:
+def is_opaque(kind: type) -> bool:
+    """Return whether a walk stops at objects of a type: insides of PyTorch, NumPy and the interpreter."""
     if _role(kind) is Role.leaf:
         return False
     name = type_attribute(kind, "__module__")

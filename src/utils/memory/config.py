@@ -38,7 +38,11 @@ class MemoryConfig:
     """Agent steps between reports of what holds what."""
 
     leak_threshold_mb: float = 1.0
-    """Growth over the judged window, in MB of 1e6 bytes, below which nothing is called a leak."""
+    """Growth over the judged window, in MB of 1e6 bytes, below which nothing counts as growing."""
+
+    leak_share: float = 0.05
+    """Share of the memory that is left, in [0, 1], which steady growth has to take before it is a leak for
+    certain. Growth that has a name is one after 480 log intervals, too; with 0 any growth is one at once."""
 
     check_interval: int = 100
     """Updates between searches for autograd graphs that outlive their update."""
@@ -54,4 +58,6 @@ class MemoryConfig:
             if getattr(self, name) < 0:
                 raise UserError(f"memory.{name} must be at least 0, got {getattr(self, name)}.")
         if not (math.isfinite(self.leak_threshold_mb) and self.leak_threshold_mb > 0):
-            raise UserError(f"memory.leak_threshold_mb must be over 0, got {self.leak_threshold_mb}.")
+            raise UserError(f"memory.leak_threshold_mb must be > 0, got {self.leak_threshold_mb}.")
+        if not 0 <= self.leak_share <= 1:
+            raise UserError(f"memory.leak_share must be in [0, 1], got {self.leak_share}.")

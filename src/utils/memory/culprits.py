@@ -1,35 +1,22 @@
-"""Who holds what grew: graphs, containers, globals, and what only C++ knows."""
+"""Who holds what grew: graphs, objects of the whole Python heap, what only C++ knows, or nobody in Python."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .anchors import AnchorReport, find_anchors
+from .heap import Heap, measure_heap
 from .orphans import cpp_held, orphan_heads
-from .storages import storage_of
 from .trend import compare
-from .walk import Walk, walk
+
+NATIVE = "no Python object holds it: native memory of a library or an extension"
+TOO_SMALL = "too small to name yet"
+ELSEWHERE = "neither the run nor the user's own modules hold it: the whole Python heap is searched next"
 
 _TOP = 3
 _LEAST_BYTES = 20_000  # growth below this is noise of any run
-_LEAST_ELEMENTS = 300
-_NUMBERED = re.compile(r"\[[^\]]*\d[^\]]*\]|<\w+ \d+>")
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What lies under one path, over all its numbered elements."""
-
-    nbytes: float = 0.0
-    """Bytes of storages, each counted once at its first owner."""
-
-    elements: float = 0.0
-    """Elements of containers."""
-
-
-Holdings = dict[str, Holding]
-"""By path, numbers of elements written `[*]`; texts and numbers only."""
+_LEAST_SHARE = 0.1  # of the largest holder's growth, below which another one is not worth a line
+_EXPLAINED = 0.2  # share of the growth below which what holds it is not found yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,78 +24,85 @@ class Known:
     """What was held at one step, to be compared with a later one; texts and numbers only."""
 
     step: int
-    holdings: Holdings
+    heap: Heap
     anchors: AnchorReport
 
 
-def known(roots: Mapping[str, Any], step: int) -> Known:
-    """Return what each path holds now.
+@dataclass(frozen=True, slots=True)
+class Culprits:
+    """Who holds what grew."""
 
-    Cost: that of two walks, about 6 us an object.
+    lines: tuple[str, ...]
+    """One for each likely holder, the surest first."""
+
+    is_named: bool = True
+    """Whether they name a holder, or say for certain that nobody in Python is one."""
+
+
+def known(roots: Mapping[str, Any], step: int, is_whole: bool = False) -> Known:
+    """Return what each path of the Python heap holds now; `is_whole` includes libraries.
+
+    Cost: that of `measure_heap` and `find_anchors`: for when growth is suspected.
     """
-    return Known(step, _holdings(walk(roots)), find_anchors(roots))
+    return Known(step, measure_heap(roots, is_whole), find_anchors(roots))
 
 
-def culprits(roots: Mapping[str, Any], step: int, before: Known | None, top: int = _TOP) -> tuple[str, ...]:
-    """Return one line for each likely holder of what grew, the surest first.
+def graph_culprits(roots: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return one line for each of the largest autograd graphs that the roots hold.
+
+    Cost: a walk, and 13 us for each node of a graph.
+    """
+    return tuple(anchor.text() for anchor in find_anchors(roots).anchors[:_TOP])
+
+
+def culprits(
+    roots: Mapping[str, Any], step: int, before: Known, rise_bytes: float, device: str = "cpu"
+) -> Culprits:
+    """Return who holds what grew since `before`.
 
     Args:
-        roots: Long-lived objects by name; paths begin there.
+        roots: Long-lived objects by name; paths begin there. What they do not reach is named by module, class
+            or running function.
         step: Agent steps taken so far.
-        before: What was held when growth was last known to be none; None leaves containers out.
-        top: Most lines of each kind.
+        before: What was held when growth was first suspected.
+        rise_bytes: Growth since then, by the counter that raised the suspicion.
+        device: Kind of device whose memory grew, "cpu" or "cuda".
 
-    Cost: a walk, 13 us for each node of a graph, and a search through all objects of the process
-        (0.7 s) where no root explains the growth.
+    Returns:
+        Native memory is named only where the whole heap was measured and did not grow. Where `before` is not
+        the whole heap and does not explain the growth, the one line is `ELSEWHERE`.
+
+    Cost: that of `measure_heap`, and of two searches for graphs through all objects of the process (1 s).
     """
-    lines = _graphs(find_anchors(roots), step, before, top)
-    larger, longer = ([], []) if before is None else _grown(before.holdings, _holdings(walk(roots)), top)
-    lines += larger
-    if not lines:
-        lines += [orphan.text() for orphan in orphan_heads(roots).anchors[:top]]
-        lines += [held.text() for held in cpp_held(roots)[:top] if held.nbytes > _LEAST_BYTES]
-    lines += longer
-    return tuple(lines or ["no Python object holds it: native memory of a library or an extension"])
+    lines = _graphs(roots, step, before)
+    lines += [a.text() for a in orphan_heads(roots).anchors[:_TOP] if a.nbytes > _LEAST_BYTES]
+    now = measure_heap(roots, before.heap.is_whole)
+    risen = now.totals.get(device, 0.0) - before.heap.totals.get(device, 0.0)
+    if lines or risen >= _EXPLAINED * rise_bytes:
+        lines += _grown(before.heap.held.get(device, {}), now.held.get(device, {}))
+        return Culprits(tuple(lines)) if lines else Culprits((TOO_SMALL,), is_named=False)
+    if rise_bytes < _LEAST_BYTES:
+        return Culprits((TOO_SMALL,), is_named=False)
+    if not now.is_whole:
+        return Culprits((ELSEWHERE,), is_named=False)
+    held = [held.text() for held in cpp_held(roots)[:_TOP] if held.nbytes > _EXPLAINED * rise_bytes]
+    part = f"the Python heap grew by {max(risen, 0) / 1e6:.2f} of {rise_bytes / 1e6:.2f} MB"
+    return Culprits(tuple(held or [f"{NATIVE} ({part})"]))
 
 
-def _graphs(now: AnchorReport, step: int, before: Known | None, top: int) -> list[str]:
-    """Return the largest graphs, each with how it grew where it was known before."""
-    trends = {}
-    if before is not None and step > before.step:
-        trends = {trend.owner: trend.text() for trend in compare(before.anchors, now, step - before.step)}
+def _graphs(roots: Mapping[str, Any], step: int, before: Known) -> list[str]:
+    """Return the largest graphs, each with how it grew."""
+    now = find_anchors(roots)
+    trends = {trend.owner: trend.text() for trend in compare(before.anchors, now, max(1, step - before.step))}
     return [
         f"{anchor.text()}; {trends[anchor.owner]}" if anchor.owner in trends else anchor.text()
-        for anchor in now.anchors[:top]
+        for anchor in now.anchors[:_TOP]
     ]
 
 
-def _holdings(found: Walk) -> Holdings:
-    held: dict[str, list[float]] = {}
-    seen = set()
-    for leaf in found.leaves:
-        storage = storage_of(leaf.value)
-        if storage is not None and storage.key not in seen:
-            seen.add(storage.key)
-            held.setdefault(_pattern(leaf.path), [0.0, 0.0])[0] += leaf.weight * storage.nbytes
-    for path, length in found.lengths.items():
-        held.setdefault(_pattern(path), [0.0, 0.0])[1] += length
-    return {path: Holding(*numbers) for path, numbers in held.items()}
-
-
-def _pattern(path: str) -> str:
-    return _NUMBERED.sub("[*]", path)
-
-
-def _grown(before: Holdings, after: Holdings, top: int) -> tuple[list[str], list[str]]:
-    """Return the paths that hold more bytes than before, and those that hold more elements."""
-    none = Holding()
-    growth = {
-        path: (now.nbytes - before.get(path, none).nbytes, now.elements - before.get(path, none).elements)
-        for path, now in after.items()
-    }
-    by_bytes = sorted((p for p in growth if growth[p][0] > _LEAST_BYTES), key=lambda p: -growth[p][0])
-    by_elements = sorted((p for p in growth if growth[p][1] > _LEAST_ELEMENTS), key=lambda p: -growth[p][1])
-    return (
-        [f"{p} holds {growth[p][0] / 1e6:,.1f} MB more" for p in by_bytes[:top]],
-        [f"{p} holds {growth[p][1]:,.0f} elements more" for p in by_elements[:top]],
-    )
+def _grown(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+    """Return a line for each path that holds far more bytes than before."""
+    growth = {path: nbytes - before.get(path, 0.0) for path, nbytes in after.items()}
+    largest = sorted(growth, key=lambda path: -growth[path])[:_TOP]
+    least = max(_LEAST_BYTES, _LEAST_SHARE * growth[largest[0]]) if largest else 0.0
+    return [f"{path} holds {growth[path] / 1e6:,.2f} MB more" for path in largest if growth[path] > least]

@@ -1,4 +1,4 @@
-"""From judgements to alarms: gates, repetition, a look at the garbage, and what the C allocator keeps."""
+"""From judgements to alarms: gates, repetition, history, garbage, and what the C allocator keeps."""
 
 import gc
 import math
@@ -8,18 +8,18 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .verdict import MIN_SAMPLES, Judgement, Verdict, judge
+from .verdict import MIN_SAMPLES, Judgement, Verdict, judge, saturates
 
 _RESIDENT_TOLERANCES = 5  # resident memory is a backstop: it moves by pages, and by what the allocator keeps
 _LEAST_RESIDENT_BYTES = 8e6
-_ALARM_AFTER = 2  # leak judgements in a row
+_ALARM_AFTER = 2  # judgements in a row that it grows
 _JUDGEMENTS_PER_WINDOW = 12  # one for each new block: 8 blocks are two thirds of the window
 _COLLECTABLE = 0.5  # part of the rise that a collection frees, from which on it was garbage
 _SECONDS_PER_HOUR = 3600
 
 
 class LeakDetector:
-    """Judges a rolling window of one series and raises an alarm after two leak judgements in a row.
+    """Judges a rolling window of one series and raises an alarm after two judgements in a row that it grows.
 
     A test that is repeated during a warm-up alarms whatever the test. So the window begins anew at each event
     after which more memory is normal (`restart`): the replay is full, first update, first evaluation, first
@@ -27,10 +27,13 @@ class LeakDetector:
     96: two judgements in a row do not rest on the same samples, and the first alarm comes 56 samples after
     the last event at the earliest.
 
-    It holds 8 bytes for each sample of the window, allocated once, and nothing that it measures.
+    Any saturating curve looks straight through a short window. So there is no alarm while the history, all
+    samples since the last event thinned to a window's length, grows less and less.
+
+    It holds 16 bytes for each sample of the window, allocated once, and nothing that it measures.
 
     Args:
-        tolerance_bytes: Growth over the judged samples below which nothing is a leak.
+        tolerance_bytes: Growth over the judged samples below which nothing counts as growing.
         window: Samples that are kept, at least 24; older ones are forgotten.
         settle: After an event at step s of a run begun at step b, samples up to s + settle * (s - b) are
             passed over: what an event starts takes time to come to rest.
@@ -48,9 +51,11 @@ class LeakDetector:
         self.reason = ""
         """The last event after which the window began anew; empty before the first."""
         self._values = np.zeros(window, np.float64)
+        self._history = np.zeros(window, np.float64)
+        self._spacing = 1  # samples between two of the history
         self._count = 0  # since the last event; may exceed the window
         self._judged_at = 0
-        self._leaks_in_a_row = 0
+        self._growing_in_a_row = 0
         self._first_step: int | None = None
         self._settled_step = -1
         self._awaited = set(wait_for)
@@ -61,24 +66,30 @@ class LeakDetector:
         self.reason = reason
         self._awaited.discard(reason)
         self._settled_step = step + math.ceil(self.settle * (step - first))
-        self._count = self._judged_at = self._leaks_in_a_row = 0
+        self._count = self._judged_at = self._growing_in_a_row = 0
+        self._spacing = 1
 
-    def add(self, step: int, value_bytes: float) -> None:
+    def add(self, step: int, value_bytes: float) -> bool:
         """Take a sample, read at the loop's fixed phase; steps must be equally spaced.
+
+        Returns:
+            Whether the window was judged anew.
 
         Cost: 1 us, and 0.2 ms with each eighth sample, for a judgement.
         """
         self._begin(step)
         if self._awaited or step <= self._settled_step:
-            return
+            return False
         window = len(self._values)
         self._values[self._count % window] = value_bytes
+        self._remember(value_bytes)
         self._count += 1
-        stride = max(1, window // _JUDGEMENTS_PER_WINDOW)
-        if self._count >= max(MIN_SAMPLES, window // 2) and self._count - self._judged_at >= stride:
-            self._judged_at = self._count
-            is_leak = self.judgement().verdict is Verdict.leak
-            self._leaks_in_a_row = self._leaks_in_a_row + 1 if is_leak else 0
+        if self._count < max(MIN_SAMPLES, window // 2) or self._count - self._judged_at < self._stride:
+            return False
+        self._judged_at = self._count
+        grows = self.judgement().verdict is Verdict.growing
+        self._growing_in_a_row = self._growing_in_a_row + 1 if grows else 0
+        return True
 
     def judgement(self) -> Judgement:
         """Return the judgement of the window as it is now.
@@ -88,9 +99,25 @@ class LeakDetector:
         return judge(self.values(), self.tolerance_bytes)
 
     @property
+    def is_suspect(self) -> bool:
+        """Whether the last judgement was `growing`."""
+        return self._growing_in_a_row > 0
+
+    @property
+    def grows(self) -> bool:
+        """Whether the last two judgements were `growing`."""
+        return self._growing_in_a_row >= _ALARM_AFTER
+
+    @property
     def alarm(self) -> bool:
-        """Whether the last two judgements were `leak`; it stays until one is not, or `restart`."""
-        return self._leaks_in_a_row >= _ALARM_AFTER
+        """Whether it grows, and its history does not slow down; it stays until that ends, or `restart`."""
+        return self.grows and not saturates(self.history())
+
+    @property
+    def growing_samples(self) -> int:
+        """Samples over which it has grown without a break, up to now."""
+        judged = min(self._count, len(self._values)) * 2 // 3
+        return judged + self._stride * (self._growing_in_a_row - 1) if self._growing_in_a_row else 0
 
     def values(self) -> NDArray[np.float64]:
         """Return a copy of the window, in bytes, oldest first."""
@@ -99,9 +126,27 @@ class LeakDetector:
             return self._values[: self._count].copy()
         return np.roll(self._values, -(self._count % window))
 
+    def history(self) -> NDArray[np.float64]:
+        """Return all samples since the last event, in bytes, oldest first, thinned to a window's length."""
+        return self._history[: -(-self._count // self._spacing)].copy()
+
     def nbytes(self) -> int:
-        """Return the bytes that the window holds; they never change."""
-        return self._values.nbytes
+        """Return the bytes that the windows hold; they never change."""
+        return self._values.nbytes + self._history.nbytes
+
+    @property
+    def _stride(self) -> int:
+        """Samples between two judgements."""
+        return max(1, len(self._values) // _JUDGEMENTS_PER_WINDOW)
+
+    def _remember(self, value_bytes: float) -> None:
+        """Put a sample into the history; thin it where it is full."""
+        if self._count >= len(self._history) * self._spacing:
+            half = self._history[::2].copy()
+            self._history[: len(half)] = half
+            self._spacing *= 2
+        if self._count % self._spacing == 0:
+            self._history[self._count // self._spacing] = value_bytes
 
     def _begin(self, step: int) -> int:
         if self._first_step is None:
@@ -110,7 +155,7 @@ class LeakDetector:
 
 
 def confirm(before_bytes: int, rise_bytes: float, measure: Callable[[], int]) -> Verdict:
-    """Return whether a rise was a leak, or garbage in cycles that Python had not collected yet.
+    """Return whether a rise is growth, or garbage in cycles that Python had not collected yet.
 
     Python collects by the number of objects, not by their bytes: a few large tensors in cycles can pile up to
     gigabytes. So collect now, and read again: `collectable` if that frees at least half of the rise.
@@ -124,7 +169,7 @@ def confirm(before_bytes: int, rise_bytes: float, measure: Callable[[], int]) ->
     """
     gc.collect()
     freed = before_bytes - measure()
-    return Verdict.collectable if freed >= _COLLECTABLE * rise_bytes else Verdict.leak
+    return Verdict.collectable if freed >= _COLLECTABLE * rise_bytes else Verdict.growing
 
 
 def judge_resident(
@@ -141,7 +186,7 @@ def judge_resident(
         tolerance_bytes: The tolerance that the bytes in use were judged with.
     """
     found = judge(resident, resident_tolerance(tolerance_bytes))
-    rises = found.verdict in (Verdict.leak, Verdict.plateauing)
+    rises = found.verdict in (Verdict.growing, Verdict.plateauing)
     is_kept = rises and in_use.verdict is Verdict.flat
     return replace(found, verdict=Verdict.retention) if is_kept else found
 
@@ -155,15 +200,15 @@ def hours_to_limit(judgement: Judgement, seconds_per_sample: float, headroom_byt
     """Return the hours until growth has used up the headroom; None if nothing grows without end.
 
     Args:
-        judgement: Of a series; only `leak` and `allocator retention` are projected.
+        judgement: Of a series; only `growing` and `allocator retention` are projected.
         seconds_per_sample: Wall time between two samples.
         headroom_bytes: What is left, such as `memory_available_bytes()`; nothing left is 0 hours.
 
-    >>> leak = judge([1e6 * sample for sample in range(48)], tolerance_bytes=1e6)
-    >>> hours_to_limit(leak, seconds_per_sample=36, headroom_bytes=1e9)
+    >>> growth = judge([1e6 * sample for sample in range(48)], tolerance_bytes=1e6)
+    >>> hours_to_limit(growth, seconds_per_sample=36, headroom_bytes=1e9)
     10.0
     """
-    grows = judgement.verdict in (Verdict.leak, Verdict.retention)
+    grows = judgement.verdict in (Verdict.growing, Verdict.retention)
     if not grows or judgement.slope_bytes_per_sample <= 0:
         return None
     samples = max(0.0, headroom_bytes) / judgement.slope_bytes_per_sample

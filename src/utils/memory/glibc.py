@@ -103,17 +103,39 @@ def counts_allocations(read: Callable[[], int]) -> bool:
     )
 
 
-def _mallinfo2_reader() -> Callable[[], int] | None:
-    """Return a function that reads glibc's count, None where there is no `mallinfo2`."""
-    try:
-        mallinfo2 = ctypes.CDLL(None).mallinfo2
-    except (AttributeError, OSError, TypeError):  # no such symbol; no such library; Windows
+def system_bytes() -> int | None:
+    """Return the bytes that glibc has taken from the system, in use or not; None without `mallinfo2`.
+
+    Memory that a library, or Python's `mmap`, maps by itself is not among them.
+
+    Cost: as `in_use_bytes`.
+    """
+    mallinfo2 = _mallinfo2()
+    if mallinfo2 is None:
         return None
-    mallinfo2.argtypes = []
-    mallinfo2.restype = _Mallinfo2
+    info = mallinfo2()
+    return info.arena + info.hblkhd
+
+
+def _mallinfo2_reader() -> Callable[[], int] | None:
+    """Return a function that reads glibc's count of what is in use, None where there is no `mallinfo2`."""
+    mallinfo2 = _mallinfo2()
+    if mallinfo2 is None:
+        return None
 
     def read() -> int:
         info = mallinfo2()
         return info.uordblks + info.hblkhd  # from the arenas, and mapped one by one
 
     return read
+
+
+@cache
+def _mallinfo2() -> Callable[[], _Mallinfo2] | None:
+    try:
+        mallinfo2 = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError, TypeError):  # no such symbol; no such library; Windows
+        return None
+    mallinfo2.argtypes = []
+    mallinfo2.restype = _Mallinfo2
+    return mallinfo2

@@ -66,6 +66,16 @@ def logical_bytes(value: Tensor | np.ndarray) -> int:
     return _array_attribute(value, "nbytes")
 
 
+def buffer_bytes(value: object) -> int:
+    """Return the bytes of memory that a map holds besides the object itself, 0 for anything else."""
+    if type(value) is mmap.mmap:
+        try:
+            return mmap.mmap.__len__(value)
+        except ValueError:  # closed
+            return 0
+    return 0
+
+
 def _of_tensor(tensor: Any) -> Storage | None:
     with torch._C.DisableTorchFunction():
         try:

@@ -82,8 +82,11 @@ class MemoryTracker:
                 raise UserError(f"The memory component `{name}` is not there: {error.args[0]}") from error
         self._paths[name] = path
 
-    def sample(self, step: int, components: Mapping[str, Component], roots: Mapping[str, Any]) -> None:
+    def sample(self, step: int, components: Mapping[str, Component], roots: Mapping[str, Any]) -> bool:
         """Measure everything once; call it at equally spaced steps, at one fixed phase of the loop.
+
+        Returns:
+            Whether any component was judged anew.
 
         Args:
             step: Agent steps taken so far.
@@ -107,14 +110,16 @@ class MemoryTracker:
         # In the order of the census, wholes before their parts; then what is gone.
         names = dict.fromkeys((*sizes, *self._paths, *self._followed))
         self._followed = {name: self._followed.get(name) or self._new() for name in names}
+        is_judged_anew = False
         for name, followed in self._followed.items():
             followed.size, followed.is_gone = sizes.get(name, _NOTHING), name not in sizes
             followed.planned_bytes = components[name].planned_bytes if name in components else None
-            followed.detector.add(step, beyond_plan.get(name, followed.size.pinned_bytes))
+            is_judged_anew |= followed.detector.add(step, beyond_plan.get(name, followed.size.pinned_bytes))
         self._total.size = own.total
-        self._total.detector.add(step, total_beyond_plan)
+        is_judged_anew |= self._total.detector.add(step, total_beyond_plan)
         self._state.bytes_by_device = own.bytes_by_device
         self._state.notes = (*_notes(own), *_notes(registered))
+        return is_judged_anew
 
     def restart(self, step: int, reason: str) -> None:
         """Judge only what comes after this event, after which more memory is normal; see `LeakDetector`."""
@@ -138,8 +143,17 @@ class MemoryTracker:
         return MemoryReport(step, tuple(rows), total, self._state.notes)
 
     def alarms(self) -> list[str]:
-        """Return the components whose last two judgements were `leak`."""
+        """Return the components that grow, by their last two judgements and their history."""
         return [name for name, followed in self._followed.items() if followed.detector.alarm]
+
+    def detectors(self) -> list[LeakDetector]:
+        """Return the detector of each component; the total's is not among them."""
+        return [followed.detector for followed in self._followed.values()]
+
+    def device_kind(self, name: str) -> str:
+        """Return `cuda` for a component of which any part lies on a CUDA device, else `cpu`."""
+        devices = self._followed[name].size.devices
+        return "cuda" if any(device.startswith("cuda") for device in devices) else "cpu"
 
     def accounted_bytes(self, device: str) -> int:
         """Return what the run's own components held on a device at the last sample.

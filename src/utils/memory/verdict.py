@@ -1,4 +1,4 @@
-"""Whether a series of sizes grows: flat, plateauing, leak, or not yet to be told.
+"""Whether a series of sizes grows: flat, plateauing, growing, or undecided.
 
 Lines through all points are useless here: autocorrelation alone gives them 15 to 57 % false alarms, and any
 warm-up 100 %. So the first third is discarded, the rest is reduced to 8 block medians, which spikes do not
@@ -23,6 +23,7 @@ _UNORDERED_PAIRS = 14
 _RECENT = 5  # blocks that may tell of a leak that began late
 _RECENT_TOLERANCES = 1.5
 _SLOWING = 0.5  # second half's slope over the first half's, below which growth is dying out
+_SATURATING = 0.75  # the same for a history from the beginning: log n has 0.58, the square root of n 0.77
 _INTERVAL_RANK = 6  # 6th of 28 slopes from either end: 96.9 %
 
 
@@ -31,6 +32,7 @@ class Verdict(StrEnum):
 
     flat = "flat"
     plateauing = "plateauing"
+    growing = "growing"
     leak = "leak"
     collectable = "collectable"
     retention = "allocator retention"
@@ -62,15 +64,16 @@ def judge(series: Sequence[float] | NDArray[np.floating], tolerance_bytes: float
 
     It grows if the block medians rise in order (Kendall's S of at least 22 of 28) by more than the tolerance,
     or if the last 5 all rise, by more than 1.5 tolerances together: a leak that began late. Growth is
-    `plateauing` where the second half's slope is less than half the first half's, else `leak`. A series is
-    `flat` if it stays within the tolerance, or rises in no order; else `undecided`.
+    `plateauing` where the second half's slope is less than half the first half's, else `growing`; a `leak`
+    takes more than a series (`MemoryGuard`). A series is `flat` if it stays within the tolerance, or rises in
+    no order; else `undecided`.
 
     The interval supposes that blocks are exchangeable but for the slope; strong autocorrelation widens the
     truth. Verdicts do not use it.
 
     Args:
         series: Bytes, read at one fixed phase of the loop, at equal distances, less what is planned to grow.
-        tolerance_bytes: Growth over the judged samples below which nothing is called a leak.
+        tolerance_bytes: Growth over the judged samples below which nothing counts as growing.
 
     Raises:
         ValueError: If a value is not finite.
@@ -81,7 +84,7 @@ def judge(series: Sequence[float] | NDArray[np.floating], tolerance_bytes: float
         Sen 1968, "Estimates of the regression coefficient based on Kendall's tau".
 
     >>> judge([1e6 * sample for sample in range(48)], tolerance_bytes=1e6).verdict.value
-    'leak'
+    'growing'
     >>> judge([1e9] * 48, tolerance_bytes=1e6).verdict.value
     'flat'
     """
@@ -101,12 +104,25 @@ def judge(series: Sequence[float] | NDArray[np.floating], tolerance_bytes: float
         slope, interval = _trend(centres[-_RECENT:], medians[-_RECENT:], rank=1)
         rise = slope * len(judged) * _RECENT / _BLOCKS
     if grows:
-        verdict = Verdict.plateauing if _is_slowing(centres, medians) else Verdict.leak
+        verdict = Verdict.plateauing if _slope_ratio(centres, medians) < _SLOWING else Verdict.growing
     else:
         is_still = abs(rise) < tolerance_bytes and np.ptp(medians) < 2 * tolerance_bytes
         is_unordered = order <= _UNORDERED_PAIRS and rise < tolerance_bytes
         verdict = Verdict.flat if is_still or is_unordered else Verdict.undecided
     return Judgement(verdict, slope, interval, rise, order, len(values))
+
+
+def saturates(history: NDArray[np.float64]) -> bool:
+    """Return whether the growth of a whole history, of at least 24 samples, slows down.
+
+    Through a short window every saturating curve looks straight. A history from its beginning, less its
+    first third, tells a line (slope of the second half over that of the first: 1) from log n (0.58).
+
+    >>> [saturates(f(np.arange(1.0, 961.0))) for f in (np.log, np.sqrt, np.positive)]
+    [True, False, False]
+    """
+    judged = history[int(len(history) * _DISCARDED) :]
+    return _slope_ratio(*_block_medians(judged)) < _SATURATING
 
 
 def _grew_lately(medians: NDArray[np.floating], tolerance: float) -> bool:
@@ -115,11 +131,12 @@ def _grew_lately(medians: NDArray[np.floating], tolerance: float) -> bool:
     return bool((np.diff(recent) > 0).all() and recent[-1] - recent[0] > _RECENT_TOLERANCES * tolerance)
 
 
-def _is_slowing(centres: NDArray[np.floating], medians: NDArray[np.floating]) -> bool:
+def _slope_ratio(centres: NDArray[np.floating], medians: NDArray[np.floating]) -> float:
+    """Return the second half's slope over the first half's; infinite where the first half does not rise."""
     half = _BLOCKS // 2
-    first = np.median(_pair_slopes(centres[:half], medians[:half]))
-    second = np.median(_pair_slopes(centres[half:], medians[half:]))
-    return bool(second < _SLOWING * first)
+    first = float(np.median(_pair_slopes(centres[:half], medians[:half])))
+    second = float(np.median(_pair_slopes(centres[half:], medians[half:])))
+    return second / first if first > 0 else math.inf
 
 
 def _trend(

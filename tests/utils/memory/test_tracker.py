@@ -89,8 +89,8 @@ def test_tags_carry_the_names_of_the_incident_reports() -> None:
 def test_unplanned_growth_is_a_leak_and_raises_the_alarm() -> None:
     tracker = tracker_of()
     report = follow(tracker, [], per_sample_mb=0.1)
-    assert row_of(report, "store").verdict is Verdict.leak
-    assert report.total.verdict is Verdict.leak
+    assert row_of(report, "store").verdict is Verdict.growing
+    assert report.total.verdict is Verdict.growing
     assert tracker.alarms() == ["store"]
 
 
@@ -108,12 +108,12 @@ def test_growth_within_the_plan_is_planned_and_beyond_it_a_leak() -> None:
     assert (filling.verdict, filling.remark, filling.planned_mb) == (Verdict.flat, "planned", 20.0)
     assert filling.growth_mb == pytest.approx(9.6)
     overflowing = follow(tracker_of(), [], per_sample_mb=0.1, planned_bytes=2_000_000)
-    assert row_of(overflowing, "store").verdict is Verdict.leak
+    assert row_of(overflowing, "store").verdict is Verdict.growing
 
 
 def test_a_whole_may_hold_what_is_planned_of_its_parts_and_no_more() -> None:
     tracker, part, rest = tracker_of(), [], []
-    for leaks, expected in ((False, Verdict.flat), (True, Verdict.leak)):
+    for leaks, expected in ((False, Verdict.flat), (True, Verdict.growing)):
         for index in range(96):
             part.append(megabytes(0.1))
             if leaks:
@@ -131,7 +131,7 @@ def test_a_whole_may_hold_what_is_planned_of_its_parts_and_no_more() -> None:
 
 def test_after_a_restart_earlier_growth_does_not_count() -> None:
     tracker, store = tracker_of(), []
-    assert row_of(follow(tracker, store, per_sample_mb=0.1), "store").verdict is Verdict.leak
+    assert row_of(follow(tracker, store, per_sample_mb=0.1), "store").verdict is Verdict.growing
     tracker.restart(95 * INTERVAL, "first update")
     for index in range(96, 96 + 60):
         tracker.sample(index * INTERVAL, {"store": Component((store,))}, {})

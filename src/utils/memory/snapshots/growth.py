@@ -91,7 +91,7 @@ def measure_growth(summaries: Sequence[Summary], tolerance_bytes: float = TOLERA
     """
     active = judge([summary.active_bytes for summary in summaries], tolerance_bytes)
     reserved = judge([summary.reserved_bytes for summary in summaries], tolerance_bytes)
-    is_retention = active.verdict is Verdict.flat and reserved.verdict is Verdict.leak
+    is_retention = active.verdict is Verdict.flat and reserved.verdict is Verdict.growing
     steps = [summary.step for summary in summaries]
     return Growth(
         summaries=tuple(summaries),

@@ -56,7 +56,7 @@ def _head(analysis: Analysis) -> Iterable[str]:
     """Yield the verdict and the figures it rests on."""
     growth = analysis.growth
     first, last = growth.summaries[0], growth.summaries[-1]
-    tone = {Verdict.leak: "bad", Verdict.flat: "good"}.get(growth.verdict, "")
+    tone = {Verdict.growing: "bad", Verdict.flat: "good"}.get(growth.verdict, "")
     word, _, rest = verdict_sentence(growth).partition(": ")
     yield f"<div class='verdict {tone}'><b>{escape(word)}</b>{escape(rest)}</div>"
     facts = {

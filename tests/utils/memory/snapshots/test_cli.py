@@ -73,7 +73,7 @@ def test_the_incident_is_shown_with_its_numbers_and_its_line(tmp_path: Path) -> 
     assert {row[3] for row in rows} == {"0.17"}
     *_, verdict = done.stdout.strip().splitlines()
     assert verdict == (
-        "leak: active memory changes by 202.7 KB and 8.5 blocks per step, over 45 snapshots from step "
+        "growing: active memory changes by 202.7 KB and 8.5 blocks per step, over 45 snapshots from step "
         "1,000 to 45,000. 60% of the growth comes from "
         "rssm.py:142 observe < dreamer.py:88 collect_step < train.py:31 main."
     )
@@ -117,7 +117,7 @@ def test_json_holds_what_the_table_holds(tmp_path: Path, capsys: pytest.CaptureF
     assert len(shown) == 45
     assert rows_of(table) == shown
     assert document["sentence"] in table
-    assert document["verdict"] == document["active"]["verdict"] == "leak"
+    assert document["verdict"] == document["active"]["verdict"] == "growing"
     assert document["slope_bytes_per_step"] == pytest.approx(202_727 * QUICK, rel=0.01)
     assert [site["call_site"] for site in document["call_sites"]] == [
         line.split(maxsplit=5)[5].strip() for line in table.split("Growth by call-site")[1].splitlines()[2:5]
@@ -165,7 +165,7 @@ def test_the_out_dir_gets_page_pictures_and_stacks(
         assert f"wrote {out / 'report.html'}" in printed
         names = ["blocks.png", "call_sites.folded", "call_sites.png", "pools.png", "report.html"]
         assert sorted(path.name for path in out.iterdir()) == names
-    assert "leak" in (out / "report.html").read_text()
+    assert "growing" in (out / "report.html").read_text()
     assert {path.name: path.read_bytes() for path in snapshots.iterdir()} == before
 
 
