@@ -3,6 +3,7 @@
 import ctypes
 import gc
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -207,3 +208,35 @@ def test_the_hours_to_the_limit_are_headroom_over_slope() -> None:
 def test_what_does_not_grow_without_end_has_no_hours(verdict: Verdict) -> None:
     judgement = Judgement(verdict, 5.0, (4.0, 6.0), 320.0, 20, 96)
     assert hours_to_limit(judgement, 100, 6e9) is None
+
+
+@pytest.mark.parametrize(
+    ("curve", "alarms"),
+    [(np.log, False), (lambda n: np.minimum(n, 40), False), (np.sqrt, True), (np.positive, True)],
+    ids=["logarithm", "cache of 40", "square root", "line"],
+)
+def test_a_curve_that_saturates_alarms_at_no_sample_however_straight_its_window_looks(
+    curve: Any, alarms: bool
+) -> None:
+    detector, ever = LeakDetector(MB), False
+    for sample in range(2000):
+        detector.add(sample, 10 * MB * float(curve(sample + 1.0)))
+        ever |= detector.alarm
+    assert ever is alarms
+
+
+def test_the_history_holds_all_samples_thinned_to_a_window_s_length() -> None:
+    detector = LeakDetector(MB, window=96)
+    for sample in range(1000):
+        detector.add(sample, float(sample))
+    assert list(detector.history()) == list(range(0, 1000, 16))
+
+
+def test_growth_has_lasted_since_the_samples_that_it_was_first_seen_in() -> None:
+    detector = LeakDetector(MB)
+    for sample in range(200):
+        detector.add(sample, float(sample) * MB)
+    assert detector.growing_samples == 64 + 8 * (200 // 8 - 48 // 8)
+    for sample in range(200, 300):
+        detector.add(sample, 200.0 * MB)
+    assert detector.growing_samples == 0

@@ -1,0 +1,59 @@
+"""What the guard makes of growth in real memory: a warning, a leak, or nothing any more."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from reverie.orchestration.memory_guard import Finding, MemoryGuard
+from reverie.utils.memory.config import MemoryConfig, OnLeak
+from reverie.utils.memory.verdict import Verdict
+
+KB = 1000
+KEPT: list[np.ndarray] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    yield
+    KEPT.clear()
+
+
+@pytest.fixture
+def guard() -> MemoryGuard:
+    return MemoryGuard(MemoryConfig(on_leak=OnLeak.stop, leak_threshold_mb=2.0, check_interval=0))
+
+
+def follow(guard: MemoryGuard, samples: range, grow: Callable[[], None]) -> list[Finding]:
+    """Let something grow before each sample; return what was found about memory of the host in use."""
+    for step in samples:
+        grow()
+        guard.sample(step, guard.counters(), {}, {})
+    return [each for each in guard.findings if each.resource.startswith("host memory in use")]
+
+
+def keep(nbytes: int) -> Callable[[], None]:
+    return lambda: KEPT.append(np.empty(nbytes, np.uint8))  # never touched: it counts and takes no page
+
+
+def test_slow_growth_is_named_and_ends_no_run_and_is_a_leak_once_it_has_lasted(guard: MemoryGuard) -> None:
+    found = follow(guard, range(80), keep(200 * KB))
+    assert [each.verdict for each in found] == [Verdict.growing] and not guard.must_stop
+    assert f"module {__name__}.KEPT[*] holds" in found[0].text() and "hours" in found[0].text()
+    assert "not yet a leak" in found[0].text()
+    found = follow(guard, range(80, 420), keep(200 * KB))
+    assert len(found) == 1 and not guard.must_stop
+    found = follow(guard, range(420, 520), keep(200 * KB))
+    assert [each.verdict for each in found] == [Verdict.growing, Verdict.leak] and guard.must_stop
+
+
+def test_growth_that_takes_a_twentieth_of_what_is_left_is_a_leak_at_once(guard: MemoryGuard) -> None:
+    found = follow(guard, range(60), keep(100_000 * KB))
+    assert [each.verdict for each in found] == [Verdict.leak] and guard.must_stop
+    assert "nothing is left in" in found[0].text()
+
+
+def test_a_cache_that_is_full_is_no_suspect_any_more(guard: MemoryGuard) -> None:
+    follow(guard, range(80), keep(200 * KB))
+    found = follow(guard, range(80, 700), lambda: None)
+    assert [each.verdict for each in found] == [Verdict.growing] and not guard.must_stop
