@@ -286,15 +286,19 @@ class MemoryGuard:
     def _judge_components(self, step: int, grown: list[str], roots: Mapping[str, Any]) -> None:
         """Report parts of the run that hold more than planned; they are named by what they are."""
         assert self._suspicion is not None
-        host = self._resources[0]
-        found = culprits(roots, step, self._suspicion.known, 0.0, self.tracker.device_kind(grown[0]))
-        detectors = [d for d in self.tracker.detectors() if d.grows]
+        host, detectors = self._resources[0], [d for d in self.tracker.detectors() if d.grows]
         is_leak = any(self._is_certain(host, detector, is_named=True) for detector in detectors)
         verdict = Verdict.leak if is_leak else Verdict.growing
         growth = self._growths.setdefault(", ".join(grown), _Growth())
-        if growth.reported != (verdict, True):
-            growth.reported = (verdict, True)
-            self._report(Finding(step, f"the component {', '.join(grown)}", verdict, found.lines))
+        if growth.reported == (verdict, True):
+            return
+        growth.reported = (verdict, True)
+        with self._uncounted():
+            device = self.tracker.device_kind(grown[0])
+            found = culprits(roots, step, self._suspicion.known, 0.0, device)
+        fastest = max((d.judgement() for d in detectors), key=lambda each: each.slope_bytes_per_sample)
+        name = f"the component {', '.join(grown)}"
+        self._report(Finding(step, name, verdict, found.lines, self._rate(host, fastest)))
 
     def _is_certain(self, resource: Resource, detector: LeakDetector, is_named: bool) -> bool:
         """Return whether growth is a leak: it is urgent, or has a name and has lasted long, or is no memory.

@@ -26,7 +26,10 @@ _TENSOR: Any = torch._C.TensorBase
 
 def grad_fn(value: Tensor) -> Any | None:
     """Return the node that made a tensor, whatever its subclass says; call with torch functions disabled."""
-    return _TENSOR.grad_fn.__get__(value)
+    try:
+        return _TENSOR.grad_fn.__get__(value)
+    except RuntimeError:  # one of several views of a base that was changed in place: its node cannot be made
+        return None
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .anchors import AnchorReport, measure
 from .graph import Nodes, grad_fn
-from .readers import type_name
+from .readers import has_own_gradient, type_name
 from .referrers import held_by_python, holder_names
 from .storages import is_tensor, storage_of
 from .walk import Leaf, walk
@@ -102,7 +102,7 @@ def cpp_held(roots: Mapping[str, Any], limit: int = 8) -> list[HeldByCpp]:
 def _row(value: Tensor) -> tuple[str, tuple[int, ...], str, bool]:
     """Return kind, shape, maker and whether the gradient has a graph."""
     node = grad_fn(value)
-    gradient = _TENSOR.grad.__get__(value) if _TENSOR.is_leaf.__get__(value) else None
+    gradient = _TENSOR.grad.__get__(value) if has_own_gradient(value) else None
     made_by = "leaf" if node is None else type_name(type(node))
     is_cycle = gradient is not None and grad_fn(gradient) is not None
     return type_name(type(value)), tuple(_TENSOR.shape.__get__(value)), made_by, is_cycle

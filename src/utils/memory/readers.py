@@ -111,7 +111,7 @@ def object_array(o: Any) -> Iterator[Child]:
 
 def tensor(dictionary: Any, o: Any) -> Iterator[Child]:
     """Yield gradient and hooks of a tensor, and what somebody has attached to it."""
-    if _TENSOR.is_leaf.__get__(o) or _TENSOR.retains_grad.__get__(o):  # the gradient of any other warns
+    if has_own_gradient(o):  # the gradient of any other warns
         gradient = _TENSOR.grad.__get__(o)
         if gradient is not None:
             yield ".grad", gradient, 1.0
@@ -121,6 +121,14 @@ def tensor(dictionary: Any, o: Any) -> Iterator[Child]:
             yield f".{name}", hooks, 1.0
     if any(type(held) is dict for held in gc.get_referents(o)):  # else it has none, and asking would make one
         yield from _own_attributes(dictionary, o)
+
+
+def has_own_gradient(o: Any) -> bool:
+    """Return whether a tensor is a leaf, or retains its gradient."""
+    try:
+        return _TENSOR.is_leaf.__get__(o) or _TENSOR.retains_grad.__get__(o)
+    except RuntimeError:  # a view whose base was changed in place (see `grad_fn`)
+        return False
 
 
 def function(o: Any) -> Iterator[Child]:

@@ -389,3 +389,13 @@ def test_trends_need_a_step_between_the_scans() -> None:
     report = find_anchors({})
     with pytest.raises(ValueError, match="at least 1, got 0"):
         compare(report, report, 0)
+
+
+def test_a_view_whose_base_was_changed_in_place_is_no_obstacle() -> None:
+    base = torch.zeros(4, requires_grad=True) * 1
+    views = base.unbind()
+    base.add_(1)
+    with pytest.raises(RuntimeError, match="modified inplace"):
+        _ = views[0].grad_fn
+    [anchor] = find_anchors({"views": views, "base": base}).anchors
+    assert anchor.paths == ("base",)
