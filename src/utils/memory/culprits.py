@@ -78,6 +78,9 @@ def culprits(
     lines += [a.text() for a in orphan_heads(roots).anchors[:_TOP] if a.nbytes > _LEAST_BYTES]
     now = measure_heap(roots, before.heap.is_whole)
     risen = now.totals.get(device, 0.0) - before.heap.totals.get(device, 0.0)
+    if now.is_whole:
+        least = max(_LEAST_BYTES, _EXPLAINED * rise_bytes)
+        lines += [held.text() for held in cpp_held(roots)[:_TOP] if held.nbytes > least]
     if lines or risen >= _EXPLAINED * rise_bytes:
         lines += _grown(before.heap.held.get(device, {}), now.held.get(device, {}))
         return Culprits(tuple(lines)) if lines else Culprits((TOO_SMALL,), is_named=False)
@@ -85,19 +88,22 @@ def culprits(
         return Culprits((TOO_SMALL,), is_named=False)
     if not now.is_whole:
         return Culprits((ELSEWHERE,), is_named=False)
-    held = [held.text() for held in cpp_held(roots)[:_TOP] if held.nbytes > _EXPLAINED * rise_bytes]
     part = f"the Python heap grew by {max(risen, 0) / 1e6:.2f} of {rise_bytes / 1e6:.2f} MB"
-    return Culprits(tuple(held or [f"{NATIVE} ({part})"]))
+    return Culprits((f"{NATIVE} ({part})",))
 
 
 def _graphs(roots: Mapping[str, Any], step: int, before: Known) -> list[str]:
-    """Return the largest graphs, each with how it grew."""
+    """Return the largest graphs that are new or have grown, each with how it did."""
     now = find_anchors(roots)
-    trends = {trend.owner: trend.text() for trend in compare(before.anchors, now, max(1, step - before.step))}
-    return [
-        f"{anchor.text()}; {trends[anchor.owner]}" if anchor.owner in trends else anchor.text()
-        for anchor in now.anchors[:_TOP]
-    ]
+    trends = {trend.owner: trend for trend in compare(before.anchors, now, max(1, step - before.step))}
+    lines = []
+    for anchor in now.anchors[:_TOP]:
+        trend = trends.get(anchor.owner)
+        if trend is None:
+            lines.append(anchor.text())
+        elif trend.nodes_per_step > 0 or trend.bytes_per_step > 0:
+            lines.append(f"{anchor.text()}; {trend.text()}")
+    return lines
 
 
 def _grown(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:

@@ -107,6 +107,8 @@ class _Measurement:
         """Return what is held; `existing` is all that the garbage collector knows."""
         own = {id(existing), *map(id, (self._seen, self._keep, self._storages, self._sizes, self._held))}
         self._seen |= own | {id(self), id(self._steps), id(self._children), id(self._dictionaries)}
+        for former in (each for each in existing if type(each) is Heap):
+            self._seen |= set(map(id, (former, former.held, former.totals, *former.held.values())))
         for name, value in roots.items():
             self._visit(name, value)
         for name, value in _starts(existing, is_whole):
@@ -236,12 +238,12 @@ def _is_library(namespace: dict[str, Any]) -> bool:
 
 
 def _is_inert(value: Any) -> bool:
-    """Return whether a value is a module or a class (a start itself), a measurement, or a bare function."""
+    """Return whether a value is a module or a class (a start itself), or a bare function."""
     kind = type(value)
     if kind is types.BuiltinFunctionType:  # `store.append`, kept as a callback, holds the store
         return not issubclass(type(value.__self__), _CONTAINERS)
     if kind is not types.FunctionType:
-        return issubclass(kind, (types.ModuleType, type, Heap))
+        return issubclass(kind, (types.ModuleType, type))
     if value.__closure__ or value.__defaults__ or value.__kwdefaults__:
         return False
     return sum(type(held) is dict for held in gc.get_referents(value)) < _DICTS_OF_A_FUNCTION
