@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .anchors import AnchorReport, find_anchors
+from .anchors import Anchor, find_anchors
 from .heap import Heap, measure_heap
 from .orphans import cpp_held, orphan_heads
 from .trend import compare
@@ -25,7 +25,8 @@ class Known:
 
     step: int
     heap: Heap
-    anchors: AnchorReport
+    anchors: tuple[Anchor, ...]
+    """Graphs that the roots reach, and graphs that something else in Python holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,10 @@ class Culprits:
 def known(roots: Mapping[str, Any], step: int, is_whole: bool = False) -> Known:
     """Return what each path of the Python heap holds now; `is_whole` includes libraries.
 
-    Cost: that of `measure_heap` and `find_anchors`: for when growth is suspected.
+    Cost: as `measure_heap`, and a search for graphs through all objects; for when growth is suspected.
     """
-    return Known(step, measure_heap(roots, is_whole), find_anchors(roots))
+    reached, others = find_anchors(roots), orphan_heads(roots)
+    return Known(step, measure_heap(roots, is_whole), (*reached.anchors, *others.anchors))
 
 
 def graph_culprits(roots: Mapping[str, Any]) -> tuple[str, ...]:
@@ -72,10 +74,9 @@ def culprits(
         Native memory is named only where the whole heap was measured and did not grow. Where `before` is not
         the whole heap and does not explain the growth, the one line is `ELSEWHERE`.
 
-    Cost: that of `measure_heap`, and of two searches for graphs through all objects of the process (1 s).
+    Cost: that of `measure_heap`, and of searches for graphs through all objects of the process (1 s).
     """
     lines = _graphs(roots, step, before)
-    lines += [a.text() for a in orphan_heads(roots).anchors[:_TOP] if a.nbytes > _LEAST_BYTES]
     now = measure_heap(roots, before.heap.is_whole)
     risen = now.totals.get(device, 0.0) - before.heap.totals.get(device, 0.0)
     if now.is_whole:
@@ -94,16 +95,20 @@ def culprits(
 
 def _graphs(roots: Mapping[str, Any], step: int, before: Known) -> list[str]:
     """Return the largest graphs that are new or have grown, each with how it did."""
-    now = find_anchors(roots)
+    reached, others = find_anchors(roots), orphan_heads(roots)
+    now = (*reached.anchors, *others.anchors)
     trends = {trend.owner: trend for trend in compare(before.anchors, now, max(1, step - before.step))}
     lines = []
-    for anchor in now.anchors[:_TOP]:
+    for anchor in now:
         trend = trends.get(anchor.owner)
-        if trend is None:
+        is_cut = (
+            others.truncated and anchor in others.anchors
+        )  # no more than that was looked at before, either
+        if trend is None or is_cut:
             lines.append(anchor.text())
         elif trend.nodes_per_step > 0 or trend.bytes_per_step > 0:
             lines.append(f"{anchor.text()}; {trend.text()}")
-    return lines
+    return lines[:_TOP]
 
 
 def _grown(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:

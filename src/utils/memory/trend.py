@@ -1,8 +1,9 @@
 """Two scans compared: which anchor grows, and whether it ever lets go of anything."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .anchors import AnchorReport
+from .anchors import Anchor
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Trend:
         return f"{self.nodes_per_step:+,.1f} nodes and {self.bytes_per_step:+,.0f} bytes a step; {end}"
 
 
-def compare(before: AnchorReport, after: AnchorReport, steps: int) -> list[Trend]:
+def compare(before: Iterable[Anchor], after: Iterable[Anchor], steps: int) -> list[Trend]:
     """Return the trend of each owner that both scans name, the fastest growing first.
 
     Raises:
@@ -29,7 +30,7 @@ def compare(before: AnchorReport, after: AnchorReport, steps: int) -> list[Trend
     """
     if steps < 1:
         raise ValueError(f"steps between two scans must be at least 1, got {steps}.")
-    earlier = {anchor.owner: anchor for anchor in before.anchors}
+    earlier = {anchor.owner: anchor for anchor in before}
     trends = [
         Trend(
             owner=anchor.owner,
@@ -37,7 +38,7 @@ def compare(before: AnchorReport, after: AnchorReport, steps: int) -> list[Trend
             bytes_per_step=(anchor.nbytes - earlier[anchor.owner].nbytes) / steps,
             pinned=anchor.oldest_sequence == earlier[anchor.owner].oldest_sequence,
         )
-        for anchor in after.anchors
+        for anchor in after
         if anchor.owner in earlier
     ]
     return sorted(trends, key=lambda trend: (-trend.bytes_per_step, -trend.nodes_per_step))

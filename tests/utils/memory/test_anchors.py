@@ -61,7 +61,7 @@ def trend(step: Callable[[], object], roots: dict[str, Any], before: int = 20, a
     first = find_anchors(roots)
     for _ in range(after):
         step()
-    trends = compare(first, find_anchors(roots), after)
+    trends = compare(first.anchors, find_anchors(roots).anchors, after)
     assert len(trends) == 1
     return trends[0]
 
@@ -388,7 +388,7 @@ def test_a_thousand_scans_allocate_nothing_that_stays() -> None:
 def test_trends_need_a_step_between_the_scans() -> None:
     report = find_anchors({})
     with pytest.raises(ValueError, match="at least 1, got 0"):
-        compare(report, report, 0)
+        compare(report.anchors, report.anchors, 0)
 
 
 def test_a_view_whose_base_was_changed_in_place_is_no_obstacle() -> None:
