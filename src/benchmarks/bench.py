@@ -131,7 +131,7 @@ class Bench:
         Args:
             task: What follows the peer's name in the names of the scripts.
             decoder_free: Whether r2dreamer's default is added, which does less work.
-            options: What they are told, as in `peers`.
+            options: For their scripts, as in `peers`.
         """
         found = self.peers("sheeprl", f"sheeprl_{task}", **options)
         if self.settings.r2dreamer is None:

@@ -35,8 +35,8 @@ ROW_NAMES = (
 )
 ANSWER = """
 import json, pathlib, sys
-told = {"script": pathlib.Path(sys.argv[1]).name, **json.loads(sys.argv[2])}
-print(json.dumps({"facts": told}), flush=True)
+options = {"script": pathlib.Path(sys.argv[1]).name, **json.loads(sys.argv[2])}
+print(json.dumps({"facts": options}), flush=True)
 sys.stdin.read()
 """
 
@@ -143,14 +143,14 @@ def test_a_checkout_of_r2dreamer_joins_with_our_work_and_with_its_decoder_free_d
     answering: BenchConfig,
 ) -> None:
     bench = Bench(answering, ["device=cpu"])
-    told = started(bench, "update", decoder_free=True, size="1M")
-    assert {name: (facts["script"], facts.get("rep_loss")) for name, facts in told.items()} == {
+    facts_of = started(bench, "update", decoder_free=True, size="1M")
+    assert {name: (facts["script"], facts.get("rep_loss")) for name, facts in facts_of.items()} == {
         "sheeprl": ("sheeprl_update.py", None),
         "r2dreamer": ("r2dreamer_update.py", "dreamer"),
         "r2dreamer without decoder": ("r2dreamer_update.py", "r2dreamer"),
     }
-    assert all(facts["size"] == "1M" and facts["precision"] == "32-true" for facts in told.values())
-    assert told["r2dreamer"]["checkout"] == answering.r2dreamer
+    assert all(facts["size"] == "1M" and facts["precision"] == "32-true" for facts in facts_of.values())
+    assert facts_of["r2dreamer"]["checkout"] == answering.r2dreamer
     assert list(started(bench, "policy")) == ["sheeprl", "r2dreamer"] and not bench.notices
 
 
