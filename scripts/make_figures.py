@@ -21,7 +21,7 @@ SCORED = 20  # episodes of the printed score
 WIDEST_SMOOTHING = 20  # episodes of the drawn mean, fewer where there are few episodes
 STRIP_FRAMES = 10
 STRIP_SCALE = 2
-PERFORMANCE = [RESULTS / "performance" / name for name in ("cpu.json", "policy.json")]
+PERFORMANCE = [RESULTS / "performance" / name for name in ("dreamers.json", "cpu.json")]
 BARS = {
     "update_size1m": "update, size1m",
     "update_size12m": "update, size12m",
@@ -131,9 +131,9 @@ def fitness_of(run: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def draw_performance(target: Path) -> None:
     """Draw a panel for each row of the benchmark: a bar for each variant, a line at the floor."""
-    rows = [row for path in PERFORMANCE for row in json.loads(path.read_text())["rows"]]
-    groups = {name: [row for row in rows if row["row"] == name] for name in BARS}
-    groups = {name: group for name, group in groups.items() if group}
+    files = [json.loads(path.read_text())["rows"] for path in PERFORMANCE]
+    found = {name: [[row for row in rows if row["row"] == name] for rows in files] for name in BARS}
+    groups = {name: next(filter(None, of_files)) for name, of_files in found.items() if any(of_files)}
     figure, axes = plt.subplots(math.ceil(len(groups) / 2), 2, figsize=(11, 1 + 0.8 * len(groups)))
     for axis, (name, group) in zip(axes.flat, groups.items(), strict=False):
         draw_bars(axis, [row for row in group if not row["variant"].startswith(LIMIT)])

@@ -1,7 +1,6 @@
 """sheeprl's own training loop on Pong, 32 agent steps and an update at a time."""
 
 import tempfile
-import time
 from typing import Any
 
 from serve import Server
@@ -27,31 +26,14 @@ cfg = compose(
     f"log_root={tempfile.mkdtemp()}",
     *quick,
 )
-requests = server.requests()
+cycles = server.cycles("sheeprl", "ale-py")
 write_latent_states = dreamer_v3_5.write_latent_states
-calls: list[float] = []
-state = {"start": 0.0, "end": 0.0, "is_ready": False}
 
 
 def after_update(*arguments: Any) -> None:
-    """Write back the latents, which ends a cycle; then answer if the block is over, and wait for the next."""
+    """Write back the latents, which ends a cycle."""
     write_latent_states(*arguments)
-    now = time.perf_counter()
-    if not state["is_ready"]:
-        server.ready("sheeprl", "ale-py")
-        state["is_ready"] = True
-    else:
-        calls.append(now - state["start"])
-        if now < state["end"]:
-            state["start"] = now
-            return
-        server.answer(calls)
-    calls.clear()
-    seconds = next(requests, None)
-    if seconds is None:
-        raise SystemExit
-    state["start"] = time.perf_counter()
-    state["end"] = state["start"] + seconds
+    next(cycles)
 
 
 dreamer_v3_5.write_latent_states = after_update

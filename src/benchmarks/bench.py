@@ -20,6 +20,7 @@ from .process import ProcessVariant
 
 PEER_SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "peers"
 PONG_ACTIONS = 6
+DECODER_FREE = "r2dreamer without decoder"
 _QUICK = (
     "model=debug",
     "training.batch_size=2",
@@ -56,6 +57,9 @@ class BenchConfig:
     peers_python: str = ".venv-peers/bin/python"
     """Interpreter of the peers."""
 
+    r2dreamer: str | None = None
+    """Checkout of github.com/NM512/r2dreamer, a peer without a package; null leaves it out."""
+
     def __post_init__(self) -> None:
         for name in ("repetitions", "threads"):
             value = getattr(self, name)
@@ -65,6 +69,13 @@ class BenchConfig:
             raise UserError(f"bench.block_seconds must not be negative, got {self.block_seconds:g}.")
         if self.out is not None and not Path(self.out).absolute().parent.is_dir():
             raise UserError(f"bench.out={self.out} lies in no folder that exists; make it first.")
+        if self.r2dreamer is not None and not self.peers:
+            raise UserError("bench.r2dreamer measures a peer, and bench.peers=false measures none; drop one.")
+        if self.r2dreamer is not None and not (Path(self.r2dreamer) / "dreamer.py").is_file():
+            raise UserError(
+                f"bench.r2dreamer={self.r2dreamer} holds no dreamer.py; give the folder of a checkout of "
+                "github.com/NM512/r2dreamer."
+            )
 
 
 @dataclass
@@ -114,6 +125,25 @@ class Bench:
         seed_global(config.seed)
         return build_workflow(config, pong_spec(num_envs))
 
+    def dreamers(self, task: str, *, decoder_free: bool = False, **options: object) -> list[ProcessVariant]:
+        """Return the peers that are DreamerV3 too: sheeprl, and r2dreamer where its checkout is given.
+
+        Args:
+            task: What follows the peer's name in the names of the scripts.
+            decoder_free: Whether r2dreamer's default is added, which does less work.
+            options: For their scripts, as in `peers`.
+        """
+        found = self.peers("sheeprl", f"sheeprl_{task}", **options)
+        if self.settings.r2dreamer is None:
+            if found:
+                self._notice("no r2dreamer, the fastest peer: add bench.r2dreamer=<folder of a checkout>")
+            return found
+        checkout = str(Path(self.settings.r2dreamer).absolute())
+        losses = {"r2dreamer": "dreamer"} | ({DECODER_FREE: "r2dreamer"} if decoder_free else {})
+        for name, loss in losses.items():
+            found += self.peers(name, f"r2dreamer_{task}", checkout=checkout, rep_loss=loss, **options)
+        return found
+
     def peers(self, name: str, script: str, **options: object) -> list[ProcessVariant]:
         """Return the peer that a script under benchmarks/peers serves, or nothing, with a notice.
 
@@ -126,9 +156,7 @@ class Bench:
             return []
         python = Path(self.settings.peers_python)
         if not python.exists():
-            notice = f"no peers: {python} is missing; run make bench-peers"
-            if notice not in self.notices:
-                self.notices.append(notice)
+            self._notice(f"no peers: {python} is missing; run make bench-peers")
             return []
         command = [str(python), str(PEER_SCRIPTS / f"{script}.py")]
         shared = {
@@ -140,8 +168,12 @@ class Bench:
         try:
             return [ProcessVariant(name, command, shared | options)]
         except RuntimeError as error:
-            self.notices.append(str(error))
+            self._notice(str(error))
             return []
+
+    def _notice(self, sentence: str) -> None:
+        if sentence not in self.notices:
+            self.notices.append(sentence)
 
 
 def pong_spec(num_envs: int) -> EnvSpec:

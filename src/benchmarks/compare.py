@@ -8,7 +8,7 @@ from .bench import Bench
 from .results import Floor, Result, timed_result
 from .timing import Block, Variant, interleave
 
-OURS, PEER = "reverie", "sheeprl"
+OURS = "reverie"
 Blocks = dict[str, list[Block]]
 
 

@@ -15,7 +15,7 @@ from ..orchestration.signals import Signals
 from ..orchestration.world_model_orchestrator import WorldModelOrchestrator
 from ..utils.records import Arrival
 from .bench import Bench
-from .compare import OURS, PEER, Blocks, compare
+from .compare import OURS, Blocks, compare
 from .data import random_actions
 from .networks import update_work
 from .results import Floor, Result
@@ -73,7 +73,7 @@ def end_to_end(bench: Bench, row: str) -> list[Result]:
         # The floor: one update's operations; acting and the emulator cost nothing here.
         work = update_work(bench, config)
         ours = Local(OURS, cycle, bench.device)
-        variants: list[Variant] = [ours, *bench.peers(PEER, "sheeprl_run", size="1M")]
+        variants: list[Variant] = [ours, *bench.dreamers("run", size="1M")]
         floor = Floor(bench.rates().seconds_of(work), "the update's operations alone, at the measured rates")
         return compare(bench, row, variants, floor, {"agent steps/s": _CYCLE, "updates/s": 1.0})
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .bench import Bench
-from .compare import OURS, PEER
+from .compare import OURS
 from .networks import PEER_SIZES
 from .process import ProcessVariant
 from .results import Floor, Result
@@ -34,8 +34,8 @@ def memory(bench: Bench, row: str, size: str) -> list[Result]:
         "cuda_allocator_calls_per_update": report["cuda"],
     }
     results = [_result(row, OURS, report["peaks_mb"], floor, facts)]
-    for peer in bench.peers(PEER, "sheeprl_update", size=PEER_SIZES[size]):
-        results.append(_result(row, PEER, _peer_peaks(peer), floor, peer.facts))
+    for peer in bench.dreamers("update", decoder_free=True, size=PEER_SIZES[size]):
+        results.append(_result(row, peer.name, _peer_peaks(peer), floor, peer.facts))
     return results
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from ..orchestration.config import Compile, TrainConfig
-from .bench import Bench, pong_spec
-from .compare import OURS, PEER, compare
+from .bench import DECODER_FREE, Bench, pong_spec
+from .compare import OURS, compare
 from .data import random_arrival, random_batch
 from .floors import Work, count_work
 from .results import Floor, Result
@@ -24,10 +24,11 @@ def update(bench: Bench, row: str, size: str, strided: bool = False) -> list[Res
     work = update_work(bench, config)
     facts = {"parameters": workflow.num_parameters, "gflop": _gflop(work)}
     ours = Local(OURS, lambda: workflow.update(batch), bench.device, warmup=2, facts=facts)
-    peers = bench.peers(PEER, "sheeprl_update", size=PEER_SIZES[size])
+    peers = bench.dreamers("update", decoder_free=True, size=PEER_SIZES[size])
     floor = Floor(bench.rates().seconds_of(work), _FLOOR)
     steps = config.training.batch_size * config.training.sequence_length
-    notes = {PEER: "stride 1: more convolution work than ours here"} if strided else {}
+    notes = {peer.name: "stride 1: more convolution work than ours here" for peer in peers if strided}
+    notes[DECODER_FREE] = "draws no images: less work than ours"
     return compare(bench, row, [ours, *peers], floor, {"steps/s": steps}, notes)
 
 
@@ -46,7 +47,7 @@ def policy(bench: Bench, row: str, size: str, num_envs: int) -> list[Result]:
     work = count_work(lambda: workflow.collect_step(arrival))
     facts = {"parameters": workflow.num_parameters, "gflop": _gflop(work)}
     ours = Local(OURS, lambda: workflow.collect_step(arrival), bench.device, warmup=20, facts=facts)
-    peers = bench.peers(PEER, "sheeprl_policy", size=PEER_SIZES[size], num_envs=num_envs)
+    peers = bench.dreamers("policy", size=PEER_SIZES[size], num_envs=num_envs)
     floor = Floor(bench.rates().seconds_of(work), _FLOOR)
     return compare(bench, row, [ours, *peers], floor, {"agent steps/s": num_envs})
 

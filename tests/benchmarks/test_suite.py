@@ -1,6 +1,8 @@
 """A tiny run of real rows, from the command line to the file; no time is judged."""
 
+import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 import torch
 
 from reverie.benchmarks import main
-from reverie.benchmarks.bench import Bench, BenchConfig
+from reverie.benchmarks.bench import PEER_SCRIPTS, Bench, BenchConfig
 from reverie.benchmarks.replay import Feeder
 from reverie.benchmarks.suite import ROWS, chosen_rows
 from reverie.utils.errors import UserError
@@ -31,6 +33,12 @@ ROW_NAMES = (
     "environment_1",
     "collect",
 )
+ANSWER = """
+import json, pathlib, sys
+options = {"script": pathlib.Path(sys.argv[1]).name, **json.loads(sys.argv[2])}
+print(json.dumps({"facts": options}), flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +110,7 @@ def test_an_unknown_row_is_refused_with_the_nearest_name(capsys: pytest.CaptureF
     [
         ("bench.repetitions=0", "bench.repetitions must be at least 1"),
         ("bench.out=no/such/folder/x.json", "lies in no folder that exists"),
+        ("bench.r2dreamer=nowhere", "bench.r2dreamer=nowhere holds no dreamer.py"),
         ("bench.speed=1", "bench.speed=1 is not a setting of benchmark"),
         ("training.batch_size=0", "training.batch_size must be at least 1"),
     ],
@@ -110,6 +119,56 @@ def test_bad_input_is_told_in_one_sentence_before_anything_is_measured(
     argument: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert words in error_of(capsys, lambda: main(["device=cpu", argument]))
+
+
+@pytest.fixture
+def answering(tmp_path: Path) -> BenchConfig:
+    """Settings with peers that only repeat their options, and a folder that passes for a checkout."""
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\n{ANSWER}")
+    python.chmod(0o755)
+    (tmp_path / "dreamer.py").touch()
+    return BenchConfig(peers_python=str(python), r2dreamer=str(tmp_path))
+
+
+def started(bench: Bench, task: str, **options: Any) -> dict[str, dict[str, Any]]:
+    """What each peer of a task was started with, by its name."""
+    peers = bench.dreamers(task, **options)
+    for peer in peers:
+        peer.close()
+    return {peer.name: peer.facts for peer in peers}
+
+
+def test_a_checkout_of_r2dreamer_joins_with_our_work_and_with_its_decoder_free_default(
+    answering: BenchConfig,
+) -> None:
+    bench = Bench(answering, ["device=cpu"])
+    facts_of = started(bench, "update", decoder_free=True, size="1M")
+    assert {name: (facts["script"], facts.get("rep_loss")) for name, facts in facts_of.items()} == {
+        "sheeprl": ("sheeprl_update.py", None),
+        "r2dreamer": ("r2dreamer_update.py", "dreamer"),
+        "r2dreamer without decoder": ("r2dreamer_update.py", "r2dreamer"),
+    }
+    assert all(facts["size"] == "1M" and facts["precision"] == "32-true" for facts in facts_of.values())
+    assert facts_of["r2dreamer"]["checkout"] == answering.r2dreamer
+    assert list(started(bench, "policy")) == ["sheeprl", "r2dreamer"] and not bench.notices
+
+
+def test_peers_without_the_fastest_one_are_said_to_be_so_once(answering: BenchConfig) -> None:
+    bench = Bench(dataclasses.replace(answering, r2dreamer=None), ["device=cpu"])
+    assert [*started(bench, "update"), *started(bench, "policy")] == ["sheeprl", "sheeprl"]
+    assert bench.notices == ["no r2dreamer, the fastest peer: add bench.r2dreamer=<folder of a checkout>"]
+
+
+def test_a_checkout_is_refused_where_no_peers_are_measured(answering: BenchConfig) -> None:
+    with pytest.raises(UserError, match="measures none"):
+        dataclasses.replace(answering, peers=False)
+
+
+def test_the_scripts_that_the_suite_names_exist() -> None:
+    tasks = ("update", "policy", "run")
+    names = [f"{peer}_{task}.py" for peer in ("sheeprl", "r2dreamer") for task in tasks]
+    assert [name for name in names if not (PEER_SCRIPTS / name).is_file()] == []
 
 
 def test_rows_with_commas_alone_are_no_rows() -> None:

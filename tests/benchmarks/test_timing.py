@@ -13,6 +13,7 @@ from reverie.benchmarks.process import ProcessVariant
 from reverie.benchmarks.results import Floor, table, timed_result
 from reverie.benchmarks.timing import Block, Local, interleave, pair_ratios
 
+PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
 FLOOR = Floor(0.5, "a limit")
 ANSWERS = """
 import json, sys
@@ -94,6 +95,24 @@ def test_a_peer_that_fails_is_told_by_the_last_line_of_its_errors() -> None:
         ProcessVariant("peer", [sys.executable, "-c", script], {})
 
 
+def test_a_peer_s_own_loop_is_timed_cycle_by_cycle() -> None:
+    script = f"""
+import sys, time
+sys.path.insert(0, {str(PEERS)!r})
+from serve import Server
+cycles = Server().cycles("torch", name="loop")
+while True:
+    next(cycles)
+    time.sleep(0.01)
+"""
+    peer = ProcessVariant("peer", [sys.executable, "-c", script], {"threads": 1})
+    assert peer.facts["name"] == "loop" and peer.facts["versions"]["torch"] == torch.__version__
+    assert len(peer.block(0.0)) == 1
+    calls = peer.block(0.1)
+    assert sum(calls[:-1]) < 0.1 <= sum(calls)
+    peer.close()
+
+
 def test_a_table_has_a_line_for_each_variant_with_units() -> None:
     ours = timed_result("update", "reverie", [clean(0.002)], threads=1, floor=FLOOR)
     theirs = timed_result("update", "sheeprl", [clean(0.004)], threads=1, floor=FLOOR, base=[clean(0.002)])
@@ -104,7 +123,6 @@ def test_a_table_has_a_line_for_each_variant_with_units() -> None:
 
 
 def test_the_scripts_of_the_peers_never_import_reverie() -> None:
-    folder = Path(__file__).parents[2] / "benchmarks" / "peers"
-    scripts = sorted(folder.glob("*.py"))
+    scripts = sorted(PEERS.glob("*.py"))
     assert len(scripts) >= 6
     assert not [path.name for path in scripts if "import reverie" in path.read_text()]

@@ -1,4 +1,7 @@
-"""Print the tables of docs/performance.md from a file of the benchmark: `python markdown.py <file>`."""
+"""Print the tables of docs/performance.md: `python markdown.py <file> [row ...]`.
+
+Rows are those that begin with one of the names, or all.
+"""
 
 import json
 import sys
@@ -6,6 +9,18 @@ from pathlib import Path
 from typing import Any
 
 HEADINGS = ("row", "variant", "median", "min", "max", "n", "disturbed", "CPU", "x floor", "x ours", "that is")
+TARGETS = {
+    "update_size1m": 3.0,
+    "update_size12m": 2.5,
+    "update_strided_size1m": 6.0,
+    "policy_step_size1m_1": 3.0,
+    "policy_step_size1m_8": 3.0,
+    "end_to_end": 3.0,
+    "memory_size1m": 1.0,
+}
+"""How many times our time, or our memory, a peer that does the same work should need at least."""
+
+SAME_WORK = ("sheeprl", "r2dreamer")
 
 
 def main() -> None:
@@ -23,11 +38,28 @@ def main() -> None:
     print("|".join(["", *(f" {name} " for name in HEADINGS), ""]))
     print("|" + "---|" * len(HEADINGS))
     before = ""
-    for row in report["rows"]:
+    rows = [row for row in report["rows"] if row["row"].startswith(tuple(sys.argv[2:]) or "")]
+    for row in rows:
         cells = cells_of(row)
         name = "" if row["row"] == before else f"`{row['row']}`"
         before = row["row"]
         print("| " + " | ".join([name, *cells]) + " |")
+    groups = {name: [row for row in rows if row["row"] == name] for name in TARGETS}
+    lines = [target_line(name, TARGETS[name], group) for name, group in groups.items() if group]
+    if lines:
+        heading = "| target: times ours | fastest peer | came out | |\n|---|---|---|---|"
+        print("", heading, *lines, sep="\n")
+
+
+def target_line(name: str, least: float, group: list[dict[str, Any]]) -> str:
+    """The line of a row's target, counted against the fastest peer that does the same work."""
+    ours, *others = group
+    peers = [row for row in others if row["variant"] in SAME_WORK]
+    ratio, peer = min(
+        (row["ratio"].get("median", row["median"] / ours["median"]), row["variant"]) for row in peers
+    )
+    verdict = "met" if ratio >= least else "**not met**"
+    return f"| `{name}` at least {least:g} | {peer} | {ratio:.3g} | {verdict} |"
 
 
 def cells_of(row: dict[str, Any]) -> list[str]:

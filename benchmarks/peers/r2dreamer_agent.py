@@ -1,0 +1,69 @@
+"""r2dreamer's Dreamer for Pong from the user's checkout, made as its own `train.py` makes it.
+
+Two patches where there is no CUDA: its autocast to float16 is off, so it computes in float32, and nothing is
+pinned. On a CPU it runs as written, not compiled.
+"""
+
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import hydra
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+ACTIONS = 6
+_SIZE1M = ("deter=512", "hidden=64", "discrete=4", "depth=4", "units=64")
+"""The Nature paper's smallest size, which r2dreamer has no file for."""
+
+
+def compose(options: dict[str, Any], *overrides: str) -> Any:
+    """Return r2dreamer's own configuration of Atari; `quick` takes tiny sizes."""
+    device = options.get("device", "cpu")
+    is_small = options["size"] == "1M"
+    size = [f"model.{pair}" for pair in _SIZE1M] if is_small else [f"model=size{options['size']}"]
+    quick = ["model.depth=2", "batch_size=2", "batch_length=8"] if options["quick"] else []
+    with hydra.initialize_config_dir(f"{options['checkout']}/configs", version_base=None):
+        return hydra.compose(
+            "configs",
+            [
+                "env=atari100k",
+                "env.task=atari_pong",
+                f"env.env_num={options.get('num_envs', 1)}",
+                "env.eval_episode_num=0",
+                f"device={device}",
+                f"model.rep_loss={options['rep_loss']}",
+                f"model.compile={device == 'cuda'}",
+                *size,
+                *quick,
+                *overrides,
+            ],
+        )
+
+
+def build(options: dict[str, Any], cfg: Any) -> Any:
+    """Return the agent, patched for a machine without CUDA; its checkout can be imported from then on."""
+    sys.path.insert(0, options["checkout"])
+    import dreamer
+
+    torch.set_float32_matmul_precision("high")  # as its train.py
+    if not torch.cuda.is_available():
+        dreamer.autocast = partial(torch.autocast, enabled=False)
+        TensorDict.pin_memory = lambda self, *_, **__: self
+    torch.manual_seed(0)
+    image = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
+    actions = gym.spaces.Box(0, 1, (ACTIONS,), np.float32)
+    actions.discrete = True  # as its OneHotAction says it
+    return dreamer.Dreamer(cfg.model, gym.spaces.Dict({"image": image}), actions).to(cfg.device)
+
+
+def facts(options: dict[str, Any], agent: Any) -> dict[str, Any]:
+    """Return the commit of the checkout, with what was changed in it, and how many parameters are trained."""
+    folder = options["checkout"]
+    git = ["git", f"--git-dir={folder}/.git", f"--work-tree={folder}", "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+    parameters = sum(parameter.numel() for parameter in agent._named_params.values())
+    return {"commit": commit or None, "parameters": parameters}

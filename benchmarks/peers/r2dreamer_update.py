@@ -1,0 +1,42 @@
+"""One gradient step of r2dreamer on a batch of random pixels that is at hand: its replay is none of it."""
+
+import torch
+from r2dreamer_agent import ACTIONS, build, compose, facts
+from serve import Server
+from tensordict import TensorDict
+
+server = Server()
+cfg = compose(server.options)
+agent = build(server.options, cfg)
+shape = (cfg.batch_size, cfg.batch_length)
+generator = torch.Generator().manual_seed(0)
+no_flag = torch.zeros(*shape, 1, dtype=torch.bool)
+data = TensorDict(
+    {
+        "image": torch.randint(256, (*shape, 64, 64, 3), dtype=torch.uint8, generator=generator),
+        "action": torch.eye(ACTIONS)[torch.randint(ACTIONS, shape, generator=generator)],
+        "reward": torch.randn(*shape, 1, generator=generator),
+        "is_first": no_flag,
+        "is_last": no_flag,
+        "is_terminal": no_flag,
+    },
+    shape,
+).to(cfg.device)
+initial = agent.rssm.initial(cfg.batch_size)
+
+
+class AtHand:
+    """Stands where `Dreamer.update` expects a replay."""
+
+    def sample(self) -> tuple[TensorDict, None, tuple[torch.Tensor, torch.Tensor]]:
+        """Return the batch; the images' place in the copy is taken by their floats."""
+        return data.clone(recurse=False), None, initial
+
+    def update(self, index: None, stoch: torch.Tensor, deter: torch.Tensor) -> None:
+        """Drop the latents."""
+
+
+at_hand = AtHand()
+server.ready("tensordict", **facts(server.options, agent))
+agent.update(at_hand)
+server.run(lambda: agent.update(at_hand))
