@@ -1,7 +1,7 @@
 """Run a script as make's recipe: `python scripts/for_make.py scripts/train.py experiment=dreamer_catch`.
 
-Make shows every exit code but 0 as an error, also that of a run which Ctrl-C ended with a checkpoint. Here such
-an end is none: make, which gets the Ctrl-C too, ends by it. All other exit codes are passed on.
+Make shows every exit code but 0 as an error, also that of a run which Ctrl-C ended with a checkpoint. Here
+such an end is none: make, which gets the Ctrl-C too, ends by it. All other exit codes are passed on.
 """
 
 import argparse

@@ -79,7 +79,7 @@ def reconstruct(run_dir: Path) -> tuple[NDArray[np.int16], NDArray[np.int16], in
     config = load_run(str(run_dir))
     env = config.env
     if (env.suite, env.game, env.image_size) != (Suite.atari, "pong", 64):
-        raise UserError(f"{run_dir} is no run of Pong in frames of 64 x 64, whose walls and paddles are known.")
+        raise UserError(f"{run_dir} is no run of Pong in frames of 64 x 64; no other is measured.")
     with closing(make_environment(config.env, config.seed)) as environment:
         spec = environment.spec
     workflow, replay = build_workflow(config, spec), build_replay(config, spec, run_dir)

@@ -137,7 +137,7 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Return whether an error comes from a compiler that SIGINT ended: Ctrl-C is for all of a terminal's job."""
+    """Return whether an error comes from a compiler that SIGINT ended: Ctrl-C is for it, too."""
     while error is not None:
         if isinstance(error, subprocess.CalledProcessError) and error.returncode == -signal.SIGINT:
             return True

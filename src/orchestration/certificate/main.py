@@ -74,7 +74,7 @@ class CertifyConfig:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run `reverie-certify`; exit code 0 if memory is flat, 1 if not, 8 if that is undecided, 2 for a mistake.
+    """Run `reverie-certify`; exit code 0 if memory is flat, 1 if not, 8 if undecided, 2 for a mistake.
 
     With `--ab` it judges no run; it measures what the incident reports claimed.
     """

@@ -12,7 +12,6 @@ from ...utils.memory.detector import judge_resident
 from ...utils.memory.verdict import Judgement, Verdict, judge
 from ..memory_resources import Resource, accounted_tag
 
-
 AT_REST = (Verdict.flat, Verdict.plateauing)
 """What does not grow, or less and less."""
 

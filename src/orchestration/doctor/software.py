@@ -18,7 +18,7 @@ GPU_WARN_BYTES = 4608 * 2**20  # what a 6 GB card has free beside a desktop and 
 
 
 def judge_system(name: str) -> Finding:
-    """Judge the operating system, named as `sys.platform` names it; where nothing runs, this does not either."""
+    """Judge the operating system, named as `sys.platform` names it; on Windows not even this runs."""
     missing = lacks(name)
     if missing is None:
         return Finding("system", Verdict.OK, platform.platform())
