@@ -106,6 +106,8 @@ class MemoryReport:
 
     def summary(self) -> str:
         """Return the report in a line, for one without news."""
+        if not self.rows:
+            return "not measured before the first log line"
         waiting = sum(not row.is_judged for row in self.rows)
         news = f"{waiting} of them not judged yet" if waiting else "none grows beyond its plan"
         return f"{self.total.size_mb:,.1f} MB in {len(self.rows)} parts, {news}"

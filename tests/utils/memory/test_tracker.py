@@ -294,6 +294,7 @@ def test_3_000_samples_and_reports_grow_the_process_by_nothing() -> None:
 
 def test_a_report_without_news_is_a_line_and_one_with_news_is_not() -> None:
     tracker = tracker_of()
+    assert tracker.report(0).summary() == "not measured before the first log line"
     assert follow(tracker, [megabytes(BASE_MB)], per_sample_mb=0.0).is_still
     tracker.register("mine", "agent.cache")
     agent = Thing(cache=megabytes(1))
