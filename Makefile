@@ -31,7 +31,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 train: $(READY)
-	$(BIN)/python scripts/train.py experiment=$(EXPERIMENT) $(ARGS)
+	$(BIN)/python scripts/for_make.py scripts/train.py experiment=$(EXPERIMENT) $(ARGS)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)

@@ -2,7 +2,7 @@
 
 import sys
 
-from reverie.utils.memory.snapshots.cli import main
+from reverie.commands import analyze_snapshots
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(analyze_snapshots())

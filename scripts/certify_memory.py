@@ -4,7 +4,7 @@ With `--ab` it measures what the incident reports claimed instead: what stays wi
 and what a stored loss and a tensor made by `torch.from_numpy` hold.
 """
 
-if __name__ == "__main__":  # the processes of environments import this file, and need no torch
-    from reverie.orchestration.certificate import main
+if __name__ == "__main__":  # the processes of environments import this file
+    from reverie.commands import certify
 
-    main()
+    certify()

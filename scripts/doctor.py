@@ -3,11 +3,8 @@
 import sys
 
 try:
-    from reverie.orchestration.doctor import main
-except (
-    ImportError,
-    OSError,
-) as error:  # OSError: a shared library that PyTorch lacks
+    from reverie.commands import doctor
+except ImportError as error:
     sys.exit(
         f"FAIL  {error}, in {sys.executable}\n"
         "      Install Reverie with all it needs into this Python (pip install -c constraints.txt -e .),\n"
@@ -15,4 +12,4 @@ except (
     )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(doctor())

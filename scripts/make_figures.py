@@ -14,6 +14,8 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from PIL import Image
 
+from reverie.utils.errors import FlagParser, exit_on_user_error
+
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 EXPERIMENTS = ("dreamer_catch", "dreamer_cartpole", "dreamer_pendulum", "dreamer_ataripong")
@@ -45,6 +47,8 @@ LIMIT = "limit"  # how variants begin that are limits, not competitors
 
 def main() -> None:
     """Draw every figure and print the table of results."""
+    with exit_on_user_error():
+        FlagParser(description=__doc__, epilog="There are no settings.").parse_args()
     FIGURES.mkdir(exist_ok=True)
     shown = [name for name in EXPERIMENTS if (RESULTS / name).is_dir()]
     figure, axes = plt.subplots(1, len(shown), figsize=(4 * len(shown), 3), squeeze=False)

@@ -5,7 +5,6 @@ the median frame. Prints one JSON line; the picture has the truth above the reco
 """
 
 import json
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -14,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from reverie.envs import make_environment
+from reverie.envs import Suite, make_environment
 from reverie.orchestration.build import build_replay, build_workflow
 from reverie.orchestration.checkpoint import latest_checkpoint
 from reverie.orchestration.run_folder import load_run
+from reverie.utils.errors import FlagParser, UserError, exit_on_user_error
 from reverie.utils.seeding import numpy_generator
 
 WINDOWS = 64
@@ -29,7 +29,24 @@ SHOWN = 10
 SCALE = 3
 
 
-def main(run_dir: Path, picture: Path | None) -> None:
+def main() -> None:
+    """Measure the run that the command line names."""
+    parser = FlagParser(description="Measure how well a Pong run draws the ball; prints one line of JSON.")
+    parser.add_argument("run", type=Path, metavar="RUN_FOLDER", help="its newest checkpoint is measured")
+    parser.add_argument("picture", type=Path, nargs="?", metavar="PICTURE.png", help="truth above drawing")
+    with exit_on_user_error():
+        flags = parser.parse_args()
+        check_picture(flags.picture)
+        measure(flags.run, flags.picture)
+
+
+def check_picture(picture: Path | None) -> None:
+    """Refuse a picture that could not be written, before the work."""
+    if picture is not None and (picture.suffix != ".png" or not picture.absolute().parent.is_dir()):
+        raise UserError(f"{picture} must be a .png in a folder that exists.")
+
+
+def measure(run_dir: Path, picture: Path | None) -> None:
     """Print how often the reconstruction's brightest spot is the ball."""
     truth, drawn, step = reconstruct(run_dir)
     background = np.median(truth, axis=0)
@@ -37,6 +54,8 @@ def main(run_dir: Path, picture: Path | None) -> None:
     drawn_contrast = np.abs(drawn - background).max(-1)[:, *PLAY_AREA]
     is_ball = true_contrast > BALL_CONTRAST
     frames = np.flatnonzero((is_ball.sum((1, 2)) > 0) & (is_ball.sum((1, 2)) <= LARGEST_BALL_PIXELS))
+    if not len(frames):
+        raise UserError(f"no frame of the {len(truth)} drawn from the replay of {run_dir} shows the ball.")
     found = [_near(np.argwhere(is_ball[i]).mean(0), _brightest(drawn_contrast[i])) for i in frames]
     result = {
         "step": step,
@@ -58,12 +77,17 @@ def main(run_dir: Path, picture: Path | None) -> None:
 def reconstruct(run_dir: Path) -> tuple[NDArray[np.int16], NDArray[np.int16], int]:
     """Return frames (N, 64, 64, 3) of replay, their reconstructions, and the step of the checkpoint."""
     config = load_run(str(run_dir))
+    env = config.env
+    if (env.suite, env.game, env.image_size) != (Suite.atari, "pong", 64):
+        raise UserError(f"{run_dir} is no run of Pong in frames of 64 x 64; no other is measured.")
     with closing(make_environment(config.env, config.seed)) as environment:
         spec = environment.spec
     workflow, replay = build_workflow(config, spec), build_replay(config, spec, run_dir)
     checkpoint = latest_checkpoint(run_dir)
     workflow.load_state_dict(checkpoint.model(workflow.device))
     checkpoint.restore_replay(replay)
+    if not replay.can_sample:
+        raise UserError(f"{run_dir} has stored too few steps to draw from; train it longer.")
     batch = replay.sample(WINDOWS, numpy_generator(config.seed, "measure_ball")).to(workflow.device)
     world_model = workflow.world_model
     with torch.no_grad():
@@ -84,4 +108,4 @@ def _near(first: NDArray[np.float64], second: NDArray[np.int64]) -> bool:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+    main()

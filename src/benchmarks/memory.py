@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -14,6 +15,7 @@ from .networks import PEER_SIZES
 from .process import ProcessVariant
 from .results import Floor, Result
 
+_PEAK = Path("/proc/self/status")
 _UPDATES = 5  # of which the first is not counted: it also makes what stays
 _FLOOR = "what the process held before, and parameters, gradients, moments and the batch"
 
@@ -24,6 +26,9 @@ def memory(bench: Bench, row: str, size: str) -> list[Result]:
     Allocations are counted in one more update: on a CPU blocks that torch asks of the C library, on a GPU
     calls of the caching allocator.
     """
+    if bench.device.type == "cpu" and not _PEAK.exists():
+        bench.notices.append(f"no {row}: this system has no {_PEAK}, which tells the peak")
+        return []
     report = _ours(bench, f"model={size}")
     floor = Floor(report["least_mb"], _FLOOR)
     in_use = report["in_use_bytes"]

@@ -52,7 +52,7 @@ def open_run(
         begins_again = bool(config.resume) and checkpoint is None
         opened.callback(configure_logging(run_dir))
         if config.compile is Compile.inductor:
-            _try_compiler(config)
+            _try_compiler(config, signals)
         try:
             parts = build(config, run_dir)
         except UserError:
@@ -91,10 +91,13 @@ def open_run(
         yield run
 
 
-def _try_compiler(config: TrainConfig) -> None:
-    """Do without the compiler, in this run and wherever it goes on, if it does not work."""
+def _try_compiler(config: TrainConfig, signals: Signals) -> None:
+    """Do without the compiler, in this run and wherever it goes on, if it does not work.
+
+    Ctrl-C ends the compiler, too, which says nothing about it.
+    """
     _LOG.info("trying the compiler; the first time it takes 10 s")
-    if reason := why_not_compiled():
+    if (reason := why_not_compiled()) and not signals.stop:
         _LOG.warning("compile=inductor is impossible here, so compile=none: %s", reason)
         config.compile = Compile.none
 

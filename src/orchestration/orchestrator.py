@@ -83,10 +83,11 @@ class Orchestrator(ABC):
             metrics = diagnostics(counters, self.parts)
             return metrics | self.guard.sample(self.step, counters, self.roots(), self._components())
 
-    def report_memory(self) -> None:
+    def report_memory(self, is_last: bool) -> None:
         """Write what holds what."""
         with self.watch("memory"):
-            self.reports.memory(self.step, self.guard.report(self.step), footprint_stats(self.run_dir))
+            report = self.guard.report(self.step)
+            self.reports.memory(self.step, report, footprint_stats(self.run_dir), is_last)
 
     def roots(self) -> dict[str, Any]:
         """Return the long-lived objects of the run, by the name with which paths begin."""

@@ -99,7 +99,7 @@ class PopulationOrchestrator(Orchestrator):
             self._complete(played, began)
             is_last = self._is_over()
             if memory_due(self.step) | is_last:
-                self.report_memory()
+                self.report_memory(is_last)
             if save_due(self.step) | self.signals.take_save():
                 self.save_if_possible()
         if self.saved_step != self.step:

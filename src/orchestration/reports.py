@@ -109,12 +109,19 @@ class Reports:
             self._has_noted = True
         self._progress.note(words)
 
-    def memory(self, step: int, report: MemoryReport | None, footprint: dict[str, float]) -> None:
-        """Write what holds what, if anything is tracked, and what the whole run takes from the machine."""
+    def memory(
+        self, step: int, report: MemoryReport | None, footprint: dict[str, float], is_last: bool
+    ) -> None:
+        """Write what holds what, if anything is tracked, and what the whole run takes from the machine.
+
+        The log has the table where something grows, and at the end of the run; else a line.
+        """
         tags = {f"debug/run/{name}": value for name, value in footprint.items()}
         self._writer.scalars(step, tags if report is None else tags | report.tags())
         if report is not None:
-            _LOG.info("step %s: memory\n%s", f"{step:,}", report.table())
+            has_news = is_last or not report.is_still
+            text = f"memory\n{report.table()}" if has_news else f"memory {report.summary()}"
+            _LOG.info("step %s: %s", f"{step:,}", text)
 
     def evaluation(self, step: int, mean: float, standard_error: float, mean_length: float) -> None:
         """Write the result of an evaluation."""

@@ -77,6 +77,8 @@ def _run_once(
                 _LOG.error("%s\nGo on with resume=%s", error, os.path.relpath(run.run_dir))
                 is_cluster = isinstance(error, ClusterLost)
                 raise SystemExit(CLUSTER_EXIT_CODE if is_cluster else ENVIRONMENT_EXIT_CODE) from error
+            except KeyboardInterrupt as error:  # the second one
+                raise KeyboardInterrupt(f"go on with resume={os.path.relpath(run.run_dir)}") from error
             except torch.OutOfMemoryError as error:
                 raise SystemExit(_gpu_memory_ended(run, error)) from error
             run.reports.close()  # its last words come after the progress line

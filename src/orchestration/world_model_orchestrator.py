@@ -99,7 +99,7 @@ class WorldModelOrchestrator(Orchestrator):
             if log_due(self.step) | is_last:
                 self._log()
             if memory_due(self.step) | is_last:
-                self.report_memory()
+                self.report_memory(is_last)
             if snapshot_due(self.step):
                 self.parts.snapshots.save(self.step)
             if evaluate_due(self.step):  # after all that is written of this step: it may be put off

@@ -1,12 +1,16 @@
 """Compiling functions by torch: whether it works here, how long it takes, and whether it ever ends."""
 
 import logging
+import signal
+import subprocess
 import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
+
+from .errors import UserError
 
 _LOG = logging.getLogger(__name__)
 COMPILING = "compiling for this processor"
@@ -20,12 +24,30 @@ _OPTIONS = {
 }
 
 
+def load_compiler() -> None:
+    """Import torch's compiler, as torch itself does for much that compiles nothing; it makes a folder then.
+
+    Cost: 75 MB and 2 s, once.
+
+    Raises:
+        UserError: If the folder cannot be made.
+    """
+    try:
+        import torch._dynamo  # noqa: F401
+    except OSError as error:
+        raise UserError(
+            f"torch's compiler cannot make its folder {error.filename or 'in TMPDIR'}: {error.strerror}. Set "
+            "TORCHINDUCTOR_CACHE_DIR, or TMPDIR, where it lies otherwise, to a folder that can be written to."
+        ) from error
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a pure function that is compiled at its first call, once for each shape.
 
-    Where it cannot be compiled, or for too many shapes, it runs as written from then on, after a warning.
+    Where it cannot be compiled, or for too many shapes, it runs as written from then on, after a warning;
+    without one where Ctrl-C ended the compiler: the run is about to end, too.
     """
-    # Not above: it loads the compiler, 75 MB and 2 s.
+    load_compiler()
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
     fast, is_possible = _compile(function), True
@@ -37,7 +59,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
                 return fast(*args)
             except (TorchDynamoException, FailOnRecompileLimitHit) as error:
                 is_possible = False
-                _LOG.warning("%s is not compiled, it runs as written: %s", function.__name__, _reason(error))
+                if not _was_interrupted(error):
+                    name, reason = function.__name__, _reason(error)
+                    _LOG.warning("%s is not compiled, it runs as written: %s", name, reason)
         return function(*args)
 
     return call
@@ -110,6 +134,15 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
     dynamo.fail_on_recompile_limit_hit = True  # else it would silently run as written
     functorch.force_non_lazy_backward_lowering = True  # else backward passes are compiled when they run
     return torch.compile(function, dynamic=False, options=_OPTIONS)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Return whether an error comes from a compiler that SIGINT ended: Ctrl-C is for it, too."""
+    while error is not None:
+        if isinstance(error, subprocess.CalledProcessError) and error.returncode == -signal.SIGINT:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _reason(error: Exception) -> str:

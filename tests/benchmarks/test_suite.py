@@ -174,3 +174,10 @@ def test_the_scripts_that_the_suite_names_exist() -> None:
 def test_rows_with_commas_alone_are_no_rows() -> None:
     with pytest.raises(UserError, match="is no row"):
         chosen_rows("update,")
+
+
+def test_without_a_count_of_the_peak_a_row_of_memory_is_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reverie.benchmarks.memory._PEAK", Path("/no/such/status"))  # as on macOS
+    bench = Bench(BenchConfig(quick=True, peers=False), ["device=cpu", "compile=none"])
+    assert ROWS["memory_size1m"](bench, "memory_size1m") == []
+    assert bench.notices == ["no memory_size1m: this system has no /no/such/status, which tells the peak"]

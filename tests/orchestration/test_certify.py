@@ -2,11 +2,21 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from reverie.orchestration.certificate import main
+from reverie.orchestration.certificate.certificate import Certificate, Outcome
+from reverie.orchestration.certificate.series import judged_series
+from reverie.orchestration.certificate.to_decide import to_decide
+from reverie.orchestration.config import WorkflowName
+from reverie.orchestration.memory_guard import Finding
+from reverie.orchestration.memory_resources import watched_resources
+from reverie.orchestration.run_folder import load_run
+from reverie.utils.memory.verdict import Verdict
 
 from ..faults.zoo import SETTINGS
 from .helpers import files_in
@@ -41,6 +51,82 @@ def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for name in ("steps=null", "out=null", "fault=null", "bound_mb=64.0"):
         assert f"certify.{name}" in shown
+
+
+def test_a_run_that_is_too_short_is_undecided_and_names_the_length_that_decides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main([*SHORT, "certify.steps=60", f"run_dir={tmp_path / 'run'}"])
+    assert stopped.value.code == 8
+    printed = capsys.readouterr().out
+    found = re.search(r"UNDECIDED: (\d+) samples after step (\d+), a verdict takes 24", printed)
+    assert found and "FAILED" not in printed
+    written = json.loads((tmp_path / "run" / "certificate.json").read_text())
+    assert (written["outcome"], written["passed"]) == ("undecided", False)
+    steps = written["steps_to_decide"]
+    assert steps >= int(found[2]) + 24 * 8 and f"certify.steps={steps}" in printed  # 8: its log_interval
+    page = (tmp_path / "run" / "certificate.html").read_text()
+    assert "<span>undecided</span>" in page and f"certify.steps={steps}" in page and "b3261e" not in page
+
+
+def test_what_is_certain_outweighs_what_is_undecided(catch_run: Path) -> None:
+    config = load_run(str(catch_run))
+    judged = judged_series(catch_run, watched_resources(1.0, on_cuda=False), settled_step=150)
+    undecided = Certificate(
+        command="",
+        run_dir=str(catch_run),
+        fault=None,
+        steps=300,
+        updates=65,
+        device="cpu",
+        judged=judged,
+        findings=[],
+        unaccounted_mb=1.0,
+        bound_mb=64.0,
+        instruments_fraction=0.0,
+        to_decide=to_decide(config, judged[0].steps, 150),
+    )
+    assert undecided.outcome is Outcome.undecided
+    leak = Finding(100, "a graph", Verdict.leak, ())
+    assert replace(undecided, findings=[leak]).outcome is Outcome.not_flat
+    assert replace(undecided, unaccounted_mb=65.0).outcome is Outcome.not_flat
+    grown = replace(judged[0], judgement=replace(judged[0].judgement, verdict=Verdict.leak))
+    assert replace(undecided, judged=[grown, *judged[1:]]).outcome is Outcome.not_flat
+    flat = [replace(each, judgement=replace(each.judgement, verdict=Verdict.flat)) for each in judged]
+    assert replace(undecided, judged=flat).outcome is Outcome.flat
+
+
+@pytest.mark.parametrize(
+    ("samples", "judged_from", "expected"),
+    [
+        (3, 150, 150 + 25 * 50),
+        (3, 100, 150 + 25 * 50),  # the first checkpoint comes at 150, within the longer run
+        (24, 150, 2000 + 49 * 50),  # neither rest nor order: twice as many; evaluated first at 2,000
+    ],
+)
+def test_the_length_that_decides_counts_from_the_last_first_time(
+    samples: int, judged_from: int, expected: int, catch_run: Path
+) -> None:
+    steps = judged_from + 50 * np.arange(1, samples + 1)
+    assert to_decide(load_run(str(catch_run)), steps, judged_from).steps == expected
+
+
+def test_a_population_is_decided_by_generations(cartpole_run: Path) -> None:
+    config = replace(load_run(str(cartpole_run)), workflow=WorkflowName.population)
+    found = to_decide(config, np.array([100, 200, 300]), 100)  # the first generation is not judged
+    assert (found.samples, found.steps) == (2, 2600)
+    assert found.settings == "training.generations=26 certify.steps=null"
+
+
+def test_a_run_that_ends_before_its_first_sample_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["memory.check_interval=1", "training.log_interval=5000", f"run_dir={tmp_path / 'run'}"]
+    with pytest.raises(SystemExit) as stopped:
+        main([*SHORT, *settings, "certify.steps=300", "certify.fault=rssm_cache_not_detached"])
+    assert stopped.value.code == 2
+    assert "nothing can be judged" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_fault_ends_with_exit_code_1_and_a_page_that_names_it(

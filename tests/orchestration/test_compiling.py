@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from reverie.orchestration.certificate.main import main as certify
+from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 
 from .helpers import CATCH, error_of, saved_steps
 
@@ -23,6 +24,19 @@ def test_without_a_compiler_a_run_is_not_compiled_and_stays_so(tmp_path: Path) -
     log = (run_dir / "train.log").read_text()
     assert "WARNING compile=inductor is impossible here, so compile=none: " in log
     assert log.count("no-such-compiler") == 1
+
+
+def test_ctrl_c_while_compiling_is_no_error_of_the_compiler(tmp_path: Path) -> None:
+    """On a terminal it is for the compiler, too, which it ends."""
+    compiler, run_dir = tmp_path / "compiler", tmp_path / "run"
+    compiler.write_text("#!/bin/sh\n[ -e $0.ran ] || { touch $0.ran; kill -INT $PPID; }\nkill -INT $$\n")
+    compiler.chmod(0o755)
+    command = [sys.executable, "scripts/train.py", *CATCH, "compile=inductor", f"run_dir={run_dir}"]
+    interrupted = os.environ | {"CXX": str(compiler), "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+    ended = subprocess.run(command, env=interrupted, capture_output=True, text=True)
+    assert ended.returncode == RESUME_ME_EXIT_CODE
+    assert "impossible" not in ended.stderr and "stopped; go on with resume=" in ended.stderr.splitlines()[-1]
+    assert yaml.safe_load((run_dir / "config.yaml").read_text())["compile"] == "inductor"
 
 
 @pytest.mark.parametrize("asked", ["certify.fault=rssm_cache_not_detached", "--ab"])

@@ -18,6 +18,7 @@ from reverie.orchestration.doctor import (
     judge_packages,
     judge_python,
     judge_shared_memory,
+    judge_system,
     main,
     report,
 )
@@ -25,7 +26,7 @@ from reverie.orchestration.doctor import (
 from .helpers import error_of
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "doctor.py"
-SUBJECTS = "Python packages PyTorch GPU Atari Gymnasium disk memory".split()
+SUBJECTS = "system Python packages PyTorch GPU Atari Gymnasium disk memory".split()
 GIB = 2**30
 
 
@@ -63,6 +64,15 @@ def test_the_script_says_how_to_install_when_nothing_is_installed() -> None:
 )
 def test_python_is_judged_by_the_versions_that_are_tested(version: tuple[int, int], verdict: Verdict) -> None:
     assert judge_python(version).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "found"),
+    [("linux", Verdict.OK, "Linux"), ("darwin", Verdict.WARN, "macOS was never tried: without /proc")],
+)
+def test_a_system_is_judged_by_what_it_lacks(name: str, verdict: Verdict, found: str) -> None:
+    finding = judge_system(name)
+    assert finding.verdict is verdict and finding.found.startswith(found)
 
 
 def test_a_package_that_is_too_old_or_missing_is_named_with_its_repair() -> None:

@@ -53,9 +53,7 @@ def commands() -> dict[str, Callable[[], object]]:
     """What can be asked for, after one run that has imported all that runs import."""
     import torch
 
-    from reverie.orchestration.evaluate import main as evaluate
-    from reverie.orchestration.memory_plan.command import main as plan
-    from reverie.orchestration.train import main as train
+    from reverie.commands import evaluate, plan, train
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

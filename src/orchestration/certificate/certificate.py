@@ -4,6 +4,7 @@ import json
 import platform
 import sys
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,19 @@ from ... import __version__
 from ...utils.memory.glibc import in_use_source
 from ...utils.memory.verdict import Verdict
 from ..memory_guard import Finding
-from .series import Judged
+from .series import AT_REST, Judged
+from .to_decide import ToDecide
 
 CERTIFICATE_JSON = "certificate.json"
+
+
+class Outcome(Enum):
+    """What a certificate says of memory."""
+
+    flat = "flat"
+    not_flat = "not flat"
+    undecided = "undecided"
+    """Nothing grows for certain, but some resource's series is too short or too restless to call it flat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +51,17 @@ class Certificate:
     instruments_fraction: float
     """The part of the run's time that all this watching took."""
 
+    to_decide: ToDecide
+    """The length of a run that would decide what this one left open."""
+
     @property
-    def passed(self) -> bool:
-        """Whether every resource is flat, nothing was found, and the bound is kept."""
-        return (
-            all(each.is_flat for each in self.judged)
-            and not any(finding.verdict is Verdict.leak for finding in self.findings)
-            and self.unaccounted_mb <= self.bound_mb
-        )
+    def outcome(self) -> Outcome:
+        """Whether every resource is flat, nothing was found, and the bound is kept; or not, or open."""
+        verdicts = {each.judgement.verdict for each in self.judged}
+        has_leak = any(finding.verdict is Verdict.leak for finding in self.findings)
+        if has_leak or self.unaccounted_mb > self.bound_mb or verdicts - {*AT_REST, Verdict.undecided}:
+            return Outcome.not_flat
+        return Outcome.undecided if Verdict.undecided in verdicts else Outcome.flat
 
     def lines(self) -> list[str]:
         """Return the outcome in words, one line a resource."""
@@ -62,12 +76,20 @@ class Certificate:
         )
         text.append(f"the memory instruments took {self.instruments_fraction:.2%} of the run's time")
         text += [finding.text() for finding in self.findings]
-        return [*text, "PASSED: memory is flat" if self.passed else "FAILED"]
+        return [*text, self.sentence()]
+
+    def sentence(self) -> str:
+        """Return the outcome, and of an undecided one what would decide it."""
+        if self.outcome is Outcome.undecided:
+            return f"UNDECIDED: {self.to_decide.text()}"
+        return "PASSED: memory is flat" if self.outcome is Outcome.flat else "FAILED"
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as JSON can hold it, the series included."""
         return {
-            "passed": self.passed,
+            "outcome": self.outcome.value,
+            "passed": self.outcome is Outcome.flat,
+            "steps_to_decide": self.to_decide.steps if self.outcome is Outcome.undecided else None,
             "command": self.command,
             "fault": self.fault,
             "agent_steps": self.steps,

@@ -20,23 +20,28 @@ from ..overrides import parse
 from ..own_settings import asks_for_help, read_settings, settings_help
 from ..signals import Signals
 from ..workflow_settings import require_read
-from .certificate import Certificate
+from .certificate import Certificate, Outcome
 from .page import save_page
 from .reenactment import FLAG as REENACTMENT_FLAG
 from .reenactment import ReenactmentConfig, run_reenactment
 from .series import instruments_fraction, judged_series
+from .to_decide import to_decide
 
 _PREFIX = "certify."
 _MB = 1e6
-FAILED_EXIT_CODE = 1
+EXIT_CODES = {Outcome.flat: 0, Outcome.not_flat: 1, Outcome.undecided: 8}
+"""8, as no ending of a training has it; `docs/reliability.md` lists them all."""
+
 DREAMER_STEPS = 60_000
 _USAGE = """\
 Run the real pipeline and judge its memory: reverie-certify [experiment=<name>] [key=value ...]
 
   reverie-certify device=cpu                              certify experiment=dreamer_incident on a CPU
-  reverie-certify certify.fault=rssm_cache_not_detached   a run that leaks: exit code 1, the leak is named
+  reverie-certify certify.fault=rssm_cache_not_detached   a run that leaks: the leak is named
   reverie-certify experiment=erl_pendulum device=cpu      certify a population over its 25 generations
   reverie-certify --ab certify.out=<folder>               measure what the incident reports claimed
+
+Exit code: 0 if memory is flat, 1 if not, 8 if the run was too short or too restless to say; 2 for a mistake.
 
 """
 
@@ -69,7 +74,7 @@ class CertifyConfig:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run `reverie-certify`; exit code 0 if memory is flat, 1 if not, 2 for a mistake in what was asked.
+    """Run `reverie-certify`; exit code 0 if memory is flat, 1 if not, 8 if undecided, 2 for a mistake.
 
     With `--ab` it judges no run; it measures what the incident reports claimed.
     """
@@ -101,8 +106,8 @@ def main(arguments: list[str] | None = None) -> None:
         save_page(certificate, folder)
     print("\n".join(certificate.lines()))
     print(f"certificate: {folder}")
-    if not certificate.passed:
-        raise SystemExit(FAILED_EXIT_CODE)
+    if code := EXIT_CODES[certificate.outcome]:
+        raise SystemExit(code)
 
 
 def _compose(overrides: list[str], steps: int | None) -> TrainConfig:
@@ -118,7 +123,11 @@ def _compose(overrides: list[str], steps: int | None) -> TrainConfig:
 
 
 def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certificate:
-    """Return the certificate of one run, made now: to its end, or until a leak is certain."""
+    """Return the certificate of one run, made now: to its end, or until a leak is certain.
+
+    Raises:
+        UserError: If it ended before there was anything to judge.
+    """
     at_start = in_use_bytes()
     with Signals() as signals, open_run(config, signals) as run:
         run.guard.gives_back = True
@@ -127,6 +136,12 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certi
         run.run()
     watched = watched_resources(config.memory.leak_threshold_mb, config.device is Device.cuda)
     judged = judged_series(run.run_dir, watched, run.guard.settled_step)
+    steps = judged[0].steps
+    if not len(steps):
+        raise UserError(
+            f"the run ended at step {run.step}, before its first log line: nothing can be judged. Let it run "
+            "for longer, or lower training.log_interval."
+        )
     return Certificate(
         command=command,
         run_dir=str(run.run_dir),
@@ -139,6 +154,7 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certi
         unaccounted_mb=float(judged[0].values[-1]) - at_start / _MB,
         bound_mb=settings.bound_mb + (COMPILER_BYTES / _MB if config.compile is Compile.inductor else 0.0),
         instruments_fraction=instruments_fraction(run.run_dir),
+        to_decide=to_decide(config, steps, run.guard.settled_step),
     )
 
 

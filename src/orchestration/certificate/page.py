@@ -6,10 +6,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from .certificate import Certificate, versions
+from .certificate import Certificate, Outcome, versions
 from .series import Judged
 
 CERTIFICATE_HTML = "certificate.html"
+_COLOURS = {Outcome.flat: "#2a7d3f", Outcome.not_flat: "#b3261e", Outcome.undecided: "#6b6b6b"}
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem }
 h1 span { padding: .1em .5em; border-radius: .3em; color: #fff; background: VERDICT }
@@ -27,7 +28,8 @@ def save_page(certificate: Certificate, folder: Path) -> None:
 
 def page(certificate: Certificate) -> str:
     """Return the page."""
-    word, colour = ("flat", "#2a7d3f") if certificate.passed else ("not flat", "#b3261e")
+    outcome = certificate.outcome
+    open_end = f"<p>{html.escape(certificate.sentence())}</p>" if outcome is Outcome.undecided else ""
     rows = "".join(_row(each) for each in certificate.judged)
     plots = "".join(f"<figure>{_plot(each)}</figure>" for each in certificate.judged)
     found = "".join(f"<pre>{html.escape(finding.text())}</pre>" for finding in certificate.findings)
@@ -37,8 +39,9 @@ def page(certificate: Certificate) -> str:
     )
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Memory certificate</title>
-<style>{_STYLE.replace("VERDICT", colour)}</style></head><body>
-<h1>Memory certificate: <span>{word}</span></h1>
+<style>{_STYLE.replace("VERDICT", _COLOURS[outcome])}</style></head><body>
+<h1>Memory certificate: <span>{outcome.value}</span></h1>
+{open_end}
 <p>{certificate.steps:,} agent steps, {certificate.updates:,} updates{_fault(certificate)}.
 Host memory in use that no component accounts for: {certificate.unaccounted_mb:.1f} MB
 (bound {certificate.bound_mb:g} MB). The memory instruments took {certificate.instruments_fraction:.2%} of the

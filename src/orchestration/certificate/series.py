@@ -12,6 +12,9 @@ from ...utils.memory.detector import judge_resident
 from ...utils.memory.verdict import Judgement, Verdict, judge
 from ..memory_resources import Resource, accounted_tag
 
+AT_REST = (Verdict.flat, Verdict.plateauing)
+"""What does not grow, or less and less."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
@@ -26,11 +29,6 @@ class Judged:
     """First step of the judged part."""
 
     judgement: Judgement
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether it has come to rest: it does not grow, or less and less."""
-        return self.judgement.verdict in (Verdict.flat, Verdict.plateauing)
 
     @property
     def per_1000_steps(self) -> tuple[float, float, float]:

@@ -18,11 +18,13 @@ from .software import check_atari, check_gpu, check_gymnasium, check_packages, c
 from .software import judge_missing_gpu as judge_missing_gpu
 from .software import judge_packages as judge_packages
 from .software import judge_python as judge_python
+from .software import judge_system as judge_system
 
 
 def diagnose() -> list[Finding]:
     """Make every check, in the order of the report."""
     return [
+        judge_system(sys.platform),
         judge_python(sys.version_info[:2]),
         check_packages(),
         check_torch(),

@@ -1,6 +1,7 @@
-"""Checks of what is installed: Python, the packages, PyTorch and the GPU, the environments."""
+"""Checks of what is installed: system, Python, the packages, PyTorch and the GPU, the environments."""
 
 import importlib.metadata
+import platform
 import shlex
 import subprocess
 import sys
@@ -10,9 +11,18 @@ from collections.abc import Iterable
 import torch
 from packaging.requirements import Requirement
 
+from ...utils.system import lacks
 from .finding import Finding, Verdict, gib
 
 GPU_WARN_BYTES = 4608 * 2**20  # what a 6 GB card has free beside a desktop and the CUDA context
+
+
+def judge_system(name: str) -> Finding:
+    """Judge the operating system, named as `sys.platform` names it; on Windows not even this runs."""
+    missing = lacks(name)
+    if missing is None:
+        return Finding("system", Verdict.OK, platform.platform())
+    return Finding("system", Verdict.WARN, missing, "Long runs belong on Linux; short ones may work here")
 
 
 def judge_python(version: tuple[int, int]) -> Finding:

@@ -11,6 +11,7 @@ from ...buffers.latent_files import FILE_BYTES
 from ...buffers.plan import measure
 from ...envs import Suite, Vectorization
 from ...utils.checked_files import PIECE_BYTES
+from ...utils.compilation import load_compiler
 from ...utils.memory.limits import memory_available_bytes, memory_limit_bytes
 from ...utils.memory.process import folder_disk_bytes
 from ...utils.records import EnvSpec
@@ -57,7 +58,12 @@ def plan_run(config: TrainConfig, spec: EnvSpec, gpu_limit_bytes: int | None = N
 
 
 def rehearse_run(config: TrainConfig, spec: EnvSpec) -> Rehearsed:
-    """Return what the networks of a run hold, whatever it trains."""
+    """Return what the networks of a run hold, whatever it trains.
+
+    Raises:
+        UserError: If torch's compiler, which rehearsing loads, cannot make its folder.
+    """
+    load_compiler()
     is_population = config.workflow is WorkflowName.population
     return rehearse_population(config, spec) if is_population else rehearse(config, spec)
 

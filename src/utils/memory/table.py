@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from .census import whole_of
-from .verdict import Verdict
+from .verdict import MIN_SAMPLES, Verdict
 
 _WIDTH = 200
+_STILL = (Verdict.flat.value, Verdict.plateauing.value, "planned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,9 @@ class Row:
     verdict: Verdict
     """Of what it holds beyond the plan."""
 
+    samples: int
+    """What the verdict rests on; under 24 it is `undecided`."""
+
     path: str | None = None
     """Where a registered object is found; None for the run's own components."""
 
@@ -61,6 +65,18 @@ class Row:
             return "gone"
         is_planned = self.planned_mb is not None and self.growth_mb > 0 and self.size_mb <= self.planned_mb
         return "planned" if is_planned else self.verdict.value
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there are samples enough for a verdict."""
+        return self.samples >= MIN_SAMPLES
+
+    @property
+    def is_still(self) -> bool:
+        """Whether it is no news: it does not grow beyond its plan, or nobody can know yet."""
+        if self.is_gone:
+            return self.path is None  # a part of the run's own comes and goes
+        return self.remark in _STILL or not self.is_judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +98,19 @@ class MemoryReport:
             tags[f"memory/{row.name}/size_mb"] = row.size_mb
             tags[f"memory/{row.name}/growth_mb_per_report"] = row.growth_mb
         return tags
+
+    @property
+    def is_still(self) -> bool:
+        """Whether the table has no news."""
+        return all(row.is_still for row in (*self.rows, self.total))
+
+    def summary(self) -> str:
+        """Return the report in a line, for one without news."""
+        if not self.rows:
+            return "not measured before the first log line"
+        waiting = sum(not row.is_judged for row in self.rows)
+        news = f"{waiting} of them not judged yet" if waiting else "none grows beyond its plan"
+        return f"{self.total.size_mb:,.1f} MB in {len(self.rows)} parts, {news}"
 
     def table(self) -> str:
         """Return the report as plain text: a table, and a line for each note.

@@ -208,6 +208,7 @@ def _row(name: str, followed: _Followed, path: str | None, steps: int | None) ->
         steps: Agent steps since the report before; None at the first one, which knows of no growth.
     """
     size, planned = followed.size, followed.planned_bytes
+    judgement = followed.detector.judgement()
     growth_mb = 0.0 if steps is None else (size.pinned_bytes - followed.reported_bytes) / _BYTES_PER_MB
     return Row(
         name=name,
@@ -217,7 +218,8 @@ def _row(name: str, followed: _Followed, path: str | None, steps: int | None) ->
         growth_mb=growth_mb,
         growth_mb_per_1000_steps=1000 * growth_mb / steps if steps else 0.0,
         planned_mb=None if planned is None else planned / _BYTES_PER_MB,
-        verdict=followed.detector.judgement().verdict,
+        verdict=judgement.verdict,
+        samples=judgement.samples,
         path=path,
         is_gone=followed.is_gone,
     )

@@ -290,3 +290,26 @@ def test_3_000_samples_and_reports_grow_the_process_by_nothing() -> None:
     assert abs(blocks_later - blocks) <= 100
     if in_use_source().startswith("mallinfo2"):
         assert abs(in_use_later - in_use) <= 3_000  # one byte for each sample
+
+
+def test_a_report_without_news_is_a_line_and_one_with_news_is_not() -> None:
+    tracker = tracker_of()
+    assert tracker.report(0).summary() == "not measured before the first log line"
+    assert follow(tracker, [megabytes(BASE_MB)], per_sample_mb=0.0).is_still
+    tracker.register("mine", "agent.cache")
+    agent = Thing(cache=megabytes(1))
+    for index in range(96, 98):
+        tracker.sample(index * INTERVAL, {"store": Component((megabytes(BASE_MB),))}, {"agent": agent})
+    quiet = tracker.report(97 * INTERVAL)
+    assert quiet.is_still  # `mine` has two samples: nobody knows yet
+    assert quiet.summary() == "8.0 MB in 2 parts, 1 of them not judged yet"
+    del agent.cache
+    tracker.sample(98 * INTERVAL, {"store": Component((megabytes(BASE_MB),))}, {"agent": agent})
+    assert not tracker.report(98 * INTERVAL).is_still  # a registered object is gone
+
+    assert not follow(tracker_of(), [], per_sample_mb=1.0).is_still
+    planned = follow(tracker_of(), [], per_sample_mb=1.0, planned_bytes=10**9)
+    assert (planned.is_still, planned.summary()) == (
+        True,
+        "96.0 MB in 1 parts, none grows beyond its plan",
+    )

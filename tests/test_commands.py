@@ -1,0 +1,101 @@
+"""Every command: its help, a wrong argument, Ctrl-C while it loads, and systems on which it cannot run."""
+
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from reverie import commands
+from reverie.utils.system import lacks, refusal
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
+LOADING = ("train", "evaluate", "plan_memory", "certify_memory", "doctor", "benchmark", "sweep")
+ONE_SCREEN = 40  # lines
+LONG_ENOUGH_SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def hook_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no command of this file decide how later errors are shown."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+
+
+def run_here(script: str, argument: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run a script in this process, which has torch already, and return its exit code."""
+    monkeypatch.setattr(sys, "argv", [script, argument])
+    try:
+        runpy.run_path(str(ROOT / "scripts" / script), run_name="__main__")
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_takes_one_screen(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_here(script, "--help", monkeypatch) == 0
+    shown = capsys.readouterr()
+    assert 1 < len(shown.out.splitlines()) <= ONE_SCREEN and shown.err == ""
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_wrong_argument_is_one_sentence(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_here(script, "--nonsense", monkeypatch) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.startswith("error: ") and shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_ctrl_c_while_a_command_loads_is_one_line(name: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, f"scripts/{name}.py"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_ctrl_c,
+    )
+    maps, end = Path(f"/proc/{process.pid}/maps"), time.monotonic() + LONG_ENOUGH_SECONDS
+    while "libtorch_cpu" not in maps.read_text() and time.monotonic() < end:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    error = process.communicate()[1]
+    assert (process.returncode, error) == (-signal.SIGINT, "interrupted\n")
+
+
+def heed_ctrl_c() -> None:
+    """Undo what a shell does to jobs in its background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "plan", "certify", "doctor", "benchmark"])
+def test_on_windows_a_command_is_one_sentence(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(SystemExit) as ended:
+        getattr(commands, name)()
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.count("\n") == 1
+    assert "this is Windows (win32)" in error and "WSL 2" in error
+
+
+def test_a_package_that_is_missing_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        commands._command("no_such_part")()
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.count("\n") == 1
+    assert "No module named 'reverie.no_such_part'" in error and "pip install" in error
+
+
+def test_what_a_system_lacks_is_known_by_its_name() -> None:
+    assert refusal("linux") is None and lacks("linux") is None
+    assert refusal("darwin") is None and "macOS" in str(lacks("darwin"))
+    assert "freebsd14" in str(lacks("freebsd14"))

@@ -1,0 +1,71 @@
+"""Compiling where the compiler fails, where Ctrl-C ends it, and where its folder cannot be made."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+import torch._inductor.config as inductor
+
+from reverie.utils.compilation import compiled
+
+ROOT = Path(__file__).parents[2]
+LOAD = """
+from reverie.utils.compilation import load_compiler
+from reverie.utils.errors import exit_on_user_error
+with exit_on_user_error():
+    load_compiler()
+"""
+FAILS = "echo broken >&2; exit 1"
+IS_INTERRUPTED = 'case "$*" in *--version*) exec g++ "$@";; esac; kill -INT $$'
+
+
+@contextmanager
+def compiler_that(line: str, folder: Path) -> Iterator[None]:
+    """Give torch a compiler that does what a line of shell says, and nothing that was compiled before."""
+    script = folder / "compiler"
+    script.write_text(f"#!/bin/sh\n{line}\n")
+    script.chmod(0o755)
+    with inductor.patch({"cpp.cxx": (None, str(script))}):
+        torch.compiler.reset()
+        yield
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize(("line", "warnings"), [(FAILS, 1), (IS_INTERRUPTED, 0)])
+def test_a_compiler_that_ctrl_c_ended_is_no_error_of_the_compiler(
+    line: str,
+    warnings: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    with compiler_that(line, tmp_path):
+        assert compiled(lambda x: x + 2)(torch.zeros(3)).tolist() == [2, 2, 2]
+    assert len([record for record in caplog.records if "is not compiled" in record.message]) == warnings
+
+
+@pytest.mark.parametrize("variable", ["TORCHINDUCTOR_CACHE_DIR", "TMPDIR"])
+def test_a_file_where_the_compiler_wants_its_folder_is_one_sentence(variable: str, tmp_path: Path) -> None:
+    environment = {name: text for name, text in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    environment |= {variable: str(tmp_path), "USER": "me", "LOGNAME": "me"}
+    taken = tmp_path / "torchinductor_me"
+    taken.touch()
+    if variable == "TORCHINDUCTOR_CACHE_DIR":
+        environment[variable] = str(taken)
+    command = ["scripts/plan_memory.py", "experiment=dreamer_catch", "device=cpu"]
+    if variable == "TMPDIR":
+        command = ["-c", LOAD]
+    done = subprocess.run(
+        [sys.executable, *command], env=environment, cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"error: torch's compiler cannot make its folder {taken}: File exists. Set TORCHINDUCTOR_CACHE_DIR, "
+        "or TMPDIR, where it lies otherwise, to a folder that can be written to.\n"
+    )
