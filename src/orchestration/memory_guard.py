@@ -61,6 +61,8 @@ class _Suspicion:
     known: Known
     counters: Mapping[str, float]
     system_bytes: int | None
+    freed: Mapping[str, float]
+    """What a collection freed then, in the units of the counters: an alarm does not find it any more."""
 
 
 @dataclass(slots=True)
@@ -203,10 +205,14 @@ class MemoryGuard:
 
     def _suspect(self, step: int, roots: Mapping[str, Any], is_whole: bool) -> None:
         """Remember what is held now, with which what grows will be compared."""
+        before = memory_counters()
+        gc.collect()
+        after = memory_counters()
+        freed = {tag: before[tag] - value for tag, value in after.items()}
         with self._uncounted():
             held = known(roots, step, is_whole)
         give_back_free_pages()  # as before an alarm about resident memory
-        self._suspicion = _Suspicion(held, memory_counters(), system_bytes())
+        self._suspicion = _Suspicion(held, memory_counters(), system_bytes(), freed)
 
     @contextlib.contextmanager
     def _uncounted(self) -> Iterator[None]:
@@ -248,7 +254,8 @@ class MemoryGuard:
     def _confirmed(self, resource: Resource, judgement: Judgement) -> tuple[Verdict, tuple[str, ...]]:
         """Return what an alarm is, and who is to blame where no search is needed for that."""
         if resource.kept_from is None:
-            now = _now(resource)
+            assert self._suspicion is not None
+            now = _now(resource) + int(self._suspicion.freed[resource.tag] * resource.scale)
             verdict = confirm(now, judgement.rise_bytes, lambda: _now(resource))
             if verdict is Verdict.collectable:
                 return verdict, (_GARBAGE,)
