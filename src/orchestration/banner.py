@@ -115,6 +115,8 @@ def model_presets() -> dict[str, dict[str, int]]:
     files = resources.files(CONFIG_PACKAGE).joinpath("model").iterdir()
     named = {file.name.removesuffix(".yaml"): file for file in files if file.name.endswith(".yaml")}
     sizes = {name: yaml.safe_load(file.read_text()) for name, file in named.items() if name != "by_device"}
+    for size in sizes.values():
+        del size["defaults"]
     return dict(sorted(sizes.items(), key=lambda item: -len(item[1])))
 
 
