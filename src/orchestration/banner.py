@@ -27,6 +27,7 @@ def start_banner(config: TrainConfig, spec: EnvSpec, *, parameters: int, replay_
         "run": f"{config.name}, seed {config.seed}",
         "environment": f"{spec.name}, {_count(spec.num_envs, 'environment')}, "
         f"{_count(spec.action_repeat, 'frame')} per agent step",
+        **({"observation": "; ".join(spec.notices)} if spec.notices else {}),
         "device": f"{config.device.value}, precision {config.precision.value}, compile "
         f"{config.compile.value}",
         "model": f"{model_name(config)}, {parameters:,} parameters",

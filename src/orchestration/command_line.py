@@ -103,7 +103,7 @@ def compose_jobs(
 
 
 def _with_experiment(arguments: Sequence[str]) -> list[str]:
-    """Return overrides in which an environment chosen without an experiment has one that is tuned for none."""
+    """Return overrides in which an environment without an experiment gets one that is tuned for no task."""
     groups = {argument.partition("=")[0] for argument in arguments}
     return ["experiment=dreamer"] * ("env" in groups and "experiment" not in groups) + [*arguments]
 

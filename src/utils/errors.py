@@ -3,8 +3,10 @@
 import argparse
 import difflib
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 USER_ERROR_EXIT_CODE = 2
@@ -22,6 +24,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" Did you mean `{close[0]}`?" if close else ""
+
+
+def with_place(error: BaseException) -> str:
+    """Return 'FileNotFoundError: no level.bin (world.py, line 12)' for an error of code that is not ours."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    is_placed = frames and not isinstance(error, SyntaxError)  # which names its place itself
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if is_placed else ""
+    return f"{type(error).__name__}: {error}{place}"
 
 
 @contextmanager

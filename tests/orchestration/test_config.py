@@ -156,7 +156,7 @@ EXPERIMENTS = FILES.pop("experiment")
 
 
 def stated(group: str, choice: str) -> DictConfig:
-    """Everything that a file of a group sets, read without Hydra: its own values over those it begins with."""
+    """All that a file of a group sets, read without Hydra: its own values over those it begins with."""
     own = yaml.safe_load(resources.files("reverie.configs").joinpath(group, f"{choice}.yaml").read_text())
     result = OmegaConf.structured(TrainConfig)
     for name in own.pop("defaults"):
@@ -228,7 +228,7 @@ def test_an_experiment_that_chooses_for_the_command_line_is_refused_with_the_rig
     (tmp_path / "experiment").mkdir()
     text = "# @package _global_\ndefaults:\n  - override /model: size1m\nmodel:\n  deter: 256\n"
     (tmp_path / "experiment" / "mine.yaml").write_text(text)
-    with pytest.raises(UserError, match="`override /model`, which would .* Write `/model/<choice>` there"):
+    with pytest.raises(UserError, match=r"`override /model`, which would .* Write `/model/<choice>` there"):
         compose_jobs(["experiment=mine"], config_dir=str(tmp_path))
 
 
