@@ -145,10 +145,12 @@ def _validate_id(env_id: str) -> None:
     try:
         gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        hint = did_you_mean(name, gymnasium.registry)
-        if module:
-            hint += f" {module} was imported, and registers no such id."
+        if module:  # what other modules have registered is of no help
+            root = module.partition(".")[0]
+            own = [id for id, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(root)]
+            hint = f"{did_you_mean(name, own)} {module} was imported, and registers no such id."
         else:
+            hint = did_you_mean(name, gymnasium.registry)
             hint += " An id of another package needs its module in front, as in env.id=package:Name-v0."
         raise UserError(f"env.id={env_id} is not registered with Gymnasium.{hint}") from error
 

@@ -5,6 +5,8 @@ whose launchers stay usable; so are `--cfg`, `--info` and `--help`.
 """
 
 import argparse
+import contextlib
+import io
 import itertools
 import os
 import sys
@@ -209,8 +211,12 @@ def _leave_to_hydra(flags: argparse.Namespace, task: Task) -> None:
     for flag, value in asked:
         if flag != "--overrides":
             sys.argv.append(flag if value is True else f"{flag}={value}")
+    shown = io.StringIO()
+    show = contextlib.nullcontext() if flags.multirun else contextlib.redirect_stdout(shown)
     try:
         main = hydra.main(f"pkg://{CONFIG_PACKAGE}", config_name="train", version_base=HYDRA_VERSION_BASE)
-        main(job)()
+        with show:  # Hydra answers output that cannot be written by a traceback
+            main(job)()
     finally:
         sys.argv = before
+        print(shown.getvalue(), end="")

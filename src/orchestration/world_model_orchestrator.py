@@ -206,7 +206,7 @@ class WorldModelOrchestrator(Orchestrator):
         with self.watch("report"):
             episodes, seed = self.config.training.evaluation_episodes, self.config.seed
             result = evaluate(
-                self.parts.workflow, self.config.env, episodes, seed, abandon=lambda: self.signals.stop
+                self.parts.workflow, self.config.env, episodes, seed, abandon=lambda *_: self.signals.stop
             )
             self.owes_evaluation = len(result.episodes) < episodes
             if self.owes_evaluation:
