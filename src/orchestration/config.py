@@ -34,8 +34,8 @@ from .training_config import TrainingConfig
 CONFIG_PACKAGE = "reverie.configs"
 
 GROUPS = {
-    **{name: (name,) for name in ("env", "model", "buffer", "training", "memory", "logger")},
-    "workflow": ("workflow", "world_model", "controller", "optimizer", "population", "td3"),
+    **{name: [name] for name in ("env", "model", "buffer", "training", "memory", "logger")},
+    "workflow": ["workflow", "world_model", "controller", "optimizer", "population", "td3"],
 }
 """What each group of `configs/` is about: a choice of the command line sets all of it."""
 

@@ -90,7 +90,9 @@ def test_pictures_of_other_numbers_and_with_channels_first_are_images(
     assert space.contains(value)
     image = convert_observation(space, value, 64)["image"]
     assert (image.shape, image.dtype) == ((64, 64, 3), np.uint8)
-    np.testing.assert_array_equal(image, np.resize(np.uint8(delivered), (64, 64))[..., None].repeat(3, 2))
+    np.testing.assert_array_equal(
+        image, np.resize(np.array(delivered, np.uint8), (64, 64))[..., None].repeat(3, 2)
+    )
     assert bool(notices(space)) == (dtype is not np.uint8 or channels_first)
 
 

@@ -211,6 +211,14 @@ def test_cfg_shows_every_setting_and_runs_nothing(
     assert list(empty_folder.iterdir()) == []
 
 
+def test_cfg_shows_the_experiment_of_a_run_that_names_an_environment_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run("env=catch", CPU, "--cfg", "job", "--resolve")
+    shown = OmegaConf.create(capsys.readouterr().out)
+    assert (shown.name, shown.env.suite, shown.world_model.decoder_scale) == ("dreamer", "catch", 1.0)
+
+
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [

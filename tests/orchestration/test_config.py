@@ -185,11 +185,12 @@ def test_what_the_command_line_chooses_takes_the_place_of_all_that_an_experiment
 
 def test_no_choice_leaves_a_value_of_an_experiment_that_sets_them_all(tmp_path: Path) -> None:
     hostile = OmegaConf.structured(TrainConfig)
+    sections = [section for group in GROUPS.values() for section in group]
     for key, value in leaves(TrainConfig()):
-        if key.split(".")[0] in {section for sections in GROUPS.values() for section in sections}:
+        if key.split(".")[0] in sections:
             OmegaConf.update(hostile, key, another(value))
     (tmp_path / "experiment").mkdir()
-    text = OmegaConf.to_yaml(OmegaConf.masked_copy(hostile, sum(GROUPS.values(), ())))
+    text = OmegaConf.to_yaml(OmegaConf.masked_copy(hostile, sections))
     (tmp_path / "experiment" / "hostile.yaml").write_text(f"# @package _global_\n{text}")
     for turn in range(max(map(len, FILES.values()))):
         choices = {group: names[turn % len(names)] for group, names in FILES.items()}
