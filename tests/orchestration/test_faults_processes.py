@@ -215,7 +215,7 @@ def test_a_first_run_whose_environment_cannot_start_has_nothing_to_save(
     assert "There is no checkpoint yet. Go on with" in (tmp_path / "run" / "train.log").read_text()
 
 
-def broken(*_: object, **__: object) -> None:
+def broken(env: CartPoleEnv, *, seed: int | None = None, options: object = None) -> None:
     raise ConnectionError("the simulator does not answer")
 
 
