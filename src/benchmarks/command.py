@@ -29,6 +29,7 @@ Other settings are those of a run (scripts/train.py --help).
 """
 
 
+@exit_on_user_error()
 def main(arguments: list[str] | None = None) -> None:
     """Run the suite; exit code 2 for a mistake in what was asked."""
     typed_here = sys.argv[1:] if arguments is None else arguments
@@ -36,14 +37,13 @@ def main(arguments: list[str] | None = None) -> None:
         rows = "".join(f"  {name}\n" for name in ROWS)
         print(_USAGE + settings_help(BenchConfig, _PREFIX) + "Rows:\n" + rows, end="")
         return
-    with exit_on_user_error():
-        own = [text for text in typed_here if text.startswith(_PREFIX)]
-        settings = read_settings(BenchConfig, own, "benchmark", _PREFIX)
-        names = chosen_rows(settings.rows)
-        bench = Bench(settings, [text for text in typed_here if text not in own])
-        bench.compose()  # a mistake in the run's own settings is told before anything starts
-        torch.set_num_threads(settings.threads or os.cpu_count() or 1)
-        run_rows(bench, names, typed_here)
+    own = [text for text in typed_here if text.startswith(_PREFIX)]
+    settings = read_settings(BenchConfig, own, "benchmark", _PREFIX)
+    names = chosen_rows(settings.rows)
+    bench = Bench(settings, [text for text in typed_here if text not in own])
+    bench.compose()  # a mistake in the run's own settings is told before anything starts
+    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    run_rows(bench, names, typed_here)
 
 
 def run_rows(bench: Bench, names: list[str], command: list[str]) -> None:

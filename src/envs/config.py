@@ -1,6 +1,7 @@
 """Settings of the environments; `configs/env/*.yaml` sets them."""
 
 import importlib
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -9,7 +10,7 @@ import ale_py  # noqa: F401, its import registers the Atari games
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from ..utils.errors import UserError, did_you_mean
+from ..utils.errors import UserError, did_you_mean, with_place
 
 
 class Suite(Enum):
@@ -45,7 +46,7 @@ class EnvConfig:
     """Emulator frames per agent step; the reward is their sum."""
 
     image_size: int = 64
-    """Height and width of image observations, in pixels."""
+    """Height and width of image observations, in pixels; networks take multiples of 16 from 48 to 256."""
 
     noop_max: int = 30
     """Most no-op frames at the start of an Atari episode; their number is drawn from the episode's seed."""
@@ -77,6 +78,8 @@ class EnvConfig:
         """Check the bounds of each field alone."""
         for name, least in (("num_envs", 1), ("action_repeat", 1), ("image_size", 8), ("noop_max", 0)):
             _require_at_least(name, getattr(self, name), least)
+        if self.image_size > 256:  # here, before anything of that size is made
+            raise UserError(f"env.image_size must be at most 256, got {self.image_size}.")
         _require_at_least("max_episode_frames", self.max_episode_frames, 1)
         _require_at_least("max_restarts", self.max_restarts, 0)
         _require_at_least("worker_timeout", self.worker_timeout, 0)
@@ -99,10 +102,12 @@ def validate_env(config: EnvConfig) -> None:
 
 
 def find_registration(env_id: str) -> EnvSpec:
-    """Return what Gymnasium knows about `env_id`, after importing its `module:` if it has one."""
+    """Return what Gymnasium knows about `env_id`, after importing its `module:` if it has one.
+
+    A module may lie in the current folder, where no installed one has its name.
+    """
     module, _, name = env_id.rpartition(":")
-    if module:
-        importlib.import_module(module)
+    _import(module)
     return gymnasium.spec(name)
 
 
@@ -127,10 +132,32 @@ def _validate_game(game: str) -> None:
 
 
 def _validate_id(env_id: str) -> None:
+    module, _, name = env_id.rpartition(":")
     try:
-        find_registration(env_id)
+        _import(module)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise UserError(
+                f"env.id={env_id}: there is no module {error.name}, neither installed nor in the current "
+                f"folder. Install it, or start in the folder of {error.name}.py."
+            ) from error
+        raise UserError(f"env.id={env_id}: importing {module} failed with {with_place(error)}.") from error
+    try:
+        gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        raise UserError(
-            f"env.id={env_id} is not registered with Gymnasium.{did_you_mean(env_id, gymnasium.registry)}"
-            " An id of another package needs its module in front, as in env.id=package:Name-v0."
-        ) from error
+        if module:  # what other modules have registered is of no help
+            root = module.partition(".")[0]
+            own = [id for id, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(root)]
+            hint = f"{did_you_mean(name, own)} {module} was imported, and registers no such id."
+        else:
+            hint = did_you_mean(name, gymnasium.registry)
+            hint += " An id of another package needs its module in front, as in env.id=package:Name-v0."
+        raise UserError(f"env.id={env_id} is not registered with Gymnasium.{hint}") from error
+
+
+def _import(module: str) -> None:
+    """Import the module of an id, if it has one."""
+    if module:
+        if "" not in sys.path:
+            sys.path.append("")  # behind all that is installed
+        importlib.import_module(module)

@@ -1,5 +1,6 @@
 """Any Gymnasium environment, N at once in this process or in processes of their own."""
 
+import contextlib
 import dataclasses
 from collections.abc import Collection, Mapping
 
@@ -7,13 +8,13 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from ..utils.errors import UserError
+from ..utils.errors import UserError, with_place
 from ..utils.records import ActionSpec, ArraySpec, EnvSpec
 from .config import EnvConfig, Vectorization, find_registration
 from .players import LocalPlayer, Player, Worker
 from .record_wrapper import EnvMaker
 from .simulators import EnvironmentCrashed, EnvironmentFailed, Outcome
-from .spaces import action_spec
+from .spaces import action_spec, notices
 
 
 class GymnasiumSimulators:
@@ -41,7 +42,7 @@ class GymnasiumSimulators:
         )
         self._timeout = config.worker_timeout
         self._in_processes = config.vectorization is Vectorization["async"] and not render
-        observation, action = _probe(self._maker, env_id)
+        observation, action, observed = _probe(self._maker, env_id)
         frames = config.time_limit or registered.max_episode_steps
         self.spec = EnvSpec(
             name=name,
@@ -50,6 +51,7 @@ class GymnasiumSimulators:
             num_envs=config.num_envs,
             action_repeat=config.action_repeat,
             longest_episode=-(-frames // config.action_repeat) if frames else None,
+            notices=observed,
         )
         self._players: list[Player] = []
         self._start_players()
@@ -115,8 +117,8 @@ class GymnasiumSimulators:
         return LocalPlayer(self._maker if index == 0 else dataclasses.replace(self._maker, render_mode=None))
 
 
-def _probe(maker: EnvMaker, env_id: str) -> tuple[dict[str, ArraySpec], ActionSpec]:
-    """Make one environment for a moment, in this process, and return what it observes and accepts."""
+def _probe(maker: EnvMaker, env_id: str) -> tuple[dict[str, ArraySpec], ActionSpec, tuple[str, ...]]:
+    """Make one environment for a moment, in this process; return what it observes, accepts, and notices."""
     try:
         probe = maker()
         action = action_spec(probe.env.action_space)
@@ -124,6 +126,10 @@ def _probe(maker: EnvMaker, env_id: str) -> tuple[dict[str, ArraySpec], ActionSp
         raise UserError(f"env.id={env_id} needs a package that is missing: {error}") from error
     except UserError as error:
         raise UserError(f"env.id={env_id} {error}") from None
-    probe.env.close()
+    except Exception as error:
+        raise UserError(f"env.id={env_id} cannot be made: {with_place(error)}.") from error
+    observed = notices(probe.env.observation_space)
+    with contextlib.suppress(Exception):  # as `LocalPlayer.end`
+        probe.env.close()
     parts = probe.observation_space.items()
-    return {key: ArraySpec(part.shape or (), np.dtype(part.dtype)) for key, part in parts}, action
+    return {key: ArraySpec(part.shape or (), np.dtype(part.dtype)) for key, part in parts}, action, observed

@@ -32,10 +32,12 @@ class RecordWrapper:
         """Start an episode or act.
 
         Raises:
-            EnvironmentFailed: If the environment raised.
+            EnvironmentFailed: If the environment raised, or showed what its space does not have.
         """
         try:
             return self._start(request) if isinstance(request, int) else self._act(request)
+        except EnvironmentFailed:
+            raise
         except Exception as error:
             raise failure_of(error) from error
 

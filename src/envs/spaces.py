@@ -9,6 +9,11 @@ from PIL import Image
 
 from ..utils.errors import UserError
 from ..utils.records import ActionSpec
+from .simulators import EnvironmentFailed
+
+_CHANNELS = (1, 3)
+_LEAST_SIDE = 32
+"""Of an image that is not of bytes, in pixels: what is smaller may be a board or a table."""
 
 
 def observation_space(space: spaces.Space, image_size: int) -> spaces.Dict:
@@ -24,11 +29,22 @@ def observation_space(space: spaces.Space, image_size: int) -> spaces.Dict:
 
 
 def convert_observation(space: spaces.Space, observation: Any, image_size: int) -> dict[str, NDArray]:
-    """Return one observation of `space` as an element of `observation_space(space, image_size)`."""
+    """Return one observation of `space` as an element of `observation_space(space, image_size)`.
+
+    Raises:
+        EnvironmentFailed: If it is no element of `space`: of another shape, or an image out of its bounds.
+    """
     if isinstance(space, spaces.Dict):
-        return {key: _convert_part(part, observation[key], image_size) for key, part in space.items()}
+        return {key: _convert_part(key, part, observation[key], image_size) for key, part in space.items()}
     name = "image" if _is_image(space) else "vector"
-    return {name: _convert_part(space, observation, image_size)}
+    return {name: _convert_part(name, space, observation, image_size)}
+
+
+def notices(space: spaces.Space) -> tuple[str, ...]:
+    """Return what a user may not expect of how observations of `space` are delivered, a sentence each."""
+    parts = space if isinstance(space, spaces.Dict) else {"": space}
+    found = ((f"`{key}` " if key else "") + text for key, part in parts.items() if (text := _notice(part)))
+    return tuple(found)
 
 
 def action_spec(space: spaces.Space) -> ActionSpec:
@@ -62,10 +78,46 @@ def convert_action(space: spaces.Space, action: NDArray[np.float32]) -> Any:
 
 
 def _is_image(space: spaces.Space) -> bool:
-    """Whether this is (H, W), (H, W, 1) or (H, W, 3) of bytes."""
-    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
+    """Whether this is a picture of bytes, or of other numbers between two bounds that all pixels share.
+
+    Its shape is (H, W), (H, W, C) or (C, H, W) with C = 1 or 3.
+    """
+    if not isinstance(space, spaces.Box) or not 2 <= len(space.shape) <= 3:
         return False
-    return len(space.shape) == 2 or (len(space.shape) == 3 and space.shape[2] in (1, 3))
+    sides = space.shape
+    if len(sides) == 3:
+        if sides[2] not in _CHANNELS and sides[0] not in _CHANNELS:
+            return False
+        sides = sides[1:] if _is_channels_first(space) else sides[:2]
+    return space.dtype == np.uint8 or (min(sides) >= _LEAST_SIDE and _has_common_bounds(space))
+
+
+def _is_channels_first(image: spaces.Box) -> bool:
+    return len(image.shape) == 3 and image.shape[2] not in _CHANNELS
+
+
+def _has_common_bounds(space: spaces.Box) -> bool:
+    low, high = _bounds(space)
+    is_common = (space.low == low).all() and (space.high == high).all()
+    return bool(is_common and np.isfinite(low) and np.isfinite(high) and low < high)
+
+
+def _bounds(image: spaces.Box) -> tuple[float, float]:
+    """Return what is shown as black and as white."""
+    return (0.0, 255.0) if image.dtype == np.uint8 else (float(image.low.flat[0]), float(image.high.flat[0]))
+
+
+def _notice(space: spaces.Space) -> str | None:
+    if not isinstance(space, spaces.Box):
+        return None
+    if not _is_image(space):
+        if len(space.shape) < 3:
+            return None
+        return f"{space} is taken as {int(np.prod(space.shape)):,} numbers, not as an image"
+    changes = ["its channels moved behind"] * _is_channels_first(space)
+    if space.dtype != np.uint8:
+        changes.append("{:g} to {:g} stored as bytes 0 to 255".format(*_bounds(space)))
+    return f"{space} is taken as an image, {' and '.join(changes)}" if changes else None
 
 
 def _part_space(key: str, space: spaces.Space, image_size: int) -> spaces.Box:
@@ -77,16 +129,40 @@ def _part_space(key: str, space: spaces.Space, image_size: int) -> spaces.Box:
         return spaces.Box(-np.inf, np.inf, (int(np.prod(space.shape)),), _float_dtype(space).type)
     raise UserError(
         f"has an observation `{key}` in {space}; Reverie takes Box, Discrete and a flat Dict of them, and"
-        f" images of bytes as (height, width), (height, width, 1) or (height, width, 3)."
+        f" images as (height, width), and with 1 or 3 channels in front or behind."
     )
 
 
-def _convert_part(space: spaces.Space, value: Any, image_size: int) -> NDArray:
-    if _is_image(space):
-        return _resize(np.asarray(value), image_size)
+def _convert_part(key: str, space: spaces.Space, value: Any, image_size: int) -> NDArray:
     if isinstance(space, spaces.Discrete):
         return (np.arange(space.n) + space.start == value).astype(np.float32)
-    return np.asarray(value).reshape(-1).astype(_float_dtype(space))
+    assert isinstance(space, spaces.Box)
+    array, is_image = np.asarray(value), _is_image(space)
+    if array.shape != space.shape and (is_image or array.size != np.prod(space.shape)):
+        raise EnvironmentFailed(
+            f"its observation `{key}` has the shape {array.shape}, but its space says {space.shape}"
+        )
+    if is_image:
+        return _resize(_bytes_of(key, space, array), image_size)
+    return array.reshape(-1).astype(_float_dtype(space))
+
+
+def _bytes_of(key: str, space: spaces.Box, image: NDArray) -> NDArray[np.uint8]:
+    """Return an image of `space` as bytes of shape (H, W) or (H, W, C)."""
+    if space.dtype == np.uint8 and not np.issubdtype(image.dtype, np.integer):
+        raise EnvironmentFailed(
+            f"its observation `{key}` is of type {image.dtype}, but its space says {space.dtype}"
+        )
+    if space.dtype != np.uint8 or image.dtype != np.uint8:
+        low, high = _bounds(space)
+        slack = (high - low) / 510  # half a byte
+        if not low - slack <= image.min() <= image.max() <= high + slack:  # not a number is refused, too
+            raise EnvironmentFailed(
+                f"its observation `{key}` has values from {image.min():g} to {image.max():g}, but its space "
+                f"says {low:g} to {high:g}"
+            )
+        image = np.rint((image.astype(np.float32) - low) * (255 / (high - low))).clip(0, 255).astype(np.uint8)
+    return np.moveaxis(image, 0, 2) if _is_channels_first(space) else image
 
 
 def _float_dtype(space: spaces.Space) -> np.dtype:

@@ -34,7 +34,10 @@ def image_shape(observation: dict[str, ArraySpec]) -> tuple[int, int, int]:
         raise UserError(f"All images must have one size, got {shapes}.")
     for side in (height, width):
         if side % 2**STAGES or not 3 <= side // 2**STAGES <= 16:
-            raise UserError(f"Image sides must be multiples of 16 from 48 to 256, got {height} x {width}.")
+            raise UserError(
+                f"Image sides must be multiples of 16 from 48 to 256, got {height} x {width}. Set "
+                "env.image_size=64."
+            )
     return height, width, sum(shape[2] for shape in shapes)
 
 

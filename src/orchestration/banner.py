@@ -27,6 +27,7 @@ def start_banner(config: TrainConfig, spec: EnvSpec, *, parameters: int, replay_
         "run": f"{config.name}, seed {config.seed}",
         "environment": f"{spec.name}, {_count(spec.num_envs, 'environment')}, "
         f"{_count(spec.action_repeat, 'frame')} per agent step",
+        **({"observation": "; ".join(spec.notices)} if spec.notices else {}),
         "device": f"{config.device.value}, precision {config.precision.value}, compile "
         f"{config.compile.value}",
         "model": f"{model_name(config)}, {parameters:,} parameters",
@@ -115,6 +116,8 @@ def model_presets() -> dict[str, dict[str, int]]:
     files = resources.files(CONFIG_PACKAGE).joinpath("model").iterdir()
     named = {file.name.removesuffix(".yaml"): file for file in files if file.name.endswith(".yaml")}
     sizes = {name: yaml.safe_load(file.read_text()) for name, file in named.items() if name != "by_device"}
+    for size in sizes.values():
+        del size["defaults"]
     return dict(sorted(sizes.items(), key=lambda item: -len(item[1])))
 
 

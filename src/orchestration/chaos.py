@@ -87,19 +87,19 @@ class ChaosResult:
         return json.dumps({"passed": self.passed, **asdict(self)}, indent=1) + "\n"
 
 
+@exit_on_user_error()
 def main() -> None:
     """Run `scripts/chaos.py`; exit code 0 if both runs are equal, 1 if not, 2 for a mistake."""
     arguments = sys.argv[1:]
     if asks_for_help(arguments):
         print(_USAGE + settings_help(ChaosConfig, _PREFIX), end="")
         return
-    with exit_on_user_error():
-        own = [text for text in arguments if text.startswith(_PREFIX)]
-        overrides = [text for text in arguments if text not in own]
-        settings = read_settings(ChaosConfig, own, "chaos", _PREFIX)
-        compose_jobs(overrides)  # a mistake in the run's own settings is told before anything starts
-        folder = Path(settings.out)
-        result = chaos(overrides, settings.kills, settings.seed, folder)
+    own = [text for text in arguments if text.startswith(_PREFIX)]
+    overrides = [text for text in arguments if text not in own]
+    settings = read_settings(ChaosConfig, own, "chaos", _PREFIX)
+    compose_jobs(overrides)  # a mistake in the run's own settings is told before anything starts
+    folder = Path(settings.out)
+    result = chaos(overrides, settings.kills, settings.seed, folder)
     (folder / "chaos.json").write_text(result.as_json())
     for name, value in result.unbroken.items():
         equal = "equal" if result.broken.get(name) == value else "DIFFERENT"

@@ -5,6 +5,8 @@ whose launchers stay usable; so are `--cfg`, `--info` and `--help`.
 """
 
 import argparse
+import contextlib
+import io
 import itertools
 import os
 import sys
@@ -88,6 +90,7 @@ def compose_jobs(
         UserError: If an override is wrong, or a file of the configuration is.
     """
     register_schemas()
+    arguments = _with_experiment(arguments)
     search = [] if config_dir is None else [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"]
     with hydra.initialize_config_module(CONFIG_PACKAGE, version_base=HYDRA_VERSION_BASE):
         loader = GlobalHydra.instance().config_loader()
@@ -99,6 +102,12 @@ def compose_jobs(
             return [hydra.compose("train", overrides=[*search, *job]) for job in jobs]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
             raise explain(error) from error  # ValueError: Hydra's own, for malformed groups
+
+
+def _with_experiment(arguments: Sequence[str]) -> list[str]:
+    """Return overrides in which an environment without an experiment gets one that is tuned for no task."""
+    groups = {argument.partition("=")[0] for argument in arguments}
+    return ["experiment=dreamer"] * ("env" in groups and "experiment" not in groups) + [*arguments]
 
 
 def _parse_flags(arguments: list[str]) -> argparse.Namespace:
@@ -198,12 +207,16 @@ def _leave_to_hydra(flags: argparse.Namespace, task: Task) -> None:
 
     asked = [(f"--{name.replace('_', '-')}", value) for name, value in vars(flags).items() if value]
     before = sys.argv
-    sys.argv = [before[0], *flags.overrides]
+    sys.argv = [before[0], *_with_experiment(flags.overrides)]
     for flag, value in asked:
         if flag != "--overrides":
             sys.argv.append(flag if value is True else f"{flag}={value}")
+    shown = io.StringIO()
+    show = contextlib.nullcontext() if flags.multirun else contextlib.redirect_stdout(shown)
     try:
         main = hydra.main(f"pkg://{CONFIG_PACKAGE}", config_name="train", version_base=HYDRA_VERSION_BASE)
-        main(job)()
+        with show:  # Hydra answers output that cannot be written by a traceback
+            main(job)()
     finally:
         sys.argv = before
+        print(shown.getvalue(), end="")

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import torch
@@ -31,6 +32,12 @@ from .mirror.config import CheckpointConfig
 from .training_config import TrainingConfig
 
 CONFIG_PACKAGE = "reverie.configs"
+
+GROUPS = {
+    **{name: [name] for name in ("env", "model", "buffer", "training", "memory", "logger")},
+    "workflow": ["workflow", "world_model", "controller", "optimizer", "population", "td3"],
+}
+"""What each group of `configs/` is about: a choice of the command line sets all of it."""
 
 COMPILE_SECONDS = 60.0
 """What compiling must save of a run's time on a CPU for `compile=auto` to do it; it takes 20 to 60 s."""
@@ -249,9 +256,17 @@ def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + name, value
 
 
+@cache
 def register_schemas() -> None:
-    """Give Hydra the schema `train_schema` and the resolver `${by_device:value on CPU,value on CUDA}`."""
-    ConfigStore.instance().store(name="train_schema", node=TrainConfig)
+    """Give Hydra its schemas and the resolver `${by_device:value on CPU,value on CUDA}`.
+
+    `train_schema` is all of `TrainConfig`; `<group>_schema` is that of one group, with which its files begin:
+    a choice of the command line then leaves nothing of what an experiment said.
+    """
+    store, whole = ConfigStore.instance(), OmegaConf.structured(TrainConfig)
+    store.store(name="train_schema", node=TrainConfig)
+    for group, names in GROUPS.items():
+        store.store(name=f"{group}_schema", node=OmegaConf.masked_copy(whole, names), package="_global_")
     OmegaConf.register_new_resolver("by_device", _by_device, replace=True)
 
 

@@ -43,6 +43,13 @@ class EpisodeTracker:
             for i in np.flatnonzero(arrival.is_last)
         ]
 
+    def open_episodes(self, arrival: Arrival) -> list[Episode]:
+        """Return the sums of the episodes that go on after `arrival`, the last one added."""
+        return [
+            Episode(int(i), float(self._returns[i]), int(self._lengths[i]))
+            for i in np.flatnonzero(~arrival.is_last)
+        ]
+
     def state_dict(self) -> dict[str, Any]:
         """Return the sums of the open episodes."""
         return {"returns": self._returns, "lengths": self._lengths}
@@ -84,7 +91,11 @@ class EpisodeRecorder:
         self._frames.append(image if image.shape[-1] == 3 else np.repeat(image[..., :1], 3, axis=-1))
         if not arrival.is_last[0] and len(self._frames) < self._max_frames:
             return None
-        frames, self._frames = np.stack(self._frames), None
+        return self.cut()
+
+    def cut(self) -> NDArray[np.uint8] | None:
+        """Return (time, height, width, 3) of the episode under way and record no more of it; None without."""
+        frames, self._frames = np.stack(self._frames) if self._frames else None, None
         return frames
 
     def state_dict(self) -> dict[str, Any]:

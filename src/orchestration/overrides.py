@@ -3,6 +3,7 @@
 Hydra would refuse the same mistakes, in several lines each and without what is allowed.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cache
@@ -102,7 +103,14 @@ def explain(error: Exception) -> UserError:
         if isinstance(cause, OmegaConfBaseException) and cause.full_key:
             return UserError(f"{cause.full_key}: {_first_line(cause)}")
         cause = cause.__cause__
-    return UserError(" ".join(str(error).split()))
+    text = " ".join(str(error).split())
+    if found := re.match(r"In '(.+)': Could not override '(\w+)'", text):
+        file, group = found.groups()
+        return UserError(
+            f"{file} has `override /{group}`, which would take the place of its own values of {group}. "
+            f"Write `/{group}/<choice>` there."
+        )
+    return UserError(text)
 
 
 def _parse_one(argument: str, parser: OverridesParser) -> Override:

@@ -84,6 +84,7 @@ class Job:
         return self.result is not None and self.result.exit_code == 0
 
 
+@exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a sweep.
 
@@ -94,13 +95,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         SystemExit: With code 2 after a `UserError`, 1 if a job has not finished.
     """
     typed_here = list(sys.argv[1:] if arguments is None else arguments)
-    with exit_on_user_error():
-        if asks_for_help(typed_here):
-            sys.stdout.write(_USAGE + settings_help(SweepConfig, PREFIX))
-            return
-        mine = [argument for argument in typed_here if argument.startswith(PREFIX)]
-        config = read_settings(SweepConfig, mine, "sweep", PREFIX)
-        jobs = sweep(config, [argument for argument in typed_here if argument not in mine])
+    if asks_for_help(typed_here):
+        sys.stdout.write(_USAGE + settings_help(SweepConfig, PREFIX))
+        return
+    mine = [argument for argument in typed_here if argument.startswith(PREFIX)]
+    config = read_settings(SweepConfig, mine, "sweep", PREFIX)
+    jobs = sweep(config, [argument for argument in typed_here if argument not in mine])
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table(jobs))
     if not all(job.is_finished for job in jobs):
         raise SystemExit(FAILED_EXIT_CODE)

@@ -71,10 +71,10 @@ def _run_once(
                 ending = run.run()
             except EnvironmentCrashed as error:
                 run.save_if_possible()  # the step is complete, but for the one that failed
-                _LOG.error("%s\nGo on with resume=%s", error, os.path.relpath(run.run_dir))
+                _LOG.error("%s\n%s", error, _where_it_goes_on(run))
                 raise SystemExit(ENVIRONMENT_EXIT_CODE) from error
             except EngineFailed as error:  # amid a generation: only the checkpoint of one before is whole
-                _LOG.error("%s\nGo on with resume=%s", error, os.path.relpath(run.run_dir))
+                _LOG.error("%s\n%s", error, _where_it_goes_on(run))
                 is_cluster = isinstance(error, ClusterLost)
                 raise SystemExit(CLUSTER_EXIT_CODE if is_cluster else ENVIRONMENT_EXIT_CODE) from error
             except KeyboardInterrupt as error:  # the second one
@@ -84,11 +84,23 @@ def _run_once(
             run.reports.close()  # its last words come after the progress line
             return _told(run, ending)
     except EnvironmentCrashed as error:  # none of them ever came up
-        raise UserError(str(error)) from error
+        raise UserError(str(error).partition("\n")[0]) from error
     except OSError as error:
         if error.errno not in _DISK_FAULTS and error.strerror != MOVED:
             raise
         raise UserError(_not_writable(config, error)) from error
+
+
+def _where_it_goes_on(run: Orchestrator) -> str:
+    """Return what of a run that fails is saved, and how it goes on."""
+    steps = [checkpoint.step for checkpoint in list_checkpoints(run.run_dir)]
+    if not steps:
+        saved = "There is no checkpoint yet"
+    elif steps[-1] == run.step:
+        saved = f"Nothing is lost: step {run.step:,} is saved"
+    else:
+        saved = f"The newest checkpoint is of step {steps[-1]:,}"
+    return f"{saved}. Go on with resume={os.path.relpath(run.run_dir)}"
 
 
 def _not_writable(config: TrainConfig, error: OSError) -> str:

@@ -69,6 +69,7 @@ class WorldModelOrchestrator(Orchestrator):
             restore_loop(self, checkpoint)
         self.guard = MemoryGuard(config.memory, first_times(training, self.step))
         self.start_updates = self.updates
+        self._has_begun = False
         self.check_due = Every(config.memory.check_interval, self.updates)
 
     def begin_after_rollback(self) -> None:
@@ -86,6 +87,7 @@ class WorldModelOrchestrator(Orchestrator):
         memory_due = Every(self.config.memory.report_interval, self.step)
         snapshot_due = Every(self.config.memory.snapshot_interval, self.step)
         arrival = self._begin()
+        self._has_begun = True
         if self.owes_evaluation:
             self._evaluate()
             if not self.owes_evaluation:
@@ -204,7 +206,7 @@ class WorldModelOrchestrator(Orchestrator):
         with self.watch("report"):
             episodes, seed = self.config.training.evaluation_episodes, self.config.seed
             result = evaluate(
-                self.parts.workflow, self.config.env, episodes, seed, abandon=lambda: self.signals.stop
+                self.parts.workflow, self.config.env, episodes, seed, abandon=lambda *_: self.signals.stop
             )
             self.owes_evaluation = len(result.episodes) < episodes
             if self.owes_evaluation:
@@ -229,6 +231,11 @@ class WorldModelOrchestrator(Orchestrator):
     def held(self) -> dict[str, Any]:
         """Return the batch, the sums of metrics and the episode that is recorded."""
         return {"batch": self.sampled, "metrics": self.means, "video": self.recorder}
+
+    def save_if_possible(self) -> None:
+        """Save; before the first arrival there is nothing that is not on disk."""
+        if self._has_begun:
+            super().save_if_possible()
 
     def save(self) -> None:
         """Write a checkpoint, once it is known whether the last update was finite."""

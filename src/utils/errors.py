@@ -2,10 +2,13 @@
 
 import argparse
 import difflib
+import os
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import NoReturn
+from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
+from typing import Any, NoReturn, TextIO, cast
 
 USER_ERROR_EXIT_CODE = 2
 
@@ -24,14 +27,61 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
+def with_place(error: BaseException) -> str:
+    """Return 'FileNotFoundError: no level.bin (world.py, line 12)' for an error of code that is not ours."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    is_placed = frames and not isinstance(error, SyntaxError)  # which names its place itself
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if is_placed else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+class _Output:
+    """Standard output that turns its failure into a `UserError`: a full disk, a pipe that nobody reads."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        """Write."""
+        with self._failing():
+            count = self._file.write(text)
+        return count
+
+    def flush(self) -> None:
+        """Write what waits."""
+        with self._failing():
+            self._file.flush()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            with suppress(OSError), open(os.devnull, "w") as nowhere:  # or Python fails once more at its end
+                os.dup2(nowhere.fileno(), self._file.fileno())
+            raise UserError(f"the output cannot be written: {error.strerror}.") from error
+
+
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
-    """Turn a `UserError` inside into one line on stderr and exit code 2, without a traceback."""
-    try:
-        yield
-    except UserError as error:
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
-        raise SystemExit(USER_ERROR_EXIT_CODE) from None
+    """Turn a `UserError` inside into one line on stderr and exit code 2, without a traceback.
+
+    Output that cannot be written is one. A decorator of the `main` of every command.
+    """
+    with open(os.devnull, "w") as nowhere:
+        output = _Output(sys.stdout or nowhere)  # there is none if its descriptor was closed
+        try:
+            with redirect_stdout(cast(TextIO, output)):
+                try:
+                    yield
+                finally:
+                    output.flush()
+        except UserError as error:
+            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+            raise SystemExit(USER_ERROR_EXIT_CODE) from None
 
 
 class FlagParser(argparse.ArgumentParser):

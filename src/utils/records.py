@@ -56,6 +56,9 @@ class EnvSpec:
     longest_episode: int | None = None
     """Most steps of an episode, or None where nothing bounds it."""
 
+    notices: tuple[str, ...] = ()
+    """What a user may not expect of how observations are delivered, a sentence each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arrival:

@@ -55,13 +55,18 @@ def save_video(path: Path, frames: Iterable[NDArray[np.uint8]], fps: float) -> N
     require_video_path(path)
     write = _write_mp4 if path.suffix == ".mp4" else _write_gif
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.tmp")
+    begun = unfinished(path)
     try:
         with writing(path):
-            write(unfinished, iter(frames), fps)
-        os.replace(unfinished, path)
+            write(begun, iter(frames), fps)
+        os.replace(begun, path)
     finally:
-        unfinished.unlink(missing_ok=True)
+        begun.unlink(missing_ok=True)
+
+
+def unfinished(path: Path) -> Path:
+    """Return where a video lies until it is complete."""
+    return path.with_name(f".{path.name}.tmp")
 
 
 def upscale(frames: NDArray[np.uint8], factor: int) -> NDArray[np.uint8]:

@@ -1,5 +1,8 @@
 """What is refused before an environment is started, and in which words."""
 
+import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,13 +32,63 @@ def test_roms_that_end_the_process_are_no_games() -> None:
         ("CartPol-v1", "Did you mean `CartPole-v1`"),
         ("CartPole", "Did you mean `CartPole-v"),
         ("Nothing/At-v0", "needs its module in front"),
-        ("no_such_module:World-v0", "needs its module in front"),
         ("", "needs its module in front"),
+        ("reverie.envs.catch:Catch-v7", "reverie.envs.catch was imported, and registers no such id"),
     ],
 )
 def test_an_unknown_id_is_refused(env_id: str, hint: str) -> None:
     with pytest.raises(UserError, match=f"env.id={env_id} is not registered with Gymnasium.*{hint}"):
         validate_env(EnvConfig(suite=Suite.gymnasium, id=env_id))
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "message"),
+    [
+        ("gone_before", None, "there is no module gone_before, neither installed nor in the current folder."),
+        ("gone_before.part", None, "there is no module gone_before, neither"),
+        (
+            "needs_engine",
+            "import math\nimport no_engine",
+            "importing needs_engine failed with ModuleNotFoundError: No module named 'no_engine' "
+            "(needs_engine.py, line 2).",
+        ),
+        ("half_written", "def f(:", "importing half_written failed with SyntaxError: invalid syntax"),
+        (
+            "raises_at_once",
+            "raise ValueError('no licence')",
+            "importing raises_at_once failed with ValueError: no licence (raises_at_once.py, line 1).",
+        ),
+        ("gives_up", "raise SystemExit(3)", "importing gives_up failed with SystemExit: 3"),
+        (
+            "registers_nothing",
+            "",
+            " is not registered with Gymnasium. registers_nothing was imported, and registers no such id.",
+        ),
+    ],
+)
+def test_a_module_that_gives_no_environment_is_refused_with_its_own_error(
+    module: str, text: str | None, message: str, current_folder: Path
+) -> None:
+    if text is not None:
+        (current_folder / f"{module}.py").write_text(text)
+    with pytest.raises(UserError, match=f"env.id={module}:World-v0.*{re.escape(message)}"):
+        validate_env(EnvConfig(suite=Suite.gymnasium, id=f"{module}:World-v0"))
+
+
+def test_a_module_of_the_current_folder_is_found_behind_all_that_is_installed(current_folder: Path) -> None:
+    register = "import gymnasium\ngymnasium.register('Mine-v0', entry_point='own_world:World')"
+    (current_folder / "own_world.py").write_text(register)
+    (current_folder / "wave.py").write_text("raise ValueError")  # the name of a module of Python
+    validate_env(EnvConfig(suite=Suite.gymnasium, id="own_world:Mine-v0"))
+    validate_env(EnvConfig(suite=Suite.gymnasium, id="wave:CartPole-v1"))
+
+
+@pytest.fixture
+def current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run the test in an empty folder from which nothing can be imported yet, as scripts do."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
+    return tmp_path
 
 
 def test_known_names_pass() -> None:
@@ -54,6 +107,7 @@ def test_only_the_name_of_the_chosen_suite_is_looked_at() -> None:
         ("num_envs", 0),
         ("action_repeat", 0),
         ("image_size", 7),
+        ("image_size", 257),
         ("noop_max", -1),
         ("max_episode_frames", 0),
         ("time_limit", 0),

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reverie.envs import EnvConfig, Suite, VectorEnvironment, Vectorization, make_environment
+from reverie.envs import (
+    EnvConfig,
+    EnvironmentCrashed,
+    Suite,
+    VectorEnvironment,
+    Vectorization,
+    make_environment,
+)
 from reverie.utils.errors import UserError
 
 both = pytest.mark.parametrize("vectorization", list(Vectorization), ids=lambda kind: kind.name)
@@ -92,3 +99,23 @@ def test_spaces_that_the_model_cannot_take_are_refused_by_the_id() -> None:
 def test_a_missing_package_is_named_with_its_repair() -> None:
     with pytest.raises(UserError, match=r"env\.id=toy_world:ToyNeeds-v0 needs .* `pip install stuff`"):
         make("toy_world:ToyNeeds-v0")
+
+
+def test_a_constructor_that_raises_is_told_with_its_place() -> None:
+    message = (
+        r"ToyStill-v0 cannot be made: FileNotFoundError: level.bin is missing \(toy_world.py, line \d+\)\."
+    )
+    with pytest.raises(UserError, match=message):
+        make("toy_world:ToyStill-v0")
+
+
+@both
+def test_an_observation_of_the_wrong_shape_fails_its_environment_by_name(
+    vectorization: Vectorization,
+) -> None:
+    environment = make("toy_world:ToyFlat-v0", vectorization=vectorization, max_restarts=0)
+    message = r"environment 0 failed: its observation `pose` has the shape \(3,\), .* \(2, 2\)\. All 0"
+    environment.reset()
+    environment.step(RIGHT[None])
+    with pytest.raises(EnvironmentCrashed, match=message):
+        environment.step(RIGHT[None])

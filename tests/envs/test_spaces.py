@@ -1,10 +1,13 @@
 """Literal conversions between Gymnasium's spaces and what the model takes."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from reverie.envs.spaces import action_spec, convert_action, convert_observation, observation_space
+from reverie.envs.simulators import EnvironmentFailed
+from reverie.envs.spaces import action_spec, convert_action, convert_observation, notices, observation_space
 from reverie.utils.errors import UserError
 
 
@@ -63,6 +66,77 @@ def test_one_bright_pixel_survives_shrinking_as_the_mean_of_its_block() -> None:
         small = convert_observation(bytes_box(256, 128, 3), image, 64)["image"]
         assert small[row // 4, column // 2].tolist() == [30, 30, 30]  # 240 over 4 * 2 pixels
         assert small.sum() == 90
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "dtype", "given", "delivered"),
+    [
+        (0, 1, np.float32, [0, 0.2, 0.5, 1], [0, 51, 128, 255]),
+        (0, 255, np.float64, [0, 51, 127.6, 255], [0, 51, 128, 255]),
+        (-1, 1, np.float32, [-1, -0.6, 0.004, 1], [0, 51, 128, 255]),
+        (0, 255, np.int64, [0, 51, 128, 255], [0, 51, 128, 255]),
+        (0, 255, np.uint8, [0, 51, 128, 255], [0, 51, 128, 255]),
+    ],
+)
+@pytest.mark.parametrize("shape", [(64, 64), (64, 64, 1), (64, 64, 3), (1, 64, 64), (3, 64, 64)])
+def test_pictures_of_other_numbers_and_with_channels_first_are_images(
+    shape: tuple[int, ...], low: float, high: float, dtype: type, given: list[float], delivered: list[int]
+) -> None:
+    space = spaces.Box(low, high, shape, dtype)
+    picture = np.resize(np.array(given, dtype), (64, 64))  # rows of `given`, again and again
+    channels_first = len(shape) == 3 and shape[0] < 64
+    value = picture[None] if channels_first else picture[..., None] if len(shape) == 3 else picture
+    value = np.ascontiguousarray(np.broadcast_to(value, shape))
+    assert space.contains(value)
+    image = convert_observation(space, value, 64)["image"]
+    assert (image.shape, image.dtype) == ((64, 64, 3), np.uint8)
+    np.testing.assert_array_equal(
+        image, np.resize(np.array(delivered, np.uint8), (64, 64))[..., None].repeat(3, 2)
+    )
+    assert bool(notices(space)) == (dtype is not np.uint8 or channels_first)
+
+
+def test_what_is_done_with_a_picture_is_said() -> None:
+    first = spaces.Dict(camera=float_box(0, 1, 3, 64, 64), pose=float_box(-1, 1, 3), map=bytes_box(64, 64))
+    assert notices(first) == (
+        "`camera` Box(0.0, 1.0, (3, 64, 64), float32) is taken as an image, its channels moved behind and "
+        "0 to 1 stored as bytes 0 to 255",
+    )
+    stack = float_box(0, 1, 4, 84, 84)
+    assert notices(stack) == (f"{stack} is taken as 28,224 numbers, not as an image",)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        float_box(0, 1, 8, 8, 3),  # a board
+        float_box(0, 1, 19, 19),
+        float_box(-np.inf, np.inf, 64, 64, 3),
+        spaces.Box(np.zeros((64, 64)), np.arange(1, 4097).reshape(64, 64), dtype=np.float64),
+        float_box(0, 1, 64, 64, 4),
+    ],
+)
+def test_numbers_that_need_not_be_a_picture_stay_numbers(space: spaces.Box) -> None:
+    assert list(observation_space(space, 64)) == ["vector"]
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "message"),
+    [
+        (float_box(-1, 1, 3), np.zeros(4), r"`vector` has the shape \(4,\), but its space says \(3,\)"),
+        (bytes_box(64, 64, 3), np.zeros((64, 64), np.uint8), r"`image` has the shape \(64, 64\)"),
+        (bytes_box(64, 64, 3), np.zeros((3, 64, 64), np.uint8), r"`image` has the shape \(3, 64, 64\)"),
+        (bytes_box(64, 64), np.zeros((64, 64)), "`image` is of type float64, but its space says uint8"),
+        (float_box(0, 1, 64, 64), np.full((64, 64), 9.0), "values from 9 to 9, but its space says 0 to 1"),
+        (float_box(0, 1, 64, 64), np.full((64, 64), np.nan), "values from nan to nan"),
+        (spaces.Dict(a=float_box(0, 1, 2)), {"a": np.zeros(3)}, r"`a` has the shape \(3,\)"),
+    ],
+)
+def test_an_observation_that_its_space_does_not_have_is_a_failure_of_its_environment(
+    space: spaces.Space, value: Any, message: str
+) -> None:
+    with pytest.raises(EnvironmentFailed, match=message):
+        convert_observation(space, value, 64)
 
 
 @pytest.mark.parametrize(

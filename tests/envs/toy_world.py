@@ -82,6 +82,21 @@ class ToyNeeds(ToyWorld):
         raise gymnasium.error.DependencyNotInstalled("stuff is not installed, run `pip install stuff`")
 
 
+class ToyStill(ToyWorld):
+    """Cannot be made."""
+
+    def __init__(self) -> None:
+        raise FileNotFoundError("level.bin is missing")
+
+
+class ToyFlat(ToyWorld):
+    """Shows another pose than it says, from its second step on."""
+
+    def _observation(self) -> dict[str, Any]:
+        flat = {"pose": np.zeros(3)} if self._count > 1 else {}  # Gymnasium looks at the first step alone
+        return super()._observation() | flat
+
+
 class ToyUnborn(ToyWorld):
     """Can be made in the main process only."""
 
@@ -98,4 +113,6 @@ gymnasium.register("ToyHangs-v0", entry_point="toy_world:ToyWorld", kwargs={"han
 gymnasium.register("ToyNeverStarts-v0", entry_point="toy_world:ToyWorld", kwargs={"raise_at": 0})
 gymnasium.register("ToyMany-v0", entry_point="toy_world:ToyMany")
 gymnasium.register("ToyNeeds-v0", entry_point="toy_world:ToyNeeds")
+gymnasium.register("ToyStill-v0", entry_point="toy_world:ToyStill")
+gymnasium.register("ToyFlat-v0", entry_point="toy_world:ToyFlat")
 gymnasium.register("ToyUnborn-v0", entry_point="toy_world:ToyUnborn")

@@ -44,6 +44,13 @@ def test_the_banner_says_in_words_and_units_what_will_run() -> None:
     ]
 
 
+def test_what_was_converted_is_part_of_the_banner() -> None:
+    converted = replace(PONG, notices=("`a` is an image", "`b` too"))
+    assert "observation  `a` is an image; `b` too" in start_banner(
+        flagship(), converted, parameters=1, replay_bytes=1
+    )
+
+
 def test_a_warm_up_is_part_of_the_banner() -> None:
     lines = start_banner(flagship("training.warmup_steps=25000"), PONG, parameters=1, replay_bytes=1)
     assert "warm-up      world model only for the first 25,000 agent steps" in lines

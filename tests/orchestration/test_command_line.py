@@ -1,5 +1,6 @@
 """Every kind of bad input gives one sentence and exit code 2 and leaves nothing behind; good input runs."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -208,6 +209,46 @@ def test_cfg_shows_every_setting_and_runs_nothing(
     shown = OmegaConf.create(capsys.readouterr().out)
     assert (shown.name, shown.seed, shown.training.sequence_length) == ("dreamer_catch", 5, 16)
     assert list(empty_folder.iterdir()) == []
+
+
+def test_cfg_shows_the_experiment_of_a_run_that_names_an_environment_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run("env=catch", CPU, "--cfg", "job", "--resolve")
+    shown = OmegaConf.create(capsys.readouterr().out)
+    assert (shown.name, shown.env.suite, shown.world_model.decoder_scale) == ("dreamer", "catch", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("orchestration.train", ["--help"]),
+        ("orchestration.train", ["--cfg", "job"]),
+        ("orchestration.train", ["--version"]),
+        ("orchestration.evaluate", ["--help"]),
+        ("orchestration.memory_plan.command", ["--help"]),
+        ("orchestration.memory_plan.command", [CPU]),
+        ("orchestration.memory_plan.command", [CPU, "plan.format=json"]),
+        ("orchestration.sweep", ["--help"]),
+        ("orchestration.chaos", ["--help"]),
+        ("orchestration.certificate", ["--help"]),
+        ("orchestration.doctor", ["--help"]),
+        ("orchestration.doctor", []),
+        ("benchmarks.command", ["--help"]),
+        ("utils.memory.snapshots.cli", ["--help"]),
+    ],
+)
+def test_a_command_that_cannot_be_read_says_so_in_one_line(
+    module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = importlib.import_module(f"reverie.{module}").main
+    monkeypatch.setattr(sys, "argv", ["reverie", *arguments])
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "error: the output cannot be written: No space left on device.\n"
 
 
 def test_help_names_the_experiments_and_the_settings(capsys: pytest.CaptureFixture[str]) -> None:

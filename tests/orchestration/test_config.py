@@ -1,7 +1,9 @@
 """Every experiment composes to the numbers it promises, and impossible combinations are refused."""
 
 from dataclasses import replace
+from enum import Enum
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from reverie.envs import EnvConfig, Suite
 from reverie.models import ModelConfig
 from reverie.orchestration.command_line import compose_jobs
 from reverie.orchestration.config import (
+    GROUPS,
     Compile,
     Device,
     Precision,
@@ -142,6 +145,92 @@ def test_every_file_of_a_group_composes() -> None:
             tested_above = group.name == "experiment" or "size" in file.name
             if not tested_above and choice != "buffer=cuda":  # which needs a GPU
                 assert typed(composed(choice, "device=cpu")).device is Device.cpu, choice
+
+
+FILES = {
+    folder.name: sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if ".yaml" in file.name)
+    for folder in resources.files("reverie.configs").iterdir()
+    if folder.is_dir() and "__" not in folder.name
+}
+EXPERIMENTS = FILES.pop("experiment")
+
+
+def stated(group: str, choice: str) -> DictConfig:
+    """All that a file of a group sets, read without Hydra: its own values over those it begins with."""
+    own = yaml.safe_load(resources.files("reverie.configs").joinpath(group, f"{choice}.yaml").read_text())
+    result = OmegaConf.structured(TrainConfig)
+    for name in own.pop("defaults"):
+        if name != f"/{group}_schema":
+            result = stated(group, name)
+    merged = OmegaConf.merge(result, own if group == "workflow" else {group: own})
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def assert_whole(job: DictConfig, choices: dict[str, str]) -> None:
+    for group, choice in choices.items():
+        for section in GROUPS[group]:
+            assert job[section] == stated(group, choice)[section], f"{group}={choice}"
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_what_the_command_line_chooses_takes_the_place_of_all_that_an_experiment_says(
+    experiment: str,
+) -> None:
+    for end in (0, -1):
+        choices = {group: names[end] for group, names in FILES.items()}
+        typed_choices = [f"{group}={choice}" for group, choice in choices.items()]
+        assert_whole(composed(f"experiment={experiment}", *typed_choices), choices)
+
+
+def test_no_choice_leaves_a_value_of_an_experiment_that_sets_them_all(tmp_path: Path) -> None:
+    hostile = OmegaConf.structured(TrainConfig)
+    sections = [section for group in GROUPS.values() for section in group]
+    for key, value in leaves(TrainConfig()):
+        if key.split(".")[0] in sections:
+            OmegaConf.update(hostile, key, another(value))
+    (tmp_path / "experiment").mkdir()
+    text = OmegaConf.to_yaml(OmegaConf.masked_copy(hostile, sections))
+    (tmp_path / "experiment" / "hostile.yaml").write_text(f"# @package _global_\n{text}")
+    for turn in range(max(map(len, FILES.values()))):
+        choices = {group: names[turn % len(names)] for group, names in FILES.items()}
+        typed_choices = [f"{group}={choice}" for group, choice in choices.items()]
+        [job] = compose_jobs(["experiment=hostile", *typed_choices], config_dir=str(tmp_path))
+        assert_whole(job, choices)
+
+
+def another(value: Any) -> Any:
+    """Another value of the same kind."""
+    if isinstance(value, Enum):
+        return next(member for member in type(value) if member is not value)
+    if isinstance(value, bool):
+        return not value
+    return "another" if isinstance(value, str) else 3 if value is None else value + 1
+
+
+def test_a_choice_changes_its_group_alone_and_a_single_setting_is_over_it() -> None:
+    alone = composed("experiment=dreamer_catch")
+    chosen = composed("model.units=128", "experiment=dreamer_catch", "model=size25m")
+    assert (chosen.model.units, chosen.model.deter, chosen.model.strided) == (128, 3072, False)
+    chosen.model = alone.model
+    assert chosen == alone
+
+
+def test_whoever_chooses_an_environment_and_no_experiment_inherits_nothing_of_pong() -> None:
+    own = typed(composed("env=gymnasium", "env.id=Acrobot-v1", "device=cpu"))
+    assert (own.name, own.env.id, own.env.num_envs) == ("dreamer", "Acrobot-v1", 1)
+    assert values(own, "world_model.decoder_scale", "optimizer.learning_rate") == [1.0, 4e-5]
+    assert composed("env=catch", "experiment=dreamer_ataripong").name == "dreamer_ataripong"
+
+
+def test_an_experiment_that_chooses_for_the_command_line_is_refused_with_the_right_form(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\ndefaults:\n  - override /model: size1m\nmodel:\n  deter: 256\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"`override /model`, which would .* Write `/model/<choice>` there"):
+        compose_jobs(["experiment=mine"], config_dir=str(tmp_path))
 
 
 def test_the_yaml_of_the_root_names_no_value_twice() -> None:

@@ -1,7 +1,9 @@
 """Playing a checkpoint: the numbers, their reproducibility, the video, and what is refused."""
 
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -219,24 +221,107 @@ def test_a_video_does_not_change_what_is_played(catch_run: Path, tmp_path: Path,
     )
 
 
+@pytest.mark.parametrize("folder", ["", "missing/"])
+def test_a_video_that_could_not_be_written_is_refused_before_play(
+    folder: str,
+    catch_run: Path,
+    tmp_path: Path,
+    command: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("a" * 300, "a" * 249):  # with .mp4 253 letters, but 258 while it is written
+        video = f"{tmp_path}/{folder}{name}.mp4"
+        message = error_of(capsys, lambda: command(f"run={catch_run}", f"video={video}"))  # noqa: B023
+        assert message == f"video={video} cannot be written: File name too long."
+    (tmp_path / "folder.mp4").mkdir()
+    message = error_of(capsys, lambda: command(f"run={catch_run}", f"video={tmp_path}/folder.mp4"))
+    assert message.endswith("folder.mp4 cannot be written: it is a folder.")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.mp4"]
+
+
+def test_an_episode_is_cut_after_max_steps_unless_it_ends_before(
+    cartpole_run: Path, result_of: Evaluate
+) -> None:
+    assert result_of(cartpole_run, "episodes=3", "max_steps=5")["lengths"] == [5, 5, 5]
+    whole = result_of(cartpole_run, "episodes=3")
+    assert result_of(cartpole_run, "episodes=3", "max_steps=1000000000") == whole
+
+
+def test_ctrl_c_answers_with_what_was_played(
+    catch_run: Path,
+    tmp_path: Path,
+    command: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    act, calls = DreamerPlayer.act, iter(range(1, 10**6))
+
+    def interrupted(player: DreamerPlayer, arrival: Arrival) -> np.ndarray:
+        if next(calls) == CATCH_STEPS + 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return act(player, arrival)
+
+    monkeypatch.setattr(DreamerPlayer, "act", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit) as ended:
+        command(f"run={catch_run}", "device=cpu", "episodes=99999999999", f"video={tmp_path / 'out.gif'}")
+    assert (ended.value.code, signal.getsignal(signal.SIGINT)) == (130, before)
+    result = json.loads(capsys.readouterr().out)
+    assert result["lengths"] == [CATCH_STEPS] * 4  # of four environments
+    assert result["open_lengths"] == [3] * 4  # one action starts an episode, three were taken
+    assert result["open_returns"] == [0.0] * 4
+    with Image.open(tmp_path / "out.gif") as video:
+        assert len(list(ImageSequence.Iterator(video))) == CATCH_STEPS + 1
+
+
+def test_who_ends_before_the_first_episode_sees_what_is_open(
+    cartpole_run: Path,
+    command: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    act = DreamerPlayer.act
+
+    def interrupted(player: DreamerPlayer, arrival: Arrival) -> np.ndarray:
+        signal.raise_signal(signal.SIGINT)
+        return act(player, arrival)
+
+    monkeypatch.setattr(DreamerPlayer, "act", interrupted)
+    monkeypatch.setattr(module, "_PROGRESS_SECONDS", 0.0)
+    with pytest.raises(SystemExit):
+        command(f"run={cartpole_run}", "device=cpu")
+    shown = capsys.readouterr()
+    result = json.loads(shown.out)
+    assert [result[key] for key in ("returns", "mean", "open_returns", "open_lengths")] == [
+        [],
+        None,
+        [1.0],
+        [1],
+    ]
+    assert shown.err.splitlines()[-1].startswith(
+        "0 of 20 episodes are played, an open one has 1 steps; Ctrl-C"
+    )
+
+
 def test_mean_and_standard_error_to_the_number() -> None:
     episodes = [Episode(env=0, episode_return=value, length=1) for value in (1.0, 2.0, 3.0, 4.0)]
-    result = Evaluation(episodes, None)
+    result = Evaluation(episodes, [], None)
     assert result.mean == 2.5
     assert result.standard_error == pytest.approx(0.6454972243679028)  # sqrt(5 / 3) / sqrt(4)
-    assert Evaluation(episodes[:1], None).standard_error == 0.0
+    assert Evaluation(episodes[:1], [], None).standard_error == 0.0
 
 
 # Each kind of mistake: what is typed behind run=<a real run>, and every part that its message must have.
 MISTAKES = {
     "unknown key": (["episode=3"], ["episode=3 is not a setting", "episodes=", "Did you mean `episodes`?"]),
     "no value": (["video"], ["video is not a setting", "video="]),
-    "flag": (["--fast"], ["--fast is not a setting", "run=, episodes=, seed=, policy=, video=, device="]),
+    "flag": (["--fast"], ["--fast is not a setting", "run=, episodes=, max_steps=, seed=, policy=, video=,"]),
     "interpolation": (["video=${run}.mp4"], ["video=${run}.mp4: evaluate takes plain values, no ${...}."]),
     "null for a whole number": (["episodes=null"], ["episodes", "'None'"]),
     "text for a whole number": (["episodes=many"], ["episodes", "'many'"]),
     "float for a whole number": (["episodes=2.5"], ["episodes", "'2.5'"]),
     "no episode": (["episodes=0"], ["episodes must be at least 1, got 0."]),
+    "no step": (["max_steps=0"], ["max_steps must be at least 1, got 0."]),
     "negative seed": (["seed=-1"], ["seed must be in [0, 2**32), got -1."]),
     "unknown policy": (["policy=best"], ["policy", "'best'", "sample, mode"]),
     "unknown device": (["device=gpu"], ["device", "'gpu'", "auto, cpu, cuda"]),
@@ -269,7 +354,7 @@ def test_help_tells_every_setting_with_its_default_and_what_it_takes(
     assert shown.err == ""
     lines = [line.split(maxsplit=1) for line in shown.out.partition("defaults:\n")[2].splitlines()]
     assert [pair for pair, _ in lines] == [
-        *("run=null", "episodes=20", "seed=0", "policy=sample", "video=null", "device=auto")
+        *("run=null", "episodes=20", "max_steps=null", "seed=0", "policy=sample", "video=null", "device=auto")
     ]
     told = dict(lines)
     assert told["episodes=20"] == "Episodes to play. A whole number."

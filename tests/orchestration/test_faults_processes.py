@@ -19,6 +19,7 @@ from reverie.utils.seeding import episode_seed
 
 from .helpers import (
     CARTPOLE,
+    files_in,
     identity,
     intervals_of,
     metrics_of,
@@ -186,6 +187,36 @@ def test_a_signal_in_a_step_ends_the_run_with_a_checkpoint_of_that_very_step(
     if (call, number) == (55, signal.SIGTERM):
         resume(run_dir)
         assert identity(run_dir) == identity(start(tmp_path / "unbroken", *settings))
+
+
+def test_a_resumed_run_whose_environment_cannot_start_loses_nothing_and_saves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = start(tmp_path / "run", *CARTPOLE, *IDLE, "training.total_timesteps=20")
+    before = files_in(run_dir / "checkpoints")
+    with monkeypatch.context() as patched, pytest.raises(SystemExit) as ended:
+        patched.setattr(CartPoleEnv, "reset", broken)
+        resume(run_dir, "training.total_timesteps=40")
+    assert ended.value.code == ENVIRONMENT_EXIT_CODE
+    hint = f"Nothing is lost: step 20 is saved. Go on with resume={os.path.relpath(run_dir)}"
+    assert (run_dir / "train.log").read_text().endswith(f"{hint}\n")
+    assert files_in(run_dir / "checkpoints") == before
+    resume(run_dir, "training.total_timesteps=40")
+    assert saved_steps(run_dir)[-1] == 40
+
+
+def test_a_first_run_whose_environment_cannot_start_has_nothing_to_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched, pytest.raises(SystemExit) as ended:
+        patched.setattr(CartPoleEnv, "reset", broken)
+        start(tmp_path / "run", *CARTPOLE, *IDLE, "training.total_timesteps=20")
+    assert (ended.value.code, saved_steps(tmp_path / "run")) == (ENVIRONMENT_EXIT_CODE, [])
+    assert "There is no checkpoint yet. Go on with" in (tmp_path / "run" / "train.log").read_text()
+
+
+def broken(env: CartPoleEnv, *, seed: int | None = None, options: object = None) -> None:
+    raise ConnectionError("the simulator does not answer")
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_the_best_policy_ever_is_saved_and_played(whole_run: Path) -> None:
             before = checkpoint_at(whole_run, step).model(torch.device("cpu"))
             then = before["members"]["networks"]["actor"][name][best["member"]]
             assert torch.equal(tensor[0], then)
-    result = evaluate_run(EvaluateConfig(run=str(whole_run), episodes=3))
+    result, _ = evaluate_run(EvaluateConfig(run=str(whole_run), episodes=3))
     assert result["policy"] == "mode"
     returns = result["returns"]
     assert isinstance(returns, list) and len(returns) == 3 and result["lengths"] == [STEPS] * 3

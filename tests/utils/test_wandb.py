@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from reverie.orchestration.config import LoggerConfig
 from reverie.utils.errors import UserError
@@ -214,6 +214,8 @@ def test_a_missing_package_is_refused_before_the_run_begins(tmp_path: Path) -> N
 def test_it_is_off_unless_asked_for(group: str) -> None:
     # A bare off in YAML would be false.
     values = OmegaConf.load(str(resources.files("reverie.configs") / "logger" / f"{group}.yaml"))
+    assert isinstance(values, DictConfig)
+    del values["defaults"]
     composed = OmegaConf.merge(OmegaConf.structured(LoggerConfig), values)
     assert composed.wandb is WandbMode.off
     assert OmegaConf.create(OmegaConf.to_yaml(composed)).wandb == "off"  # as config.yaml of a run has it

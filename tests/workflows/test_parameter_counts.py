@@ -33,6 +33,7 @@ def read_size(name: str) -> ModelConfig:
     text = (files("reverie.configs") / "model" / f"{name}.yaml").read_text()
     values = OmegaConf.to_container(OmegaConf.create(text))
     assert isinstance(values, dict)
+    del values["defaults"]
     return ModelConfig(**{str(key): value for key, value in values.items()})
 
 

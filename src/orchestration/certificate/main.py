@@ -73,6 +73,7 @@ class CertifyConfig:
             find_fault(self.fault)
 
 
+@exit_on_user_error()
 def main(arguments: list[str] | None = None) -> None:
     """Run `reverie-certify`; exit code 0 if memory is flat, 1 if not, 8 if undecided, 2 for a mistake.
 
@@ -82,28 +83,25 @@ def main(arguments: list[str] | None = None) -> None:
     if asks_for_help(typed_here):
         print(_USAGE + settings_help(CertifyConfig, _PREFIX), end="")
         return
-    with exit_on_user_error():
-        flags, own, overrides = _split(typed_here)
-        if not any(text.startswith("experiment=") for text in overrides):
-            overrides.insert(0, "experiment=dreamer_incident")
-        command = shlex.join(["python", "scripts/certify_memory.py", *typed_here])
-        if flags or any(text.startswith("certify.fault=") for text in own):
-            overrides = _as_written(overrides)
-        if flags:
-            run_reenactment(
-                read_settings(ReenactmentConfig, own, "certify --ab", _PREFIX), overrides, command
-            )
-            return
-        settings = read_settings(CertifyConfig, own, "certify", _PREFIX)
-        config = _compose(overrides, settings.steps)
-        config.memory = replace(config.memory, tracking_enabled=True, on_leak=OnLeak.stop)
-        if settings.fault is not None:
-            _fault_of(config, settings.fault)
-        check_run(config)
-        certificate = certify(config, settings, command)
-        folder = Path(settings.out or certificate.run_dir)
-        certificate.save(folder)
-        save_page(certificate, folder)
+    flags, own, overrides = _split(typed_here)
+    if not any(text.startswith("experiment=") for text in overrides):
+        overrides.insert(0, "experiment=dreamer_incident")
+    command = shlex.join(["python", "scripts/certify_memory.py", *typed_here])
+    if flags or any(text.startswith("certify.fault=") for text in own):
+        overrides = _as_written(overrides)
+    if flags:
+        run_reenactment(read_settings(ReenactmentConfig, own, "certify --ab", _PREFIX), overrides, command)
+        return
+    settings = read_settings(CertifyConfig, own, "certify", _PREFIX)
+    config = _compose(overrides, settings.steps)
+    config.memory = replace(config.memory, tracking_enabled=True, on_leak=OnLeak.stop)
+    if settings.fault is not None:
+        _fault_of(config, settings.fault)
+    check_run(config)
+    certificate = certify(config, settings, command)
+    folder = Path(settings.out or certificate.run_dir)
+    certificate.save(folder)
+    save_page(certificate, folder)
     print("\n".join(certificate.lines()))
     print(f"certificate: {folder}")
     if code := EXIT_CODES[certificate.outcome]:

@@ -51,6 +51,7 @@ def report(findings: list[Finding], console: Console) -> int:
     return int(any(finding.verdict is Verdict.FAIL for finding in findings))
 
 
+@exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `reverie-doctor`; exit code 1 if a check failed, 2 if anything but --help is asked."""
     parser = FlagParser(
@@ -58,6 +59,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="Exit code: 1 if a check failed, else 0. Nothing is changed, and there are no settings.",
         allow_abbrev=False,
     )
-    with exit_on_user_error():
-        parser.parse_args(arguments)
+    parser.parse_args(arguments)
     return report(diagnose(), Console(highlight=False))

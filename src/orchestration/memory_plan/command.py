@@ -58,6 +58,7 @@ class PlanConfig:
             raise UserError(f"plan.fit_gib must be over 0 GiB, got {self.fit_gib}.")
 
 
+@exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `reverie-plan`.
 
@@ -67,8 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: With code 2 after a `UserError`, a plan over a limit included.
     """
-    with exit_on_user_error():
-        _run(list(sys.argv[1:] if arguments is None else arguments))
+    _run(list(sys.argv[1:] if arguments is None else arguments))
 
 
 def _run(arguments: list[str]) -> None:

@@ -35,15 +35,15 @@ _FOLDED = "call_sites.folded"
 _PIPE_WIDTH = 140  # letters in a line where there is no terminal
 
 
+@exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Analyse what the command line names; return 1 for growth, else 0.
 
     Raises:
         SystemExit: With code 2 after bad input.
     """
-    with exit_on_user_error():
-        flags = _parser().parse_args(arguments)
-        analysis = _analyze(flags)
+    flags = _parser().parse_args(arguments)
+    analysis = _analyze(flags)
     if flags.format == "json":
         print(json.dumps(as_json(analysis), indent=2))
     else:
