@@ -211,7 +211,7 @@ def description(name: str) -> str:
 class Outcome:
     """What a certificate said, as one process can tell another."""
 
-    passed: bool
+    is_flat: bool
     steps: int
     steps_left: int
     """Steps that were asked for and not taken."""
@@ -252,7 +252,7 @@ def outcome_of(run_dir: Path, fault: str | None = None, *overrides: str) -> Outc
     config.memory = replace(config.memory, on_leak=OnLeak.stop)
     certificate = certify(config, CertifyConfig(fault=fault), "a test")
     return Outcome(
-        passed=certificate.passed,
+        is_flat=certificate.outcome.value == "flat",
         steps=certificate.steps,
         steps_left=config.training.total_timesteps - certificate.steps,
         verdicts=[finding.verdict.value for finding in certificate.findings],
