@@ -61,8 +61,6 @@ class _Suspicion:
     known: Known
     counters: Mapping[str, float]
     system_bytes: int | None
-    freed: Mapping[str, float]
-    """What a collection freed then, in the units of the counters: an alarm does not find it any more."""
 
 
 @dataclass(slots=True)
@@ -190,8 +188,11 @@ class MemoryGuard:
         if not suspects:
             with self._uncounted():
                 self._suspicion = None
-        elif self._suspicion is None:  # what grows is named later, by comparison with what is held now
-            self._suspect(step, roots, is_whole=False)
+        elif self._suspicion is None:
+            if not self._report_garbage(
+                step
+            ):  # what grows is named later, by comparison with what is held now
+                self._suspect(step, roots, is_whole=False)
             return
         for resource in self._resources:
             detector = self._detectors[resource.name]
@@ -203,16 +204,30 @@ class MemoryGuard:
         if grown:
             self._judge_components(step, grown, roots)
 
+    def _report_garbage(self, step: int) -> bool:
+        """Report each suspect that a collection explains; return whether there is one.
+
+        Now, and not with an alarm: a search for culprits collects too, and nothing would be left to see.
+        """
+        found = False
+        for resource in self._resources:
+            detector = self._detectors[resource.name]
+            if detector.is_suspect and resource.culprit is None:
+                judgement = detector.judgement()
+                verdict = confirm(_now(resource), judgement.rise_bytes, lambda each=resource: _now(each))
+                if verdict is Verdict.collectable:
+                    rate = self._rate(resource, judgement)
+                    self._report(Finding(step, resource.name, verdict, (_GARBAGE,), rate))
+                    detector.restart(step, "finding")
+                    found = True
+        return found
+
     def _suspect(self, step: int, roots: Mapping[str, Any], is_whole: bool) -> None:
         """Remember what is held now, with which what grows will be compared."""
-        before = memory_counters()
-        gc.collect()
-        after = memory_counters()
-        freed = {tag: before[tag] - value for tag, value in after.items()}
         with self._uncounted():
             held = known(roots, step, is_whole)
         give_back_free_pages()  # as before an alarm about resident memory
-        self._suspicion = _Suspicion(held, memory_counters(), system_bytes(), freed)
+        self._suspicion = _Suspicion(held, memory_counters(), system_bytes())
 
     @contextlib.contextmanager
     def _uncounted(self) -> Iterator[None]:
@@ -254,9 +269,7 @@ class MemoryGuard:
     def _confirmed(self, resource: Resource, judgement: Judgement) -> tuple[Verdict, tuple[str, ...]]:
         """Return what an alarm is, and who is to blame where no search is needed for that."""
         if resource.kept_from is None:
-            assert self._suspicion is not None
-            now = _now(resource) + int(self._suspicion.freed[resource.tag] * resource.scale)
-            verdict = confirm(now, judgement.rise_bytes, lambda: _now(resource))
+            verdict = confirm(_now(resource), judgement.rise_bytes, lambda: _now(resource))
             if verdict is Verdict.collectable:
                 return verdict, (_GARBAGE,)
             return verdict, (resource.culprit,) if resource.culprit is not None else ()
