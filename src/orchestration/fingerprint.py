@@ -1,7 +1,6 @@
 """Hashes of all that a run has become: two runs with equal ones went the same way, bit for bit."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..utils.logging import read_lines
 from ..utils.logging.writer import METRICS_FILE
 from .build import build_replay
 from .checkpoint import Checkpoint, latest_checkpoint
@@ -41,7 +41,7 @@ def fingerprint(run_dir: Path) -> dict[str, str]:
     }
     lineage = run_dir / LINEAGE_FILE
     if lineage.exists():
-        hashes["lineage"] = hashlib.sha256(lineage.read_bytes()).hexdigest()
+        hashes["lineage"] = hash_of(list(read_lines(lineage)))
     return hashes
 
 
@@ -83,5 +83,4 @@ def reproducible(lines: Iterable[Mapping[str, float]]) -> list[dict[str, float]]
 
 
 def _metrics_hash(run_dir: Path) -> str:
-    lines = [json.loads(text) for text in (run_dir / METRICS_FILE).read_text().splitlines()]
-    return hash_of(reproducible(lines))
+    return hash_of(reproducible(read_lines(run_dir / METRICS_FILE)))

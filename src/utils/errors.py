@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 USER_ERROR_EXIT_CODE = 2
+_MOST_CHARACTERS = 200
 
 
 class UserError(ValueError):
@@ -24,13 +25,22 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
+def printable(text: str, most: int | None = _MOST_CHARACTERS) -> str:
+    r"""Return a text of at most `most` characters without those that steer a terminal, or are none.
+
+    >>> printable("red: \x1b[31m")
+    'red: ?[31m'
+    """
+    return "".join(c if c.isprintable() else "?" for c in text[:most])
+
+
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
     """Turn a `UserError` inside into one line on stderr and exit code 2, without a traceback."""
     try:
         yield
     except UserError as error:
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        sys.stderr.write(f"error: {printable(' '.join(str(error).split()), None)}\n")
         raise SystemExit(USER_ERROR_EXIT_CODE) from None
 
 

@@ -1,13 +1,12 @@
 """Making a remote folder the same as what is staged: new files first, then manifests, then deletions."""
 
 import hashlib
-import json
 import logging
 import re
 from collections.abc import Callable, Container
 from typing import Any
 
-from ...utils.checked_files import FileRecord
+from ...utils.checked_files import FileRecord, parse_json
 from ..checkpoint import CHECKPOINTS, MANIFEST, SHARED_FOLDER, SHARED_SUFFIX
 from .address import reason_of
 from .identity import Identity, require_own
@@ -145,9 +144,9 @@ def _remote_needs(remote: Remote) -> dict[str, dict[str, str]]:
     for step in remote_steps(remote.sizes()):
         content = remote.read(manifest_name(step))
         try:
-            files: dict[str, Any] = json.loads(content)["files"]
+            files: dict[str, Any] = parse_json(content)["files"]
             told = {f"{CHECKPOINTS}/{name}": str(record["sha256"]) for name, record in files.items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue  # damaged: it will be written again, or deleted
         name = manifest_name(step)
         needs[name] = told | {name: hashlib.sha256(content).hexdigest()}
