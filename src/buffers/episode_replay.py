@@ -99,8 +99,10 @@ class EpisodeReplayBuffer:
         fields = tensors(step_fields(arrival, action, self._step_forms))
         if latent is not None:
             self._check_latents(latent.deter, latent.stoch, len(arrival.reward))
-            if latent.stoch.dtype is not torch.uint8:
-                raise ValueError(f"stoch is {latent.stoch.dtype}, not torch.uint8")
+            if latent.stoch.dtype is not torch.uint8 or not latent.deter.is_floating_point():
+                raise ValueError(
+                    f"latents of {latent.deter.dtype} and {latent.stoch.dtype}, not floats and uint8"
+                )
             fields |= {"deter": latent.deter.to(self._arena.dtype("deter")), "stoch": latent.stoch}
         new_rows = self._index.add(arrival.is_first, arrival.is_last)
         self._write(new_rows, fields)

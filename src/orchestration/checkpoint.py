@@ -45,7 +45,7 @@ FORMAT = 2
 UNFINISHED = ".unfinished"
 SHARED_SUFFIX = ".safetensors"
 _REPLACED = "replaced_"
-_NAME = re.compile(rf"step_(\d{{9,}})|{_REPLACED}step_(\d{{9,}}){re.escape(UNFINISHED)}")
+_NAME = re.compile(rf"step_(\d{{9,18}})|{_REPLACED}step_(\d{{9,18}}){re.escape(UNFINISHED)}")
 _OLD_LOOP_FILE = "loop.json"  # format 1 had it, and no manifest
 
 

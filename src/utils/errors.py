@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -42,6 +43,19 @@ def exit_on_user_error() -> Iterator[None]:
     except UserError as error:
         sys.stderr.write(f"error: {printable(' '.join(str(error).split()), None)}\n")
         raise SystemExit(USER_ERROR_EXIT_CODE) from None
+
+
+def require_current_folder() -> None:
+    """Refuse to start in a folder that is gone; torch's libraries would end the process with a riddle.
+
+    Raises:
+        SystemExit: With code 2.
+    """
+    with exit_on_user_error():
+        try:
+            os.getcwd()
+        except FileNotFoundError as error:
+            raise UserError("the current folder is gone. Change to one that is there, as by cd ~.") from error
 
 
 class FlagParser(argparse.ArgumentParser):

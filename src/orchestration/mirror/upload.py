@@ -15,9 +15,9 @@ from .staging import Records, Staged
 
 _LOG = logging.getLogger(__name__)
 _OURS = re.compile(
-    rf"{CHECKPOINTS}/(step_\d{{9,}}/[^/]+|{SHARED_FOLDER}/[^/]+{re.escape(SHARED_SUFFIX)}({re.escape(UNFINISHED)})?)"
+    rf"{CHECKPOINTS}/(step_\d{{9,18}}/[^/]+|{SHARED_FOLDER}/[^/]+{re.escape(SHARED_SUFFIX)}({re.escape(UNFINISHED)})?)"
 )
-_MANIFEST = re.compile(rf"{CHECKPOINTS}/step_(\d{{9,}})/{re.escape(MANIFEST)}")
+_MANIFEST = re.compile(rf"{CHECKPOINTS}/step_(\d{{9,18}})/{re.escape(MANIFEST)}")
 
 
 class GivenUp(Exception):
