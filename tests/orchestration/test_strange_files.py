@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from reverie.orchestration.checkpoint import latest_checkpoint
+from reverie.orchestration.command_line import run_from_command_line
 from reverie.orchestration.fingerprint import main as compare
 from reverie.orchestration.mirror.restore import restore
 from reverie.orchestration.run_folder import load_run
 from reverie.orchestration.saved_config import CONFIG_BYTES
 from reverie.orchestration.sweep_job import last_metrics
+from reverie.orchestration.train import train
 from reverie.utils.errors import UserError
 from reverie.utils.logging import configure_logging, read_lines
 from reverie.utils.logging.console import LOG_FILE
@@ -151,7 +153,7 @@ def test_aliases_of_aliases_are_refused_before_they_grow(tmp_path: Path) -> None
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join(9 * [f'*a{i - 1}'])}]" for i in range(1, 9)]
     (tmp_path / "config.yaml").write_text("\n".join(lines))
-    with pytest.raises(UserError, match="^Line 1 of .* holds an alias of YAML"):
+    with pytest.raises(UserError, match=r"^Line 1 of .* holds an alias of YAML"):
         load_run(str(tmp_path))
 
 
@@ -206,9 +208,7 @@ def test_counts_that_no_run_reaches_are_refused(
     ],
     ids=lambda line: line[:24],
 )
-def test_lines_of_metrics_that_no_run_writes_are_named_wherever_they_are_read(
-    line: str, tmp_path: Path
-) -> None:
+def test_lines_of_metrics_that_no_run_writes_are_named(line: str, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 8, "loss": "NaN", "a": 1.5}\n' + line + "\n")
     told = f"Line 2 of {path} is none that Reverie wrote. Delete that line and try again."
@@ -277,8 +277,11 @@ def test_a_limit_on_the_size_of_files_is_named(server: Server, empty_folder: Pat
     assert "File too large. Raise the limit on the size of a file (ulimit -f unlimited)" in ended.last_line
 
 
-def test_a_name_that_is_no_utf8_stands_in_the_log(run_dir: Path, tmp_path: Path) -> None:
+def test_a_name_that_is_no_utf8_stands_in_the_log(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     strange = tmp_path / os.fsdecode(b"sch\xf6n")
     shutil.copytree(run_dir, strange)
-    resume(strange, "training.total_timesteps=24")
+    run_from_command_line(train, [f'resume="{strange}"', "training.total_timesteps=24"])
+    assert "Logging error" not in capsys.readouterr().err
     assert "sch?n" in (strange / "train.log").read_text(encoding="utf-8")

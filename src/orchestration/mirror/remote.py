@@ -76,9 +76,7 @@ class Remote:
         Raises:
             FileNotFoundError: If there is no regular file of that name.
         """
-        if not self._system.isfile(self._at(name)):
-            raise FileNotFoundError(name)
-        with self._system.open(self._at(name), "rb", block_size=PIECE_BYTES) as source:
+        with self._open(name) as source:
             return source.read(JSON_BYTES)
 
     def put(self, local: Path, name: str) -> None:
@@ -97,12 +95,9 @@ class Remote:
         """Receive a file of that many bytes; of a longer one the rest is left.
 
         Raises:
-            FileNotFoundError: If there is none.
+            FileNotFoundError: If there is no regular file of that name.
         """
-        with (
-            self._system.open(self._at(name), "rb", block_size=PIECE_BYTES) as source,
-            local.open("wb") as sink,
-        ):
+        with self._open(name) as source, local.open("wb") as sink:
             while nbytes > 0 and (piece := source.read(min(nbytes, PIECE_BYTES))):
                 nbytes -= sink.write(piece)
 
@@ -112,6 +107,12 @@ class Remote:
         if self._has_folders:
             with suppress(OSError):
                 self._system.rmdir(self._at(name).rpartition("/")[0])
+
+    def _open(self, name: str) -> Any:
+        """Open a file for reading; in folders there may be pipes, which would be waited for."""
+        if self._has_folders and not self._system.isfile(self._at(name)):
+            raise FileNotFoundError(name)
+        return self._system.open(self._at(name), "rb", block_size=PIECE_BYTES)
 
     def _at(self, name: str) -> str:
         return f"{self._path}/{name}"
