@@ -185,8 +185,8 @@ def read_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Te
     Raises:
         UserError: If it is of another kind, or no regular file.
     """
-    with reading(path), open_own(path):  # open: the library would wait for a pipe
-        return load_file(path, device=str(device))
+    with reading(path), open_own(path) as file:  # the library would wait for a pipe, and takes UTF-8 alone
+        return load_file(f"/dev/fd/{file.fileno()}", device=str(device))
 
 
 def fault_of(path: Path, record: FileRecord) -> str | None:

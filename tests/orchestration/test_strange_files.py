@@ -133,7 +133,7 @@ def test_the_log_files_of_a_stranger_write_nowhere_else(run_dir: Path, tmp_path:
         (f"env:\n  num_envs: {SECRET}\n", r"^Line 2 of .* sets env\.num_envs, which must be a whole number"),
         (f"env:\n  {SECRET}: 1\n", r"^Line 2 of .* sets what is no setting"),
         (f"root:{SECRET}:0: [x\nuser: {{y\n", r"^Line \d of .* is no YAML"),
-        (f"{SECRET}\n", r"config\.yaml is not a file that Reverie wrote"),
+        (f"{SECRET}\n", r"config\.yaml sets what is no setting"),
         (f"name: &{SECRET} x\nrun_dir: *{SECRET}\n", r"^Line 1 of .* holds an alias"),
         ("seed: 1\nname: ${oc.env:HOME}\n", r"^Line 2 of .* holds an interpolation"),
         ("checkpoint:\n  mirror: 'file:///${oc.env:HOME}'\n", r"^Line 2 of .* holds an interpolation"),
