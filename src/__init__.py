@@ -1,6 +1,9 @@
 """Reverie: a reference DreamerV3 in PyTorch whose memory provably does not grow."""
 
 import os
+from multiprocessing import parent_process
+
+from .utils.errors import require_current_folder
 
 if __name__ != "reverie":  # a second import would be a second set of classes
     raise ImportError(f"Import this package as `reverie`, not as `{__name__}`.")
@@ -12,3 +15,6 @@ __version__ = "0.1.0"
 # OpenMP reads it when torch is loaded.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+if parent_process() is None:  # processes of environments import no torch, and may outlive the folder
+    require_current_folder()

@@ -11,11 +11,11 @@ from ..utils.records import ActionSpec, ArraySpec, Arrival
 from .batch import EpisodeRecords, LatentSpec, SampledPositions, SequenceBatch, StoredLatent
 from .config import ReplayConfig
 from .episodes import EpisodeIndex
+from .new_records import episode_fields, step_fields, step_forms, tensors
 from .persistence import ReplayFiles, SavedReplay, content_hash
-from .plan import OBSERVATION_PREFIX, ReplayRequest, plan_replay
+from .plan import ReplayRequest, plan_replay
 from .storage import Arena, check_storage
 from .transitions import TransitionBatch, TransitionTable, check_ranks, read_transitions, transition_fields
-from .whole_episodes import episode_fields
 from .windows import read_windows
 
 
@@ -70,6 +70,8 @@ class EpisodeReplayBuffer:
         self.window_length = window_length
         self.stores_latents = "deter" in self.plan.fields
         self._observation, self._action = dict(observation), action
+        self._step_forms = step_forms(self._observation, action, num_envs)
+        self._latent_sizes = (latent.deter_size, latent.num_latents) if latent else (0, 0)
         self._generator = generator
         self._index = EpisodeIndex(
             num_envs, config.capacity, config.chunk_length, window_length, config.cross_episodes
@@ -86,23 +88,25 @@ class EpisodeReplayBuffer:
             arrival: What came from the environments.
             action: Chosen after seeing it; stored as zeros where `is_last`, since it is never executed.
             latent: Posterior state after seeing it, a row an environment; given exactly if `stores_latents`.
+
+        Raises:
+            ValueError: Before anything changes: if an array has another shape or dtype.
         """
         if (latent is not None) != self.stores_latents:
             raise ValueError(
                 f"latent is {type(latent).__name__}, but buffer.store_latents={self.stores_latents}"
             )
-        new_rows = self._index.add(arrival.is_first, arrival.is_last)
-        rows = self._arena.place(new_rows)
-        for key in self._observation:
-            self._write(OBSERVATION_PREFIX + key, rows, arrival.observation[key])
-        self._write("action", rows, np.where(arrival.is_last[:, None], np.float32(0), action))
-        self._write("reward", rows, arrival.reward)
-        self._write("is_first", rows, arrival.is_first)
-        self._write("is_last", rows, arrival.is_last)
-        self._write("is_terminal", rows, arrival.is_terminal)
+        fields = tensors(step_fields(arrival, action, self._step_forms))
         if latent is not None:
-            self._arena.write("deter", rows, latent.deter.to(self._arena.dtype("deter")))
-            self._arena.write("stoch", rows, latent.stoch)
+            self._check_latents(latent.deter, latent.stoch, len(arrival.reward))
+            if latent.stoch.dtype is not torch.uint8 or not latent.deter.is_floating_point():
+                raise ValueError(
+                    f"latents of {latent.deter.dtype} and {latent.stoch.dtype}, not floats and uint8"
+                )
+            fields |= {"deter": latent.deter.to(self._arena.dtype("deter")), "stoch": latent.stoch}
+        new_rows = self._index.add(arrival.is_first, arrival.is_last)
+        self._write(new_rows, fields)
+        if latent is not None:
             self._files.latents_changed(new_rows)
 
     def add_episode(self, env: int, episode: EpisodeRecords) -> None:
@@ -112,19 +116,19 @@ class EpisodeReplayBuffer:
         whole episode is made before. With several streams see `EpisodeIndex` for what counts as oldest.
 
         Raises:
-            ValueError: Before anything changes: if latents are stored, an episode is open in any stream, the
-                episode is longer than the capacity, or a field has another shape or dtype.
+            ValueError: Before anything changes: if latents are stored, there is no such stream, an episode is
+                open in any, the episode is longer than the capacity, or a field has another shape or dtype.
         """
         if self.stores_latents:
             raise ValueError("add_episode takes no latents, but buffer.store_latents=True")
-        fields = episode_fields(episode, self._observation, self._action)
-        rows = self._arena.place(self._index.add_episode(env, len(episode.reward)))
-        for name, values in fields.items():
-            self._write(name, rows, values)
+        fields = tensors(episode_fields(episode, self._observation, self._action))
+        self._write(self._index.add_episode(env, len(episode.reward)), fields)
 
-    def _write(self, name: str, rows: Tensor, values: np.ndarray) -> None:
-        """Copy a NumPy array into the arena; torch refuses read-only arrays, so those are copied twice."""
-        self._arena.write(name, rows, torch.from_numpy(np.require(values, requirements=["C", "W"])))
+    def _write(self, rows: Int64[np.ndarray, "rows"], fields: dict[str, Tensor]) -> None:
+        """Copy checked fields into the arena."""
+        places = self._arena.place(rows)
+        for name, values in fields.items():
+            self._arena.write(name, places, values)
 
     @property
     def num_windows(self) -> int:
@@ -209,10 +213,17 @@ class EpisodeReplayBuffer:
             positions: Of the batch that the latents were computed from.
             deter: Deterministic states in any float dtype, on any device; a graph is dropped.
             stoch: Class indices.
+
+        Raises:
+            ValueError: Before anything changes: if latents are not stored, are of another shape, or belong to
+                records that were never added.
         """
-        if deter.shape[1] != self.window_length - 1:
-            raise ValueError(f"latents of {deter.shape[1]} columns, expected {self.window_length - 1}")
+        if not self.stores_latents:
+            raise ValueError("write_back has no place for latents, for buffer.store_latents=False")
+        self._check_latents(deter, stoch, len(positions.start), self.window_length - 1)
         index = positions.start[:, None] + np.arange(1, self.window_length)
+        if (index[:, -1] >= self._index.records.tail[positions.env]).any():
+            raise ValueError("positions of records that were never added")
         is_held = (index >= self._index.records.head[positions.env][:, None]).ravel()
         env = np.repeat(positions.env, self.window_length - 1)[is_held]
         rows = self._index.records.rows(env, index.ravel()[is_held])
@@ -224,6 +235,12 @@ class EpisodeReplayBuffer:
         fresh = deter.flatten(0, 1).index_select(0, source).to(self._arena.dtype("deter"))
         self._arena.write("deter", rows, fresh)
         self._arena.write("stoch", rows, stoch.flatten(0, 1).index_select(0, source).to(torch.uint8))
+
+    def _check_latents(self, deter: Tensor, stoch: Tensor, *shape: int) -> None:
+        """Refuse latents of another shape than (*shape, size)."""
+        found, sizes = (deter.shape, stoch.shape), self._latent_sizes
+        if found != (expected := tuple((*shape, size) for size in sizes)):
+            raise ValueError(f"latents of {tuple(map(tuple, found))}, expected {expected}")
 
     @property
     def total_steps(self) -> int:

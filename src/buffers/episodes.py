@@ -97,8 +97,11 @@ class EpisodeIndex:
         """Take in a whole episode of one stream, dropping old ones first; return the rows to write it to.
 
         Raises:
-            ValueError: If it is longer than the capacity, or an episode is open; nothing is changed then.
+            ValueError: If there is no such stream, it is longer than the capacity, or an episode is open;
+                nothing is changed then.
         """
+        if not 0 <= env < len(self._envs):
+            raise ValueError(f"environment {env} is not in [0, {len(self._envs)})")
         if length > self.capacity:
             raise ValueError(f"an episode of {length} records, but capacity={self.capacity}")
         if self._is_open.any():  # room could then be had only by cutting it
@@ -136,7 +139,8 @@ class EpisodeIndex:
 
     def _make_room(self, count: int) -> None:
         """Drop what must go so that `count` more records keep to the capacity."""
-        while self.total_steps + count > self.capacity:
+        excess = self.total_steps + count - self.capacity
+        while excess > 0:
             complete = np.flatnonzero(self._num_complete)
             if len(complete):
                 env = int(complete[self.records.head[complete].argmin()])
@@ -145,7 +149,9 @@ class EpisodeIndex:
             else:
                 env = int(self.records.lengths.argmax())  # holds a whole window, so it is never emptied
                 stop = int(self.records.head[env]) + 1
-            self.records.drop(env, stop - int(self.records.head[env]))
+            dropped = stop - int(self.records.head[env])
+            self.records.drop(env, dropped)
+            excess -= dropped
             if self.starts:
                 self.starts.drop_before(env, stop)
 

@@ -17,6 +17,8 @@ from .plan import FieldSpec, ReplayPlan, ReplayRequest, in_gib, largest_capacity
 _NUMPY_DTYPES = (torch.uint8, torch.bool, torch.float16, torch.float32)
 """Dtypes of fields that NumPy has too."""
 
+_PIECE_BYTES = 2**23
+
 
 class Arena:
     """Rows of fields. Reading copies: nothing that leaves this class shares memory with it.
@@ -70,12 +72,12 @@ class Arena:
 
     def write(self, name: str, rows: Int64[Tensor, "rows"], values: Tensor) -> None:
         """Copy `values` (rows, *field) into distinct rows; a graph behind them never reaches the arena."""
-        field, values = self._fields[name], values.detach().to(self.device)
-        if field.is_cpu and field.dtype in _NUMPY_DTYPES and values.dtype is field.dtype:
+        field, values = self._fields[name], values.detach()
+        if field.is_cpu and values.is_cpu and values.dtype is field.dtype and field.dtype in _NUMPY_DTYPES:
             # A copy of memory for each row; `index_copy_` goes through a few large rows 8 times slower.
             field.numpy()[rows.numpy()] = values.numpy()
         else:
-            field.index_copy_(0, rows, values)
+            field.index_copy_(0, rows, values.to(self.device))
 
     def slab(self, name: str, row: int, count: int) -> Tensor:
         """Return a view of consecutive rows, for saving and loading; it must not leave this package."""
@@ -124,10 +126,19 @@ def _mapped(spec: FieldSpec, num_rows: int, directory: Path) -> Tensor:
     descriptor, path = tempfile.mkstemp(dir=directory, suffix=".arena")
     os.unlink(path)  # at once: whoever kills this process now leaves no file behind
     try:
-        # Reserved, not sparse: a disk that fills up later must not kill the process with SIGBUS.
-        os.posix_fallocate(descriptor, 0, num_rows * spec.nbytes)
+        _reserve(descriptor, num_rows * spec.nbytes)
         size = num_rows * (spec.nbytes // spec.dtype.itemsize)
-        place = f"/proc/self/fd/{descriptor}"
+        place = f"/dev/fd/{descriptor}"
         return torch.from_file(place, shared=True, size=size, dtype=spec.dtype).view(num_rows, *spec.shape)
     finally:
         os.close(descriptor)
+
+
+def _reserve(descriptor: int, nbytes: int) -> None:
+    """Give a file its blocks now: a disk that fills up later must not kill the process with SIGBUS."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, nbytes)
+        return
+    piece = memoryview(bytes(min(nbytes, _PIECE_BYTES)))  # macOS: only what is written has blocks
+    while nbytes > 0:
+        nbytes -= os.write(descriptor, piece[:nbytes])

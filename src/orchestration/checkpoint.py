@@ -24,19 +24,28 @@ import torch
 
 from .. import __version__
 from ..buffers import REPLAY_FILES, EpisodeReplayBuffer
-from ..utils.checked_files import FileRecord, fault_of, folder_to_disk, reading, write_json
-from ..utils.errors import UserError
+from ..utils.checked_files import (
+    JSON_BYTES,
+    FileRecord,
+    fault_of,
+    folder_to_disk,
+    parse_json,
+    reading,
+    write_json,
+)
+from ..utils.errors import UserError, printable
+from ..utils.own_files import read_own
 from ..utils.state_files import load_state, save_state
 from ..workflows import Learner
 
 _LOG = logging.getLogger(__name__)
 CHECKPOINTS, SHARED_FOLDER = "checkpoints", "replay"
 MANIFEST, MODEL, STATE = "manifest.json", "model", "state"
-FORMAT = 2
+FORMAT = 3
 UNFINISHED = ".unfinished"
 SHARED_SUFFIX = ".safetensors"
 _REPLACED = "replaced_"
-_NAME = re.compile(rf"step_(\d{{9,}})|{_REPLACED}step_(\d{{9,}}){re.escape(UNFINISHED)}")
+_NAME = re.compile(rf"step_(\d{{9,18}})|{_REPLACED}step_(\d{{9,18}}){re.escape(UNFINISHED)}")
 _OLD_LOOP_FILE = "loop.json"  # format 1 had it, and no manifest
 
 
@@ -87,7 +96,7 @@ class Checkpoint:
         """
         path = self.folder / MANIFEST
         try:
-            manifest = json.loads(path.read_bytes())
+            manifest = parse_json(read_own(path, JSON_BYTES))
             checksum = manifest.pop("checksum")
         except FileNotFoundError as error:
             if (self.folder / _OLD_LOOP_FILE).exists():
@@ -107,7 +116,7 @@ class Checkpoint:
         if manifest["format"] != FORMAT:
             raise UserError(
                 f"{self.folder} has format {manifest['format']}, this Reverie {__version__} reads format "
-                f"{FORMAT}. Use Reverie {manifest['reverie']}, which wrote it."
+                f"{FORMAT}. Use Reverie {printable(manifest['reverie'])}, which wrote it."
             )
         return manifest
 

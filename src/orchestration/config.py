@@ -32,6 +32,7 @@ from .mirror.config import CheckpointConfig
 from .training_config import TrainingConfig
 
 CONFIG_PACKAGE = "reverie.configs"
+LARGEST_NUMBER = 1e18
 
 GROUPS = {
     **{name: [name] for name in ("env", "model", "buffer", "training", "memory", "logger")},
@@ -152,11 +153,12 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
             raise UserError(f"seed must be in [0, 2**32), got {self.seed}.")
-        if not self.name or "/" in self.name:
-            raise UserError(f"name must be a word that can name a folder, got {self.name!r}.")
+        if not self.name.isprintable() or "/" in self.name or self.name[:1] in ("", "."):
+            raise UserError(
+                f"name must be a word that can name a folder and begins with no dot, got {self.name!r}."
+            )
         for key, value in leaves(self):
-            if isinstance(value, float) and not math.isfinite(value):
-                raise UserError(f"{key} must be a finite number, got {value}.")
+            check_number(key, value)
         if self.workflow is WorkflowName.dreamer:
             self._check_windows()
             self._check_updates()
@@ -254,6 +256,20 @@ def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
+
+
+def check_number(key: str, value: object) -> None:
+    """Refuse a number that no arithmetic here is made for.
+
+    Raises:
+        UserError: If it is not finite, over `LARGEST_NUMBER`, or a whole number of over 64 bits.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{key} must be a finite number, got {value}.")
+    if isinstance(value, float) and abs(value) > LARGEST_NUMBER:
+        raise UserError(f"{key} must be at most {LARGEST_NUMBER:g}, got {value:g}.")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise UserError(f"{key} must be below 2**63, got a number of {value.bit_length():,} bits.")
 
 
 @cache

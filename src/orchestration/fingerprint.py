@@ -1,8 +1,14 @@
-"""Hashes of all that a run has become: two runs with equal ones went the same way, bit for bit."""
+"""Hashes of all that a run has become: two runs with equal ones went the same way, bit for bit.
+
+    python -m reverie.orchestration.fingerprint RUN [RUN ...]
+
+prints the hashes of each, and ends with exit code 1 if they are not equal, 2 for a mistake.
+"""
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..utils.errors import UserError, exit_on_user_error
+from ..utils.logging import read_lines
 from ..utils.logging.writer import METRICS_FILE
 from .build import build_replay
 from .checkpoint import Checkpoint, latest_checkpoint
@@ -41,7 +49,7 @@ def fingerprint(run_dir: Path) -> dict[str, str]:
     }
     lineage = run_dir / LINEAGE_FILE
     if lineage.exists():
-        hashes["lineage"] = hashlib.sha256(lineage.read_bytes()).hexdigest()
+        hashes["lineage"] = hash_of(list(read_lines(lineage)))
     return hashes
 
 
@@ -83,5 +91,25 @@ def reproducible(lines: Iterable[Mapping[str, float]]) -> list[dict[str, float]]
 
 
 def _metrics_hash(run_dir: Path) -> str:
-    lines = [json.loads(text) for text in (run_dir / METRICS_FILE).read_text().splitlines()]
-    return hash_of(reproducible(lines))
+    return hash_of(reproducible(read_lines(run_dir / METRICS_FILE)))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a line of JSON for each run folder.
+
+    Raises:
+        SystemExit: With code 1 if two runs are not equal, 2 after a `UserError`.
+    """
+    folders = sys.argv[1:] if arguments is None else arguments
+    with exit_on_user_error():
+        if not folders or any(folder.startswith("-") for folder in folders):
+            raise UserError("name the folders of runs: python -m reverie.orchestration.fingerprint RUN RUN")
+        found = {folder: fingerprint(Path(folder)) for folder in folders}
+    for folder, hashes in found.items():
+        sys.stdout.write(json.dumps({"run": folder} | hashes) + "\n")
+    if any(hashes != found[folders[0]] for hashes in found.values()):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

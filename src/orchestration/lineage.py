@@ -1,14 +1,14 @@
 """Who came from whom: `lineage.jsonl`, a line for each member of each generation."""
 
-import json
+import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..utils.checked_files import parse_json
 from ..utils.errors import UserError
-from ..utils.logging import JsonLines, strange_line
+from ..utils.logging import JsonLines, strange_line, whole_lines
 from ..workflows.population import Origin
 
 LINEAGE_FILE = "lineage.jsonl"
@@ -89,12 +89,10 @@ def read_lineage(path: Path) -> list[list[LineageMember]]:
             the one that follows the line before.
     """
     generations: list[list[LineageMember]] = []
-    with suppress(FileNotFoundError), path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.endswith(b"\n"):
-                break
+    if os.path.lexists(path):
+        for number, line in whole_lines(path):
             try:
-                told = json.loads(line)
+                told = parse_json(line)
                 if number == 1 and told["generation"] > 0:
                     raise UserError(
                         f"{path} begins with generation {told['generation']}: the lines of those before are "

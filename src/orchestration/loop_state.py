@@ -44,16 +44,22 @@ def restore_loop(run: "WorldModelOrchestrator", checkpoint: Checkpoint) -> None:
     """
     state = checkpoint.state()
     with reading(checkpoint.state_path):
+        ratio = state["ratio"]
         own = {
             "updates": 0,
             "owes_evaluation": False,
+            "ratio": {
+                "start_step": None if ratio["start_step"] is None else 0,
+                "paid": 0,
+                "updates_per_step": run.owed.updates_per_step,
+            },
             "episodes": run.tracker.state_dict(),
             "nonfinite": run.nonfinite.state_dict(),
         }
         _check(state, own, run.parts.environment.spec)
         run.step, run.updates = checkpoint.step, state["updates"]
         run.saved_step, run.owes_evaluation = run.step, state["owes_evaluation"]
-        run.owed.load_state_dict(state["ratio"])
+        run.owed.load_state_dict(ratio)
         run.tracker.load_state_dict(state["episodes"])
         run.recorder.load_state_dict(state["recorder"])
         run.means.load_state_dict(state["means"])

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..utils.errors import UserError, did_you_mean
-from .config import TrainConfig, leaves
+from .config import TrainConfig, check_number, leaves
 
 
 def parse(arguments: Iterable[str], loader: ConfigLoader | None = None) -> list[Override]:
@@ -60,6 +60,7 @@ def check_setting(override: Override) -> None:
     if key not in setting_types():
         raise UserError(f"{typed}: {_unknown_key(key)}")
     value = override.value()
+    check_number(key, value)
     if isinstance(value, str) and "${" in value:
         return  # an interpolation: its value is checked when it is composed
     try:
@@ -126,6 +127,9 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
             f"{argument}: not in Hydra's grammar ({_first_line(error)}). Quote the value twice if it holds "
             f"spaces, commas or brackets: '{key}=\"...\"'."
         ) from error
+    except ValueError as error:  # Python's own, for a number of over 4,300 digits
+        key = argument.split("=")[0]
+        raise UserError(f"{key} must be below 2**63, got a number of thousands of digits.") from error
     if not override.is_delete() and override.get_value_string() == "":
         raise UserError(f"{argument} has no value; write one behind the sign, as in {argument}VALUE.")
     return override

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..utils.errors import UserError, did_you_mean
+from .config import check_number
 from .overrides import describe
 
 Settings = TypeVar("Settings")
@@ -46,7 +47,10 @@ def read_settings(
         # As strings, not as YAML: a folder called 007 is not the number 7. The schema converts numbers.
         values[key.removeprefix(prefix)] = None if text == "null" else text
     try:
-        settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values))
+        merged = OmegaConf.merge(OmegaConf.structured(schema), values)
+        for name in values:
+            check_number(prefix + name, OmegaConf.select(merged, name))
+        settings = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise UserError(f"{prefix}{error.full_key}: {error.msg or error}".splitlines()[0]) from error
     assert isinstance(settings, schema)

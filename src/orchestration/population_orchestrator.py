@@ -12,6 +12,7 @@ import numpy as np
 from ..utils.checked_files import reading
 from ..utils.errors import UserError
 from ..utils.schedule import Every
+from ..utils.state_files import require_same_form
 from ..workflows.population import Lesson, rank
 from .build import PopulationParts
 from .checkpoint import Checkpoint
@@ -29,6 +30,7 @@ from .run_folder import require_run_folder
 from .signals import Signals
 
 _LOG = logging.getLogger(__name__)
+_COUNTS = ("generation", "updates")
 
 
 class PopulationOrchestrator(Orchestrator):
@@ -69,8 +71,8 @@ class PopulationOrchestrator(Orchestrator):
         if checkpoint is not None:
             state = checkpoint.state()
             with reading(checkpoint.state_path):
-                self.generation = int(state["generation"])
-                self.updates = int(state["updates"])
+                require_same_form({name: state[name] for name in _COUNTS}, dict.fromkeys(_COUNTS, 0))
+                self.generation, self.updates = (state[name] for name in _COUNTS)
             self.step = self.saved_step = checkpoint.step
         self.start_updates = self.updates
         self.lineage = Lineage(run_dir, self.step)

@@ -8,18 +8,17 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-import yaml
 from filelock import FileLock, Timeout
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from ..buffers import ReplayStorage
-from ..utils.checked_files import folder_to_disk, not_written, write_file
+from ..utils.checked_files import folder_to_disk, write_file
 from ..utils.errors import UserError, did_you_mean
 from .config import Compile, Device, Precision, TrainConfig, actual_device, typed
 from .engines.config import Engine
-from .overrides import check_setting, explain, setting_types
+from .overrides import check_setting, setting_types
+from .saved_config import read_config
 
 CONFIG_FILE = "config.yaml"
 LOCK_FILE = ".lock"
@@ -194,20 +193,9 @@ def _read(folder: str) -> DictConfig:
     if not path.is_dir():
         beside = [str(path.parent / other.name) for other in path.parent.glob("*/")]
         raise UserError(f"{folder} is not a folder.{did_you_mean(folder, beside)}")
-    if not (path / CONFIG_FILE).is_file():
+    if not os.path.lexists(path / CONFIG_FILE):
         raise UserError(f"{folder} holds no run: it has no {CONFIG_FILE}.")
-    try:
-        saved = OmegaConf.load(path / CONFIG_FILE)
-        config = OmegaConf.merge(OmegaConf.structured(TrainConfig), saved)
-    except (OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path / CONFIG_FILE} cannot be read: {explain(error)}") from error
-    except (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or type(error).__name__  # no settings at all, or no access
-        raise not_written(path / CONFIG_FILE, reason) from error
-    if not saved:
-        raise UserError(f"{path / CONFIG_FILE} is empty.")
-    assert isinstance(config, DictConfig)
-    return config
+    return read_config(path / CONFIG_FILE)
 
 
 def check_change(change: Override) -> None:

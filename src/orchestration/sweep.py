@@ -12,22 +12,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from ..utils.checked_files import read_json, write_json
+from ..utils.checked_files import read_json, reading, write_json
 from ..utils.errors import UserError, exit_on_user_error
 from .checks import check_run
 from .command_line import compose_jobs
-from .config import TrainConfig, leaves, typed
+from .config import Compile, TrainConfig, leaves, typed
 from .engines.base import ClusterLost
 from .engines.config import RayConfig
 from .engines.ray_cluster import Cluster, require_ray
 from .overrides import parse
 from .own_settings import asks_for_help, read_settings, settings_help
 from .run_folder import CONFIG_FILE, create_run_folder, save_config
+from .saved_config import read_config
 from .sweep_job import Result, run_job
 from .workflow_settings import require_read
 
@@ -173,16 +173,20 @@ def _require_same(job: Job, config: TrainConfig) -> None:
     """Refuse to go on with a job that is another one."""
     file = job.folder / CONFIG_FILE
     if file.exists():
-        asked = yaml.safe_load(OmegaConf.to_yaml(OmegaConf.structured(config)))
-        own = {"resume": None, "compile": None}  # the run decides on these itself
-        if yaml.safe_load(file.read_text()) | own != asked | own:
+        saved, asked = read_config(file), OmegaConf.structured(config)
+        for each in (saved, asked):
+            each.resume, each.compile = None, Compile.auto  # the run decides on these itself
+        if saved != asked:
             raise UserError(f"{job.folder} holds a job of another sweep. Choose another sweep.out.")
 
 
 def _take_results(out: Path, jobs: list[Job]) -> None:
-    if (out / RESULTS).exists():
-        for job, told in zip(jobs, read_json(out / RESULTS)["jobs"], strict=False):
-            job.result = Result(**told["result"]) if told["result"] else None
+    if not (out / RESULTS).exists():
+        return
+    told = read_json(out / RESULTS)
+    with reading(out / RESULTS):
+        for job, each in zip(jobs, told["jobs"], strict=False):
+            job.result = Result(**each["result"]) if each["result"] else None
 
 
 def _run(config: SweepConfig, out: Path, jobs: list[Job], due: list[Job]) -> None:
@@ -227,5 +231,6 @@ def _write(out: Path, jobs: list[Job]) -> None:
         for job in jobs
     ]
     unfinished = out / f"{RESULTS}.unfinished"
+    unfinished.unlink(missing_ok=True)
     write_json(unfinished, {"jobs": told})
     os.replace(unfinished, out / RESULTS)

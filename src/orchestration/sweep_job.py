@@ -1,7 +1,6 @@
 """One job of a sweep, as a worker of the cluster runs it: a training process in a folder that is there."""
 
 import ctypes
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..utils.logging import read_lines
 from ..utils.logging.writer import METRICS_FILE
 
 OUTPUT = "output.log"
@@ -53,9 +53,9 @@ def run_job(folder: str, cpus: int, last: int) -> Result:
 def last_metrics(folder: Path, last: int) -> dict[str, float]:
     """Return the last numbers of a run's `metrics.jsonl`, {} without one."""
     file = folder / METRICS_FILE
-    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    found = {name: line[name] for line in lines for name in _LAST if name in line}
-    returns = [line[_AVERAGED] for line in lines if _AVERAGED in line][-last:]
+    lines = list(read_lines(file)) if os.path.lexists(file) else []
+    found = {name: float(line[name]) for line in lines for name in _LAST if name in line}
+    returns = [float(line[_AVERAGED]) for line in lines if _AVERAGED in line][-last:]
     if returns:
         found[f"{_AVERAGED}_last_{last}"] = float(np.mean(returns))
     return found

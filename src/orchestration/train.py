@@ -108,7 +108,9 @@ def _not_writable(config: TrainConfig, error: OSError) -> str:
     assert config.run_dir is not None
     if error.strerror == MOVED:
         return f"{config.run_dir} cannot be written: {MOVED}. Go on with resume= and its name now."
-    repair = "Make room" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "Repair that"
+    repair = "Make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Repair that"
+    if error.errno == errno.EFBIG:
+        repair = "Raise the limit on the size of a file (ulimit -f unlimited)"
     file = f" The file was {os.path.relpath(error.filename, config.run_dir)}." if error.filename else ""
     if list_checkpoints(Path(config.run_dir)):
         then = f"go on with resume={config.run_dir}"

@@ -19,10 +19,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from .errors import UserError
+from .errors import UserError, printable
+from .own_files import open_own, read_own
 
 PIECE_BYTES = 8_000_000
 """Most that is copied at once on its way from a GPU to disk."""
+
+JSON_BYTES = 256 * 2**20
+"""Most that a JSON file may have: the manifest of a replay of 800,000 files."""
 
 _SAFETENSORS_DTYPES = {
     torch.float64: "F64",
@@ -49,7 +53,7 @@ _WRONG_CONTENT = (
     TypeError,
     ValueError,
 )
-_MOST_CHARACTERS = 200
+_MOST_DIGITS = 40  # the states of generators have 128 bits
 _REPAIR = "Put it back from a copy, or start a new run."
 
 
@@ -146,28 +150,43 @@ def not_written(path: Path, reason: str) -> UserError:
 def _reason(error: Exception) -> str:
     """Return an error on one short line; it may quote the file, so nothing may steer a terminal."""
     first_line = next(iter(str(error).splitlines()), "")
-    text = f"{type(error).__name__}: {first_line}"[:_MOST_CHARACTERS]
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return printable(f"{type(error).__name__}: {first_line}")
 
 
 def read_json(path: Path) -> Any:
     """Return the value in a JSON file.
 
     Raises:
-        UserError: If there is none in it.
+        UserError: If there is none in it, or it is no regular file.
     """
     with reading(path):
-        return json.loads(path.read_bytes())
+        return parse_json(read_own(path, JSON_BYTES))
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Return the value in a JSON text.
+
+    Raises:
+        ValueError: If there is none in it, or a whole number that no generator's state has.
+        RecursionError: If it is nested too deep.
+    """
+    return json.loads(data, parse_int=_whole_number)
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a whole number of {len(digits):,} digits")
+    return int(digits)
 
 
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:
     """Return the tensors of a safetensors file; on the CPU they are a private view of the file.
 
     Raises:
-        UserError: If it is of another kind.
+        UserError: If it is of another kind, or no regular file.
     """
-    with reading(path):
-        return load_file(path, device=str(device))
+    with reading(path), open_own(path) as file:  # the library would wait for a pipe, and takes UTF-8 alone
+        return load_file(f"/dev/fd/{file.fileno()}", device=str(device))
 
 
 def fault_of(path: Path, record: FileRecord) -> str | None:
@@ -176,7 +195,7 @@ def fault_of(path: Path, record: FileRecord) -> str | None:
     Cost: reads the file once, at 0.3 to 2 GB/s.
     """
     try:
-        with path.open("rb") as file:
+        with open_own(path) as file:
             nbytes = os.fstat(file.fileno()).st_size
             if nbytes != record.nbytes:
                 return f"has {nbytes:,} bytes instead of {record.nbytes:,}"

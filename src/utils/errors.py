@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 USER_ERROR_EXIT_CODE = 2
+_MOST_CHARACTERS = 200
 
 
 class UserError(ValueError):
@@ -65,6 +66,15 @@ class _Output:
             raise UserError(f"the output cannot be written: {error.strerror}.") from error
 
 
+def printable(text: str, most: int | None = _MOST_CHARACTERS) -> str:
+    r"""Return a text of at most `most` characters without those that steer a terminal, or are none.
+
+    >>> printable("red: \x1b[31m")
+    'red: ?[31m'
+    """
+    return "".join(c if c.isprintable() else "?" for c in text[:most])
+
+
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
     """Turn a `UserError` inside into one line on stderr and exit code 2, without a traceback.
@@ -80,8 +90,21 @@ def exit_on_user_error() -> Iterator[None]:
                 finally:
                     output.flush()
         except UserError as error:
-            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+            sys.stderr.write(f"error: {printable(' '.join(str(error).split()), None)}\n")
             raise SystemExit(USER_ERROR_EXIT_CODE) from None
+
+
+def require_current_folder() -> None:
+    """Refuse to start in a folder that is gone; torch's libraries would end the process with a riddle.
+
+    Raises:
+        SystemExit: With code 2.
+    """
+    with exit_on_user_error():
+        try:
+            os.getcwd()
+        except FileNotFoundError as error:
+            raise UserError("the current folder is gone. Change to one that is there, as by cd ~.") from error
 
 
 class FlagParser(argparse.ArgumentParser):

@@ -72,7 +72,7 @@ def require_same_form(state: Any, own: Any) -> None:
     """Refuse a nest that cannot take the place of `own`.
 
     Dicts need the same keys, lists the same length, tensors and arrays the same dtype and shape, all else the
-    same type.
+    same type; whole numbers are counts, at least 0 and below 2**63.
 
     Raises:
         ValueError: Naming the first thing that differs.
@@ -101,6 +101,8 @@ def _form(value: Any) -> str:
         return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
+    if type(value) is int and not 0 <= value < 2**63:
+        return f"the number {value:.6g}" if abs(value) < 2**127 else "a number of over 38 digits"
     return f"of type {type(value).__name__}"
 
 

@@ -26,12 +26,19 @@ def test_mapped_files_hold_what_memory_holds(tmp_path: Path) -> None:
     assert torch.equal(first.observation["image"], second.observation["image"])
 
 
-def test_mapped_files_take_their_disk_space_at_once_and_leave_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("system_reserves", [True, False])
+def test_mapped_files_take_their_disk_space_at_once_and_leave_nothing_behind(
+    system_reserves: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not system_reserves:  # as on macOS
+        monkeypatch.delattr(os, "posix_fallocate")
     before = os.statvfs(tmp_path)
     buffer = make_buffer(capacity=200_000, storage=ReplayStorage.mmap, directory=tmp_path / "replay")
     after = os.statvfs(tmp_path)
     assert (before.f_bavail - after.f_bavail) * before.f_frsize > 0.9 * buffer.plan.arena_bytes
     assert list((tmp_path / "replay").iterdir()) == []
+    fill(buffer, num_envs=1, steps=20)
+    assert buffer.total_steps == 20
 
 
 @pytest.mark.gpu

@@ -92,6 +92,19 @@ MISTAKES = {
         ["optimizer.learning_rate=nan"],
         ["optimizer.learning_rate must be a finite number, got nan"],
     ),
+    "thousands of digits": (
+        ["training.total_timesteps=" + "9" * 5_000],
+        ["training.total_timesteps must be below 2**63, got a number of thousands of digits"],
+    ),
+    "hundreds of digits": (
+        ["training.checkpoint_interval=" + "9" * 400],
+        ["training.checkpoint_interval must be below 2**63, got a number of 1,329 bits"],
+    ),
+    "a number beyond use": (
+        ["buffer.memory_budget_gib=1e300"],
+        ["buffer.memory_budget_gib must be at most 1e+18, got 1e+300"],
+    ),
+    "a folder above": (["name=.."], ["name must be a word that can name a folder and begins with no dot"]),
     "window over the capacity": (
         ["training.sequence_length=60000"],
         [

@@ -271,7 +271,7 @@ RUN = TrainConfig(device=Device.cpu, model=ModelConfig(), env=EnvConfig(), buffe
     ("change", "message"),
     [
         ({"seed": -1}, r"seed must be in \[0, 2\*\*32\), got -1"),
-        ({"name": "a/b"}, "name must be a word that can name a folder, got 'a/b'"),
+        ({"name": "a/b"}, "name must be a word that can name a folder and begins with no dot, got 'a/b'"),
         (
             {"buffer": ReplayConfig(capacity=64)},
             "training.sequence_length=64 needs windows of 65 records, but buffer.capacity=64 leaves 64 for "

@@ -146,4 +146,4 @@ def test_every_kind_of_damage_is_named(tmp_path: Path) -> None:
     path.unlink()
     assert fault_of(path, record) == "is missing"
     path.mkdir()
-    assert fault_of(path, record) == "cannot be read: Is a directory"
+    assert fault_of(path, record) == "cannot be read: it is a folder, not a regular file"

@@ -1,12 +1,12 @@
 """The memory series of a finished run, each with its judgement."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...utils.logging import read_lines
 from ...utils.logging.writer import METRICS_FILE
 from ...utils.memory.detector import judge_resident
 from ...utils.memory.verdict import Judgement, Verdict, judge
@@ -82,5 +82,4 @@ def judged_series(run_dir: Path, watched: list[Resource], settled_step: int) -> 
 
 def _samples(run_dir: Path) -> list[dict[str, float]]:
     """Return the log lines that have a sample of memory."""
-    lines = [json.loads(text) for text in (run_dir / METRICS_FILE).read_text().splitlines()]
-    return [line for line in lines if accounted_tag("cpu") in line]
+    return [line for line in read_lines(run_dir / METRICS_FILE) if accounted_tag("cpu") in line]

@@ -8,12 +8,11 @@ from urllib.parse import quote
 import fsspec
 from fsspec.registry import known_implementations
 
-from ...utils.errors import UserError, did_you_mean
+from ...utils.errors import UserError, did_you_mean, printable
 
 SIGN = "://"
 _SECRET_NAMES = ("SECRET", "TOKEN", "PASSWORD", "KEY")
 _SHORTEST_SECRET = 4  # characters; to blot out every "1" would leave no sentence
-_MOST_CHARACTERS = 200
 
 
 def shown(url: str) -> str:
@@ -81,5 +80,4 @@ def reason_of(error: BaseException) -> str:
             for form in (value, quote(value, safe="")):
                 text = text.replace(form, "***")
     text = re.sub(r"(://[^\s?]*)\?[^\s\"']*", r"\1", text)
-    line = f"{type(error).__name__}: {text}"[:_MOST_CHARACTERS].rstrip(" .:")
-    return "".join(c if c.isprintable() else "?" for c in line)
+    return printable(f"{type(error).__name__}: {text}").rstrip(" .:")

@@ -4,13 +4,12 @@ It keeps the copy where it is when the local folder gets another name, on this m
 runs from writing into one folder.
 """
 
-import json
 import os
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
-from ...utils.checked_files import folder_to_disk, read_json, reading, write_json
+from ...utils.checked_files import folder_to_disk, parse_json, read_json, reading, write_json
 from ...utils.errors import UserError
 from ..config import TrainConfig
 from ..run_folder import CONFIG_FILE, EXPERIMENTS, UNFINISHED
@@ -44,7 +43,7 @@ def identity_of(run_dir: Path) -> Identity:
         UserError: If the file is none that Reverie wrote.
     """
     path = run_dir / IDENTITY_FILE
-    if not path.exists():
+    if not os.path.lexists(path):
         return Identity(_name_of(run_dir), uuid.uuid4().hex)
     saved = read_json(path)
     with reading(path):
@@ -78,12 +77,12 @@ def require_own(remote: Remote, identity: Identity) -> None:
         Exception: Whatever keeps the remote from answering.
     """
     try:
-        owner = json.loads(remote.read(IDENTITY_FILE))["run"]
+        owner = parse_json(remote.read(IDENTITY_FILE))["run"]
     except FileNotFoundError:
         if not remote.exists(CONFIG_FILE):
             return
         owner = None  # a copy that was made by hand
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         owner = None
     if owner != identity.run:
         raise Foreign(remote.shown)

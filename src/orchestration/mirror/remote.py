@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from fsspec.core import url_to_fs
 
+from ...utils.checked_files import JSON_BYTES
+from ...utils.own_files import open_own
 from .address import SIGN, shown
 
 PIECE_BYTES = 2**23
@@ -55,13 +57,13 @@ class Remote:
         return self._opened[1]
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of every file by name; none if there is no such folder."""
+        """Return the bytes of every regular file by name; none if there is no such folder."""
         try:
             found = self._system.find(self._path, detail=True)
         except FileNotFoundError:
             return {}
         start = f"{self._path}/"
-        files = {path: info for path, info in found.items() if path.startswith(start)}
+        files = {p: info for p, info in found.items() if p.startswith(start) and info["type"] == "file"}
         return {path.removeprefix(start): int(info["size"] or 0) for path, info in files.items()}
 
     def exists(self, name: str) -> bool:
@@ -69,12 +71,13 @@ class Remote:
         return bool(self._system.exists(self._at(name)))
 
     def read(self, name: str) -> bytes:
-        """Return what a small file holds.
+        """Return what a small file holds, at most `JSON_BYTES`.
 
         Raises:
-            FileNotFoundError: If there is none.
+            FileNotFoundError: If there is no regular file of that name.
         """
-        return self._system.cat_file(self._at(name))
+        with self._open(name) as source:
+            return source.read(JSON_BYTES)
 
     def put(self, local: Path, name: str) -> None:
         """Send a file; it has its name only once it is whole."""
@@ -83,22 +86,20 @@ class Remote:
         unfinished = f"{target}{UNFINISHED}" if self._has_folders else target
         if self._has_folders:
             self._system.makedirs(target.rpartition("/")[0], exist_ok=True)
-        with local.open("rb") as source, self._system.open(unfinished, "wb", block_size=size) as sink:
+        with open_own(local) as source, self._system.open(unfinished, "wb", block_size=size) as sink:
             shutil.copyfileobj(source, sink, PIECE_BYTES)
         if self._has_folders:
             self._system.mv(unfinished, target)
 
-    def get(self, name: str, local: Path) -> None:
-        """Receive a file.
+    def get(self, name: str, local: Path, nbytes: int) -> None:
+        """Receive a file of that many bytes; of a longer one the rest is left.
 
         Raises:
-            FileNotFoundError: If there is none.
+            FileNotFoundError: If there is no regular file of that name.
         """
-        with (
-            self._system.open(self._at(name), "rb", block_size=PIECE_BYTES) as source,
-            local.open("wb") as sink,
-        ):
-            shutil.copyfileobj(source, sink, PIECE_BYTES)
+        with self._open(name) as source, local.open("wb") as sink:
+            while nbytes > 0 and (piece := source.read(min(nbytes, PIECE_BYTES))):
+                nbytes -= sink.write(piece)
 
     def delete(self, name: str) -> None:
         """Delete a file, and its folder if that is empty now."""
@@ -106,6 +107,12 @@ class Remote:
         if self._has_folders:
             with suppress(OSError):
                 self._system.rmdir(self._at(name).rpartition("/")[0])
+
+    def _open(self, name: str) -> Any:
+        """Open a file for reading; in folders there may be pipes, which would be waited for."""
+        if self._has_folders and not self._system.isfile(self._at(name)):
+            raise FileNotFoundError(name)
+        return self._system.open(self._at(name), "rb", block_size=PIECE_BYTES)
 
     def _at(self, name: str) -> str:
         return f"{self._path}/{name}"

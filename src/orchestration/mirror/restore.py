@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ...utils.checked_files import FileRecord, fault_of
+from ...utils.checked_files import JSON_BYTES, FileRecord, fault_of
 from ...utils.errors import UserError
 from ..checkpoint import CHECKPOINTS, MANIFEST, SHARED_FOLDER, Checkpoint, Damaged
 from ..run_folder import CONFIG_FILE, EXPERIMENTS, UNFINISHED
@@ -52,7 +52,7 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
             checkpoint, faults = _newest_whole(remote, steps, unfinished)
             for name in BESIDE:
                 if name in sizes:
-                    remote.get(name, unfinished / name)
+                    remote.get(name, unfinished / name, sizes[name])
             os.replace(unfinished, folder)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -114,11 +114,11 @@ def _receive(remote: Remote, checkpoint: Checkpoint) -> None:
     """
     root = checkpoint.folder.parent
     checkpoint.folder.mkdir()
-    remote.get(manifest_name(checkpoint.step), checkpoint.folder / MANIFEST)
+    remote.get(manifest_name(checkpoint.step), checkpoint.folder / MANIFEST, JSON_BYTES)
     for name, record in checkpoint.manifest()["files"].items():
         if fault_of(root / name, FileRecord(record["bytes"], record["sha256"])):
             with suppress(FileNotFoundError):  # which `verify` names
-                remote.get(f"{CHECKPOINTS}/{name}", root / name)
+                remote.get(f"{CHECKPOINTS}/{name}", root / name, record["bytes"])
     checkpoint.verify()
 
 

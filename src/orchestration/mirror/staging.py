@@ -15,6 +15,7 @@ from pathlib import Path
 from ...utils.checked_files import FileRecord
 from ...utils.errors import UserError
 from ...utils.logging.writer import METRICS_FILE
+from ...utils.own_files import open_own
 from ..checkpoint import CHECKPOINTS, MANIFEST, SHARED_FOLDER, Checkpoint, Damaged, list_checkpoints
 from ..lineage import LINEAGE_FILE
 from ..run_folder import CONFIG_FILE
@@ -116,6 +117,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> FileRecord:
-    shutil.copyfile(source, target)
+    with open_own(source) as read, target.open("wb") as written:
+        shutil.copyfileobj(read, written)
     with target.open("rb") as file:
         return FileRecord(target.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())

@@ -1,13 +1,12 @@
 """Making a remote folder the same as what is staged: new files first, then manifests, then deletions."""
 
 import hashlib
-import json
 import logging
 import re
 from collections.abc import Callable, Container
 from typing import Any
 
-from ...utils.checked_files import FileRecord
+from ...utils.checked_files import FileRecord, parse_json
 from ..checkpoint import CHECKPOINTS, MANIFEST, SHARED_FOLDER, SHARED_SUFFIX
 from .address import reason_of
 from .identity import Identity, require_own
@@ -16,9 +15,9 @@ from .staging import Records, Staged
 
 _LOG = logging.getLogger(__name__)
 _OURS = re.compile(
-    rf"{CHECKPOINTS}/(step_\d{{9,}}/[^/]+|{SHARED_FOLDER}/[^/]+{re.escape(SHARED_SUFFIX)}({re.escape(UNFINISHED)})?)"
+    rf"{CHECKPOINTS}/(step_\d{{9,18}}/[^/]+|{SHARED_FOLDER}/[^/]+{re.escape(SHARED_SUFFIX)}({re.escape(UNFINISHED)})?)"
 )
-_MANIFEST = re.compile(rf"{CHECKPOINTS}/step_(\d{{9,}})/{re.escape(MANIFEST)}")
+_MANIFEST = re.compile(rf"{CHECKPOINTS}/step_(\d{{9,18}})/{re.escape(MANIFEST)}")
 
 
 class GivenUp(Exception):
@@ -145,9 +144,9 @@ def _remote_needs(remote: Remote) -> dict[str, dict[str, str]]:
     for step in remote_steps(remote.sizes()):
         content = remote.read(manifest_name(step))
         try:
-            files: dict[str, Any] = json.loads(content)["files"]
+            files: dict[str, Any] = parse_json(content)["files"]
             told = {f"{CHECKPOINTS}/{name}": str(record["sha256"]) for name, record in files.items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue  # damaged: it will be written again, or deleted
         name = manifest_name(step)
         needs[name] = told | {name: hashlib.sha256(content).hexdigest()}

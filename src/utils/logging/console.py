@@ -2,12 +2,17 @@
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 from rich.logging import RichHandler
+
+from ..checked_files import reading
+from ..errors import printable
+from ..own_files import open_own
 
 LOG_FILE = "train.log"
 CONSOLE = Console(stderr=True)
@@ -28,19 +33,34 @@ def configure_logging(run_dir: Path | None = None) -> Callable[[], None]:
 
     Returns:
         A function that closes the file and undoes the set-up.
+
+    Raises:
+        UserError: If `train.log` is there, and no regular file.
     """
     _remove_own_handlers()
     handlers = {"console": _console_handler()}
     if run_dir is not None:
         run_dir.mkdir(parents=True, exist_ok=True)
-        handlers["file"] = _LogFile(run_dir / LOG_FILE, encoding="utf-8")
-        handlers["file"].setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        path = run_dir / LOG_FILE
+        if os.path.lexists(path):
+            with reading(path):
+                open_own(path).close()
+        handlers["file"] = _LogFile(path, encoding="utf-8")
+        handlers["file"].setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
     for name, handler in handlers.items():
         handler.name = _OWN_HANDLER + name
         _ROOT.addHandler(handler)
     _ROOT.setLevel(logging.INFO)
     _ROOT.propagate = False
     return _remove_own_handlers
+
+
+class _Printable(logging.Formatter):
+    """Lines without what steers a terminal, or has no place in UTF-8: names may come from files and disks."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines of a record."""
+        return "\n".join(printable(line, None) for line in super().format(record).split("\n"))
 
 
 class _LogFile(logging.FileHandler):
@@ -60,9 +80,11 @@ class _LogFile(logging.FileHandler):
 def _console_handler() -> logging.Handler:
     """Return a handler for people on a terminal, and one that never breaks a line elsewhere."""
     if CONSOLE.is_terminal:
-        return RichHandler(console=CONSOLE, show_path=False, log_time_format="[%X]")
+        handler = RichHandler(console=CONSOLE, show_path=False, log_time_format="[%X]")
+        handler.setFormatter(_Printable())
+        return handler
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     return handler
 
 

@@ -3,11 +3,16 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from ..checked_files import writing
+from ..checked_files import parse_json, reading, writing
 from ..errors import UserError
+from ..own_files import open_own
+
+_LINE_BYTES = 2**20
+_NAMES_OF_NUMBERS = ("NaN", "Infinity", "-Infinity")
 
 
 class JsonLines:
@@ -27,7 +32,7 @@ class JsonLines:
 
     def __init__(self, path: Path, resume_step: int | None = None) -> None:
         self._path = path
-        if path.exists():
+        if os.path.lexists(path):
             _drop_unwanted_lines(path, resume_step)
         self._file = path.open("a", encoding="utf-8")
 
@@ -47,6 +52,32 @@ class JsonLines:
         """Close the file; a second call does nothing."""
         with writing(self._path):
             self._file.close()
+
+
+def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield each line with its number, from 1 on; a last one that a crash left unfinished is passed over.
+
+    Raises:
+        UserError: If it is no regular file, or a line is longer than any that is written.
+    """
+    with reading(path), open_own(path) as file:
+        number = 0
+        while line := file.readline(_LINE_BYTES):
+            number += 1
+            if line.endswith(b"\n"):
+                yield number, line
+            elif len(line) == _LINE_BYTES:
+                raise strange_line(path, number)
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the object of each whole line.
+
+    Raises:
+        UserError: As `whole_lines`, and for a line that no run has written.
+    """
+    for number, line in whole_lines(path):
+        yield _parsed(line, path, number)
 
 
 def strange_line(path: Path, number: int) -> UserError:
@@ -70,11 +101,10 @@ def _drop_unwanted_lines(path: Path, resume_step: int | None) -> None:
     """Drop a last line that a crash left unfinished, and the lines of steps after `resume_step`."""
     kept_path = path.with_suffix(".tmp")
     try:
-        with writing(kept_path), path.open("rb") as lines, kept_path.open("wb") as kept:
-            for number, line in enumerate(lines, start=1):
-                if not line.endswith(b"\n"):
-                    break
-                if resume_step is None or _step_of(line, path, number) <= resume_step:
+        kept_path.unlink(missing_ok=True)
+        with writing(kept_path), kept_path.open("xb") as kept:
+            for number, line in whole_lines(path):
+                if resume_step is None or _parsed(line, path, number)["step"] <= resume_step:
                     kept.write(line)
             kept.flush()
             os.fsync(kept.fileno())
@@ -83,16 +113,27 @@ def _drop_unwanted_lines(path: Path, resume_step: int | None) -> None:
         kept_path.unlink(missing_ok=True)
 
 
-def _step_of(line: bytes, path: Path, number: int) -> int:
-    """Return the step of a line.
+def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    """Return the object of a line.
 
     Raises:
-        UserError: If it has none; the whole run shall not depend on one line of its log.
+        UserError: If it is none that `JsonLines` writes; a run shall not depend on one line of its log.
     """
+    told: dict[str, Any] = {}
     try:
-        step = json.loads(line)["step"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        step = None
-    if type(step) is not int:
+        told = parse_json(line)
+        is_ours = type(told["step"]) is int and told["step"] >= 0 and all(map(_is_ours, told.values()))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        is_ours = False
+    if not is_ours:
         raise strange_line(path, number)
-    return step
+    return told
+
+
+def _is_ours(value: object) -> bool:
+    """Return whether a value is one that is written: a number of 64 bits, its name, or a list."""
+    if type(value) is int:
+        return -(2**63) <= value < 2**63
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value in _NAMES_OF_NUMBERS or isinstance(value, list)

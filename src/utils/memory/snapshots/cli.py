@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...errors import FlagParser, UserError, exit_on_user_error
+from ...errors import FlagParser, UserError, exit_on_user_error, printable
 from ..verdict import Verdict
 from .analysis import (
     COLUMNS,
@@ -32,6 +32,7 @@ from .tables import SiteTable, site_tables
 
 _PAGE = "report.html"
 _FOLDED = "call_sites.folded"
+_MOST_DIGITS = 18
 _PIPE_WIDTH = 140  # letters in a line where there is no terminal
 
 
@@ -88,11 +89,13 @@ def _analyze(flags: argparse.Namespace) -> Analysis:
 
 def _find_compared(name: str, folder: Path, files: Mapping[int, Path]) -> Path:
     """Return the file that an argument of --compare means: a path, a name in the folder, or a step."""
-    step = int(name) if name.isascii() and name.isdigit() else None
-    for path in (Path(name), folder / name, files.get(step) if step is not None else None):
-        if path is not None and path.is_file():
+    is_step = name.isascii() and name.isdigit() and len(name) <= _MOST_DIGITS
+    for path in (Path(name), folder / name, files.get(int(name)) if is_step else None):
+        if path is not None and os.path.isfile(path):  # of a name that is too long pathlib would raise
             return path
-    raise UserError(f"--compare {name} is no file, no file in {folder}, and no step of a snapshot there.")
+    raise UserError(
+        f"--compare {printable(name)} is no file, no file in {folder}, and no step of a snapshot there."
+    )
 
 
 def _compare_files(compared: list[Path], files: Mapping[int, Path], summaries: list[Summary]) -> Comparison:

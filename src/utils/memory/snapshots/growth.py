@@ -14,7 +14,7 @@ from .compare import SiteChange, compare
 from .schema import read_snapshot
 from .summary import Summary, summarize
 
-_FILE_NAME = re.compile(r"snapshot_step_([0-9]+)\.pickle")
+_FILE_NAME = re.compile(r"snapshot_step_([0-9]{1,18})\.pickle")
 TOLERANCE_BYTES = MemoryConfig().leak_threshold_mb * 1e6
 
 
@@ -43,6 +43,8 @@ class Growth:
 
 def find_snapshots(folder: Path) -> dict[int, Path]:
     """Return the files snapshot_step_<N>.pickle of a folder by N, rising; other files are passed over.
+
+    So is a step of over 18 digits: none is counted that far.
 
     Raises:
         UserError: If the folder cannot be read, has no such file, or has two for one step.

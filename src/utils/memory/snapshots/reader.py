@@ -21,11 +21,11 @@ import io
 import pickle
 import pickletools
 import re
-import stat
 from pathlib import Path
 from typing import NoReturn
 
 from ...errors import UserError
+from ...own_files import open_own
 
 MAX_FILE_BYTES = 128 * 2**20
 MAX_PARTS = 8_000_000
@@ -172,9 +172,7 @@ def _refuse_cut(path: Path, size: int) -> NoReturn:
 def _read(path: Path, max_bytes: int) -> bytes:
     """Return the file's bytes; refuse what is too large, empty, unreadable or no file."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # to open a named pipe would be to wait for ever
-            raise UserError(f"{path} is not a file.")
-        with path.open("rb") as file:
+        with open_own(path) as file:
             data = file.read(max_bytes + 1)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error

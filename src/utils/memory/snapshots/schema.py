@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NoReturn
 
-from ...errors import UserError
+from ...errors import UserError, printable
 from .reader import load
 
 MAX_BLOCKS = 5_000_000  # a file can hold one list of blocks and refer to it from many segments
@@ -243,5 +243,4 @@ class _Parser:
 
 def _printable(text: object) -> str:
     """Return a text that is safe to print: no control characters, no lone surrogates, of a bounded length."""
-    short = text[:_MAX_TEXT] if isinstance(text, str) else "?"
-    return "".join(letter if letter.isprintable() else "?" for letter in short)
+    return printable(text, _MAX_TEXT) if isinstance(text, str) else "?"

@@ -206,6 +206,8 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], str]]:
     (folder / "cut" / "snapshot_step_1.pickle").write_bytes(whole[:-100])
     writer.write(folder / "foreign", 1, {"weights": [1.0]})
     (folder / "evil" / "snapshot_step_1.pickle").write_bytes(b"\x80\x04cos\nsystem\n\x8c\x04true\x85R.")
+    (folder / "late").mkdir()
+    (folder / "late" / f"snapshot_step_1{'0' * 200}.pickle").write_bytes(whole)
     for name in ("snapshot_step_5.pickle", "snapshot_step_05.pickle"):
         (folder / "twice" / name).write_bytes(whole)
     (folder / "file").write_text("")
@@ -218,6 +220,8 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], str]]:
         "cut off": ([of, folder / "cut"], "is cut off after"),
         "foreign": ([of, folder / "foreign"], "is a pickle, but no memory snapshot"),
         "malicious": ([of, folder / "evil"], "uses the opcode GLOBAL"),
+        "no such step": ([of, good, "--compare", "1000", "9" * 5_000], "and no step of a snapshot there."),
+        "a step of 200 digits": ([of, folder / "late"], "only 1 other files"),
         "two of a step": ([of, folder / "twice"], "are of one step, 5. Remove one of them."),
         "compare": ([of, good, "--compare", 1_000, 2_000], "--compare 2000 is no file"),
         "events": ([of, good, "--events-dir", folder / "empty"], "holds no TensorBoard events"),
