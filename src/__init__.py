@@ -3,18 +3,18 @@
 import os
 from multiprocessing import parent_process
 
-from .utils.errors import require_current_folder
-
 if __name__ != "reverie":  # a second import would be a second set of classes
     raise ImportError(f"Import this package as `reverie`, not as `{__name__}`.")
 
 __version__ = "0.1.0"
 
 # How long torch's idle threads (GNU OpenMP) spin for more work: some 0.05 ms instead of several. Longer, they
-# keep emulators, and other runs beside this one, from the cores; acting with 8 of them takes a fifth longer.
+# keep emulators, and other runs, from the cores; acting with 8 of them takes a fifth longer.
 # OpenMP reads it when torch is loaded.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if parent_process() is None:  # processes of environments import no torch, and may outlive the folder
+    from .utils.errors import require_current_folder
+
     require_current_folder()

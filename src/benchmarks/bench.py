@@ -21,6 +21,7 @@ from .process import ProcessVariant
 PEER_SCRIPTS = Path(__file__).parents[2] / "benchmarks" / "peers"
 PONG_ACTIONS = 6
 DECODER_FREE = "r2dreamer without decoder"
+_PAPER_BATCH = ("training.batch_size=16", "training.sequence_length=64")
 _QUICK = (
     "model=debug",
     "training.batch_size=2",
@@ -113,7 +114,7 @@ class Bench:
     def overrides_of(self, *overrides: str) -> list[str]:
         """Return the overrides of a row: Pong with batches of 16 x 64, the row's, `quick`, the user's."""
         quick = _QUICK if self.settings.quick else ()
-        return ["experiment=dreamer_ataripong", "training=paper", *overrides, *quick, *self.overrides]
+        return ["experiment=dreamer_ataripong", *_PAPER_BATCH, *overrides, *quick, *self.overrides]
 
     def compose(self, *overrides: str) -> TrainConfig:
         """Return the checked configuration of a row."""

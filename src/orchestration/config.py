@@ -32,7 +32,7 @@ from .mirror.config import CheckpointConfig
 from .training_config import TrainingConfig
 
 CONFIG_PACKAGE = "reverie.configs"
-LARGEST_NUMBER = 1e18
+LARGEST_NUMBER = 1e30
 
 GROUPS = {
     **{name: [name] for name in ("env", "model", "buffer", "training", "memory", "logger")},

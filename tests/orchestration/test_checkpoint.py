@@ -112,7 +112,7 @@ def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
 def test_the_manifest_names_every_file_that_a_checkpoint_needs(tmp_path: Path) -> None:
     two_checkpoints(tmp_path)
     manifest = latest_checkpoint(tmp_path).manifest()
-    assert (manifest["format"], manifest["step"], manifest["best"]) == (2, 20, False)
+    assert (manifest["format"], manifest["step"], manifest["best"]) == (3, 20, False)
     assert manifest["versions"].keys() == {"python", "torch", "numpy"}
     root = tmp_path / "checkpoints"
     own = {f"step_000000020/{path.name}" for path in (root / "step_000000020").iterdir()}
@@ -307,11 +307,11 @@ def test_without_a_checkpoint_the_error_names_the_folder(tmp_path: Path) -> None
 
 def test_the_format_of_a_newer_reverie_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("reverie.orchestration.checkpoint.FORMAT", 3)
+        newer.setattr("reverie.orchestration.checkpoint.FORMAT", 4)
         newer.setattr("reverie.orchestration.checkpoint.__version__", "9.8")
         save(tmp_path, 10)
     message = (
-        r"step_000000010 has format 3, this Reverie \S+ reads format 2\. Use Reverie 9\.8, which wrote it"
+        r"step_000000010 has format 4, this Reverie \S+ reads format 3\. Use Reverie 9\.8, which wrote it"
     )
     with pytest.raises(UserError, match=message):
         latest_checkpoint(tmp_path)

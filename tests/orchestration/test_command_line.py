@@ -102,7 +102,7 @@ MISTAKES = {
     ),
     "a number beyond use": (
         ["buffer.memory_budget_gib=1e300"],
-        ["buffer.memory_budget_gib must be at most 1e+18, got 1e+300"],
+        ["buffer.memory_budget_gib must be at most 1e+30, got 1e+300"],
     ),
     "a folder above": (["name=.."], ["name must be a word that can name a folder and begins with no dot"]),
     "window over the capacity": (

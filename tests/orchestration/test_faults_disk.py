@@ -26,6 +26,7 @@ from .warm import Ended, Server
 
 SHORT = (
     *CATCH,
+    *("model.deter=256", "model.classes=8", "model.depth=8", "model.strided=true"),  # of MODEL_BYTES
     "training.learning_starts=1000",
     "training.log_interval=4",
     "training.checkpoint_interval=16",

@@ -160,7 +160,7 @@ def test_aliases_of_aliases_are_refused_before_they_grow(tmp_path: Path) -> None
 def test_nothing_in_a_manifest_steers_the_terminal(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = latest_checkpoint(run_dir)
     version = "\x1b[31mred\x1b]0;title\x07\u202e" + 5_000 * "A"
-    write_manifest(checkpoint, checkpoint.manifest() | {"format": 3, "reverie": version})
+    write_manifest(checkpoint, checkpoint.manifest() | {"format": 4, "reverie": version})
     told = error_of(capsys, lambda: resume(run_dir))
     assert "Use Reverie ?[31mred?]0;title??AAA" in told and len(told) < 600
 
