@@ -6,7 +6,7 @@ from multiprocessing import parent_process
 if __name__ != "reverie":  # a second import would be a second set of classes
     raise ImportError(f"Import this package as `reverie`, not as `{__name__}`.")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # How long torch's idle threads (GNU OpenMP) spin for more work: some 0.05 ms instead of several. Longer, they
 # keep emulators, and other runs, from the cores; acting with 8 of them takes a fifth longer.
