@@ -3,6 +3,7 @@
 What is refused here is refused before torch is imported, which takes seconds.
 """
 
+import contextlib
 import importlib
 import os
 import signal
@@ -38,7 +39,8 @@ def _load(module: str) -> Callable[[], Any]:
     if sentence := refusal(sys.platform):
         raise UserError(sentence)
     before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # a shell's background job ignores Ctrl-C, and keeps to that
+    is_default = before is signal.default_int_handler
+    if is_default:  # a shell's background job ignores Ctrl-C, and keeps to that
         signal.signal(signal.SIGINT, _end_at_once)
     try:
         return importlib.import_module(f"{__package__}.{module}").main
@@ -48,7 +50,8 @@ def _load(module: str) -> Callable[[], Any]:
             "pip install -c constraints.txt -e ."
         ) from error
     finally:
-        signal.signal(signal.SIGINT, before)
+        if is_default:
+            signal.signal(signal.SIGINT, before)
 
 
 def _end_at_once(*_: object) -> None:
@@ -56,7 +59,8 @@ def _end_at_once(*_: object) -> None:
 
     An exception would not do: libraries catch it while they are imported, or show it as an error of theirs.
     """
-    os.write(sys.stderr.fileno(), f"{INTERRUPTED}\n".encode())
+    with contextlib.suppress(OSError):
+        os.write(2, f"{INTERRUPTED}\n".encode())
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
     os._exit(128 + signal.SIGINT)  # process 1 of a container outlives its own signals

@@ -12,6 +12,7 @@ from ..utils.records import ActionSpec
 from .simulators import EnvironmentFailed
 
 _CHANNELS = (1, 3)
+_WIDEST_RANGE = 65_535  # of the values of pixels; wider bounds stand for none, as the largest float does
 _LEAST_SIDE = 32
 """Of an image that is not of bytes, in pixels: what is smaller may be a board or a table."""
 
@@ -99,7 +100,7 @@ def _is_channels_first(image: spaces.Box) -> bool:
 def _has_common_bounds(space: spaces.Box) -> bool:
     low, high = _bounds(space)
     is_common = (space.low == low).all() and (space.high == high).all()
-    return bool(is_common and np.isfinite(low) and np.isfinite(high) and low < high)
+    return bool(is_common and low < high and high - low <= _WIDEST_RANGE)
 
 
 def _bounds(image: spaces.Box) -> tuple[float, float]:

@@ -260,6 +260,9 @@ class MemoryGuard:
                 growth.judgements = 0
                 return
         is_leak = self._is_certain(resource, detector, growth.found.is_named)
+        if is_leak and growth.reported == (Verdict.growing, True) and resource.culprit is None:
+            with self._uncounted():  # far more has grown since the name was found
+                growth.found = self._culprits(step, resource, roots)
         seen = (Verdict.leak if is_leak else Verdict.growing, growth.found.is_named)
         if seen != growth.reported:
             growth.reported = seen
@@ -306,7 +309,7 @@ class MemoryGuard:
     def _judge_components(self, step: int, grown: list[str], roots: Mapping[str, Any]) -> None:
         """Report parts of the run that hold more than planned; they are named by what they are."""
         assert self._suspicion is not None
-        host, detectors = self._resources[0], [d for d in self.tracker.detectors() if d.grows]
+        host, detectors = self._resources[0], [d for d in self.tracker.detectors() if d.alarm]
         is_leak = any(self._is_certain(host, detector, is_named=True) for detector in detectors)
         verdict = Verdict.leak if is_leak else Verdict.growing
         growth = self._growths.setdefault(", ".join(grown), _Growth())
@@ -345,7 +348,7 @@ class MemoryGuard:
         return text
 
     def _report(self, finding: Finding) -> None:
-        if len(self.findings) < _MOST_FINDINGS:
+        if finding.verdict is Verdict.leak or len(self.findings) < _MOST_FINDINGS:
             self.findings.append(finding)
         _LOG.log(logging.ERROR if finding.verdict is Verdict.leak else logging.WARNING, finding.text())
 

@@ -87,8 +87,11 @@ def exit_on_user_error() -> Iterator[None]:
             with redirect_stdout(cast(TextIO, output)):
                 try:
                     yield
-                finally:
-                    output.flush()
+                except BaseException:
+                    with suppress(UserError):  # the first error, or exit code, is the one that counts
+                        output.flush()
+                    raise
+                output.flush()
         except UserError as error:
             sys.stderr.write(f"error: {printable(' '.join(str(error).split()), None)}\n")
             raise SystemExit(USER_ERROR_EXIT_CODE) from None

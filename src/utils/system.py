@@ -30,5 +30,5 @@ def lacks(platform: str) -> str | None:
     name = "macOS" if platform == "darwin" else platform
     return (
         f"{name} was never tried: without /proc and glibc memory is judged by resident size, which what the "
-        "allocator keeps hides, a killed run may leave workers for some seconds, and there is no buffer=mmap"
+        "allocator keeps hides, and a killed run may leave workers for some seconds"
     )

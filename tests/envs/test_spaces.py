@@ -112,6 +112,7 @@ def test_what_is_done_with_a_picture_is_said() -> None:
         float_box(0, 1, 8, 8, 3),  # a board
         float_box(0, 1, 19, 19),
         float_box(-np.inf, np.inf, 64, 64, 3),
+        float_box(-3e38, 3e38, 64, 64, 3),
         spaces.Box(np.zeros((64, 64)), np.arange(1, 4097).reshape(64, 64), dtype=np.float64),
         float_box(0, 1, 64, 64, 4),
     ],

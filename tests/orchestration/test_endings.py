@@ -75,7 +75,13 @@ def test_a_disk_that_takes_no_checkpoint_does_not_stop_training_before_its_end(
     tmp_path: Path, server: Server
 ) -> None:
     run_dir = tmp_path / "run"
-    arguments = (*CARTPOLE, "model.deter=256", "model.classes=8", f"run_dir={run_dir}", "logger.tensorboard=false")
+    arguments = (
+        *CARTPOLE,
+        "model.deter=256",
+        "model.classes=8",
+        f"run_dir={run_dir}",
+        "logger.tensorboard=false",
+    )
     ended = server.run("train", *arguments, file_bytes=400_000)
     assert ended.code == 2
     assert "step 150: no checkpoint, [Errno 27] File too large" in ended.error

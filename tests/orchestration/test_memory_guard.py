@@ -24,6 +24,14 @@ def guard() -> MemoryGuard:
     return MemoryGuard(MemoryConfig(on_leak=OnLeak.stop, leak_threshold_mb=2.0, check_interval=0))
 
 
+def test_a_leak_counts_however_many_warnings_came_before_it(guard: MemoryGuard) -> None:
+    for step in range(300):
+        guard._report(Finding(step, "memory", Verdict.growing, ()))
+    assert len(guard.findings) == 100
+    guard._report(Finding(300, "memory", Verdict.leak, ()))
+    assert guard.must_stop
+
+
 def follow(guard: MemoryGuard, samples: range, grow: Callable[[], None]) -> list[Finding]:
     """Let something grow before each sample; return what was found about memory of the host in use."""
     for step in samples:

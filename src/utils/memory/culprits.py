@@ -16,6 +16,7 @@ ELSEWHERE = "neither the run nor the user's own modules hold it: the whole Pytho
 _TOP = 3
 _LEAST_BYTES = 20_000  # growth below this is noise of any run
 _LEAST_SHARE = 0.1  # of the largest holder's growth, below which another one is not worth a line
+_NODE_BYTES = 200  # of one node of a graph, about
 _EXPLAINED = 0.2  # share of the growth below which what holds it is not found yet
 
 
@@ -76,11 +77,11 @@ def culprits(
 
     Cost: that of `measure_heap`, and of searches for graphs through all objects of the process (1 s).
     """
-    lines = _graphs(roots, step, before)
+    least = max(_LEAST_BYTES, _EXPLAINED * rise_bytes)
+    lines = _graphs(roots, step, before, least)
     now = measure_heap(roots, before.heap.is_whole)
     risen = now.totals.get(device, 0.0) - before.heap.totals.get(device, 0.0)
     if now.is_whole:
-        least = max(_LEAST_BYTES, _EXPLAINED * rise_bytes)
         lines += [held.text() for held in cpp_held(roots)[:_TOP] if held.nbytes > least]
     if lines or risen >= _EXPLAINED * rise_bytes:
         lines += _grown(before.heap.held.get(device, {}), now.held.get(device, {}))
@@ -93,8 +94,8 @@ def culprits(
     return Culprits((f"{NATIVE} ({part})",))
 
 
-def _graphs(roots: Mapping[str, Any], step: int, before: Known) -> list[str]:
-    """Return the largest graphs that are new or have grown, each with how it did."""
+def _graphs(roots: Mapping[str, Any], step: int, before: Known, least: float) -> list[str]:
+    """Return the largest graphs of `least` bytes that are new or have grown, each with how it did."""
     reached, others = find_anchors(roots), orphan_heads(roots)
     now = (*reached.anchors, *others.anchors)
     trends = {trend.owner: trend for trend in compare(before.anchors, now, max(1, step - before.step))}
@@ -104,6 +105,8 @@ def _graphs(roots: Mapping[str, Any], step: int, before: Known) -> list[str]:
         is_cut = (
             others.truncated and anchor in others.anchors
         )  # no more than that was looked at before, either
+        if max(anchor.nbytes, anchor.nodes * _NODE_BYTES) < least:
+            continue
         if trend is None or is_cut:
             lines.append(anchor.text())
         elif trend.nodes_per_step > 0 or trend.bytes_per_step > 0:

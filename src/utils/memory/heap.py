@@ -29,7 +29,7 @@ from .storages import StorageKey, buffer_bytes, storage_of
 _OWN_FOLDER = str(Path(__file__).parent)
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _LONGEST_PATH = 240  # a linked list makes ever longer ones
-_DICTS_OF_A_FUNCTION = 3  # globals, annotations, and its attributes if it has any
+_DICTS_OF_A_FUNCTION = 3  # globals, builtins, and its attributes if it has any
 _LEAST_BYTES = 1_000  # paths that hold less are not kept by name
 _CDATA: Any = ctypes.Array.__mro__[1]
 _INERT = frozenset(

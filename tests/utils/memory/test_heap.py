@@ -193,3 +193,15 @@ def test_growth_below_what_can_be_told_from_noise_is_too_small_to_name_yet() -> 
     KEPT["small"] = bytes(2_000)
     found = culprits({}, 1, before, 2_000)
     assert not found.is_named and found.lines == (TOO_SMALL,)
+
+
+def test_a_small_graph_is_not_blamed_for_native_memory() -> None:
+    library = ctypes.CDLL(None)
+    library.malloc.restype = ctypes.c_void_p
+    library.free.argtypes = [ctypes.c_void_p]
+    before = known({}, step=0)
+    address = library.malloc(MB)
+    KEPT["mean"] = torch.ones(3, requires_grad=True) * 2
+    found = culprits({}, 1, before, MB)
+    library.free(address)
+    assert found.lines == (ELSEWHERE,) and not found.is_named
