@@ -52,6 +52,14 @@ def test_what_fills_or_slows_down_ends_no_run(
         assert not outcome.verdicts, outcome.text
 
 
+def test_a_large_replay_that_fills_stays_silent(
+    tmp_path: Path, outcome_of: Callable[..., zoo.Outcome]
+) -> None:
+    steps = f"training.total_timesteps={zoo.PATIENT_STEPS}"
+    outcome = outcome_of(tmp_path / "run", "clean", "buffer.capacity=20000", steps)
+    assert outcome.is_flat and not outcome.verdicts, outcome.text
+
+
 def test_no_decoy_is_left_out() -> None:
     assert sorted("+".join(("clean", *TOGETHER, *FILLING)).split("+")) == sorted(zoo.DECOYS)
 

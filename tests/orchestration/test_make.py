@@ -13,6 +13,7 @@ from .helpers import CARTPOLE, saved_steps
 from .warm import LONG_ENOUGH_SECONDS
 
 ROOT = Path(__file__).parents[2]
+OF_AN_OUTER_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # which runs the tests
 
 
 def make_train(folder: Path, *overrides: str) -> "subprocess.Popen[str]":
@@ -23,6 +24,7 @@ def make_train(folder: Path, *overrides: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         ["make", "train", *settings, f"ARGS={' '.join(overrides)}"],
         cwd=ROOT,
+        env={name: text for name, text in os.environ.items() if name not in OF_AN_OUTER_MAKE},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
