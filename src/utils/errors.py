@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
@@ -87,8 +87,9 @@ def exit_on_user_error() -> Iterator[None]:
             with redirect_stdout(cast(TextIO, output)):
                 try:
                     yield
-                except BaseException:
-                    with suppress(UserError):  # the first error, or exit code, is the one that counts
+                except BaseException as error:
+                    is_success = isinstance(error, SystemExit) and not error.code  # as after --help
+                    with nullcontext() if is_success else suppress(UserError):  # the first error counts
                         output.flush()
                     raise
                 output.flush()
