@@ -92,7 +92,7 @@ def open_run(
 
 
 def _try_compiler(config: TrainConfig, signals: Signals) -> None:
-    """Do without the compiler, in this run and wherever it goes on, if it does not work.
+    """Do without the compiler, in this run and in those that resume it, if it does not work.
 
     Ctrl-C ends the compiler, too, which says nothing about it.
     """

@@ -71,10 +71,10 @@ def _run_once(
                 ending = run.run()
             except EnvironmentCrashed as error:
                 run.save_if_possible()  # the step is complete, but for the one that failed
-                _LOG.error("%s\n%s", error, _where_it_goes_on(run))
+                _LOG.error("%s\n%s", error, _resume_hint(run))
                 raise SystemExit(ENVIRONMENT_EXIT_CODE) from error
             except EngineFailed as error:  # amid a generation: only the checkpoint of one before is whole
-                _LOG.error("%s\n%s", error, _where_it_goes_on(run))
+                _LOG.error("%s\n%s", error, _resume_hint(run))
                 is_cluster = isinstance(error, ClusterLost)
                 raise SystemExit(CLUSTER_EXIT_CODE if is_cluster else ENVIRONMENT_EXIT_CODE) from error
             except KeyboardInterrupt as error:  # the second one
@@ -91,7 +91,7 @@ def _run_once(
         raise UserError(_not_writable(config, error)) from error
 
 
-def _where_it_goes_on(run: Orchestrator) -> str:
+def _resume_hint(run: Orchestrator) -> str:
     """Return what of a run that fails is saved, and how it goes on."""
     steps = [checkpoint.step for checkpoint in list_checkpoints(run.run_dir)]
     if not steps:

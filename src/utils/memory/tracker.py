@@ -50,7 +50,7 @@ class MemoryTracker:
     too, so it is not part of the total.
 
     Args:
-        config: `leak_threshold_mb` is the growth over the judged samples below which nothing grows.
+        config: `leak_threshold_mb` is the growth over the judged samples that counts as none.
     """
 
     def __init__(self, config: MemoryConfig) -> None:
