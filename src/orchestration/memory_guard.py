@@ -99,6 +99,7 @@ class MemoryGuard:
         self._has_begun = False
         self._suspicion: _Suspicion | None = None
         self._growths: dict[str, _Growth] = {}
+        self._grown_components: dict[str, Verdict] = {}  # as reported
         self._own_bytes = 0  # what searches for culprits have left behind in host memory
         self._shown_graphs: set[str] = set()
         self._clock = (time.monotonic(), 0)  # at the last event, and the samples since
@@ -122,7 +123,7 @@ class MemoryGuard:
             self.tracker.restart(step, name)
             self.settled_step = step
             self._has_begun, self._suspicion = False, None
-            self._growths.clear()
+            self._forget()
 
     def report(self, step: int) -> MemoryReport | None:
         """Return what holds what, None if nothing is tracked."""
@@ -188,10 +189,12 @@ class MemoryGuard:
         if not suspects:
             with self._uncounted():
                 self._suspicion = None
-        elif self._suspicion is None:
+            self._forget()
+            return
+        if self._suspicion is None:
             if not self._report_garbage(
                 step
-            ):  # what grows is named later, by comparison with what is held now
+            ):  # what grows is named later: by comparison with what is held now
                 self._suspect(step, roots, is_whole=False)
             return
         for resource in self._resources:
@@ -200,9 +203,12 @@ class MemoryGuard:
                 self._growths.pop(resource.name, None)
             elif detector.alarm or self._is_urgent(resource, detector):
                 self._judge(step, resource, roots)
-        grown = self.tracker.alarms()
-        if grown:
-            self._judge_components(step, grown, roots)
+        self._judge_components(step, roots)
+
+    def _forget(self) -> None:
+        """Forget what grew."""
+        self._growths.clear()
+        self._grown_components.clear()
 
     def _report_garbage(self, step: int) -> bool:
         """Report each suspect that a collection explains; return whether there is one.
@@ -306,22 +312,24 @@ class MemoryGuard:
         assert self._suspicion is not None
         return _now(resource) - self._suspicion.counters[resource.tag] * resource.scale
 
-    def _judge_components(self, step: int, grown: list[str], roots: Mapping[str, Any]) -> None:
+    def _judge_components(self, step: int, roots: Mapping[str, Any]) -> None:
         """Report parts of the run that hold more than planned; they are named by what they are."""
         assert self._suspicion is not None
-        host, detectors = self._resources[0], [d for d in self.tracker.detectors() if d.alarm]
-        is_leak = any(self._is_certain(host, detector, is_named=True) for detector in detectors)
-        verdict = Verdict.leak if is_leak else Verdict.growing
-        growth = self._growths.setdefault(", ".join(grown), _Growth())
-        if growth.reported == (verdict, True):
-            return
-        growth.reported = (verdict, True)
-        with self._uncounted():
-            device = self.tracker.device_kind(grown[0])
-            found = culprits(roots, step, self._suspicion.known, 0.0, device)
-        fastest = max((d.judgement() for d in detectors), key=lambda each: each.slope_bytes_per_sample)
-        name = f"the component {', '.join(grown)}"
-        self._report(Finding(step, name, verdict, found.lines, self._rate(host, fastest)))
+        grown = self.tracker.alarms()
+        reported, self._grown_components = self._grown_components, {}
+        for name, detector in grown.items():
+            device = self.tracker.device_kind(name)
+            resource = next(
+                each for each in self._resources if each.tag.startswith(_GPU) is (device == "cuda")
+            )
+            is_leak = self._is_certain(resource, detector, is_named=True)
+            verdict = self._grown_components[name] = Verdict.leak if is_leak else Verdict.growing
+            if reported.get(name) is not verdict:
+                with self._uncounted():
+                    found = culprits(roots, step, self._suspicion.known, 0.0, device)
+                lines = found.lines if found.is_named else ()
+                rate = self._rate(resource, detector.judgement())
+                self._report(Finding(step, f"the component {name}", verdict, lines, rate))
 
     def _is_certain(self, resource: Resource, detector: LeakDetector, is_named: bool) -> bool:
         """Return whether growth is a leak: it is urgent, or has a name and has lasted long, or is no memory.

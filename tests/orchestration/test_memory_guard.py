@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from reverie.orchestration.memory_guard import Finding, MemoryGuard
+from reverie.utils.memory.census import Component
 from reverie.utils.memory.config import MemoryConfig, OnLeak
 from reverie.utils.memory.verdict import Verdict
 
@@ -65,3 +66,27 @@ def test_a_cache_that_is_full_is_no_suspect_any_more(guard: MemoryGuard) -> None
     follow(guard, range(80), keep(200 * KB))
     found = follow(guard, range(80, 700), lambda: None)
     assert [each.verdict for each in found] == [Verdict.growing] and not guard.must_stop
+
+
+def test_a_component_that_grows_beyond_its_plan_is_reported_by_its_own_name_and_again_when_it_grows_again(
+    guard: MemoryGuard,
+) -> None:
+    store = {"small": np.zeros(1), "large": np.zeros(1)}
+
+    def sample(step: int) -> None:
+        components = {name: Component((value,), planned_bytes=1000) for name, value in store.items()}
+        guard.sample(step, guard.counters(), store, components)
+
+    def grow(steps: range) -> None:
+        for step in steps:
+            store["large"] = np.empty((step + 1) * 25_000)
+            sample(step)
+
+    grow(range(80))
+    named = [each.resource for each in guard.findings if each.resource.startswith("the component")]
+    assert named == ["the component large"]
+    for step in range(80, 700):
+        sample(step)
+    grow(range(700, 800))
+    named = [each.resource for each in guard.findings if each.resource.startswith("the component")]
+    assert named == ["the component large"] * 2

@@ -1,5 +1,6 @@
 """Who holds what grew: graphs, objects of the whole Python heap, what only C++ knows, or nobody in Python."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,9 @@ class Known:
     anchors: tuple[Anchor, ...]
     """Graphs that the roots reach, and graphs that something else in Python holds."""
 
+    of_cpp: dict[tuple[object, ...], int]
+    """Bytes of the tensors that only C++ holds, by what they are; empty where `heap` is not whole."""
+
 
 @dataclass(frozen=True, slots=True)
 class Culprits:
@@ -47,7 +51,8 @@ def known(roots: Mapping[str, Any], step: int, is_whole: bool = False) -> Known:
     Cost: as `measure_heap`, and a search for graphs through all objects; for when growth is suspected.
     """
     reached, others = find_anchors(roots), orphan_heads(roots)
-    return Known(step, measure_heap(roots, is_whole), (*reached.anchors, *others.anchors))
+    of_cpp = {held.key: held.nbytes for held in cpp_held(roots, sys.maxsize)} if is_whole else {}
+    return Known(step, measure_heap(roots, is_whole), (*reached.anchors, *others.anchors), of_cpp)
 
 
 def graph_culprits(roots: Mapping[str, Any]) -> tuple[str, ...]:
@@ -82,7 +87,8 @@ def culprits(
     now = measure_heap(roots, before.heap.is_whole)
     risen = now.totals.get(device, 0.0) - before.heap.totals.get(device, 0.0)
     if now.is_whole:
-        lines += [held.text() for held in cpp_held(roots)[:_TOP] if held.nbytes > least]
+        of_cpp = cpp_held(roots, sys.maxsize)
+        lines += [h.text() for h in of_cpp if h.nbytes - before.of_cpp.get(h.key, 0) > least][:_TOP]
     if lines or risen >= _EXPLAINED * rise_bytes:
         lines += _grown(before.heap.held.get(device, {}), now.held.get(device, {}))
         return Culprits(tuple(lines)) if lines else Culprits((TOO_SMALL,), is_named=False)

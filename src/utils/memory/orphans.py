@@ -64,6 +64,11 @@ class HeldByCpp:
     is_cycle: bool
     """Whether their gradient has a graph itself: the cycle that `backward(create_graph=True)` leaves."""
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What they are, without how many: equal at two moments for tensors of one kind."""
+        return self.kind, self.shape, self.made_by, self.is_cycle
+
     def text(self) -> str:
         """Return one line."""
         cycle = ": grad has grad_fn, a create_graph cycle" if self.is_cycle else ""
@@ -81,6 +86,9 @@ def cpp_held(roots: Mapping[str, Any], limit: int = 8) -> list[HeldByCpp]:
 
     Cost: about 50 ms at 200,000 objects.
     """
+    for o in gc.get_objects():
+        if is_tensor(o) and has_own_gradient(o):
+            _TENSOR.grad.__get__(o)  # reading makes its Python object: now, or the next call would count more
     known = walk(roots)
     existing = gc.get_objects()
     reached = {id(leaf.value) for leaf in known.leaves}

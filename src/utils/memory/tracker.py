@@ -142,9 +142,11 @@ class MemoryTracker:
         self._followed = {n: f for n, f in self._followed.items() if n in self._paths or not f.is_gone}
         return MemoryReport(step, tuple(rows), total, self._state.notes)
 
-    def alarms(self) -> list[str]:
+    def alarms(self) -> dict[str, LeakDetector]:
         """Return the components that grow, by their last two judgements and their history."""
-        return [name for name, followed in self._followed.items() if followed.detector.alarm]
+        return {
+            name: followed.detector for name, followed in self._followed.items() if followed.detector.alarm
+        }
 
     def detectors(self) -> list[LeakDetector]:
         """Return the detector of each component; the total's is not among them."""
