@@ -2,7 +2,7 @@
 
 import sys
 
-from reverie.commands import analyze_snapshots
+from reverie.commands.entry import analyze_snapshots
 
 if __name__ == "__main__":
     sys.exit(analyze_snapshots())

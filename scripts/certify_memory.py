@@ -5,6 +5,6 @@ and what a stored loss and a tensor made by `torch.from_numpy` hold.
 """
 
 if __name__ == "__main__":  # the processes of environments import this file
-    from reverie.commands import certify
+    from reverie.commands.entry import certify
 
     certify()

@@ -3,7 +3,7 @@
 import sys
 
 try:
-    from reverie.commands import doctor
+    from reverie.commands.entry import doctor
 except ImportError as error:
     sys.exit(
         f"FAIL  {error}, in {sys.executable}\n"

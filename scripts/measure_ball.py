@@ -13,10 +13,12 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from reverie.checkpoints.checkpoint import latest_checkpoint
+from reverie.checkpoints.run_folder import load_run
 from reverie.envs import Suite, make_environment
-from reverie.orchestration.build import build_replay, build_workflow
-from reverie.orchestration.checkpoint import latest_checkpoint
-from reverie.orchestration.run_folder import load_run
+from reverie.orchestration.dreamer.parts import build_workflow
+from reverie.orchestration.parts import build_replay
+from reverie.orchestration.recipes import recipe_of
 from reverie.utils.errors import FlagParser, UserError, exit_on_user_error
 from reverie.utils.seeding import numpy_generator
 
@@ -82,7 +84,10 @@ def reconstruct(run_dir: Path) -> tuple[NDArray[np.int16], NDArray[np.int16], in
         raise UserError(f"{run_dir} is no run of Pong in frames of 64 x 64; no other is measured.")
     with closing(make_environment(config.env, config.seed)) as environment:
         spec = environment.spec
-    workflow, replay = build_workflow(config, spec), build_replay(config, spec, run_dir)
+    workflow, replay = (
+        build_workflow(config, spec),
+        build_replay(config, recipe_of(config).replay_request(config, spec), run_dir),
+    )
     checkpoint = latest_checkpoint(run_dir)
     workflow.load_state_dict(checkpoint.model(workflow.device))
     checkpoint.restore_replay(replay)

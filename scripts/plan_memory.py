@@ -1,6 +1,6 @@
 """What a run will take, before it starts: `python scripts/plan_memory.py experiment=dreamer_ataripong`."""
 
-from reverie.commands import plan
+from reverie.commands.entry import plan
 
 if __name__ == "__main__":
     plan()

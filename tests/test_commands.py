@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reverie import commands
+from reverie.commands import entry as commands
 from reverie.utils.system import lacks, refusal
 
 ROOT = Path(__file__).parents[1]
@@ -89,10 +89,10 @@ def test_on_windows_a_command_is_one_sentence(
 
 def test_a_package_that_is_missing_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        commands._command("no_such_part")()
+        commands.command(".no_such_part")()
     error = capsys.readouterr().err
     assert ended.value.code == 2 and error.count("\n") == 1
-    assert "No module named 'reverie.no_such_part'" in error and "pip install" in error
+    assert "No module named 'reverie.commands.no_such_part'" in error and "pip install" in error
 
 
 def test_what_a_system_lacks_is_known_by_its_name() -> None:

@@ -1,6 +1,6 @@
 """What sampling returns, and the time convention it obeys.
 
-A window is consecutive records of one environment's stream; `reverie.utils.records` says what a record is.
+A window is consecutive records of one environment's stream; `reverie.utils.timestep` says what a record is.
 Column t holds observation t, the reward received on arriving at it, its flags, and the action chosen after
 seeing it. So the model's step that consumes column t takes the action of column t - 1, and where `is_first`
 is set it forgets both that action and its state. A window has `sequence_length` + 1 columns: column 0 gives

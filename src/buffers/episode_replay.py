@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float, Float32, Int64, Integer
 from torch import Tensor
 
-from ..utils.records import ActionSpec, ArraySpec, Arrival
+from ..utils.timestep import ActionSpec, ArraySpec, Arrival
 from .batch import EpisodeRecords, LatentSpec, SampledPositions, SequenceBatch, StoredLatent
 from .config import ReplayConfig
-from .episodes import EpisodeIndex
+from .episode_index import EpisodeIndex
 from .new_records import episode_fields, step_fields, step_forms, tensors
 from .persistence import ReplayFiles, SavedReplay, content_hash
 from .plan import ReplayRequest, plan_replay

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Int64
 
 from ..utils.checked_files import FileRecord, not_written, read_tensors, write_tensors
-from .episodes import EpisodeIndex
+from .episode_index import EpisodeIndex
 from .segments import LATENT_FIELDS, check_fields, has_size, new_path
 from .storage import Arena
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..utils.records import ActionSpec, ArraySpec, Arrival
+from ..utils.timestep import ActionSpec, ArraySpec, Arrival
 from .batch import EpisodeRecords
 from .plan import OBSERVATION_PREFIX
 

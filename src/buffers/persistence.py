@@ -12,7 +12,7 @@ from jaxtyping import Int64
 
 from ..utils.checked_files import FileRecord, not_written, read_json, reading, write_json
 from ..utils.errors import UserError
-from .episodes import EpisodeIndex
+from .episode_index import EpisodeIndex
 from .latent_files import LatentFile, check_latents, read_latents, write_latents
 from .segments import Segment, check_segments, held_segments, read_segments, write_open, write_segments
 from .storage import Arena

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from ..utils.errors import UserError
-from ..utils.records import ActionSpec, ArraySpec
+from ..utils.timestep import ActionSpec, ArraySpec
 from .batch import LatentSpec
+from .chunked_queues import chunks_needed
 from .config import ReplayConfig
-from .episodes import EpisodeIndex
-from .queues import chunks_needed
+from .episode_index import EpisodeIndex
 
 OBSERVATION_PREFIX = "observation."
 GIB = 2**30

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..utils.checked_files import FileRecord, not_written, read_tensors, write_tensors
-from .episodes import EpisodeIndex
+from .episode_index import EpisodeIndex
 from .storage import Arena
 
 BEGINS = "begins"

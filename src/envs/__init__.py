@@ -1,5 +1,6 @@
 """The world: any environment as records, with an explicit seed for every episode."""
 
+from .backend import EnvironmentCrashed as EnvironmentCrashed
 from .catch import CATCH_ID as CATCH_ID
 from .catch import Catch as Catch
 from .config import EnvConfig as EnvConfig
@@ -11,5 +12,4 @@ from .make import make_environment as make_environment
 from .make import make_simulators as make_simulators
 from .make import spec_of as spec_of
 from .restarts import Restarts as Restarts
-from .simulators import EnvironmentCrashed as EnvironmentCrashed
 from .vector import VectorEnvironment as VectorEnvironment

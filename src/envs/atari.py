@@ -10,9 +10,9 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from ..utils.records import ActionSpec, ArraySpec, EnvSpec
+from ..utils.timestep import ActionSpec, ArraySpec, EnvSpec
+from .backend import Outcome
 from .config import EnvConfig
-from .simulators import Outcome
 
 
 class AtariSimulators:

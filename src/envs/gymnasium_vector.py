@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..utils.errors import UserError, with_place
-from ..utils.records import ActionSpec, ArraySpec, EnvSpec
+from ..utils.timestep import ActionSpec, ArraySpec, EnvSpec
+from .backend import EnvironmentCrashed, EnvironmentFailed, Outcome
 from .config import EnvConfig, Vectorization, find_registration
-from .players import LocalPlayer, Player, Worker
-from .record_wrapper import EnvMaker
-from .simulators import EnvironmentCrashed, EnvironmentFailed, Outcome
 from .spaces import action_spec, notices
+from .workers import LocalPlayer, Player, Worker
+from .wrapper import EnvMaker
 
 
 class GymnasiumSimulators:

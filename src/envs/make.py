@@ -3,12 +3,12 @@
 from contextlib import closing
 from dataclasses import replace
 
-from ..utils.records import EnvSpec
+from ..utils.timestep import EnvSpec
 from .atari import AtariSimulators
+from .backend import Simulators
 from .catch import CATCH_ID
 from .config import EnvConfig, Suite, Vectorization, validate_env
 from .gymnasium_vector import GymnasiumSimulators
-from .simulators import Simulators
 from .vector import VectorEnvironment
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from .simulators import EnvironmentFailed, Outcome, Simulators
+from .backend import EnvironmentFailed, Outcome, Simulators
 
 _LOG = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ..utils.records import Arrival, EnvSpec
-from .simulators import Outcome
+from ..utils.timestep import Arrival, EnvSpec
+from .backend import Outcome
 
 Advance = Callable[[NDArray[np.float32], Mapping[int, int], Collection[int]], Outcome]
 """`Simulators.advance`."""

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..utils.errors import UserError
-from ..utils.records import ActionSpec
-from .simulators import EnvironmentFailed
+from ..utils.timestep import ActionSpec
+from .backend import EnvironmentFailed
 
 _CHANNELS = (1, 3)
 _WIDEST_RANGE = 65_535  # of the values of pixels; wider bounds stand for none, as the largest float does

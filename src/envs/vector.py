@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..utils.records import Arrival, EnvSpec
-from .episode_book import ActionLog, EpisodeBook
+from ..utils.timestep import Arrival, EnvSpec
+from .backend import EnvironmentCrashed, Outcome, Simulators
+from .episode_log import ActionLog, EpisodeBook
 from .restarts import Restarts
 from .restore import play_again, shows
-from .simulators import EnvironmentCrashed, Outcome, Simulators
 
 
 class VectorEnvironment:

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from ..utils.records import ArraySpec
+from ..utils.timestep import ArraySpec
 from .config import ModelConfig
 from .convolution import CHANNELS, STAGES, ChannelNormSiLU, Upsample, channels_last, in_groups
 from .distributions import symexp, symlog

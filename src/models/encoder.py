@@ -5,7 +5,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from ..utils.errors import UserError
-from ..utils.records import ArraySpec
+from ..utils.timestep import ArraySpec
 from .config import ModelConfig
 from .convolution import CHANNELS, STAGES, ChannelNormSiLU, Downsample, channels_last, in_groups
 from .distributions import symlog

@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..utils.records import ActionSpec
+from ..utils.timestep import ActionSpec
 from .config import ModelConfig
 from .distributions import (
     CategoricalPolicy,

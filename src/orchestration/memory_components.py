@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..utils.memory.tracker import Component
-from .build import Parts
+from ..memory.leaks.tracker import Component
+from .parts import AnyParts
 
 
-def components(parts: Parts[Any, Any], others: Mapping[str, Any]) -> dict[str, Component]:
+def components(parts: AnyParts, others: Mapping[str, Any]) -> dict[str, Component]:
     """Return the parts of a run with what each plans to hold; made for one sample and dropped.
 
     Args:

@@ -6,18 +6,18 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ..utils.memory.counters import footprint_stats
-from ..utils.memory.tracker import Component
+from ..checkpoints.checkpoint import save_checkpoint
+from ..checkpoints.mirror.mirror import Mirror
+from ..checkpoints.run_folder import require_run_folder
+from ..config.schema import TrainConfig
+from ..memory.counters.stats import footprint_stats
+from ..memory.leaks.guard import MemoryGuard
+from ..memory.leaks.tracker import Component
 from ..utils.metrics import StopWatch
-from .build import Parts
-from .checkpoint import save_checkpoint
-from .config import TrainConfig
 from .diagnostics import diagnostics
 from .memory_components import components
-from .memory_guard import MemoryGuard
-from .mirror.mirror import Mirror
+from .parts import AnyParts
 from .reports import Reports
-from .run_folder import require_run_folder
 from .signals import Signals
 
 _LOG = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Orchestrator(ABC):
     def __init__(
         self,
         config: TrainConfig,
-        parts: Parts[Any, Any],
+        parts: AnyParts,
         reports: Reports,
         run_dir: Path,
         signals: Signals,
@@ -75,6 +75,16 @@ class Orchestrator(ABC):
     @abstractmethod
     def held(self) -> dict[str, Any]:
         """Return further objects of the loop that hold memory, by the name to show."""
+
+    def begin_after_rollback(self) -> None:  # noqa: B027
+        """Change what would lead to the same end again; call it before `run`."""
+
+    def why(self, ending: Ending) -> str:
+        """Return why the run ended, as a sentence to log."""
+        return ending.value
+
+    def close(self) -> None:  # noqa: B027
+        """Close what the run itself has opened."""
 
     def memory_metrics(self) -> dict[str, float]:
         """Take a sample of everything that is watched; return what to log of it."""

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config.schema import TrainConfig
+from ..envs.episodes import Episode
+from ..memory.leaks.table import MemoryReport
 from ..utils.logging import MetricsWriter
-from ..utils.memory.table import MemoryReport
 from ..utils.progress import Progress, ProgressMode
-from ..utils.records import EnvSpec
+from ..utils.timestep import EnvSpec
 from ..utils.video import save_video, upscale
-from .config import TrainConfig, WorkflowName
-from .episodes import Episode
 
 _LOG = logging.getLogger(__name__)
 VIDEOS = "videos"
@@ -33,6 +33,7 @@ class Reports:
         config: The whole run.
         run_dir: Folder of the run.
         spec: Its environments.
+        progress: How the terminal shows progress.
         resume_step: Step of the checkpoint that the run goes on from; what was written after it is dropped.
         planned_mb: Host and GPU memory that the run has planned for, in MB of 1e6 bytes.
     """
@@ -42,15 +43,13 @@ class Reports:
         config: TrainConfig,
         run_dir: Path,
         spec: EnvSpec,
+        progress: ProgressMode,
         resume_step: int | None = None,
         planned_mb: float | None = None,
     ) -> None:
         self._run_dir, self._action_repeat = run_dir, spec.action_repeat
         self._writer = MetricsWriter(run_dir, config.logger.tensorboard, resume_step, config.logger.wandb)
-        # A population's pace is in generations; each has a block of lines.
-        is_dreamer = config.workflow is WorkflowName.dreamer
-        mode = config.logger.progress if is_dreamer else ProgressMode.plain
-        self._progress = Progress(config.training.total_timesteps, mode, resume_step or 0)
+        self._progress = Progress(config.training.total_timesteps, progress, resume_step or 0)
         self.planned_mb = planned_mb
         self._last_return: float | None = None
         self._since = (time.monotonic(), resume_step or 0, 0)

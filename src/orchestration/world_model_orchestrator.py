@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 
 from ..buffers import SequenceBatch
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.run_folder import require_run_folder
+from ..config.schema import TrainConfig, TrainingConfig
+from ..envs.episodes import EpisodeRecorder, EpisodeTracker
+from ..memory.leaks.guard import MemoryGuard
 from ..utils.checked_files import reading
 from ..utils.compilation import Compilations
 from ..utils.metrics import MetricMeans
-from ..utils.records import Arrival
 from ..utils.schedule import Every, UpdateRatio
 from ..utils.seeding import numpy_generator, set_global_state
-from .build import DreamerParts
-from .checkpoint import Checkpoint
-from .config import TrainConfig
-from .episodes import EpisodeRecorder, EpisodeTracker
-from .evaluate import evaluate
-from .loop_state import loop_state, restore_loop
-from .memory_guard import MemoryGuard, first_times
-from .nonfinite import NonFiniteGuard
+from ..utils.timestep import Arrival
+from .dreamer.loop_state import loop_state, restore_loop
+from .dreamer.nonfinite import NonFiniteGuard
+from .dreamer.parts import DreamerParts
+from .evaluation import evaluate
 from .orchestrator import Ending, Orchestrator
 from .reports import OPEN_LOOP_FPS, VIDEO_FPS, Reports, strip
-from .run_folder import require_run_folder
 from .signals import Signals
 
 _LOG = logging.getLogger(__name__)
@@ -76,6 +76,15 @@ class WorldModelOrchestrator(Orchestrator):
         """Draw other batches than before: the same ones would lead to the same end. Call it before `run`."""
         self.nonfinite.rolled_back()
         self.parts.replay.reseed(numpy_generator(self.config.seed, f"replay after a rollback to {self.step}"))
+
+    def why(self, ending: Ending) -> str:
+        """Return what was not finite, if that ended the run."""
+        return self.nonfinite.stop_sentence() if ending is Ending.nonfinite else super().why(ending)
+
+    def close(self) -> None:
+        """Stop following the compiler."""
+        if self.compilations:
+            self.compilations.close()
 
     def run(self) -> Ending:
         """Train; return why it ended. A checkpoint is written, but before a rollback."""
@@ -242,3 +251,18 @@ class WorldModelOrchestrator(Orchestrator):
         require_run_folder(self.run_dir)
         self.nonfinite.settle()
         super().save()
+
+
+def first_times(training: TrainingConfig, step: int) -> list[str]:
+    """Return what this process will do for a first time after `step`; each leaves more memory in use."""
+    joint = max(training.warmup_steps, training.learning_starts)
+    due = {"first joint update": max(joint, step + 1)}
+    if step < training.warmup_steps:
+        due["first update"] = max(training.learning_starts, step + 1)
+    intervals = {
+        "first pictures": training.video_interval,
+        "first evaluation": training.evaluation_interval,
+        "first checkpoint": training.checkpoint_interval,
+    }
+    due |= {name: (step // interval + 1) * interval for name, interval in intervals.items() if interval}
+    return [name for name, at in due.items() if at < training.total_timesteps]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..buffers import SequenceBatch, StoredLatent
-from ..utils.records import Arrival
+from ..utils.timestep import Arrival, EnvSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,9 @@ class Player(Protocol):
 
 class Learner(Protocol):
     """What plays for evaluation, and is saved and watched; whatever way it learns."""
+
+    env: EnvSpec
+    """What it plays."""
 
     @property
     def device(self) -> torch.device:

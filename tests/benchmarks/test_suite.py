@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from reverie.benchmarks import main
-from reverie.benchmarks.bench import PEER_SCRIPTS, Bench, BenchConfig
-from reverie.benchmarks.replay import Feeder
-from reverie.benchmarks.suite import ROWS, chosen_rows
+from benchmarks.suite import main
+from benchmarks.suite.bench import PEER_SCRIPTS, Bench, BenchConfig
+from benchmarks.suite.replay import Feeder
+from benchmarks.suite.suite import ROWS, chosen_rows
 from reverie.utils.errors import UserError
 
 from ..orchestration.helpers import error_of
@@ -177,7 +177,7 @@ def test_rows_with_commas_alone_are_no_rows() -> None:
 
 
 def test_without_a_count_of_the_peak_a_row_of_memory_is_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reverie.benchmarks.memory._PEAK", Path("/no/such/status"))  # as on macOS
+    monkeypatch.setattr("benchmarks.suite.memory._PEAK", Path("/no/such/status"))  # as on macOS
     bench = Bench(BenchConfig(quick=True, peers=False), ["device=cpu", "compile=none"])
     assert ROWS["memory_size1m"](bench, "memory_size1m") == []
     assert bench.notices == ["no memory_size1m: this system has no /no/such/status, which tells the peak"]

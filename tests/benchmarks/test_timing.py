@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from reverie.benchmarks.floors import Rates, Work, count_work
-from reverie.benchmarks.load import Load
-from reverie.benchmarks.process import ProcessVariant
-from reverie.benchmarks.results import Floor, table, timed_result
-from reverie.benchmarks.timing import Block, Local, interleave, pair_ratios
+from benchmarks.suite.floors import Rates, Work, count_work
+from benchmarks.suite.load import Load
+from benchmarks.suite.process import ProcessVariant
+from benchmarks.suite.results import Floor, table, timed_result
+from benchmarks.suite.timing import Block, Local, interleave, pair_ratios
 
 PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
 FLOOR = Floor(0.5, "a limit")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from reverie.buffers import EpisodeReplayBuffer, LatentSpec, ReplayConfig, StoredLatent
-from reverie.utils.records import ActionSpec, ArraySpec, Arrival
+from reverie.utils.timestep import ActionSpec, ArraySpec, Arrival
 
 OBSERVATION = {
     "image": ArraySpec((2, 2, 3), np.dtype(np.uint8)),

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import config as jaxtyping_config
 
 from reverie.buffers import EpisodeReplayBuffer, SampledPositions, StoredLatent
-from reverie.utils.records import Arrival
+from reverie.utils.timestep import Arrival
 
 from .reference import ToyWorld, fill, make_buffer
 from .saved import full_copy, same_content

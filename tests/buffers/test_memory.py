@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from reverie.buffers import EpisodeReplayBuffer
-from reverie.utils.memory import process_rss_mb
-from reverie.utils.memory.glibc import give_back_free_pages
+from reverie.memory import process_rss_mb
+from reverie.memory.counters.glibc import give_back_free_pages
 
 from .memory import in_use_bytes
 from .reference import ToyWorld, advance, fill, make_buffer

@@ -22,9 +22,9 @@ from reverie.buffers import (
     SequenceBatch,
     StoredLatent,
 )
+from reverie.memory.counters.glibc import in_use_bytes
 from reverie.utils.errors import UserError
-from reverie.utils.memory.glibc import in_use_bytes
-from reverie.utils.records import ArraySpec
+from reverie.utils.timestep import ArraySpec
 
 from .reference import ACTION, LATENT, OUTCOMES, ToyWorld, advance, fill, held_values, make_buffer
 from .saved import Saves, full_copy, same_content

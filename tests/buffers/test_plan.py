@@ -21,7 +21,7 @@ from reverie.buffers import (
     plan_replay,
 )
 from reverie.utils.errors import UserError
-from reverie.utils.records import ActionSpec, ArraySpec
+from reverie.utils.timestep import ActionSpec, ArraySpec
 
 from .memory import in_use_bytes
 from .reference import make_buffer

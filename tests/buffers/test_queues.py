@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.buffers.queues import ChunkedQueues, locate
+from reverie.buffers.chunked_queues import ChunkedQueues, locate
 
 
 @given(

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from reverie.buffers import EpisodeRecords, EpisodeReplayBuffer
-from reverie.utils.records import Arrival
+from reverie.utils.timestep import Arrival
 
 from .reference import ACTION, held_values, make_buffer
 

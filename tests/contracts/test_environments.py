@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from reverie.envs import CATCH_ID, EnvConfig, Suite, Vectorization, make_environment
 from reverie.envs.config import find_registration
 from reverie.envs.spaces import convert_action, convert_observation
-from reverie.utils.records import Arrival
 from reverie.utils.seeding import episode_seed
+from reverie.utils.timestep import Arrival
 
 STEPS = 40
 TOY_FOLDER = str(Path(__file__).parents[1] / "envs")

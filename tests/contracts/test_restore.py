@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from reverie.envs import EnvConfig, Suite, VectorEnvironment, Vectorization, make_environment
-from reverie.utils.records import Arrival
+from reverie.utils.timestep import Arrival
 
 TOY_FOLDER = str(Path(__file__).parents[1] / "envs")
 in_processes = Vectorization["async"]

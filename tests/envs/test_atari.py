@@ -7,8 +7,8 @@ from ale_py.vector_env import AtariVectorEnv
 from numpy.typing import NDArray
 
 from reverie.envs import EnvConfig, make_environment
-from reverie.utils.records import Arrival
 from reverie.utils.seeding import episode_seed
+from reverie.utils.timestep import Arrival
 
 
 def breakout_actions(index: int, steps: int) -> NDArray[np.float32]:

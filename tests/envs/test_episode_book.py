@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reverie.envs import EnvConfig, Suite, VectorEnvironment, make_environment
-from reverie.envs.episode_book import ActionLog, EpisodeBook
+from reverie.envs.episode_log import ActionLog, EpisodeBook
 from reverie.utils.errors import UserError
 from reverie.utils.seeding import episode_seed
 

@@ -22,8 +22,8 @@ from reverie.envs import (
     Vectorization,
     make_environment,
 )
-from reverie.utils.records import Arrival
 from reverie.utils.seeding import episode_seed
+from reverie.utils.timestep import Arrival
 
 both = pytest.mark.parametrize("vectorization", list(Vectorization), ids=lambda kind: kind.name)
 in_processes = Vectorization["async"]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from reverie.envs import EnvConfig, Suite, VectorEnvironment, make_environment
-from reverie.utils.records import Arrival
 from reverie.utils.seeding import episode_seed
+from reverie.utils.timestep import Arrival
 
 UP = np.tile(np.array([0, 1], np.float32), (2, 1))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from reverie.envs.simulators import EnvironmentFailed
+from reverie.envs.backend import EnvironmentFailed
 from reverie.envs.spaces import action_spec, convert_action, convert_observation, notices, observation_space
 from reverie.utils.errors import UserError
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from reverie.orchestration.faults.wrap import after_environment_step, after_update
 from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
+from reverie.testing.faults.wrap import after_environment_step, after_update
 
 BYTES = 60_000
 """What one call of a user's code keeps: 120 KB a log interval after each step of the environments."""

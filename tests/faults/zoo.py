@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from reverie.orchestration.certificate.main import CertifyConfig, certify
-from reverie.orchestration.command_line import compose_jobs
-from reverie.orchestration.config import WorkflowName, typed
-from reverie.orchestration.faults import FAULTS, Fault
-from reverie.orchestration.faults.wrap import after_environment_step, after_update, attach
+from reverie.commands.certify import CertifyConfig, certify
+from reverie.config.compose import compose_jobs
+from reverie.config.resolve import typed
+from reverie.config.schema import WorkflowName
+from reverie.memory.config import OnLeak
 from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
-from reverie.utils.memory.config import OnLeak
+from reverie.testing.faults import FAULTS, Fault
+from reverie.testing.faults.wrap import after_environment_step, after_update, attach
 
 from . import user_code
 
@@ -231,7 +232,7 @@ def separate_process() -> Iterator[Callable[..., Outcome]]:
     They are forked from one process that has imported everything and done nothing.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["reverie.orchestration.certificate"])
+    context.set_forkserver_preload(["reverie.testing.certificate"])
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
         yield lambda *arguments: pool.submit(outcome_of, *arguments).result()
 

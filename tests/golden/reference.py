@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from reverie.buffers import SampledPositions, SequenceBatch, StoredLatent
 from reverie.models import ModelConfig, OptimizerConfig
-from reverie.utils.records import ActionSpec, ArraySpec, EnvSpec
+from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec
 from reverie.workflows.world_models import ControllerConfig, DreamerConfig, DreamerWorkflow, WorldModelConfig
 
 FOLDER = Path(__file__).parent

@@ -6,7 +6,7 @@ import torch
 
 from reverie.models import Decoder, Encoder, LatentState
 from reverie.utils.errors import UserError
-from reverie.utils.records import ArraySpec
+from reverie.utils.timestep import ArraySpec
 
 from .tiny import TINY, perturb
 

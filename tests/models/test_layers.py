@@ -10,7 +10,7 @@ from reverie.models.convolution import Downsample, Upsample
 from reverie.models.heads import Actor
 from reverie.models.layers import MLP, BlockLinear, Linear, NormSiLU
 from reverie.models.rssm import BlockGRU
-from reverie.utils.records import ActionSpec
+from reverie.utils.timestep import ActionSpec
 
 from .tiny import TINY, perturb
 

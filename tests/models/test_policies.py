@@ -7,7 +7,7 @@ import torch
 
 from reverie.models import Actor, CategoricalPolicy, ContinueHead, TwoHotHead
 from reverie.models.distributions import bounded_normal, unimix_log_probs
-from reverie.utils.records import ActionSpec
+from reverie.utils.timestep import ActionSpec
 
 from .tiny import MODE, TINY, perturb, seeded
 

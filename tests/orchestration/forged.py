@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from reverie.orchestration.checkpoint import Checkpoint, _checksum, latest_checkpoint
+from reverie.checkpoints.checkpoint import Checkpoint, _checksum, latest_checkpoint
 
 from .helpers import CATCH
 

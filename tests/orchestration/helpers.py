@@ -14,14 +14,15 @@ from tensorboard.backend.event_processing.event_accumulator import TENSORS
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
-from reverie.orchestration.build import build_replay
-from reverie.orchestration.checkpoint import Checkpoint, list_checkpoints
-from reverie.orchestration.checks import environment_spec
-from reverie.orchestration.command_line import run_from_command_line
-from reverie.orchestration.fingerprint import fingerprint, hash_of
-from reverie.orchestration.run_folder import load_run
-from reverie.orchestration.train import train
-from reverie.utils.records import Arrival
+from reverie.checkpoints.checkpoint import Checkpoint, list_checkpoints
+from reverie.checkpoints.run_folder import load_run
+from reverie.commands.command_line import run_from_command_line
+from reverie.commands.train import train
+from reverie.orchestration.parts import build_replay
+from reverie.orchestration.recipes import recipe_of
+from reverie.planning.preflight import environment_spec
+from reverie.testing.fingerprint import fingerprint, hash_of
+from reverie.utils.timestep import Arrival
 
 Lines = list[dict[str, float]]
 
@@ -151,7 +152,9 @@ def saved_loop(run_dir: Path, step: int) -> dict[str, Any]:
 def saved_records(run_dir: Path, step: int, name: str) -> NDArray[Any]:
     """One field of the replay, environment after environment, oldest record first."""
     config = load_run(str(run_dir))
-    replay = build_replay(config, environment_spec(config), run_dir)
+    replay = build_replay(
+        config, recipe_of(config).replay_request(config, environment_spec(config, recipe_of(config))), run_dir
+    )
     checkpoint_at(run_dir, step).restore_replay(replay)
     records = replay._index.records
     pieces = [

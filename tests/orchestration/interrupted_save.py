@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from reverie.buffers import EpisodeReplayBuffer
-from reverie.orchestration.checkpoint import latest_checkpoint, list_checkpoints, save_checkpoint
+from reverie.checkpoints.checkpoint import latest_checkpoint, list_checkpoints, save_checkpoint
 
 from ..buffers.reference import ToyWorld, advance, make_buffer
 from ..buffers.saved import full_copy, same_content

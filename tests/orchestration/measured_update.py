@@ -17,13 +17,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reverie.buffers import EpisodeReplayBuffer, StoredLatent
+from reverie.config.compose import compose_jobs
+from reverie.config.resolve import typed
+from reverie.config.schema import TrainConfig
 from reverie.envs import VectorEnvironment, make_environment
-from reverie.orchestration.build import build_replay, build_workflow
-from reverie.orchestration.command_line import compose_jobs
-from reverie.orchestration.config import TrainConfig, typed
-from reverie.orchestration.memory_plan import rehearse
-from reverie.orchestration.memory_plan.constants import GRAPH_BYTES_PER_OPERATOR
-from reverie.utils.memory.glibc import in_use_bytes
+from reverie.memory.counters.glibc import in_use_bytes
+from reverie.orchestration.dreamer.parts import build_workflow
+from reverie.orchestration.parts import build_replay
+from reverie.orchestration.recipes import recipe_of
+from reverie.planning.constants import GRAPH_BYTES_PER_OPERATOR
 
 
 class InUsePeak(TorchDispatchMode):
@@ -71,8 +73,10 @@ def main() -> None:
     torch.set_num_threads(1)
     config = typed(compose_jobs(sys.argv[1:])[0])
     with TemporaryDirectory() as folder, closing(make_environment(config.env, config.seed)) as environment:
-        plan = rehearse(config, environment.spec)
-        replay = build_replay(config, environment.spec, Path(folder))
+        plan = recipe_of(config).dry_run(config, environment.spec)
+        replay = build_replay(
+            config, recipe_of(config).replay_request(config, environment.spec), Path(folder)
+        )
         fill(config, environment, replay)
         measure(config, environment, replay)  # what libraries allocate once, and keep
         measured = measure(config, environment, replay)

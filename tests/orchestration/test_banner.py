@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from reverie.config.compose import compose_jobs
+from reverie.config.presets import device_choices, device_notice
+from reverie.config.resolve import typed
+from reverie.config.schema import TrainConfig, TrainingConfig
 from reverie.models import ModelConfig
-from reverie.orchestration.banner import device_choices, device_notice, model_name, start_banner
-from reverie.orchestration.command_line import compose_jobs
-from reverie.orchestration.config import TrainConfig, TrainingConfig, typed
-from reverie.utils.records import ActionSpec, ArraySpec, EnvSpec
+from reverie.orchestration.banner import start_banner
+from reverie.orchestration.recipes import recipe_of
+from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec
 
 PONG = EnvSpec(
     name="atari/pong",
@@ -25,13 +28,15 @@ def flagship(*overrides: str) -> TrainConfig:
 
 
 def updates(config: TrainConfig) -> str:
-    lines = start_banner(config, PONG, parameters=1, replay_bytes=1)
+    lines = start_banner(config, PONG, recipe_of(config), parameters=1, replay_bytes=1)
     [line] = [line for line in lines if line.startswith("updates")]
     return line.removeprefix("updates").strip()
 
 
 def test_the_banner_says_in_words_and_units_what_will_run() -> None:
-    assert start_banner(flagship(), PONG, parameters=686_456, replay_bytes=3 * 2**29) == [
+    assert start_banner(
+        flagship(), PONG, recipe_of(flagship()), parameters=686_456, replay_bytes=3 * 2**29
+    ) == [
         "run          dreamer_ataripong, seed 0",
         "environment  atari/pong, 4 environments, 4 frames per agent step",
         "device       cpu, precision float32, compile inductor",
@@ -47,12 +52,18 @@ def test_the_banner_says_in_words_and_units_what_will_run() -> None:
 def test_what_was_converted_is_part_of_the_banner() -> None:
     converted = replace(PONG, notices=("`a` is an image", "`b` too"))
     assert "observation  `a` is an image; `b` too" in start_banner(
-        flagship(), converted, parameters=1, replay_bytes=1
+        flagship(), converted, recipe_of(flagship()), parameters=1, replay_bytes=1
     )
 
 
 def test_a_warm_up_is_part_of_the_banner() -> None:
-    lines = start_banner(flagship("training.warmup_steps=25000"), PONG, parameters=1, replay_bytes=1)
+    lines = start_banner(
+        flagship("training.warmup_steps=25000"),
+        PONG,
+        recipe_of(flagship("training.warmup_steps=25000")),
+        parameters=1,
+        replay_bytes=1,
+    )
     assert "warm-up      world model only for the first 25,000 agent steps" in lines
 
 
@@ -107,5 +118,15 @@ def test_an_experiment_without_device_values_has_no_notice() -> None:
 
 
 def test_a_model_is_named_by_its_sizes_alone() -> None:
-    assert model_name(flagship("model=size12m", "model.strided=true")) == "size12m"
-    assert model_name(replace(flagship(), model=ModelConfig(units=100))) == "own size"
+    assert (
+        recipe_of(flagship("model=size12m", "model.strided=true")).model_name(
+            flagship("model=size12m", "model.strided=true")
+        )
+        == "size12m"
+    )
+    assert (
+        recipe_of(replace(flagship(), model=ModelConfig(units=100))).model_name(
+            replace(flagship(), model=ModelConfig(units=100))
+        )
+        == "own size"
+    )

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reverie.orchestration.certificate import main
-from reverie.orchestration.certificate.certificate import Certificate, Outcome
-from reverie.orchestration.certificate.series import judged_series
-from reverie.orchestration.certificate.to_decide import to_decide
-from reverie.orchestration.config import WorkflowName
-from reverie.orchestration.memory_guard import Finding
-from reverie.orchestration.memory_resources import watched_resources
-from reverie.orchestration.run_folder import load_run
-from reverie.utils.memory.verdict import Verdict
+from reverie.checkpoints.run_folder import load_run
+from reverie.commands.certify import main
+from reverie.config.schema import WorkflowName
+from reverie.memory.leaks.guard import Finding
+from reverie.memory.leaks.verdict import Verdict
+from reverie.memory.leaks.watched import watched_resources
+from reverie.testing.certificate.certificate import Certificate, Outcome
+from reverie.testing.certificate.series import judged_series
+from reverie.testing.certificate.to_decide import to_decide
 
 from ..faults.zoo import SETTINGS
 from .helpers import files_in

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from reverie.orchestration.chaos import chaos
+from reverie.commands.chaos import chaos
 
 from .helpers import CATCH
 

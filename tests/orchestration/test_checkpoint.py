@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from reverie.buffers import EpisodeReplayBuffer
-from reverie.orchestration.checkpoint import Checkpoint, latest_checkpoint, list_checkpoints, save_checkpoint
+from reverie.checkpoints.checkpoint import Checkpoint, latest_checkpoint, list_checkpoints, save_checkpoint
 from reverie.utils.errors import UserError
 
 from ..buffers.reference import ToyWorld, advance, fill, make_buffer
@@ -307,8 +307,8 @@ def test_without_a_checkpoint_the_error_names_the_folder(tmp_path: Path) -> None
 
 def test_the_format_of_a_newer_reverie_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("reverie.orchestration.checkpoint.FORMAT", 4)
-        newer.setattr("reverie.orchestration.checkpoint.__version__", "9.8")
+        newer.setattr("reverie.checkpoints.checkpoint.FORMAT", 4)
+        newer.setattr("reverie.checkpoints.checkpoint.__version__", "9.8")
         save(tmp_path, 10)
     message = (
         r"step_000000010 has format 4, this Reverie \S+ reads format 3\. Use Reverie 9\.8, which wrote it"

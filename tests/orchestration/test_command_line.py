@@ -9,9 +9,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from reverie.orchestration.command_line import run_from_command_line
-from reverie.orchestration.config import TrainConfig
-from reverie.orchestration.run_folder import create_run_folder, save_config
+from reverie.checkpoints.run_folder import create_run_folder, save_config
+from reverie.commands.command_line import run_from_command_line
+from reverie.config.schema import TrainConfig
+from reverie.planning import Preflight
 from reverie.utils.errors import UserError
 
 from . import helpers
@@ -23,7 +24,7 @@ CPU = "device=cpu"
 def run(*arguments: str) -> list[tuple[TrainConfig, list[str]]]:
     """Return what the task was called with."""
     calls: list[tuple[TrainConfig, list[str]]] = []
-    run_from_command_line(lambda config, notices: calls.append((config, notices)), arguments)
+    run_from_command_line(lambda config, _, notices: calls.append((config, notices)), arguments)
     return calls
 
 
@@ -33,8 +34,8 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 SUBPROCESS = """
 import sys
-from reverie.orchestration.command_line import run_from_command_line
-from reverie.orchestration.run_folder import create_run_folder, save_config
+from reverie.commands.command_line import run_from_command_line
+from reverie.checkpoints.run_folder import create_run_folder, save_config
 def task(config, notices):
     folder = create_run_folder(config)
     save_config(config, folder)
@@ -184,7 +185,7 @@ def test_a_mistake_ends_the_process_with_exit_code_2(
 
 
 def test_a_user_error_inside_the_run_is_told_in_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
-    def task(config: TrainConfig, notices: list[str]) -> None:
+    def task(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None:
         raise UserError("the disk\nis full.")
 
     with pytest.raises(SystemExit) as failure:
@@ -194,7 +195,7 @@ def test_a_user_error_inside_the_run_is_told_in_the_same_way(capsys: pytest.Capt
 
 
 def test_any_other_error_of_the_run_passes() -> None:
-    def task(config: TrainConfig, notices: list[str]) -> None:
+    def task(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -235,20 +236,19 @@ def test_cfg_shows_the_experiment_of_a_run_that_names_an_environment_alone(
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
-        ("orchestration.train", ["--help"]),
-        ("orchestration.train", ["--cfg", "job"]),
-        ("orchestration.train", ["--version"]),
-        ("orchestration.evaluate", ["--help"]),
-        ("orchestration.memory_plan.command", ["--help"]),
-        ("orchestration.memory_plan.command", [CPU]),
-        ("orchestration.memory_plan.command", [CPU, "plan.format=json"]),
-        ("orchestration.sweep", ["--help"]),
-        ("orchestration.chaos", ["--help"]),
-        ("orchestration.certificate", ["--help"]),
-        ("orchestration.doctor", ["--help"]),
-        ("orchestration.doctor", []),
-        ("benchmarks.command", ["--help"]),
-        ("utils.memory.snapshots.cli", ["--help"]),
+        ("commands.train", ["--help"]),
+        ("commands.train", ["--cfg", "job"]),
+        ("commands.train", ["--version"]),
+        ("commands.evaluate", ["--help"]),
+        ("commands.plan", ["--help"]),
+        ("commands.plan", [CPU]),
+        ("commands.plan", [CPU, "plan.format=json"]),
+        ("commands.sweep", ["--help"]),
+        ("commands.chaos", ["--help"]),
+        ("commands.certify", ["--help"]),
+        ("commands.doctor", ["--help"]),
+        ("commands.doctor", []),
+        ("commands.snapshots", ["--help"]),
     ],
 )
 def test_a_command_that_cannot_be_read_says_so_in_one_line(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reverie.orchestration.certificate.main import main as certify
+from reverie.commands.certify import main as certify
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 
 from .helpers import CATCH, error_of, saved_steps

@@ -12,11 +12,9 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from reverie.buffers import ReplayConfig, ReplayStorage
-from reverie.envs import EnvConfig, Suite
-from reverie.models import ModelConfig
-from reverie.orchestration.command_line import compose_jobs
-from reverie.orchestration.config import (
-    GROUPS,
+from reverie.config.compose import compose_jobs
+from reverie.config.resolve import GROUPS, typed
+from reverie.config.schema import (
     Compile,
     Device,
     Precision,
@@ -24,8 +22,9 @@ from reverie.orchestration.config import (
     TrainingConfig,
     actual_device,
     leaves,
-    typed,
 )
+from reverie.envs import EnvConfig, Suite
+from reverie.models import ModelConfig
 from reverie.utils.errors import UserError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reverie.orchestration.fingerprint import reproducible
+from reverie.testing.fingerprint import reproducible
 
 from .helpers import (
     CARTPOLE,

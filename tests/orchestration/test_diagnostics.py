@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from reverie.orchestration.build import Parts, build
-from reverie.orchestration.diagnostics import diagnostics, memory_counters
-from reverie.orchestration.run_folder import load_run
-from reverie.utils.memory import process_rss_mb
+from reverie.checkpoints.run_folder import load_run
+from reverie.memory import process_rss_mb
+from reverie.memory.counters.stats import memory_counters
+from reverie.orchestration.diagnostics import diagnostics
+from reverie.orchestration.parts import Parts
+from reverie.orchestration.recipes import recipe_of
 
 
 @pytest.fixture
 def parts(cartpole_run: Path, tmp_path: Path) -> Iterator[Parts]:
-    made = build(load_run(str(cartpole_run)), tmp_path)
+    made = recipe_of(load_run(str(cartpole_run))).build(load_run(str(cartpole_run)), tmp_path)
     yield made
     made.environment.close()
 

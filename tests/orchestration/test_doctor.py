@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from reverie.orchestration.doctor import (
+from reverie.commands.doctor import (
     Finding,
     Verdict,
     diagnose,

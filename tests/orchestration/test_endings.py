@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from reverie.orchestration.checkpoint import latest_checkpoint
-from reverie.orchestration.nonfinite import NONFINITE_EXIT_CODE
-from reverie.orchestration.train import ENVIRONMENT_EXIT_CODE, GPU_MEMORY_EXIT_CODE
+from reverie.checkpoints.checkpoint import latest_checkpoint
+from reverie.commands.train import ENVIRONMENT_EXIT_CODE, GPU_MEMORY_EXIT_CODE
+from reverie.orchestration.dreamer.nonfinite import NONFINITE_EXIT_CODE
 from reverie.workflows.world_models import DreamerWorkflow
 
 from .helpers import (

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from reverie.orchestration.episodes import Episode, EpisodeRecorder, EpisodeTracker
-from reverie.utils.records import ActionSpec, ArraySpec, EnvSpec
+from reverie.envs.episodes import Episode, EpisodeRecorder, EpisodeTracker
+from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec
 
 from .helpers import arrival
 

@@ -16,15 +16,15 @@ import torch
 from omegaconf import OmegaConf
 from PIL import Image, ImageSequence
 
+from reverie.checkpoints.checkpoint import latest_checkpoint
+from reverie.checkpoints.run_folder import load_run
+from reverie.commands import evaluate as module
 from reverie.envs import EnvConfig, make_environment
-from reverie.orchestration import evaluate as module
-from reverie.orchestration.build import build_workflow
-from reverie.orchestration.checkpoint import latest_checkpoint
-from reverie.orchestration.episodes import Episode, EpisodeTracker
-from reverie.orchestration.evaluate import Evaluation, evaluate
-from reverie.orchestration.run_folder import load_run
-from reverie.utils.records import Arrival
+from reverie.envs.episodes import Episode, EpisodeTracker
+from reverie.orchestration.dreamer.parts import build_workflow
+from reverie.orchestration.evaluation import Evaluation, evaluate
 from reverie.utils.seeding import named_seed
+from reverie.utils.timestep import Arrival
 from reverie.workflows.world_models import DreamerWorkflow
 from reverie.workflows.world_models.dreamer import DreamerPlayer
 

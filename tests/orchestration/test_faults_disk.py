@@ -9,7 +9,7 @@ from pathlib import Path
 import av
 import pytest
 
-from reverie.orchestration.checkpoint import list_checkpoints
+from reverie.checkpoints.checkpoint import list_checkpoints
 
 from .helpers import (
     CATCH,

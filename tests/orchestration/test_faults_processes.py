@@ -12,9 +12,9 @@ import psutil
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from reverie.orchestration.checkpoint import latest_checkpoint
+from reverie.checkpoints.checkpoint import latest_checkpoint
+from reverie.commands.train import ENVIRONMENT_EXIT_CODE
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
-from reverie.orchestration.train import ENVIRONMENT_EXIT_CODE
 from reverie.utils.seeding import episode_seed
 
 from .helpers import (

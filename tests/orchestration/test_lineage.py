@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from reverie.orchestration.ancestry import ancestry, best_place, outcomes
-from reverie.orchestration.lineage import Lineage, LineageMember, read_lineage
+from reverie.orchestration.population.ancestry import ancestry, best_place, outcomes
+from reverie.orchestration.population.lineage import Lineage, LineageMember, read_lineage
 from reverie.utils.errors import UserError
 from reverie.workflows.population import INITIAL, Origin
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from reverie.orchestration.checkpoint import latest_checkpoint
-from reverie.orchestration.run_folder import load_run
+from reverie.checkpoints.checkpoint import latest_checkpoint
+from reverie.checkpoints.run_folder import load_run
 from reverie.utils.errors import UserError
 
 from ..utils.test_state_files import Attack

@@ -12,10 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from reverie.buffers import EpisodeReplayBuffer
-from reverie.orchestration.build import build_replay, build_workflow
-from reverie.orchestration.checkpoint import Checkpoint, latest_checkpoint
-from reverie.orchestration.checks import environment_spec
-from reverie.orchestration.run_folder import load_run
+from reverie.checkpoints.checkpoint import Checkpoint, latest_checkpoint
+from reverie.checkpoints.run_folder import load_run
+from reverie.orchestration.dreamer.parts import build_workflow
+from reverie.orchestration.parts import build_replay
+from reverie.orchestration.recipes import recipe_of
+from reverie.planning.preflight import environment_spec
 from reverie.utils.errors import UserError
 from reverie.workflows.world_models import DreamerWorkflow
 
@@ -33,9 +35,11 @@ class Parts:
 
     def __init__(self, run_dir: Path) -> None:
         config = load_run(str(run_dir))
-        spec = environment_spec(config)
+        spec = environment_spec(config, recipe_of(config))
         self.workflow: DreamerWorkflow = build_workflow(config, spec)
-        self.replay: EpisodeReplayBuffer = build_replay(config, spec, run_dir)
+        self.replay: EpisodeReplayBuffer = build_replay(
+            config, recipe_of(config).replay_request(config, spec), run_dir
+        )
         self._before = self._now()
 
     def restore(self, checkpoint: Checkpoint, kind: str) -> None:

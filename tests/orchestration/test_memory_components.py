@@ -6,16 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from reverie.checkpoints.run_folder import load_run
+from reverie.memory.objects.census import take_census
 from reverie.models import LEARNERS
-from reverie.orchestration.build import Parts, build
 from reverie.orchestration.memory_components import components
-from reverie.orchestration.run_folder import load_run
-from reverie.utils.memory.census import take_census
+from reverie.orchestration.parts import Parts
+from reverie.orchestration.recipes import recipe_of
 
 
 @pytest.fixture
 def parts(cartpole_run: Path, tmp_path: Path) -> Iterator[Parts]:
-    made = build(load_run(str(cartpole_run)), tmp_path)
+    made = recipe_of(load_run(str(cartpole_run))).build(load_run(str(cartpole_run)), tmp_path)
     yield made
     made.environment.close()
 

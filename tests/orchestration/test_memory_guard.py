@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from reverie.orchestration.memory_guard import Finding, MemoryGuard
-from reverie.utils.memory.census import Component
-from reverie.utils.memory.config import MemoryConfig, OnLeak
-from reverie.utils.memory.verdict import Verdict
+from reverie.memory.config import MemoryConfig, OnLeak
+from reverie.memory.leaks.guard import Finding, MemoryGuard
+from reverie.memory.leaks.verdict import Verdict
+from reverie.memory.objects.census import Component
 
 KB = 1000
 KEPT: list[np.ndarray] = []

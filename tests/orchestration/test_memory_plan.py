@@ -12,18 +12,21 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from reverie.checkpoints.checkpoint import CHECKPOINTS, save_checkpoint
+from reverie.config.compose import compose_jobs
+from reverie.config.resolve import typed
+from reverie.config.schema import Precision, TrainConfig
 from reverie.envs import make_environment
-from reverie.orchestration.build import build_replay, build_workflow
-from reverie.orchestration.checkpoint import CHECKPOINTS, save_checkpoint
-from reverie.orchestration.checks import environment_spec
-from reverie.orchestration.command_line import compose_jobs
-from reverie.orchestration.config import Precision, TrainConfig, typed
-from reverie.orchestration.memory_plan import GPU, HOST, plan_run, rehearse
-from reverie.orchestration.memory_plan.cuda_rules import CudaForward
-from reverie.orchestration.memory_plan.rehearsal import CUDA_GRANULARITY
-from reverie.utils.memory.glibc import in_use_bytes, in_use_source
-from reverie.utils.memory.live_bytes import LiveBytes
-from reverie.utils.memory.process import folder_disk_bytes
+from reverie.memory.counters.glibc import in_use_bytes, in_use_source
+from reverie.memory.counters.process import folder_disk_bytes
+from reverie.orchestration.dreamer.dry_run import CUDA_GRANULARITY
+from reverie.orchestration.dreamer.parts import build_workflow
+from reverie.orchestration.parts import build_replay
+from reverie.orchestration.recipes import recipe_of
+from reverie.planning import GPU, HOST, plan_run
+from reverie.planning.cuda_rules import CudaForward
+from reverie.planning.live_bytes import LiveBytes
+from reverie.planning.preflight import environment_spec
 
 from .helpers import CARTPOLE, CATCH
 from .measured_update import InUsePeak, fill
@@ -61,8 +64,8 @@ def test_the_peak_of_an_update_on_a_gpu_is_within_10_percent_of_its_plan(
     overrides = ["device=cuda", "model=size12m", f"precision={precision}", "buffer.capacity=5000"]
     config = typed(compose_jobs(overrides)[0])
     with closing(make_environment(config.env, config.seed)) as environment:
-        planned = sum(rehearse(config, environment.spec).peak.values())
-        replay = build_replay(config, environment.spec, tmp_path)
+        planned = sum(recipe_of(config).dry_run(config, environment.spec).peak.values())
+        replay = build_replay(config, recipe_of(config).replay_request(config, environment.spec), tmp_path)
         fill(config, environment, replay)
         workflow, updated = build_workflow(config, environment.spec), None
         for _ in range(2):
@@ -79,11 +82,11 @@ def test_planning_an_update_of_gigabytes_allocates_nothing_of_its_size() -> None
         config = configured(
             "model=size12m", f"training.batch_size={batch_size}", "training.sequence_length=8"
         )
-        spec = environment_spec(config)
+        spec = environment_spec(config, recipe_of(config))
         gc.collect()
         before = in_use_bytes()
         with InUsePeak() as in_use:
-            assert sum(rehearse(config, spec).peak.values()) > batch_size * 20_000_000
+            assert sum(recipe_of(config).dry_run(config, spec).peak.values()) > batch_size * 20_000_000
         assert in_use.peak > 0
         return in_use.peak - before
 
@@ -93,7 +96,10 @@ def test_planning_an_update_of_gigabytes_allocates_nothing_of_its_size() -> None
 
 def test_planning_moves_no_generator() -> None:
     before = torch.get_rng_state()
-    rehearse(configured(*CATCH, "training.batch_size=3"), environment_spec(configured(*CATCH)))
+    recipe_of(configured(*CATCH, "training.batch_size=3")).dry_run(
+        configured(*CATCH, "training.batch_size=3"),
+        environment_spec(configured(*CATCH), recipe_of(configured(*CATCH))),
+    )
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -103,10 +109,10 @@ def test_the_rows_of_replay_and_networks_are_the_bytes_that_the_parts_own(
     run: tuple[str, ...], storage: str, tmp_path: Path
 ) -> None:
     config = configured(*run, f"buffer.storage={storage}")
-    plan = plan_run(config, environment_spec(config))
+    plan = plan_run(config, environment_spec(config, recipe_of(config)), recipe_of(config))
     host, place = plan.resource(HOST), plan.resource(HOST if storage == "ram" else "disk")
     with closing(make_environment(config.env, config.seed)) as environment:
-        replay = build_replay(config, environment.spec, tmp_path)
+        replay = build_replay(config, recipe_of(config).replay_request(config, environment.spec), tmp_path)
         workflow = build_workflow(config, environment.spec)
     assert place.bytes_of("replay") + host.bytes_of("index of the replay") == replay.nbytes()
     slow = [*workflow.controller.slow_critic.parameters()]
@@ -124,18 +130,20 @@ def test_the_rows_of_replay_and_networks_are_the_bytes_that_the_parts_own(
 
 def test_a_warm_up_is_a_phase_of_its_own_without_the_controllers_activations() -> None:
     config = configured(*CATCH, "training.warmup_steps=0")
-    spec = environment_spec(config)
-    assert list(rehearse(config, spec).phases) == ["update"]
-    warm = rehearse(replace(config, training=replace(config.training, warmup_steps=100)), spec)
+    spec = environment_spec(config, recipe_of(config))
+    assert list(recipe_of(config).dry_run(config, spec).phases) == ["update"]
+    warm = recipe_of(replace(config, training=replace(config.training, warmup_steps=100))).dry_run(
+        replace(config, training=replace(config.training, warmup_steps=100)), spec
+    )
     assert list(warm.phases) == ["update", "warm-up update"]
-    assert warm.phases["update"] == rehearse(config, spec).phases["update"] == warm.peak
+    assert warm.phases["update"] == recipe_of(config).dry_run(config, spec).phases["update"] == warm.peak
     assert "activations of the controller" not in warm.phases["warm-up update"]
     assert sum(warm.phases["warm-up update"].values()) < sum(warm.peak.values())
 
 
 def test_gradients_of_a_large_model_with_a_small_batch_are_part_of_the_peak() -> None:
     config = configured("model=size12m", "training.batch_size=1", "training.sequence_length=2")
-    peak = rehearse(config, environment_spec(config)).peak
+    peak = recipe_of(config).dry_run(config, environment_spec(config, recipe_of(config))).peak
     assert 0.9 < peak["gradients"] / peak["parameters"] <= 1.0
 
 
@@ -148,11 +156,11 @@ def test_disk_has_room_for_the_checkpoints_at_every_moment(tmp_path: Path, evalu
         f"training.evaluation_interval={evaluation_interval}",
         "buffer.capacity=400",
     )
-    disk = plan_run(config, environment_spec(config)).resource("disk")
+    disk = plan_run(config, environment_spec(config, recipe_of(config)), recipe_of(config)).resource("disk")
     planned = sum(row.nbytes for row in disk.rows if "checkpoints" in row.name)
     most = 0
     with closing(make_environment(config.env, config.seed)) as environment:
-        replay = build_replay(config, environment.spec, tmp_path)
+        replay = build_replay(config, recipe_of(config).replay_request(config, environment.spec), tmp_path)
         workflow = build_workflow(config, environment.spec)
         for step in range(5):
             fill(config, environment, replay)
@@ -162,20 +170,26 @@ def test_disk_has_room_for_the_checkpoints_at_every_moment(tmp_path: Path, evalu
     assert 0 < most <= planned
     assert disk.bytes_of("networks in checkpoints") < most  # so the bound is of the right size
     records = "records in checkpoints"
-    without = plan_run(configured(*CATCH, "training.evaluation_interval=0"), environment_spec(config))
+    without = plan_run(
+        configured(*CATCH, "training.evaluation_interval=0"),
+        environment_spec(config, recipe_of(config)),
+        recipe_of(configured(*CATCH, "training.evaluation_interval=0")),
+    )
     assert disk.bytes_of(records) > 0 < without.resource("disk").bytes_of(records)
 
 
 def test_a_plan_for_a_gpu_is_made_without_one_and_holds_half_the_bytes_in_bfloat16() -> None:
     config = typed(compose_jobs(["device=cuda", "model=size12m"])[0], must_run_here=False)
     assert config.precision is Precision.bfloat16
-    spec = environment_spec(config)
-    half = rehearse(config, spec)
-    full = rehearse(replace(config, precision=Precision.float32), spec)
+    spec = environment_spec(config, recipe_of(config))
+    half = recipe_of(config).dry_run(config, spec)
+    full = recipe_of(replace(config, precision=Precision.float32)).dry_run(
+        replace(config, precision=Precision.float32), spec
+    )
     name = "activations of the world model"
     assert 0.4 < half.peak[name] / full.peak[name] < 0.8
     assert all(size % CUDA_GRANULARITY == 0 for size in half.peak.values())
-    plan = plan_run(config, spec)
+    plan = plan_run(config, spec, recipe_of(config))
     assert plan.resource(HOST).bytes_of("parameters") == 0 < plan.resource(GPU).bytes_of("parameters")
 
 

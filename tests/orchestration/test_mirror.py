@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from reverie.orchestration.checks import environment_spec
-from reverie.orchestration.command_line import run_from_command_line
-from reverie.orchestration.memory_plan import plan_run
-from reverie.orchestration.run_folder import load_run
-from reverie.orchestration.train import train
+from reverie.checkpoints.run_folder import load_run
+from reverie.commands.command_line import run_from_command_line
+from reverie.commands.train import train
+from reverie.orchestration.recipes import recipe_of
+from reverie.planning import plan_run
+from reverie.planning.preflight import environment_spec
 
 from .helpers import CARTPOLE, files_in, identity, resume, saved_steps, start
 from .s3_server import MARKER, S3_MIRROR, S3Server, environment, server_that_never_answers
@@ -97,10 +98,10 @@ def test_a_server_that_never_answers_keeps_neither_the_run_nor_its_process(
 
 def test_the_plan_counts_the_mirror(cartpole_run: Path) -> None:
     config = load_run(str(cartpole_run))
-    spec = environment_spec(config)
-    without = plan_run(config, spec)
+    spec = environment_spec(config, recipe_of(config))
+    without = plan_run(config, spec, recipe_of(config))
     config.checkpoint.mirror = S3_MIRROR
-    plan = plan_run(config, spec)
+    plan = plan_run(config, spec, recipe_of(config))
     (host,) = (resource for resource in plan.resources if resource.name == "host RAM")
     assert [row.nbytes for row in host.rows if row.name == "mirror"] == [70_000_000]
     disk, before = plan.resources[-1], without.resources[-1]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from reverie.orchestration.checkpoint import latest_checkpoint
-from reverie.orchestration.command_line import run_from_command_line
-from reverie.orchestration.mirror.address import reason_of, shown
-from reverie.orchestration.mirror.identity import Identity, identity_of, save_identity
-from reverie.orchestration.mirror.restore import restore
-from reverie.orchestration.train import train
+from reverie.checkpoints.checkpoint import latest_checkpoint
+from reverie.checkpoints.mirror.identity import Identity, identity_of, save_identity
+from reverie.checkpoints.mirror.restore import restore
+from reverie.commands.command_line import run_from_command_line
+from reverie.commands.train import train
 from reverie.utils.errors import UserError
+from reverie.utils.remote_urls import reason_of, shown
 
 from .helpers import CARTPOLE, error_of, files_in, saved_steps
 from .s3_server import MARKER, environment

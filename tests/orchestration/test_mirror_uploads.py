@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reverie.orchestration.checkpoint import list_checkpoints
-from reverie.orchestration.mirror.config import CheckpointConfig
-from reverie.orchestration.mirror.identity import Identity, identity_of, save_identity
-from reverie.orchestration.mirror.mirror import Mirror
-from reverie.orchestration.mirror.remote import PIECE_BYTES, Remote
-from reverie.orchestration.mirror.staging import STAGING, Staged, stage
-from reverie.orchestration.mirror.upload import GivenUp, Uploader
+from reverie.checkpoints.checkpoint import list_checkpoints
+from reverie.checkpoints.mirror.identity import Identity, identity_of, save_identity
+from reverie.checkpoints.mirror.mirror import Mirror
+from reverie.checkpoints.mirror.remote import PIECE_BYTES, Remote
+from reverie.checkpoints.mirror.staging import STAGING, Staged, stage
+from reverie.checkpoints.mirror.upload import GivenUp, Uploader
+from reverie.config.checkpoint import CheckpointConfig
 
 from .helpers import files_in, saved_steps
 from .s3_server import S3_MIRROR, S3Server, environment, server_that_never_answers

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from reverie.buffers import SequenceBatch
-from reverie.orchestration.nonfinite import NonFiniteGuard
+from reverie.orchestration.dreamer.nonfinite import NonFiniteGuard
 from reverie.utils.state_files import load_state
 from reverie.workflows import Updated
 from reverie.workflows.world_models import DreamerWorkflow

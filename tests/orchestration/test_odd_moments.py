@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from reverie.orchestration.checkpoint import list_checkpoints
-from reverie.orchestration.evaluate import Evaluation, evaluate
+from reverie.checkpoints.checkpoint import list_checkpoints
+from reverie.orchestration.evaluation import Evaluation, evaluate
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
 from reverie.workflows.world_models import DreamerWorkflow

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from reverie.orchestration.config import Device
-from reverie.orchestration.own_settings import asks_for_help, read_settings, settings_help
+from reverie.commands.options import asks_for_help, read_settings, settings_help
+from reverie.config.schema import Device
 from reverie.utils.errors import UserError
 
 

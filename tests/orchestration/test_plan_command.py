@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from reverie.orchestration.command_line import run_from_command_line
-from reverie.orchestration.memory_plan import plan as plan_module
-from reverie.orchestration.memory_plan.changes import model_sizes
-from reverie.orchestration.memory_plan.command import main
-from reverie.orchestration.train import train
+from reverie.commands.command_line import run_from_command_line
+from reverie.commands.plan import main
+from reverie.commands.train import train
+from reverie.planning import plan as plan_module
+from reverie.planning.suggestions import model_sizes
 
 from .helpers import CARTPOLE, error_of, start
 from .warm import Server

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from reverie.checkpoints.checkpoint import latest_checkpoint
+from reverie.checkpoints.run_folder import load_run
+from reverie.commands.chaos import chaos
+from reverie.commands.command_line import run_from_command_line
+from reverie.commands.evaluate import EvaluateConfig, evaluate_run
+from reverie.commands.train import train
 from reverie.envs import make_environment
-from reverie.orchestration.chaos import chaos
-from reverie.orchestration.checkpoint import latest_checkpoint
-from reverie.orchestration.command_line import run_from_command_line
-from reverie.orchestration.evaluate import EvaluateConfig, evaluate_run
-from reverie.orchestration.fingerprint import fingerprint
-from reverie.orchestration.run_folder import load_run
-from reverie.orchestration.train import train
+from reverie.testing.fingerprint import fingerprint
 from reverie.workflows.population import TD3, Members
 
 from .helpers import POPULATION, checkpoint_at, metrics_of, resume, saved_records, saved_steps, start

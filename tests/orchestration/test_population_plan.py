@@ -7,18 +7,20 @@ import pytest
 import torch
 
 from reverie.buffers import EpisodeRecords
-from reverie.orchestration.banner import model_name
-from reverie.orchestration.build import build_engine, build_erl, build_replay
-from reverie.orchestration.checkpoint import CHECKPOINTS
-from reverie.orchestration.checks import environment_spec
-from reverie.orchestration.command_line import compose_jobs
-from reverie.orchestration.config import TrainConfig, typed
-from reverie.orchestration.memory_plan import HOST, plan_run
-from reverie.orchestration.memory_plan import plan as plan_module
-from reverie.orchestration.memory_plan.changes import changed, fitting_changes
-from reverie.orchestration.memory_plan.population import generation_steps
-from reverie.utils.memory.live_bytes import LiveBytes
-from reverie.utils.memory.process import folder_disk_bytes
+from reverie.checkpoints.checkpoint import CHECKPOINTS
+from reverie.config.compose import compose_jobs
+from reverie.config.resolve import typed
+from reverie.config.schema import TrainConfig
+from reverie.memory.counters.process import folder_disk_bytes
+from reverie.orchestration.parts import build_replay
+from reverie.orchestration.population.dry_run import generation_steps
+from reverie.orchestration.population.parts import build_engine, build_erl
+from reverie.orchestration.recipes import recipe_of
+from reverie.planning import HOST, plan_run
+from reverie.planning import plan as plan_module
+from reverie.planning.live_bytes import LiveBytes
+from reverie.planning.preflight import environment_spec
+from reverie.planning.suggestions import changed, fitting_changes
 from reverie.workflows.population import Lesson
 
 from .helpers import POPULATION, start
@@ -30,17 +32,20 @@ def configured(*overrides: str) -> TrainConfig:
 
 def test_the_rows_are_the_bytes_that_the_parts_own(tmp_path: Path) -> None:
     config = configured("population.size=6", "td3.hidden_units=32")
-    plan = plan_run(config, environment_spec(config))
+    plan = plan_run(config, environment_spec(config, recipe_of(config)), recipe_of(config))
     host = plan.resource(HOST)
     with closing(build_engine(config)) as engine:
-        replay, workflow = build_replay(config, engine.spec, tmp_path), build_erl(config, engine.spec)
+        replay, workflow = (
+            build_replay(config, recipe_of(config).replay_request(config, engine.spec), tmp_path),
+            build_erl(config, engine.spec),
+        )
         assert host.bytes_of("episodes of a generation") == 3 * engine.planned_bytes
     assert host.bytes_of("replay") + host.bytes_of("index of the replay") == replay.nbytes()
     held = sum(host.bytes_of(name) for name in ("parameters", "slow copies", "optimiser state"))
     assert held == workflow.members.nbytes() == host.bytes_of("members as they were before the lesson")
     assert host.bytes_of("best policy") == sum(each.nbytes for each in workflow.best_actor.values())
     assert plan.num_parameters == workflow.num_parameters
-    assert model_name(config) == "6 members of TD3"
+    assert recipe_of(config).model_name(config) == "6 members of TD3"
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
@@ -50,9 +55,12 @@ def test_the_peak_of_a_lesson_is_within_5_percent_of_its_plan(accumulation: int,
         "training.batch_size=64",
         f"training.gradient_accumulation_steps={accumulation}",
     )
-    spec = environment_spec(config)
-    host = plan_run(config, spec).resource(HOST)
-    replay, workflow = build_replay(config, spec, tmp_path), build_erl(config, spec)
+    spec = environment_spec(config, recipe_of(config))
+    host = plan_run(config, spec, recipe_of(config)).resource(HOST)
+    replay, workflow = (
+        build_replay(config, recipe_of(config).replay_request(config, spec), tmp_path),
+        build_erl(config, spec),
+    )
     torch.manual_seed(0)
     steps = 200
     episode = EpisodeRecords(
@@ -73,19 +81,21 @@ def test_the_peak_of_a_lesson_is_within_5_percent_of_its_plan(accumulation: int,
 
 def test_disk_has_room_for_the_checkpoints(tmp_path: Path) -> None:
     run = start(tmp_path / "run", *POPULATION)
-    disk = plan_run(configured(), environment_spec(configured())).resource("disk")
+    disk = plan_run(
+        configured(), environment_spec(configured(), recipe_of(configured())), recipe_of(configured())
+    ).resource("disk")
     planned = sum(row.nbytes for row in disk.rows if "checkpoints" in row.name)
     assert 0 < folder_disk_bytes(run / CHECKPOINTS) <= planned
 
 
 def test_a_generation_is_as_many_records_as_its_episodes_may_have() -> None:
     config = configured("population.episodes=3", "population.exploration_episodes=2")
-    assert generation_steps(config, environment_spec(config)) == (4 * 3 + 2) * 21
+    assert generation_steps(config, environment_spec(config, recipe_of(config))) == (4 * 3 + 2) * 21
 
 
 def test_evolution_alone_plans_no_lesson() -> None:
     config = configured("population.gradient=off")
-    host = plan_run(config, environment_spec(config)).resource(HOST)
+    host = plan_run(config, environment_spec(config, recipe_of(config)), recipe_of(config)).resource(HOST)
     assert host.bytes_of("update of all members") == 0 < host.bytes_of("parameters")
 
 
@@ -97,10 +107,14 @@ def test_a_population_that_cannot_fit_is_refused_with_a_change_that_does(
     too_large: str, proposed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small, large = configured(), configured(too_large)
-    spec = environment_spec(large)
-    needs = [plan_run(config, spec).resource(HOST).total_bytes for config in (small, large)]
+    spec = environment_spec(large, recipe_of(large))
+    needs = [
+        plan_run(config, spec, recipe_of(config)).resource(HOST).total_bytes for config in (small, large)
+    ]
     limit = sum(needs) // 2 * 10 // 8  # a run may plan for 80 % of the memory
     monkeypatch.setattr(plan_module, "memory_limit_bytes", lambda: limit)
-    changes = list(fitting_changes(plan_run(large, spec), large, spec))
+    changes = list(fitting_changes(plan_run(large, spec, recipe_of(large)), large, spec, recipe_of(large)))
     assert any(change.startswith(proposed) for change in changes)
-    assert not any(plan_run(changed(large, change), spec).over for change in changes)
+    assert not any(
+        plan_run(changed(large, change), spec, recipe_of(changed(large, change))).over for change in changes
+    )

@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from reverie.orchestration.lineage import Lineage
-from reverie.orchestration.population_report import save_population_report
+from reverie.orchestration.population.lineage import Lineage
+from reverie.orchestration.population.report import save_population_report
 from reverie.utils.errors import UserError
 from reverie.workflows.population import INITIAL, Origin, PopulationConfig, evolve
 

@@ -10,20 +10,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reverie.orchestration.build import build_engine, build_erl, build_replay, ray_traffic
-from reverie.orchestration.checks import environment_spec
-from reverie.orchestration.command_line import compose_jobs, run_from_command_line
-from reverie.orchestration.config import TrainConfig, typed
-from reverie.orchestration.engines.ray_worker import (
+from reverie.commands.command_line import run_from_command_line
+from reverie.commands.train import CLUSTER_EXIT_CODE, train
+from reverie.config.compose import compose_jobs
+from reverie.config.resolve import typed
+from reverie.config.schema import TrainConfig
+from reverie.orchestration.parts import build_replay
+from reverie.orchestration.population.engines.ray_worker import (
     GroupWorker,
     WorkerSettings,
     as_arrays,
     as_tensors,
     rows_to_send,
 )
-from reverie.orchestration.fingerprint import fingerprint, hash_of
+from reverie.orchestration.population.parts import build_engine, build_erl, ray_traffic
+from reverie.orchestration.recipes import recipe_of
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
-from reverie.orchestration.train import CLUSTER_EXIT_CODE, train
+from reverie.planning.preflight import environment_spec
+from reverie.testing.fingerprint import fingerprint, hash_of
 from reverie.utils.seeding import seed_global
 from reverie.workflows.population import Lesson
 
@@ -146,7 +150,10 @@ def test_groups_play_and_learn_what_all_members_do_together(hidden: int, tmp_pat
     config = composed(f"td3.hidden_units={hidden}")
     seed_global(0)
     engine = build_engine(config)
-    workflow, replay = build_erl(config, engine.spec), build_replay(config, engine.spec, tmp_path)
+    workflow, replay = (
+        build_erl(config, engine.spec),
+        build_replay(config, recipe_of(config).replay_request(config, engine.spec), tmp_path),
+    )
     settings = WorkerSettings(config.env, config.population, config.td3, config.seed)
     workers = {(0, 1): GroupWorker(settings, 0, 1), (1, 3): GroupWorker(settings, 1, 2)}
     sent = {group: rows_to_send(workflow.members, *group) for group in workers}
@@ -186,7 +193,7 @@ def nbytes(arrays: object) -> int:
 
 def test_what_is_sent_is_known_to_the_byte_before(tmp_path: Path) -> None:
     config = composed()
-    spec = environment_spec(config)
+    spec = environment_spec(config, recipe_of(config))
     sent = ray_traffic(config, spec)
     workflow = build_erl(config, spec)
     actor, rest = rows_to_send(workflow.members, 0, 3)

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reverie.orchestration.build import build
-from reverie.orchestration.certificate import main
-from reverie.orchestration.certificate.acting import ActingRow, Actor, measure_acting
-from reverie.orchestration.certificate.holding import KeptArray, StoredLoss, kept_arrays, stored_losses
-from reverie.orchestration.command_line import compose_jobs
-from reverie.orchestration.config import TrainConfig, typed
-from reverie.orchestration.faults.acting import Detached
+from benchmarks.incident.acting import ActingRow, Actor, measure_acting
+from benchmarks.incident.holding import KeptArray, StoredLoss, kept_arrays, stored_losses
+from reverie.commands.certify import main
+from reverie.config.compose import compose_jobs
+from reverie.config.resolve import typed
+from reverie.config.schema import TrainConfig
+from reverie.orchestration.recipes import recipe_of
+from reverie.testing.faults.acting import Detached
 
 from .helpers import CARTPOLE, CATCH, error_of
 
@@ -46,7 +47,7 @@ def rows(config: TrainConfig) -> Rows:
 
 @pytest.fixture(scope="module")
 def losses(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, StoredLoss]]:
-    parts = build(config, tmp_path_factory.mktemp("run"))
+    parts = recipe_of(config).build(config, tmp_path_factory.mktemp("run"))
     with closing(parts.environment):
         actor = Actor(parts)
         while not parts.replay.can_sample:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from reverie.checkpoints.checkpoint import latest_checkpoint
 from reverie.models import LEARNERS
-from reverie.orchestration.checkpoint import latest_checkpoint
-from reverie.orchestration.fingerprint import reproducible
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
+from reverie.testing.fingerprint import reproducible
 
 from .helpers import (
     CARTPOLE,

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from reverie.envs import EnvConfig, EnvironmentCrashed, Suite
-from reverie.orchestration.engines.rollouts import Played, Rollouts
+from reverie.orchestration.population.engines.rollouts import Played, Rollouts
 from reverie.utils.errors import UserError
 from reverie.workflows.population import Members, PopulationConfig, Sizes
 

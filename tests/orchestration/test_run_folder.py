@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from reverie.buffers import ReplayStorage
-from reverie.orchestration.config import Compile, Device, Precision, TrainConfig
-from reverie.orchestration.overrides import parse
-from reverie.orchestration.run_folder import (
+from reverie.checkpoints.run_folder import (
     check_run_folder,
     create_run_folder,
     load_run,
@@ -20,6 +18,8 @@ from reverie.orchestration.run_folder import (
     resume_run,
     save_config,
 )
+from reverie.config.overrides import parse
+from reverie.config.schema import Compile, Device, Precision, TrainConfig
 from reverie.utils.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -95,7 +95,7 @@ def test_a_folder_without_a_whole_configuration_is_refused(
 
 
 def test_a_folder_serves_one_process_at_a_time(empty_folder: Path) -> None:
-    script = "import sys; from pathlib import Path; from reverie.orchestration.run_folder import locked\n"
+    script = "import sys; from pathlib import Path; from reverie.checkpoints.run_folder import locked\n"
     script += "with locked(Path('run')): print('got it', flush=True); sys.stdin.read()"
     (empty_folder / "run").mkdir()
     command = [sys.executable, "-c", script]

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from reverie.orchestration.checkpoint import latest_checkpoint
-from reverie.orchestration.command_line import run_from_command_line
-from reverie.orchestration.fingerprint import main as compare
-from reverie.orchestration.mirror.restore import restore
-from reverie.orchestration.run_folder import load_run
-from reverie.orchestration.saved_config import CONFIG_BYTES
-from reverie.orchestration.sweep_job import last_metrics
-from reverie.orchestration.train import train
+from reverie.checkpoints.checkpoint import latest_checkpoint
+from reverie.checkpoints.mirror.restore import restore
+from reverie.checkpoints.run_folder import load_run
+from reverie.commands.command_line import run_from_command_line
+from reverie.commands.sweep_job import last_metrics
+from reverie.commands.train import train
+from reverie.config.saved import CONFIG_BYTES
+from reverie.testing.fingerprint import main as compare
 from reverie.utils.errors import UserError
 from reverie.utils.logging import configure_logging, read_lines
 from reverie.utils.logging.console import LOG_FILE
@@ -263,7 +263,7 @@ def test_runs_are_compared_by_what_they_hold(
 def test_a_current_folder_that_is_gone_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    code = "import os, sys; os.chdir(sys.argv[1]); os.rmdir(sys.argv[1]); import reverie.orchestration.train"
+    code = "import os, sys; os.chdir(sys.argv[1]); os.rmdir(sys.argv[1]); import reverie.commands.train"
     ended = subprocess.run([sys.executable, "-c", code, str(gone)], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (
         2,

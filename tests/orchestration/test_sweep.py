@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from reverie.orchestration.sweep import main
-from reverie.orchestration.sweep_job import last_metrics
+from reverie.commands.sweep import main
+from reverie.commands.sweep_job import last_metrics
 
 from .helpers import CATCH, error_of, identity, metrics_of, start
 

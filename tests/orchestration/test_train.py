@@ -7,10 +7,10 @@ import av
 import pytest
 from omegaconf import OmegaConf
 
+from reverie.checkpoints.run_folder import load_run
 from reverie.models import LEARNERS
-from reverie.orchestration.build import build
-from reverie.orchestration.fingerprint import reproducible
-from reverie.orchestration.run_folder import load_run
+from reverie.orchestration.recipes import recipe_of
+from reverie.testing.fingerprint import reproducible
 
 from .helpers import (
     CARTPOLE,
@@ -153,7 +153,7 @@ def test_steps_count_actions_and_not_records(catch_run: Path) -> None:
 def test_the_controller_stands_still_until_the_warm_up_is_over(tmp_path: Path) -> None:
     settings = ("warmup_steps=100", "total_timesteps=140", "checkpoint_interval=40", "log_interval=40")
     run_dir = start(tmp_path / "run", *CARTPOLE, *(f"training.{setting}" for setting in settings))
-    parts = build(load_run(str(run_dir)), tmp_path)
+    parts = recipe_of(load_run(str(run_dir))).build(load_run(str(run_dir)), tmp_path)
     parts.environment.close()
     new, saved = parts.workflow.state_dict(), {step: saved_model(run_dir, step) for step in (40, 80, 120)}
     for step in (40, 80):

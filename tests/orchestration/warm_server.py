@@ -53,7 +53,7 @@ def commands() -> dict[str, Callable[[], object]]:
     """What can be asked for, after one run that has imported all that runs import."""
     import torch
 
-    from reverie.commands import evaluate, plan, train
+    from reverie.commands.entry import evaluate, plan, train
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

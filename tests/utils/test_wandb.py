@@ -16,7 +16,7 @@ import psutil
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from reverie.orchestration.config import LoggerConfig
+from reverie.config.schema import LoggerConfig
 from reverie.utils.errors import UserError
 from reverie.utils.logging import MetricsWriter, WandbMode, require_wandb
 from reverie.utils.logging.wandb import WandbRun
@@ -43,7 +43,7 @@ class Nothing(importlib.machinery.PathFinder):
     def find_spec(cls, name, path=None, target=None):
         return None if name == "wandb" else super().find_spec(name, path, target)
 sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Nothing
-from reverie.orchestration.config import LoggerConfig
+from reverie.config.schema import LoggerConfig
 from reverie.utils.logging import WandbMode
 LoggerConfig(wandb=WandbMode.off)
 assert "wandb" not in sys.modules

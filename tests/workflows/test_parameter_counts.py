@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from reverie.models import ModelConfig, OptimizerConfig
-from reverie.utils.records import ActionSpec, ArraySpec, EnvSpec
+from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec
 from reverie.workflows.world_models import ControllerConfig, DreamerConfig, DreamerWorkflow, WorldModelConfig
 from reverie.workflows.world_models.controller import Controller
 from reverie.workflows.world_models.world_model import WorldModel

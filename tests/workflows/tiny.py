@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from reverie.buffers import SampledPositions, SequenceBatch, StoredLatent
 from reverie.models import OptimizerConfig
-from reverie.utils.records import ActionSpec, ArraySpec, Arrival, EnvSpec
+from reverie.utils.timestep import ActionSpec, ArraySpec, Arrival, EnvSpec
 from reverie.workflows.world_models import ControllerConfig, DreamerConfig, DreamerWorkflow, WorldModelConfig
 from reverie.workflows.world_models.config import KLConfig
 

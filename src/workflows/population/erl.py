@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...utils.errors import UserError
-from ...utils.records import Arrival, EnvSpec
 from ...utils.seeding import torch_generator
 from ...utils.state_files import require_same_form
+from ...utils.timestep import Arrival, EnvSpec
 from .config import PopulationConfig, TD3Config
 from .evolution import INITIAL, Origin, evolve, rank
 from .members import Members, Sizes, Stacked

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
 from ...models import DeterministicActor, TwinCritic
-from ...utils.nests import leaves, mapped
-from ...utils.records import EnvSpec
+from ...utils.pytree import leaves, mapped
 from ...utils.state_files import require_same_form
+from ...utils.timestep import EnvSpec
 from .config import TD3Config
 
 Stacked = dict[str, Tensor]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...models import Actor, ModelConfig, Observed, ReturnNormalizer, TwoHotHead, lambda_return
-from ...utils.records import ActionSpec
+from ...utils.timestep import ActionSpec
 from .config import ControllerConfig
 from .imagination import Imagined
 from .world_model import TrainedSteps

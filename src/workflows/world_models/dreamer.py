@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ...buffers import SequenceBatch, StoredLatent
 from ...models import Drawn, LaProp, LatentState, ModelConfig, Noise, Observed, OptimizerConfig
-from ...utils.records import Arrival, EnvSpec
 from ...utils.seeding import torch_generator
 from ...utils.state_files import require_same_form
+from ...utils.timestep import Arrival, EnvSpec
 from ..base import Collected, Updated
 from .config import ControllerConfig, WorldModelConfig
 from .controller import Controller

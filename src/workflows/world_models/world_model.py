@@ -22,7 +22,7 @@ from ...models import (
     categorical_kl,
     unimix_log_probs,
 )
-from ...utils.records import EnvSpec
+from ...utils.timestep import EnvSpec
 from .config import WorldModelConfig
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from reverie.memory.counters.glibc import in_use_bytes, in_use_source
+from reverie.memory.objects.anchors import Anchor, AnchorReport, find_anchors
+from reverie.memory.objects.trend import Trend, compare
 from reverie.models import RSSM, LatentState, Observed
-from reverie.utils.memory.anchors import Anchor, AnchorReport, find_anchors
-from reverie.utils.memory.glibc import in_use_bytes, in_use_source
-from reverie.utils.memory.trend import Trend, compare
 
 from ...models.tiny import ACTION_SIZE, TINY, TOKEN_SIZE, seeded
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from reverie.utils.memory.census import Census, Component, Size, take_census
+from reverie.memory.objects.census import Census, Component, Size, take_census
 
 
 def census_of(*objects: Any) -> Size:

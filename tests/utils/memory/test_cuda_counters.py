@@ -3,8 +3,13 @@
 import pytest
 import torch
 
-from reverie.utils.memory.cuda import cuda_memory_stats, device_stats_mb
-from reverie.utils.memory.paging import driver_paging_warning, is_windows_driver, paging_warning, used_bytes
+from reverie.memory.counters.cuda import cuda_memory_stats, device_stats_mb
+from reverie.memory.counters.paging import (
+    driver_paging_warning,
+    is_windows_driver,
+    paging_warning,
+    used_bytes,
+)
 
 GB = 1_000_000_000
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from reverie.utils.memory.culprits import NATIVE, culprits, known
+from reverie.memory.objects.culprits import NATIVE, culprits, known
 
 MANY = 4001
 

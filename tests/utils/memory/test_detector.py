@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.utils.memory.detector import LeakDetector, confirm, hours_to_limit, judge_resident
-from reverie.utils.memory.glibc import in_use_bytes, in_use_source
-from reverie.utils.memory.process import resident_bytes_by_kind
-from reverie.utils.memory.verdict import Judgement, Verdict, judge
+from reverie.memory.counters.glibc import in_use_bytes, in_use_source
+from reverie.memory.counters.process import resident_bytes_by_kind
+from reverie.memory.leaks.detector import LeakDetector, confirm, hours_to_limit, judge_resident
+from reverie.memory.leaks.verdict import Judgement, Verdict, judge
 
 KB, MB = 1e3, 1e6
 exact_only = pytest.mark.skipif(not in_use_source().startswith("mallinfo2"), reason="needs glibc's allocator")

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.utils.memory.culprits import ELSEWHERE, NATIVE, TOO_SMALL, culprits, known
-from reverie.utils.memory.heap import Heap, measure_heap
+from reverie.memory.objects.culprits import ELSEWHERE, NATIVE, TOO_SMALL, culprits, known
+from reverie.memory.objects.heap import Heap, measure_heap
 
 MB = 1_000_000
 KEPT: dict[str, Any] = {}

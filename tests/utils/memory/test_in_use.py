@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.utils.memory.glibc import counts_allocations, in_use_bytes, in_use_source
-from reverie.utils.memory.process import resident_bytes_by_kind
+from reverie.memory.counters.glibc import counts_allocations, in_use_bytes, in_use_source
+from reverie.memory.counters.process import resident_bytes_by_kind
 
 BLOCK_OVERHEAD_BYTES = 1024  # of one array: header, alignment, the object around it
 PAGE_BYTES = 4096
 exact_only = pytest.mark.skipif(not in_use_source().startswith("mallinfo2"), reason="needs glibc's allocator")
-SOURCE_SCRIPT = "from reverie.utils.memory.glibc import in_use_source; print(in_use_source())"
+SOURCE_SCRIPT = "from reverie.memory.counters.glibc import in_use_source; print(in_use_source())"
 
 
 @exact_only
@@ -78,7 +78,7 @@ def test_a_counter_that_does_not_count_is_found_out() -> None:
 def test_without_pymalloc_the_c_allocator_counts_small_objects_and_says_so() -> None:
     environment = os.environ | {"PYTHONMALLOC": "malloc"}
     script = SOURCE_SCRIPT + (
-        "\nfrom reverie.utils.memory.glibc import in_use_bytes"
+        "\nfrom reverie.memory.counters.glibc import in_use_bytes"
         "\nbefore = in_use_bytes()"
         "\nheld = [float(value) for value in range(100_000)]"
         "\nprint(in_use_bytes() - before)"

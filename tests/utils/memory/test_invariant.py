@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from reverie.utils.memory.invariant import first_graph
-from reverie.utils.memory.walk import walk
+from reverie.memory.objects.invariant import first_graph
+from reverie.memory.objects.walk import walk
 from reverie.utils.metrics import MetricMeans
 from reverie.workflows.world_models import DreamerWorkflow
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import psutil
 
-from reverie.utils.memory.limits import (
+from reverie.memory.counters.limits import (
     cgroup_memory_left,
     cgroup_memory_limit,
     memory_available_bytes,

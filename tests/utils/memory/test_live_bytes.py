@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from reverie.utils.memory.glibc import in_use_bytes, in_use_source
-from reverie.utils.memory.live_bytes import LiveBytes
+from reverie.memory.counters.glibc import in_use_bytes, in_use_source
+from reverie.planning.live_bytes import LiveBytes
 
 ROWS = 256
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from reverie.utils.memory.live_bytes import LiveBytes
-from reverie.utils.memory.meta_shapes import MetaShapes
+from reverie.planning.live_bytes import LiveBytes
+from reverie.planning.meta_shapes import MetaShapes
 
 
 class Recorded(TorchDispatchMode):

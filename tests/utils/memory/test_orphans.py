@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from reverie.utils.memory.anchors import AnchorReport
-from reverie.utils.memory.orphans import cpp_held, orphan_heads
+from reverie.memory.objects.anchors import AnchorReport
+from reverie.memory.objects.orphans import cpp_held, orphan_heads
 
 GLOBAL_TRACE: list[Any] = []
 LAST_HOOK: list[Callable[[], Tensor]] = []

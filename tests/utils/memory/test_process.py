@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reverie.utils.memory.counters import footprint_stats, host_memory_stats, process_rss_mb
-from reverie.utils.memory.process import (
+from reverie.memory.counters.process import (
     folder_disk_bytes,
     live_children_count,
     open_files_count,
@@ -20,6 +19,7 @@ from reverie.utils.memory.process import (
     resident_bytes_by_kind,
     shared_memory_used_bytes,
 )
+from reverie.memory.counters.stats import footprint_stats, host_memory_stats, process_rss_mb
 
 MB = 1_000_000
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

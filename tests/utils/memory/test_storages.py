@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from reverie.utils.memory.storages import Storage, logical_bytes, storage_of
+from reverie.memory.objects.storages import Storage, logical_bytes, storage_of
 
 
 def test_a_view_of_a_tensor_has_the_whole_storage_of_its_base() -> None:

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from reverie.memory.config import MemoryConfig
+from reverie.memory.counters.glibc import in_use_bytes, in_use_source
+from reverie.memory.leaks.table import MemoryReport, Row
+from reverie.memory.leaks.tracker import Component, MemoryTracker
+from reverie.memory.leaks.verdict import Verdict
 from reverie.utils.errors import UserError
-from reverie.utils.memory.config import MemoryConfig
-from reverie.utils.memory.glibc import in_use_bytes, in_use_source
-from reverie.utils.memory.table import MemoryReport, Row
-from reverie.utils.memory.tracker import Component, MemoryTracker
-from reverie.utils.memory.verdict import Verdict
 
 INTERVAL = 1000
 BASE_MB = 8.0

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from reverie.utils.memory.verdict import MIN_SAMPLES, Verdict, judge
+from reverie.memory.leaks.verdict import MIN_SAMPLES, Verdict, judge
 
 KB, MB = 1e3, 1e6
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from reverie.utils.memory.detector import LeakDetector
-from reverie.utils.memory.verdict import Verdict, judge
+from reverie.memory.leaks.detector import LeakDetector
+from reverie.memory.leaks.verdict import Verdict, judge
 
 Series = NDArray[np.float64]
 SERIES, SAMPLES, TOLERANCE_MB = 400, 120, 3.0

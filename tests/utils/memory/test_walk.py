@@ -16,10 +16,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from reverie.utils.memory.anchors import find_anchors
-from reverie.utils.memory.invariant import first_graph
-from reverie.utils.memory.readers import SAMPLE
-from reverie.utils.memory.walk import resolve, walk
+from reverie.memory.objects.anchors import find_anchors
+from reverie.memory.objects.invariant import first_graph
+from reverie.memory.objects.readers import SAMPLE
+from reverie.memory.objects.walk import resolve, walk
 
 
 @dataclass(slots=True)

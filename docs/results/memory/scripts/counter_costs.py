@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import torch
 
-from reverie.utils.memory import counters, glibc, limits, process
-from reverie.utils.memory.anchors import find_anchors
-from reverie.utils.memory.invariant import first_graph
-from reverie.utils.memory.verdict import judge
-from reverie.utils.memory.walk import walk
+from reverie.memory.counters import glibc, limits, process, stats
+from reverie.memory.leaks.verdict import judge
+from reverie.memory.objects.anchors import find_anchors
+from reverie.memory.objects.invariant import first_graph
+from reverie.memory.objects.walk import walk
 
 READINGS, REPEATS = 4, 40
 THINGS = 1000
@@ -32,13 +32,13 @@ def chain() -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    cost("process_rss_mb", counters.process_rss_mb)
+    cost("process_rss_mb", stats.process_rss_mb)
     cost("in_use_bytes", glibc.in_use_bytes)
     cost("resident_bytes_by_kind", process.resident_bytes_by_kind)
     cost("shared_memory_used_bytes", process.shared_memory_used_bytes)
     cost("open_files_count", process.open_files_count)
     cost("live_children_count", process.live_children_count)
-    cost("host_memory_stats (all of these)", counters.host_memory_stats)
+    cost("host_memory_stats (all of these)", stats.host_memory_stats)
     cost("process_tree_pss_bytes", process.process_tree_pss_bytes)
     cost("memory_available_bytes", limits.memory_available_bytes)
     cost("judge, 96 samples", lambda: judge([1e6 * sample for sample in range(96)], 1e6))

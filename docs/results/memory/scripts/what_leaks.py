@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.utils.memory.anchors import find_anchors
-from reverie.utils.memory.glibc import in_use_bytes
-from reverie.utils.memory.process import resident_bytes_by_kind
+from reverie.memory.counters.glibc import in_use_bytes
+from reverie.memory.counters.process import resident_bytes_by_kind
+from reverie.memory.objects.anchors import find_anchors
 
 COUNT, NUMBERS = 50, 250_000  # float32: 1 MB
 NET = nn.Sequential(nn.Linear(64, 256), nn.SiLU(), nn.Linear(256, 256), nn.SiLU(), nn.Linear(256, 1))

@@ -14,11 +14,14 @@ from pathlib import Path
 import psutil
 import torch
 
-from reverie.orchestration.build import build_engine, build_erl, build_replay, ray_traffic
-from reverie.orchestration.checks import environment_spec
-from reverie.orchestration.command_line import compose_jobs
-from reverie.orchestration.config import TrainConfig, typed
-from reverie.orchestration.engines.config import Engine
+from reverie.config.compose import compose_jobs
+from reverie.config.ray import Engine
+from reverie.config.resolve import typed
+from reverie.config.schema import TrainConfig
+from reverie.orchestration.parts import build_replay
+from reverie.orchestration.population.parts import build_engine, build_erl, ray_traffic
+from reverie.orchestration.recipes import recipe_of
+from reverie.planning.preflight import environment_spec
 from reverie.utils.seeding import seed_global
 from reverie.workflows.population import Lesson
 
@@ -52,7 +55,10 @@ def measured(config: TrainConfig, generations: int, folder: Path) -> dict[str, o
     """Play and learn some generations; members do not evolve, which would be the same work everywhere."""
     seed_global(config.seed)
     engine = build_engine(config)
-    workflow, replay = build_erl(config, engine.spec), build_replay(config, engine.spec, folder)
+    workflow, replay = (
+        build_erl(config, engine.spec),
+        build_replay(config, recipe_of(config).replay_request(config, engine.spec), folder),
+    )
     training, seconds, store = config.training, {"play": [], "learn": []}, []
     for generation in range(generations + 1):
         began = time.perf_counter()
@@ -87,7 +93,7 @@ def main() -> None:
     small = [*ray, "population.size=4", "td3.hidden_units=16", "env.time_limit=30"]
     short = ["training.gradient_steps_per_generation=2", "training.batch_size=16", "buffer.capacity=2000"]
     two = composed(*ray)
-    sent = ray_traffic(two, environment_spec(two))
+    sent = ray_traffic(two, environment_spec(two, recipe_of(two)))
     with tempfile.TemporaryDirectory() as folder:
         found = {
             "machine": f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start",

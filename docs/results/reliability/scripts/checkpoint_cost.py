@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from reverie.buffers import StoredLatent
-from reverie.orchestration.build import build
-from reverie.orchestration.checkpoint import save_checkpoint
-from reverie.orchestration.command_line import compose_jobs
-from reverie.orchestration.config import typed
+from reverie.checkpoints.checkpoint import save_checkpoint
+from reverie.config.compose import compose_jobs
+from reverie.config.resolve import typed
+from reverie.orchestration.recipes import recipe_of
 
 FILLS, NEW_STEPS = (10_000, 50_000, 100_000), 1000
 REPEATS = 4  # in which the open chunks of 4 environments fill up once
@@ -34,7 +34,7 @@ def main(out: Path, overrides: list[str]) -> None:
     config = typed(compose_jobs(["experiment=dreamer_ataripong", "device=cpu", capacity, *overrides])[0])
     with tempfile.TemporaryDirectory(dir=".") as folder:
         run_dir = Path(folder)
-        parts = build(config, run_dir)
+        parts = recipe_of(config).build(config, run_dir)
         replay, workflow, environment = parts.replay, parts.workflow, parts.environment
         model, chance = workflow.state_dict(), np.random.default_rng(0)
         training, size, envs = config.training, config.model, config.env.num_envs

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from reverie.commands.snapshots import main
+from reverie.memory.snapshots.analysis import COLUMNS
+from reverie.memory.snapshots.correlate import ALLOCATED_TAG, RESERVED_TAG
 from reverie.utils.logging.tensorboard import EventFile
-from reverie.utils.memory.snapshots.analysis import COLUMNS
-from reverie.utils.memory.snapshots.cli import main
-from reverie.utils.memory.snapshots.correlate import ALLOCATED_TAG, RESERVED_TAG
 
 from . import writer
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reverie.memory.snapshots import Correlation, Summary, correlate, parse, summarize
+from reverie.memory.snapshots.correlate import ALLOCATED_TAG, RESERVED_TAG, pearson_r
 from reverie.utils.errors import UserError
 from reverie.utils.logging.tensorboard import EventFile
-from reverie.utils.memory.snapshots import Correlation, Summary, correlate, parse, summarize
-from reverie.utils.memory.snapshots.correlate import ALLOCATED_TAG, RESERVED_TAG, pearson_r
 
 from . import writer
 

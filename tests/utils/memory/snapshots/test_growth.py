@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from reverie.utils.errors import UserError
-from reverie.utils.memory.snapshots import (
+from reverie.memory.leaks.verdict import Verdict
+from reverie.memory.snapshots import (
     Frame,
     Growth,
     Summary,
@@ -17,9 +17,9 @@ from reverie.utils.memory.snapshots import (
     read_series,
     summarize,
 )
-from reverie.utils.memory.snapshots.compare import Change
-from reverie.utils.memory.snapshots.sites import NO_STACK, folded_stacks, frame_lines, site_label
-from reverie.utils.memory.verdict import Verdict
+from reverie.memory.snapshots.compare import Change
+from reverie.memory.snapshots.sites import NO_STACK, folded_stacks, frame_lines, site_label
+from reverie.utils.errors import UserError
 
 from . import writer
 

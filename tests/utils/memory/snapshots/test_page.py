@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from reverie.utils.memory.snapshots import Analysis, Correlation, compare, measure_growth, parse, summarize
-from reverie.utils.memory.snapshots.analysis import COLUMNS, TOP_SITES, Comparison, summary_row, top_sites
-from reverie.utils.memory.snapshots.correlate import ALLOCATED_TAG
-from reverie.utils.memory.snapshots.page import render
-from reverie.utils.memory.snapshots.plots import draw
-from reverie.utils.memory.snapshots.tables import site_tables
+from reverie.memory.snapshots import Analysis, Correlation, compare, measure_growth, parse, summarize
+from reverie.memory.snapshots.analysis import COLUMNS, TOP_SITES, Comparison, summary_row, top_sites
+from reverie.memory.snapshots.correlate import ALLOCATED_TAG
+from reverie.memory.snapshots.page import render
+from reverie.memory.snapshots.plots import draw
+from reverie.memory.snapshots.tables import site_tables
 
 from . import writer
 

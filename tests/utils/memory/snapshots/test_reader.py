@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from reverie.memory.snapshots import load, reader
+from reverie.memory.snapshots.reader import PlainUnpickler, check_opcodes
 from reverie.utils.errors import UserError
-from reverie.utils.memory.snapshots import load, reader
-from reverie.utils.memory.snapshots.reader import PlainUnpickler, check_opcodes
 
 from . import writer
 

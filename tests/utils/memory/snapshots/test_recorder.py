@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from reverie.utils.memory.snapshots import SnapshotRecorder, find_snapshots, measure_growth, read_series
-from reverie.utils.memory.snapshots.sites import site_label
+from reverie.memory.snapshots import SnapshotRecorder, find_snapshots, measure_growth, read_series
+from reverie.memory.snapshots.sites import site_label
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without CUDA")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from reverie.memory.snapshots import Block, Frame, Snapshot, parse, read_snapshot, schema, summarize
+from reverie.memory.snapshots.schema import BlockState
 from reverie.utils.errors import UserError
-from reverie.utils.memory.snapshots import Block, Frame, Snapshot, parse, read_snapshot, schema, summarize
-from reverie.utils.memory.snapshots.schema import BlockState
 
 from . import writer
 

@@ -24,7 +24,7 @@ def stack(*lines: str) -> list[Fields]:
 
 
 TORCH_LINE = "torch/nn/modules/linear.py:134:forward"
-LOOP = ("src/workflows/world_models/dreamer.py:88:collect_step", "src/orchestration/train.py:31:main")
+LOOP = ("src/workflows/world_models/dreamer.py:88:collect_step", "src/commands/train.py:31:main")
 OBSERVE = stack(TORCH_LINE, "src/models/rssm.py:142:observe", *LOOP)
 ENCODE = stack(TORCH_LINE, "src/models/encoder.py:57:forward", *LOOP)
 ACT = stack("src/models/heads.py:210:sample", *LOOP)

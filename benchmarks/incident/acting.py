@@ -1,0 +1,141 @@
+"""Acting with and without its two guards: how much memory each step of an environment leaves in use."""
+
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.incident.in_use import settled_bytes
+from reverie.config.schema import TrainConfig
+from reverie.memory.objects.anchors import AnchorReport, find_anchors
+from reverie.orchestration.dreamer.parts import DreamerParts, build_dreamer
+from reverie.testing.faults.acting import Detached, act_with_graph, observe_detaching
+
+WARM_UP_STEPS = 20
+"""Steps of the environments before the first reading: what the first steps allocate once is no growth."""
+
+_STATE = "workflow.world_model.rssm._state"
+
+
+class Actor:
+    """Acts and remembers, as the loop of a run does between its updates."""
+
+    def __init__(self, parts: DreamerParts) -> None:
+        self.parts = parts
+        self.arrival = parts.environment.reset()
+
+    def act(self, steps: int) -> None:
+        """Take steps in all environments together."""
+        workflow, replay = self.parts.workflow, self.parts.replay
+        for _ in range(steps):
+            collected = workflow.collect_step(self.arrival)
+            replay.add(self.arrival, collected.action, collected.latent if replay.stores_latents else None)
+            self.arrival = self.parts.environment.step(collected.action)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is held at the border of a step."""
+
+    steps: int
+    """Steps since the first reading, of all environments together."""
+
+    held_bytes: int
+    """In use beyond the first reading."""
+
+    nodes: int
+    """Autograd nodes that the workflow keeps alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActingRow:
+    """One combination of the guards."""
+
+    no_grad: bool
+    detached: Detached
+    num_envs: int
+    readings: tuple[Reading, ...]
+    """At the start, half-way and at the end."""
+
+    holders: tuple[str, ...]
+    """Paths of the tensors that hold a graph at the end."""
+
+    given_back_bytes: int
+    """Bytes freed at the end by forgetting the RSSM's cached state."""
+
+    @property
+    def nodes_per_step(self) -> float:
+        """Autograd nodes that stay for each step of all environments together."""
+        return (self.readings[-1].nodes - self.readings[0].nodes) / self.readings[-1].steps
+
+    @property
+    def bytes_per_agent_step(self) -> float:
+        """Bytes that stay in use for each step of one environment."""
+        return self.readings[-1].held_bytes / (self.readings[-1].steps * self.num_envs)
+
+    @property
+    def state_has_graph(self) -> bool:
+        """Whether `rssm._state` carries a graph after the step."""
+        return any(path.startswith(_STATE) for path in self.holders)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON can hold it."""
+        return {
+            "no_grad": self.no_grad,
+            "detached": self.detached.value,
+            "nodes_per_step": self.nodes_per_step,
+            "bytes_per_agent_step": self.bytes_per_agent_step,
+            "state_has_graph": self.state_has_graph,
+            "holders": list(self.holders),
+            "given_back_bytes": self.given_back_bytes,
+            "readings": [
+                {"steps": each.steps, "held_bytes": each.held_bytes, "nodes": each.nodes}
+                for each in self.readings
+            ],
+        }
+
+
+def acting_rows(config: TrainConfig, steps: int) -> list[ActingRow]:
+    """Return every combination of the guards, each measured over as many steps of a run of its own."""
+    return [
+        measure_acting(config, no_grad, detached, steps)
+        for no_grad, detached in product((False, True), reversed(Detached))
+    ]
+
+
+def measure_acting(config: TrainConfig, no_grad: bool, detached: Detached, steps: int) -> ActingRow:
+    """Build the parts of a run, set the guards of acting, act, and measure what stays."""
+    with TemporaryDirectory() as folder:
+        parts = build_dreamer(config, Path(folder))
+        with closing(parts.environment):
+            if not no_grad:
+                act_with_graph(parts.workflow)
+            observe_detaching(parts.workflow, detached)
+            return _measure(parts, no_grad, detached, steps)
+
+
+def _measure(parts: DreamerParts, no_grad: bool, detached: Detached, steps: int) -> ActingRow:
+    workflow, actor = parts.workflow, Actor(parts)
+    roots = {"workflow": workflow}
+    actor.act(WARM_UP_STEPS)
+    found = find_anchors(roots)  # before bytes are read: the first scan of a process keeps what it learns
+    first_bytes = settled_bytes(workflow.device)
+    readings = [Reading(0, 0, num_nodes(found))]
+    for piece in (steps // 2, steps - steps // 2):
+        actor.act(piece)
+        held = settled_bytes(workflow.device) - first_bytes
+        found = find_anchors(roots)
+        readings.append(Reading(readings[-1].steps + piece, held, num_nodes(found)))
+    holders = tuple(path for anchor in found.anchors for path in anchor.paths)
+    at_end = settled_bytes(workflow.device)
+    workflow.world_model.rssm.forget_online_state()
+    given_back = at_end - settled_bytes(workflow.device)
+    num_envs = parts.environment.spec.num_envs
+    return ActingRow(no_grad, detached, num_envs, tuple(readings), holders, given_back)
+
+
+def num_nodes(found: AnchorReport) -> int:
+    """Return the autograd nodes of all anchors together."""
+    return sum(anchor.nodes for anchor in found.anchors)

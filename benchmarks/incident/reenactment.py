@@ -1,0 +1,175 @@
+"""`reverie-certify --ab`: what the incident reports claimed, measured on the parts of a real run."""
+
+import gc
+import json
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.incident.acting import ActingRow, acting_rows
+from benchmarks.incident.holding import KeptArray, StoredLoss, held_by, stored_losses_of_agents
+from reverie.commands.command_line import compose_jobs
+from reverie.config.resolve import typed
+from reverie.config.schema import TrainConfig, WorkflowName
+from reverie.orchestration.dreamer.parts import build_dreamer
+from reverie.orchestration.recipes import recipe_of
+from reverie.planning.preflight import check_run, environment_spec
+from reverie.testing.certificate.certificate import versions
+from reverie.utils.errors import UserError
+
+FLAG = "--ab"
+REENACTMENT_JSON = "reenactment.json"
+_LEAST_STEPS = 10
+_WIDTH = 150  # of a table that is not shown on a terminal
+
+
+@dataclass(kw_only=True, slots=True)
+class ReenactmentConfig:
+    """Settings of `reverie-certify --ab`, typed as `certify.<name>=<value>`."""
+
+    steps: int = 300
+    """Steps of the environments over which each combination of guards is measured."""
+
+    out: str | None = None
+    """Folder of `reenactment.json`; null to write nothing."""
+
+    def __post_init__(self) -> None:
+        if self.steps < _LEAST_STEPS:
+            raise UserError(f"certify.steps must be at least {_LEAST_STEPS} with {FLAG}, got {self.steps}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Reenactment:
+    """The tables of one re-enactment."""
+
+    command: str
+    config: TrainConfig
+    acting: list[ActingRow]
+    losses: list[StoredLoss]
+    arrays: list[KeptArray]
+
+    def show(self, console: Console) -> None:
+        """Print the tables."""
+        if self.config.workflow is WorkflowName.dreamer:
+            console.print(self._acting_table())
+        console.print(self._losses_table())
+        if self.config.workflow is WorkflowName.dreamer:
+            console.print(self._arrays_table())
+
+    def save(self, folder: Path) -> None:
+        """Write `reenactment.json`.
+
+        Raises:
+            UserError: If the folder cannot be written.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / REENACTMENT_JSON).write_text(json.dumps(self.as_dict(), indent=1) + "\n")
+        except OSError as error:
+            raise UserError(f"certify.out={folder} cannot be written: {error.strerror}.") from error
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON can hold it."""
+        return {
+            "command": self.command,
+            "versions": versions(self.config.device.value),
+            "num_envs": self.config.env.num_envs,
+            "batch_size": self.config.training.batch_size,
+            "sequence_length": self.config.training.sequence_length,
+            "acting": [row.as_dict() for row in self.acting],
+            "stored_losses": [row.as_dict() for row in self.losses],
+            "kept_arrays": [row.as_dict() for row in self.arrays],
+        }
+
+    def _acting_table(self) -> Table:
+        steps, num_envs = self.acting[0].readings[-1].steps, self.acting[0].num_envs
+        table = _table(
+            f"Acting for {steps:,} steps, {num_envs} at a time: what stays",
+            ["no_grad", "detached"],
+            ["autograd nodes per step", "bytes per agent step", "given back by forgetting rssm._state"],
+        )
+        table.add_column("rssm._state carries a graph")
+        for row in self.acting:
+            table.add_row(
+                "on" if row.no_grad else "off",
+                row.detached.value,
+                f"{row.nodes_per_step:,.2f}",
+                f"{row.bytes_per_agent_step:,.0f}",
+                f"{row.given_back_bytes:,}",
+                "yes" if row.state_has_graph else "no",
+            )
+        return table
+
+    def _losses_table(self) -> Table:
+        training = self.config.training
+        shape = f"{training.batch_size} sequences of {training.sequence_length} steps"
+        if self.config.workflow is WorkflowName.population:
+            shape = f"{training.batch_size} transitions, one agent"
+        table = _table(f"The loss of an update on {shape}", ["stored"], ["bytes held", "autograd nodes"])
+        for row in self.losses:
+            table.add_row(row.kept, f"{row.held_bytes:,}", f"{row.nodes:,}")
+        return table
+
+    def _arrays_table(self) -> Table:
+        table = _table("Frames of an episode; all else is dropped", ["kept"], ["bytes shown", "bytes held"])
+        for row in self.arrays:
+            table.add_row(row.kept, f"{row.shown_bytes:,}", f"{row.held_bytes:,}")
+        return table
+
+
+def run_reenactment(settings: ReenactmentConfig, overrides: list[str], command: str) -> None:
+    """Make the re-enactment that the command line asks for, print its tables, and write them if so wished.
+
+    One environment acts unless `env.num_envs` is given. A CPU takes about a minute.
+
+    Raises:
+        UserError: If an override is wrong, or something cannot be written.
+    """
+    [job] = compose_jobs(["env.num_envs=1", *overrides])
+    config = typed(job)
+    if config.run_dir is not None or config.resume is not None:
+        raise UserError(f"{FLAG} makes no run and reads none; leave out run_dir and resume.")
+    folder = None if settings.out is None else Path(settings.out)
+    if folder is not None:
+        _check_folder(folder)
+    check_run(config, recipe_of(config))
+    found = reenact(config, settings.steps, command)
+    console = Console(highlight=False)
+    found.show(console if console.is_terminal else Console(highlight=False, width=_WIDTH))
+    if folder is not None:
+        found.save(folder)
+
+
+def reenact(config: TrainConfig, steps: int, command: str) -> Reenactment:
+    """Return the re-enactment with the parts of one run, made anew for each combination of guards."""
+    if config.workflow is WorkflowName.population:
+        losses = stored_losses_of_agents(config, environment_spec(config, recipe_of(config)))
+        return Reenactment(command, config, [], losses, [])
+    gc.freeze()  # what is there now stays; each of the hundred collections to come is then short
+    try:
+        acting = acting_rows(config, steps)
+        with TemporaryDirectory() as folder:
+            parts = build_dreamer(config, Path(folder))
+            with closing(parts.environment):
+                arrays, losses = held_by(parts, config.training.batch_size)
+    finally:
+        gc.unfreeze()
+    return Reenactment(command, config, acting, losses, arrays)
+
+
+def _check_folder(folder: Path) -> None:
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UserError(f"certify.out={folder} cannot be a folder: {existing} is a file.")
+
+
+def _table(title: str, words: list[str], numbers: list[str]) -> Table:
+    table = Table(*words, title=title, title_justify="left")
+    for name in numbers:
+        table.add_column(name, justify="right")
+    return table

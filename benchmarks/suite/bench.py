@@ -1,0 +1,190 @@
+"""What the rows of a run share: settings, rates of the machine, configurations, peers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.suite.floors import Rates, measure_rates
+from benchmarks.suite.process import ProcessVariant
+from reverie.commands.command_line import compose_jobs
+from reverie.config.resolve import typed
+from reverie.config.schema import TrainConfig
+from reverie.orchestration.dreamer.parts import autocast_dtype, build_workflow
+from reverie.utils.errors import UserError
+from reverie.utils.seeding import seed_global
+from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec
+from reverie.workflows.world_models import DreamerWorkflow
+
+PEER_SCRIPTS = Path(__file__).parents[1] / "peers"
+PONG_ACTIONS = 6
+DECODER_FREE = "r2dreamer without decoder"
+_PAPER_BATCH = ("training.batch_size=16", "training.sequence_length=64")
+_QUICK = (
+    "model=debug",
+    "training.batch_size=2",
+    "training.sequence_length=8",
+    "training.learning_starts=100",
+)
+
+
+@dataclass(kw_only=True, slots=True)
+class BenchConfig:
+    """Settings of `scripts/benchmark.py`, typed as `bench.<name>=<value>`."""
+
+    rows: str | None = None
+    """Rows to measure, with commas between them; null measures all."""
+
+    out: str | None = None
+    """File for everything as JSON; null writes none."""
+
+    repetitions: int = 5
+    """Undisturbed blocks wanted of each variant; at most twice as many are tried."""
+
+    block_seconds: float = 1.0
+    """How long the calls of a block last, or as long as one call takes."""
+
+    quick: bool = False
+    """Tiny networks and buffers, to see that everything works; the times mean nothing."""
+
+    threads: int | None = None
+    """CPU threads of torch, ours and the peers'; null takes a thread for each core."""
+
+    peers: bool = True
+    """Whether peers are measured beside ours, where `make bench-peers` has installed them."""
+
+    peers_python: str = ".venv-peers/bin/python"
+    """Interpreter of the peers."""
+
+    r2dreamer: str | None = None
+    """Checkout of github.com/NM512/r2dreamer, a peer without a package; null leaves it out."""
+
+    def __post_init__(self) -> None:
+        for name in ("repetitions", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"bench.{name} must be at least 1, got {value}.")
+        if self.block_seconds < 0:
+            raise UserError(f"bench.block_seconds must not be negative, got {self.block_seconds:g}.")
+        if self.out is not None and not Path(self.out).absolute().parent.is_dir():
+            raise UserError(f"bench.out={self.out} lies in no folder that exists; make it first.")
+        if self.r2dreamer is not None and not self.peers:
+            raise UserError("bench.r2dreamer measures a peer, and bench.peers=false measures none; drop one.")
+        if self.r2dreamer is not None and not (Path(self.r2dreamer) / "dreamer.py").is_file():
+            raise UserError(
+                f"bench.r2dreamer={self.r2dreamer} holds no dreamer.py; give the folder of a checkout of "
+                "github.com/NM512/r2dreamer."
+            )
+
+
+@dataclass
+class Bench:
+    """One run of the suite.
+
+    Args:
+        settings: Of the command.
+        overrides: Of the configuration, as the user typed them; they come after those of a row.
+    """
+
+    settings: BenchConfig
+    overrides: Sequence[str] = ()
+    notices: list[str] = field(default_factory=list)
+    """Sentences about what was not measured."""
+
+    _rates: Rates | None = field(default=None, init=False)
+
+    @cached_property
+    def config(self) -> TrainConfig:
+        """The configuration without any row's own overrides: for device and precision."""
+        return self.compose()
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where networks live."""
+        return torch.device(self.config.device.value)
+
+    def rates(self) -> Rates:
+        """Return the limits of this machine, the best of the run so far; they are measured at every call."""
+        now = measure_rates(self.device, autocast_dtype(self.config), self.settings.quick)
+        self._rates = now if self._rates is None else self._rates.best_of(now)
+        return self._rates
+
+    def overrides_of(self, *overrides: str) -> list[str]:
+        """Return the overrides of a row: Pong with batches of 16 x 64, the row's, `quick`, the user's."""
+        quick = _QUICK if self.settings.quick else ()
+        return ["experiment=dreamer_ataripong", *_PAPER_BATCH, *overrides, *quick, *self.overrides]
+
+    def compose(self, *overrides: str) -> TrainConfig:
+        """Return the checked configuration of a row."""
+        [job] = compose_jobs(self.overrides_of(*overrides))
+        return typed(job)
+
+    def workflow(self, config: TrainConfig, num_envs: int = 1) -> DreamerWorkflow:
+        """Return a workflow for Pong, without an emulator; the same seed gives the same parameters."""
+        seed_global(config.seed)
+        return build_workflow(config, pong_spec(num_envs))
+
+    def dreamers(self, task: str, *, decoder_free: bool = False, **options: object) -> list[ProcessVariant]:
+        """Return the peers that are DreamerV3 too: sheeprl, and r2dreamer where its checkout is given.
+
+        Args:
+            task: What follows the peer's name in the names of the scripts.
+            decoder_free: Whether r2dreamer's default is added, which does less work.
+            options: For their scripts, as in `peers`.
+        """
+        found = self.peers("sheeprl", f"sheeprl_{task}", **options)
+        if self.settings.r2dreamer is None:
+            if found:
+                self._notice("no r2dreamer, the fastest peer: add bench.r2dreamer=<folder of a checkout>")
+            return found
+        checkout = str(Path(self.settings.r2dreamer).absolute())
+        losses = {"r2dreamer": "dreamer"} | ({DECODER_FREE: "r2dreamer"} if decoder_free else {})
+        for name, loss in losses.items():
+            found += self.peers(name, f"r2dreamer_{task}", checkout=checkout, rep_loss=loss, **options)
+        return found
+
+    def peers(self, name: str, script: str, **options: object) -> list[ProcessVariant]:
+        """Return the peer that a script under benchmarks/peers serves, or nothing, with a notice.
+
+        Args:
+            name: Of the variant.
+            script: Its name, without .py.
+            options: What it is told, beside threads, device and precision.
+        """
+        if not self.settings.peers:
+            return []
+        python = Path(self.settings.peers_python)
+        if not python.exists():
+            self._notice(f"no peers: {python} is missing; run make bench-peers")
+            return []
+        command = [str(python), str(PEER_SCRIPTS / f"{script}.py")]
+        shared = {
+            "threads": torch.get_num_threads(),
+            "quick": self.settings.quick,
+            "device": self.device.type,
+            "precision": "bf16-mixed" if autocast_dtype(self.config) is torch.bfloat16 else "32-true",
+        }
+        try:
+            return [ProcessVariant(name, command, shared | options)]
+        except RuntimeError as error:
+            self._notice(str(error))
+            return []
+
+    def _notice(self, sentence: str) -> None:
+        if sentence not in self.notices:
+            self.notices.append(sentence)
+
+
+def pong_spec(num_envs: int) -> EnvSpec:
+    """Return what Pong looks like to the networks: images of 64 x 64 x 3 bytes and 6 actions."""
+    image = ArraySpec((64, 64, 3), np.dtype(np.uint8))
+    return EnvSpec(
+        name="atari/pong",
+        observation={"image": image},
+        action=ActionSpec(size=PONG_ACTIONS, is_discrete=True),
+        num_envs=num_envs,
+        action_repeat=4,
+    )

@@ -1,0 +1,78 @@
+"""`scripts/benchmark.py`: measure, print the table, write the raw figures."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.suite.bench import Bench, BenchConfig
+from benchmarks.suite.load import read_load
+from benchmarks.suite.machine import machine_facts
+from benchmarks.suite.results import Result, table
+from benchmarks.suite.suite import ROWS, chosen_rows
+from reverie.commands.options import asks_for_help, read_settings, settings_help
+from reverie.utils.errors import exit_on_user_error
+
+_PREFIX = "bench."
+_USAGE = """\
+Time Reverie beside its peers and the limits of the machine: scripts/benchmark.py [key=value ...]
+
+  python scripts/benchmark.py bench.rows=update_size1m          one row
+  python scripts/benchmark.py bench.rows=policy_step,replay     rows by the beginning of their names
+  python scripts/benchmark.py bench.out=<file> device=cuda      all rows, on a GPU, and everything as JSON
+
+Other settings are those of a run (scripts/train.py --help).
+
+"""
+
+
+@exit_on_user_error()
+def main(arguments: list[str] | None = None) -> None:
+    """Run the suite; exit code 2 for a mistake in what was asked."""
+    typed_here = sys.argv[1:] if arguments is None else arguments
+    if asks_for_help(typed_here):
+        rows = "".join(f"  {name}\n" for name in ROWS)
+        print(_USAGE + settings_help(BenchConfig, _PREFIX) + "Rows:\n" + rows, end="")
+        return
+    own = [text for text in typed_here if text.startswith(_PREFIX)]
+    settings = read_settings(BenchConfig, own, "benchmark", _PREFIX)
+    names = chosen_rows(settings.rows)
+    bench = Bench(settings, [text for text in typed_here if text not in own])
+    bench.compose()  # a mistake in the run's own settings is told before anything starts
+    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    run_rows(bench, names, typed_here)
+
+
+def run_rows(bench: Bench, names: list[str], command: list[str]) -> None:
+    """Measure rows one after another; print each, and write `bench.out` anew, as soon as it is there."""
+    before = read_load()
+    results: list[Result] = []
+    for name in names:
+        found = ROWS[name](bench, name)
+        print(table(found), flush=True)
+        results += found
+        if bench.settings.out is not None:
+            others_cpu = read_load().others_since(before)
+            report = _report(bench, command, results, others_cpu)
+            Path(bench.settings.out).write_text(json.dumps(report, indent=1) + "\n")
+    if len(names) > 1:
+        print("\n" + table(results))
+    for notice in bench.notices:
+        print(notice)
+
+
+def _report(bench: Bench, command: list[str], results: list[Result], others_cpu: float) -> dict[str, Any]:
+    """Return everything as JSON."""
+    return {
+        "command": command,
+        "quick": bench.settings.quick,
+        "machine": machine_facts(bench.device),
+        "threads": torch.get_num_threads(),
+        "others_cpu": round(others_cpu, 3),
+        "rates": bench.rates().as_json(),
+        "notices": bench.notices,
+        "rows": [result.as_json() for result in results],
+    }

@@ -1,0 +1,164 @@
+"""Rows of the loop: environments alone, environments with a policy, and the whole run."""
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from benchmarks.suite.bench import Bench
+from benchmarks.suite.compare import OURS, Blocks, compare
+from benchmarks.suite.data import random_actions
+from benchmarks.suite.networks import update_work
+from benchmarks.suite.results import Floor, Result
+from benchmarks.suite.timing import Local, Variant
+from reverie.config.schema import TrainConfig
+from reverie.envs import make_environment
+from reverie.envs.atari import AtariSimulators
+from reverie.orchestration.recipes import recipe_of
+from reverie.orchestration.run import open_run
+from reverie.orchestration.signals import Signals
+from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
+from reverie.utils.timestep import Arrival
+
+_STEPS = 100
+_QUICK_STEPS = 4
+_CYCLE = 32  # agent steps of one update
+_NATIVE = "native vector env alone"
+
+
+def environment(bench: Bench, row: str, num_envs: int) -> list[Result]:
+    """Measure 100 steps of each environment with random actions, beside the library's vector env alone."""
+    config = bench.compose(f"env.num_envs={num_envs}")
+    vector = make_environment(config.env, config.seed)
+    vector.reset()
+    generator, steps = np.random.default_rng(0), _steps(bench)
+    actions = [random_actions(vector.spec, generator) for _ in range(steps)]
+
+    def play() -> None:
+        for action in actions:
+            vector.step(action)
+
+    with ExitStack() as opened:
+        opened.callback(vector.close)
+        native = _native(config, steps, opened)
+        variants = [Local(OURS, play), Local(_NATIVE, native)]
+        return compare(bench, row, variants, _native_floor, _frames(config, steps))
+
+
+def collect(bench: Bench, row: str) -> list[Result]:
+    """Measure 100 steps of each of 8 environments with a policy of size1m: act, step, remember; no update."""
+    overrides = ("env.num_envs=8", "model=size1m", *_untouched(bench, capacity=20_000))
+    config = bench.compose(*overrides)
+    steps = _steps(bench)
+    with ExitStack() as opened:
+        run = _open(config, opened)
+        native = _native(config, steps, opened)
+        variants = [Local(OURS, _collector(run, steps)), Local(_NATIVE, native)]
+        return compare(bench, row, variants, _native_floor, _frames(config, steps))
+
+
+def end_to_end(bench: Bench, row: str) -> list[Result]:
+    """Measure 32 agent steps of Pong and the update that they owe, with size1m and one environment."""
+    training = bench.compose().training
+    # 32 for batches of 16 x 64: an update for every 32 agent steps
+    ratio = training.batch_size * training.sequence_length / _CYCLE
+    overrides = ("env.num_envs=1", "model=size1m", f"training.train_ratio={ratio}")
+    config = bench.compose(*overrides, *_untouched(bench, capacity=20_000))
+    with ExitStack() as opened:
+        run = _open(config, opened)
+        cycle = _trainer(run)
+        while run.updates < 1:
+            cycle()
+        # The floor: one update's operations; acting and the emulator cost nothing here.
+        work = update_work(bench, config)
+        ours = Local(OURS, cycle, bench.device)
+        variants: list[Variant] = [ours, *bench.dreamers("run", size="1M")]
+        floor = Floor(bench.rates().seconds_of(work), "the update's operations alone, at the measured rates")
+        return compare(bench, row, variants, floor, {"agent steps/s": _CYCLE, "updates/s": 1.0})
+
+
+def _untouched(bench: Bench, capacity: int) -> tuple[str, ...]:
+    """Return overrides of a run that does nothing but collect and learn."""
+    never = 1_000_000_000
+    return (
+        f"buffer.capacity={2048 if bench.settings.quick else capacity}",
+        f"training.total_timesteps={never}",
+        f"training.log_interval={never}",
+        "training.video_interval=0",
+        "training.checkpoint_interval=0",
+        "logger.tensorboard=false",
+        "logger.progress=plain",
+    )
+
+
+def _open(config: TrainConfig, opened: ExitStack) -> WorldModelOrchestrator:
+    """Return a run in a folder that goes with it."""
+    logging.disable(logging.INFO)  # its banner would stand between the rows
+    opened.callback(logging.disable, logging.NOTSET)
+    config.run_dir = f"{opened.enter_context(TemporaryDirectory())}/run"
+    run = opened.enter_context(open_run(config, Signals(), recipe_of(config)))
+    assert isinstance(run, WorldModelOrchestrator)
+    return run
+
+
+def _collector(run: WorldModelOrchestrator, steps: int) -> Callable[[], None]:
+    arrival = run._begin()
+
+    def act() -> None:
+        nonlocal arrival
+        for _ in range(steps):
+            arrival = _step(run, arrival)
+
+    return act
+
+
+def _trainer(run: WorldModelOrchestrator) -> Callable[[], None]:
+    arrival = run._begin()
+
+    def cycle() -> None:
+        nonlocal arrival
+        for _ in range(_CYCLE):
+            arrival = _step(run, arrival)
+            run._learn()
+
+    return cycle
+
+
+def _step(run: WorldModelOrchestrator, arrival: Arrival) -> Arrival:
+    """Collect once; the run takes Ctrl-C for itself, and would only heed it in a loop of its own."""
+    if run.signals.stop:
+        raise KeyboardInterrupt
+    return run._collect(arrival)
+
+
+def _native(config: TrainConfig, steps: int, opened: ExitStack) -> Callable[[], None]:
+    """Return the same steps of the library's vector env, made with the settings of ours."""
+    simulators = AtariSimulators(config.env)
+    opened.callback(simulators.close)
+    native = simulators._running  # what ours is made of: the settings cannot differ
+    native.reset(seed=0)
+    generator = np.random.default_rng(0)
+    actions = generator.integers(simulators.spec.action.size, size=(steps, config.env.num_envs))
+
+    def play() -> None:
+        for action in actions:
+            native.step(action)
+
+    return play
+
+
+def _steps(bench: Bench) -> int:
+    return _QUICK_STEPS if bench.settings.quick else _STEPS
+
+
+def _frames(config: TrainConfig, steps: int) -> dict[str, float]:
+    records = steps * config.env.num_envs
+    return {"frames/s": records * config.env.action_repeat, "agent steps/s": records}
+
+
+def _native_floor(blocks: Blocks) -> Floor:
+    """Return the best time of the library's vector env."""
+    best = min(seconds for block in blocks[_NATIVE] for seconds in block.seconds)
+    return Floor(best, f"the best time of the {_NATIVE}")

@@ -1,0 +1,88 @@
+"""A process that makes updates and reports its own memory, as one line of JSON."""
+
+import gc
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.suite.bench import pong_spec
+from benchmarks.suite.data import random_batch
+from reverie.commands.command_line import compose_jobs
+from reverie.config.resolve import typed
+from reverie.memory.counters.glibc import in_use_bytes
+from reverie.orchestration.dreamer.parts import build_workflow
+from reverie.utils.seeding import seed_global
+
+_MB = 1e6
+_STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_ALLOCATIONS, _SEGMENTS = "allocation.all.allocated", "segment.all.allocated"
+
+
+def main() -> None:
+    """Print one JSON object: what is resident before, and what each update needs and leaves behind."""
+    options = json.loads(sys.argv[1])
+    torch.set_num_threads(options["threads"])
+    config = typed(compose_jobs(options["overrides"])[0])
+    device = torch.device(config.device.value)
+    seed_global(config.seed)
+    before_mb = _peak_mb(device)
+    workflow = build_workflow(config, pong_spec(1))
+    batch = random_batch(config, workflow.env).to(device)
+    report: dict[str, Any] = {"before_mb": before_mb, "peaks_mb": [], "in_use_bytes": [], "cuda": []}
+    for _ in range(options["updates"]):
+        _reset_peak(device)
+        before = _cuda_counts(device)
+        workflow.update(batch)
+        report["peaks_mb"].append(_peak_mb(device))
+        after = _cuda_counts(device)
+        report["cuda"].append({name: after[name] - before[name] for name in before})
+        gc.collect()
+        report["in_use_bytes"].append(in_use_bytes())
+    parameters = 4 * workflow.num_parameters
+    observation = sum(images.nbytes for images in batch.observation.values())
+    # Parameters, their gradients and two moments of each; of the critic a slow copy.
+    report["least_mb"] = before_mb + (4 * parameters + observation) / _MB
+    report["host_allocations"] = _host_allocations(lambda: workflow.update(batch))
+    print(json.dumps(report))
+
+
+def _reset_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    elif _CLEAR_REFS.exists():
+        _CLEAR_REFS.write_text("5")  # "reset the peak resident set size to the current one", proc(5)
+
+
+def _peak_mb(device: torch.device) -> float:
+    """Return the most memory since `_reset_peak`: allocated on a GPU, resident on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated() / _MB
+    [line] = [line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024 / _MB
+
+
+def _cuda_counts(device: torch.device) -> dict[str, int]:
+    """Return how often the caching allocator was called, and how often it called the driver."""
+    if device.type != "cuda":
+        return {}
+    stats = torch.cuda.memory_stats()
+    return {"allocations": stats.get(_ALLOCATIONS, 0), "segments": stats.get(_SEGMENTS, 0)}
+
+
+def _host_allocations(update: Any) -> dict[str, float]:
+    """Return how many blocks of host memory torch allocates in one update, and how many MB in all."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        update()
+    assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
+    events: list[Any] = profiler.profiler.kineto_results.events()  # torch does not annotate them
+    sizes = [event.nbytes() for event in events if event.name() == "[memory]"]
+    allocated = [size for size in sizes if size > 0]
+    return {"blocks": len(allocated), "mb": sum(allocated) / _MB}
+
+
+if __name__ == "__main__":
+    main()

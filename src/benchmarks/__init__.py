@@ -1,3 +1,0 @@
-"""The benchmark suite: what an update, a policy step, the replay and a run cost, beside peers and limits."""
-
-from .command import main as main

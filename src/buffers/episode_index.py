@@ -1,0 +1,198 @@
+"""Which records are held, how they fall into episodes, and where windows may begin."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int64
+
+from .batch import SampledPositions
+from .chunked_queues import COUNTER_DTYPE, ChunkedQueues, locate
+from .window_starts import EpisodeStarts
+
+
+class EpisodeIndex:
+    """Streams of records, one an environment, in which episodes lie back to back.
+
+    Each call of `add` adds one record to every stream, so a stream index is also an age: the smaller, the
+    older. Room is made by dropping the oldest complete episode of all streams. Only while no episode is
+    complete does the longest stream lose its oldest record, until there is room. `add_episode` adds to one
+    stream alone: with several streams filled unequally, the "oldest" is then the one least dropped so far.
+
+    Args:
+        num_envs: Number of streams.
+        capacity: Most records held, over all streams; at least `num_envs * window_length`.
+        chunk_length: Records in a chunk of the pool.
+        window_length: Records in a window.
+        cross_episodes: Whether a window may run over the border of two episodes.
+    """
+
+    def __init__(
+        self, num_envs: int, capacity: int, chunk_length: int, window_length: int, cross_episodes: bool
+    ) -> None:
+        self.capacity = capacity
+        self.window_length = window_length
+        self.records = ChunkedQueues(num_envs, capacity, chunk_length)
+        self.starts = None if cross_episodes else EpisodeStarts(num_envs, capacity, chunk_length)
+        self.begins = np.full(self.records.num_rows, False)  # by row: first record of an episode
+        self._envs = np.arange(num_envs)
+        self._num_complete = np.zeros(num_envs, COUNTER_DTYPE)
+        self._is_open = np.zeros(num_envs, np.bool_)
+        self._episode_start = np.zeros(num_envs, COUNTER_DTYPE)  # stream index of the newest episode
+
+    @classmethod
+    def required_bytes(
+        cls, num_envs: int, capacity: int, chunk_length: int, num_rows: int, cross_episodes: bool
+    ) -> int:
+        """Return what `nbytes` will be, in bytes, without allocating."""
+        starts = (
+            0 if cross_episodes else EpisodeStarts.required_bytes(num_envs, capacity, chunk_length, num_rows)
+        )
+        per_env = num_envs * (3 * COUNTER_DTYPE.itemsize + 1)
+        return ChunkedQueues.required_bytes(num_envs, capacity, chunk_length) + starts + num_rows + per_env
+
+    def nbytes(self) -> int:
+        """Return the bytes held, in host memory whatever the storage of the records."""
+        own = (self.begins, self._envs, self._num_complete, self._is_open, self._episode_start)
+        starts = self.starts.nbytes() if self.starts else 0
+        return sum(array.nbytes for array in own) + self.records.nbytes() + starts
+
+    @property
+    def total_steps(self) -> int:
+        """Records held."""
+        return int(self.records.lengths.sum())
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes of which a record is held, open ones included."""
+        return int(self._num_complete.sum() + self._is_open.sum())
+
+    @property
+    def window_counts(self) -> Int64[np.ndarray, "envs"]:
+        """Windows that can be drawn from each stream."""
+        if self.starts:
+            return self.starts.queues.lengths
+        return np.maximum(self.records.lengths - self.window_length + 1, 0)
+
+    def add(
+        self, is_first: Bool[np.ndarray, "envs"], is_last: Bool[np.ndarray, "envs"]
+    ) -> Int64[np.ndarray, "envs"]:
+        """Take in one record an environment, dropping old ones first; return the rows to write them to."""
+        self._make_room(len(self._envs))
+        index = self.records.tail.copy()
+        rows = self.records.append(self._envs)
+        begins = is_first | ~self._is_open
+        self.begins[rows] = begins
+        # An episode ends with its last record, or, abandoned, with the first record of the next one.
+        self._num_complete += (begins & self._is_open).astype(COUNTER_DTYPE) + is_last
+        self._episode_start[begins] = index[begins]
+        self._is_open[:] = ~is_last
+        if self.starts:
+            start = index - (self.window_length - 1)
+            chosen = np.flatnonzero(start >= np.maximum(self._episode_start, self.records.head))
+            self.starts.append(chosen, start[chosen])
+        return rows
+
+    def add_episode(self, env: int, length: int) -> Int64[np.ndarray, "length"]:
+        """Take in a whole episode of one stream, dropping old ones first; return the rows to write it to.
+
+        Raises:
+            ValueError: If there is no such stream, it is longer than the capacity, or an episode is open;
+                nothing is changed then.
+        """
+        if not 0 <= env < len(self._envs):
+            raise ValueError(f"environment {env} is not in [0, {len(self._envs)})")
+        if length > self.capacity:
+            raise ValueError(f"an episode of {length} records, but capacity={self.capacity}")
+        if self._is_open.any():  # room could then be had only by cutting it
+            open_envs = np.flatnonzero(self._is_open).tolist()
+            raise ValueError(f"add_episode while an episode of environments {open_envs} is open")
+        start = int(self.records.tail[env])
+        self._make_room(length)
+        rows = self.records.extend(env, length)
+        self.begins[rows] = False
+        self.begins[rows[0]] = True
+        self._num_complete[env] += 1
+        self._episode_start[env] = start
+        if self.starts:
+            self.starts.extend(env, start, max(0, length - self.window_length + 1))
+        return rows
+
+    def draw(self, batch_size: int, generator: np.random.Generator) -> SampledPositions:
+        """Draw windows uniformly over all starts, with replacement; the cost does not depend on the fill."""
+        return self.windows(generator.integers(self.window_counts.sum(), size=batch_size))
+
+    def windows(self, ranks: Int64[np.ndarray, "batch"]) -> SampledPositions:
+        """Return the windows of these ranks over all starts, one stream after the other, oldest first."""
+        env, rank = locate(self.window_counts, ranks)
+        start = self.starts.at(env, rank) if self.starts else self.records.head[env] + rank
+        return SampledPositions(env=env, start=start)
+
+    def in_order(self) -> tuple[Int64[np.ndarray, "records"], Int64[np.ndarray, "windows"]]:
+        """Return the rows of all records, stream after stream, and where among them each window begins."""
+        lengths = self.records.lengths
+        env, rank = locate(lengths, np.arange(self.total_steps))
+        rows = self.records.rows(env, self.records.head[env] + rank)
+        all_windows = self.windows(np.arange(self.window_counts.sum()))
+        moved = np.cumsum(lengths) - lengths - self.records.head
+        return rows, all_windows.start + moved[all_windows.env]
+
+    def _make_room(self, count: int) -> None:
+        """Drop what must go so that `count` more records keep to the capacity."""
+        excess = self.total_steps + count - self.capacity
+        while excess > 0:
+            complete = np.flatnonzero(self._num_complete)
+            if len(complete):
+                env = int(complete[self.records.head[complete].argmin()])
+                stop = self._end_of_oldest_episode(env)
+                self._num_complete[env] -= 1
+            else:
+                env = int(self.records.lengths.argmax())  # holds a whole window, so it is never emptied
+                stop = int(self.records.head[env]) + 1
+            dropped = stop - int(self.records.head[env])
+            self.records.drop(env, dropped)
+            excess -= dropped
+            if self.starts:
+                self.starts.drop_before(env, stop)
+
+    def _end_of_oldest_episode(self, env: int) -> int:
+        """Return the stream index after the oldest episode; each record is looked at once in its life."""
+        head, tail = int(self.records.head[env]), int(self.records.tail[env])
+        for index, count, row in self.records.spans(env, head + 1, tail):
+            begins = self.begins[row : row + count]
+            if begins.any():
+                return index + int(begins.argmax())
+        return tail
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all but `begins`, as numbers and lists."""
+        return {
+            "head": self.records.head.tolist(),
+            "tail": self.records.tail.tolist(),
+            "num_complete": self._num_complete.tolist(),
+            "is_open": self._is_open.tolist(),
+            "episode_start": self._episode_start.tolist(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up a saved index; the caller then fills `begins` and calls `rebuild_starts`."""
+        self.records.restore(state["head"], state["tail"])
+        self._num_complete[:] = state["num_complete"]
+        self._is_open[:] = state["is_open"]
+        self._episode_start[:] = state["episode_start"]
+
+    def rebuild_starts(self) -> None:
+        """Find the starts again from `begins`; the window may be of another length than in the saved run."""
+        if self.starts:
+            self.starts.rebuild(self._starts_in)
+
+    def _starts_in(self, env: int) -> Iterator[Int64[np.ndarray, "piece"]]:
+        """Yield the valid starts of a stream, one array a chunk."""
+        episode_start = int(self.records.head[env])
+        for index, count, row in self.records.spans(env, episode_start, int(self.records.tail[env])):
+            stream_index = np.arange(index, index + count)
+            begun = np.where(self.begins[row : row + count], stream_index, episode_start)
+            episode_starts = np.maximum.accumulate(begun)
+            episode_start = int(episode_starts[-1])
+            start = stream_index - (self.window_length - 1)
+            yield start[start >= episode_starts]

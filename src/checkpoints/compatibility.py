@@ -1,0 +1,48 @@
+"""What a checkpoint was made with: a run goes on only with the same."""
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from ..config.schema import TrainConfig, leaves
+from ..config.workflow_keys import ONLY
+from ..utils.checked_files import reading
+from ..utils.errors import UserError
+from .checkpoint import Checkpoint, latest_checkpoint
+from .run_folder import CONFIG_FILE, FREE, MADE_WITH
+
+MADE_WITH_KEY = "made_with"
+"""Where the state of the loop has the settings."""
+
+
+def made_with(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings that a checkpoint cannot do without, by their keys, as JSON has them."""
+    others = [name for workflow, names in ONLY.items() if workflow is not config.workflow for name in names]
+    return {
+        key: value.value if isinstance(value, Enum) else value
+        for key, value in leaves(config)
+        if (key in MADE_WITH or key.partition(".")[0] in MADE_WITH)
+        and key not in FREE
+        and not any(key == name or key.startswith(f"{name}.") for name in others)
+    }
+
+
+def checkpoint_of(config: TrainConfig, run_dir: Path) -> Checkpoint:
+    """Return the newest whole checkpoint of a run.
+
+    Raises:
+        UserError: If there is none, or it was made with other settings than the run's: files were mixed up.
+    """
+    checkpoint = latest_checkpoint(run_dir)
+    asked = json.loads(json.dumps(made_with(config)))
+    with reading(checkpoint.state_path):
+        saved = dict(checkpoint.state()[MADE_WITH_KEY])
+        keys = sorted(saved.keys() | asked.keys())
+    for key in keys:
+        if saved.get(key) != asked.get(key):
+            raise UserError(
+                f"{checkpoint.folder} was made with {key}={saved.get(key)}, but {run_dir / CONFIG_FILE} says "
+                f"{key}={asked.get(key)}. Put the {CONFIG_FILE} of that run back, or its checkpoints."
+            )
+    return checkpoint

@@ -1,0 +1,230 @@
+"""The folder of a run: its name, its `config.yaml`, and reading that back."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+from ..buffers import ReplayStorage
+from ..config.overrides import check_setting, setting_types
+from ..config.ray import Engine
+from ..config.resolve import typed
+from ..config.saved import read_config
+from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device
+from ..utils.checked_files import folder_to_disk, write_file
+from ..utils.errors import UserError, did_you_mean
+
+CONFIG_FILE = "config.yaml"
+LOCK_FILE = ".lock"
+UNFINISHED = ".unfinished"
+MOVED = "the folder was moved or deleted while the run wrote to it"
+EXPERIMENTS = Path("experiments")
+MADE_WITH = ("seed", "env", "model", "buffer", "population.size", "td3.hidden_units")
+"""What a checkpoint is made of."""
+
+FIXED = ("name", "workflow", "run_dir", "resume", *MADE_WITH)
+"""What a resumed run cannot change."""
+
+FREE = ("buffer.memory_budget_gib", "buffer.storage")
+"""Exceptions to `FIXED`."""
+
+
+def check_run_folder(config: TrainConfig) -> None:
+    """Check that a new run would not write over an old one.
+
+    Raises:
+        UserError: If `run_dir` is a file, or already holds a run that is not the one to resume.
+    """
+    if config.run_dir is None or config.resume is not None:
+        return
+    folder = Path(config.run_dir)
+    _check_name(folder)
+    if (folder / CONFIG_FILE).exists():
+        raise UserError(
+            f"run_dir={config.run_dir} already holds a run. Go on with it by resume={config.run_dir}, "
+            "or choose another folder."
+        )
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UserError(f"run_dir={config.run_dir} cannot be a folder: {existing} is a file.")
+
+
+def create_run_folder(config: TrainConfig) -> Path:
+    """Create the folder of a run, or find that of a resumed one; sets `config.run_dir` and returns it.
+
+    Called once every check has passed.
+
+    Raises:
+        UserError: If it cannot be created.
+    """
+    folder = Path(config.run_dir) if config.run_dir else _new_folder(config.name, datetime.now())
+    config.run_dir = str(folder)
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def require_run_folder(folder: Path) -> None:
+    """Check that a run's folder is still where it was: paths would make a new one, and part the run in two.
+
+    Raises:
+        FileNotFoundError: If it is not.
+    """
+    if not (folder / LOCK_FILE).exists():
+        raise FileNotFoundError(errno.ENOENT, MOVED, str(folder))
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from training in a folder; the lock ends with this process, in whatever way.
+
+    Raises:
+        UserError: If another process has it, or it cannot be written to.
+    """
+    lock = FileLock(folder / LOCK_FILE)
+    with _writing(folder):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:  # a kind of OSError, so it must not reach `_writing`
+            raise UserError(
+                f"run_dir={folder} is in use by another process. Wait for its end, or choose another folder."
+            ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def save_config(config: TrainConfig, folder: Path) -> None:
+    """Write `config.yaml`, whole or not at all.
+
+    Raises:
+        UserError: If it cannot be written.
+    """
+    unfinished = folder / f"{CONFIG_FILE}{UNFINISHED}"
+    with _writing(folder):
+        try:
+            unfinished.unlink(missing_ok=True)
+            write_file(unfinished, [OmegaConf.to_yaml(OmegaConf.structured(config)).encode()])
+            os.replace(unfinished, folder / CONFIG_FILE)
+            folder_to_disk(folder)
+        except OSError:
+            with contextlib.suppress(OSError):  # a folder that is read-only has none
+                unfinished.unlink()
+            raise
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"run_dir={folder} cannot be written: {error.strerror}.") from error
+
+
+def load_run(folder: str, changes: Iterable[Override] = (), device: Device | None = None) -> TrainConfig:
+    """Return the configuration of the run in `folder` with some values changed.
+
+    Args:
+        folder: Folder of the run; it may have moved since.
+        changes: Parsed overrides of single settings.
+        device: Where to use it; None for where it ran. On another device what belongs to the old one is
+            dropped: its precision, and replay in its memory.
+
+    Raises:
+        UserError: If there is no run, or a change is not a setting, not of its type, or fixed.
+    """
+    config = _read(folder)
+    for change in changes:
+        check_change(change)
+        OmegaConf.update(config, change.key_or_group, change.value())
+    config.run_dir = folder
+    if device is not None:
+        config.engine = Engine.local  # whoever names a device plays in this process
+    if device is not None and actual_device(device) is not config.device:
+        config.device, config.precision, config.compile = device, Precision.auto, Compile.auto
+        if config.buffer.storage is ReplayStorage.cuda:
+            config.buffer.storage = ReplayStorage.ram
+    return typed(config)
+
+
+def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
+    """Return the configuration with which the run in `folder` goes on, and its changes in words.
+
+    Raises:
+        UserError: As `load_run`.
+    """
+    changes = list(changes)
+    config = load_run(folder, changes)
+    config.resume = folder
+    before, after = _read(folder), OmegaConf.structured(config)  # unchecked: its device may be gone
+    keys = dict.fromkeys(change.key_or_group for change in changes)
+    shown = [(key, _shown(before, key), _shown(after, key)) for key in keys]
+    return config, [f"resuming {folder}", *(f"{key} {old} -> {new}" for key, old, new in shown if old != new)]
+
+
+def _new_folder(name: str, now: datetime) -> Path:
+    """Return `experiments/<name>-<time>`, with `-2`, `-3`, ... behind it where that exists."""
+    first = EXPERIMENTS / f"{name}-{now:%Y%m%d_%H%M%S}"
+    folder, count = first, 1
+    while folder.exists():
+        count += 1
+        folder = first.with_name(f"{first.name}-{count}")
+    return folder
+
+
+def _check_name(folder: Path) -> None:
+    """Refuse a name that the file system cannot even be asked about."""
+    try:
+        folder.exists()
+    except OSError as error:
+        raise UserError(f"{folder} cannot be a folder: {error.strerror}.") from error
+
+
+def _read(folder: str) -> DictConfig:
+    path = Path(folder)
+    _check_name(path)
+    if not path.is_dir():
+        beside = [str(path.parent / other.name) for other in path.parent.glob("*/")]
+        raise UserError(f"{folder} is not a folder.{did_you_mean(folder, beside)}")
+    if not os.path.lexists(path / CONFIG_FILE):
+        raise UserError(f"{folder} holds no run: it has no {CONFIG_FILE}.")
+    return read_config(path / CONFIG_FILE)
+
+
+def check_change(change: Override) -> None:
+    """Refuse what a resumed run cannot change.
+
+    Raises:
+        UserError: Naming it.
+    """
+    key = change.key_or_group
+    if change.is_delete() or change.is_add() or isinstance(change.value(), dict):
+        raise UserError(f"{change.input_line}: a saved run takes only changes of the form key=value.")
+    sections = {name.partition(".")[0] for name in setting_types() if "." in name}
+    if key in ("experiment", "workflow", *sections):
+        raise UserError(
+            f"{change.input_line}: a saved run keeps its groups and sections; change single settings, "
+            "as in training.total_timesteps=200000."
+        )
+    check_setting(change)
+    if key not in FREE and any(key == name or key.startswith(f"{name}.") for name in FIXED):
+        raise UserError(
+            f"{change.input_line}: {key} cannot change, the checkpoint was made with it. Leave it out, "
+            "or start a new run."
+        )
+
+
+def _shown(config: DictConfig, key: str) -> str:
+    value = OmegaConf.select(config, key)
+    return str(getattr(value, "value", value))
+
+
+LINEAGE_FILE = "lineage.jsonl"

@@ -1,0 +1,188 @@
+"""`reverie-certify`: run, judge, write the certificate."""
+
+import shlex
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..config.compose import compose_jobs
+from ..config.overrides import parse
+from ..config.ray import Engine
+from ..config.resolve import typed
+from ..config.schema import Compile, Device, TrainConfig, WorkflowName
+from ..config.workflow_keys import require_read
+from ..memory.config import OnLeak
+from ..memory.counters.glibc import in_use_bytes
+from ..memory.leaks.watched import watched_resources
+from ..orchestration.recipes import recipe_of
+from ..orchestration.run import open_run
+from ..orchestration.signals import Signals
+from ..planning import check_run
+from ..planning.constants import COMPILER_BYTES
+from ..testing.certificate.certificate import Certificate, Outcome
+from ..testing.certificate.page import save_page
+from ..testing.certificate.series import instruments_fraction, judged_series
+from ..testing.certificate.to_decide import to_decide
+from ..testing.faults import Fault, find_fault
+from ..utils.errors import UserError, exit_on_user_error
+from .options import asks_for_help, read_settings, settings_help
+
+_PREFIX = "certify."
+_MB = 1e6
+EXIT_CODES = {Outcome.flat: 0, Outcome.not_flat: 1, Outcome.undecided: 8}
+"""8, as no ending of a training has it; `docs/reliability.md` lists them all."""
+
+DREAMER_STEPS = 60_000
+_USAGE = """\
+Run the real pipeline and judge its memory: reverie-certify [experiment=<name>] [key=value ...]
+
+  reverie-certify device=cpu                              certify experiment=dreamer_incident on a CPU
+  reverie-certify certify.fault=rssm_cache_not_detached   a run that leaks: the leak is named
+  reverie-certify experiment=erl_pendulum device=cpu      certify a population over its 25 generations
+
+Exit code: 0 if memory is flat, 1 if not, 8 if the run was too short or too restless to say; 2 for a mistake.
+
+"""
+
+
+@dataclass(kw_only=True, slots=True)
+class CertifyConfig:
+    """Settings of `reverie-certify`, typed as `certify.<name>=<value>`."""
+
+    steps: int | None = None
+    """Agent steps of the run; null for 60,000 of Dreamer (the incident's crash came at 53,800), and for
+    all generations of a population."""
+
+    out: str | None = None
+    """Folder of the certificate; null for the run folder."""
+
+    fault: str | None = None
+    """A fault to inject, by its name in `reverie.testing.faults`; the certificate must then fail."""
+
+    bound_mb: float = 64.0
+    """Host memory in use beyond components and start-up that is allowed, in MB of 1e6 bytes; what a
+    plan allows the compiler comes on top."""
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 1:
+            raise UserError(f"certify.steps must be at least 1, got {self.steps}.")
+        if self.bound_mb <= 0:
+            raise UserError(f"certify.bound_mb must be over 0, got {self.bound_mb}.")
+        if self.fault is not None:
+            find_fault(self.fault)
+
+
+@exit_on_user_error()
+def main(arguments: list[str] | None = None) -> None:
+    """Run `reverie-certify`; exit code 0 if memory is flat, 1 if not, 8 if undecided, 2 for a mistake.
+
+    With `--ab` it judges no run; it measures what the incident reports claimed.
+    """
+    typed_here = sys.argv[1:] if arguments is None else arguments
+    if asks_for_help(typed_here):
+        print(_USAGE + settings_help(CertifyConfig, _PREFIX), end="")
+        return
+    own, overrides = _split(typed_here)
+    if not any(text.startswith("experiment=") for text in overrides):
+        overrides.insert(0, "experiment=dreamer_incident")
+    command = shlex.join(["python", "scripts/certify_memory.py", *typed_here])
+    if any(text.startswith("certify.fault=") for text in own):
+        overrides = _as_written(overrides)
+    settings = read_settings(CertifyConfig, own, "certify", _PREFIX)
+    config = _compose(overrides, settings.steps)
+    config.memory = replace(config.memory, tracking_enabled=True, on_leak=OnLeak.stop)
+    if settings.fault is not None:
+        _fault_of(config, settings.fault)
+    check_run(config, recipe_of(config))
+    certificate = certify(config, settings, command)
+    folder = Path(settings.out or certificate.run_dir)
+    certificate.save(folder)
+    save_page(certificate, folder)
+    print("\n".join(certificate.lines()))
+    print(f"certificate: {folder}")
+    if code := EXIT_CODES[certificate.outcome]:
+        raise SystemExit(code)
+
+
+def _compose(overrides: list[str], steps: int | None) -> TrainConfig:
+    """Return the run to certify, of that many agent steps."""
+    [job] = compose_jobs(overrides)
+    if steps is None and job.workflow is not WorkflowName.population:
+        steps = DREAMER_STEPS
+    if steps is not None:
+        job.training.total_timesteps = steps
+    config = typed(job)
+    require_read(config, [item.key_or_group for item in parse(overrides)])
+    return config
+
+
+def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certificate:
+    """Return the certificate of one run, made now: to its end, or until a leak is certain.
+
+    Raises:
+        UserError: If it ended before there was anything to judge.
+    """
+    at_start = in_use_bytes()
+    with Signals() as signals, open_run(config, signals, recipe_of(config)) as run:
+        run.guard.gives_back = True
+        if settings.fault is not None:
+            _fault_of(config, settings.fault).inject(run)
+        run.run()
+    watched = watched_resources(config.memory.leak_threshold_mb, config.device is Device.cuda)
+    judged = judged_series(run.run_dir, watched, run.guard.settled_step)
+    steps = judged[0].steps
+    if not len(steps):
+        raise UserError(
+            f"the run ended at step {run.step}, before its first log line: nothing can be judged. Let it run "
+            "for longer, or lower training.log_interval."
+        )
+    return Certificate(
+        command=command,
+        run_dir=str(run.run_dir),
+        fault=settings.fault,
+        steps=run.step,
+        updates=run.updates,
+        device=config.device.value,
+        judged=judged,
+        findings=run.guard.findings,
+        unaccounted_mb=float(judged[0].values[-1]) - at_start / _MB,
+        bound_mb=settings.bound_mb + (COMPILER_BYTES / _MB if config.compile is Compile.inductor else 0.0),
+        instruments_fraction=instruments_fraction(run.run_dir),
+        to_decide=to_decide(config, steps, run.guard.settled_step),
+    )
+
+
+def _fault_of(config: TrainConfig, name: str) -> Fault:
+    """Return a fault that can be put into the run."""
+    fault = find_fault(name)
+    if fault.workflow is not config.workflow:
+        raise UserError(
+            f"certify.fault={name} is a fault of workflow={fault.workflow.value}, got workflow="
+            f"{config.workflow.value}. Choose another experiment."
+        )
+    if config.workflow is WorkflowName.population:
+        for key, value, only in (
+            ("engine", config.engine, Engine.local),
+            ("population.gradient", config.population.gradient, True),
+        ):
+            if value is not only:
+                raise UserError(
+                    f"certify.fault={name} is put into lessons given in this process. Leave {key} out."
+                )
+    return fault
+
+
+def _as_written(overrides: list[str]) -> list[str]:
+    """Return overrides that compile nothing: a fault put into a compiled function would not take effect."""
+    if "compile=inductor" in overrides:
+        raise UserError("faults are put into the code as written, got compile=inductor. Set compile=none.")
+    return ["compile=none", *overrides]
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the settings typed as `certify.<name>=<value>`, and the overrides of the run."""
+    flags = [text for text in arguments if text.startswith("-")]
+    if flags:
+        raise UserError(f"unknown flag {flags[0]}; certify takes settings as key=value, and --help.")
+    own = [text for text in arguments if text.startswith(_PREFIX)]
+    return own, [text for text in arguments if text not in own]

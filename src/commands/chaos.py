@@ -1,0 +1,242 @@
+"""Kill a training run again and again, resume it each time, and compare it with the unbroken run."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ..checkpoints.checkpoint import CHECKPOINTS, UNFINISHED
+from ..checkpoints.run_folder import CONFIG_FILE
+from ..config.compose import compose_jobs
+from ..orchestration.signals import RESUME_ME_EXIT_CODE
+from ..testing.fingerprint import fingerprint
+from ..utils.errors import UserError, exit_on_user_error
+from ..utils.logging.writer import METRICS_FILE
+from .options import asks_for_help, read_settings, settings_help
+
+_POLL_SECONDS = 0.0005
+_PATIENCE_SECONDS = 120.0
+_LONGEST_LIFE_SECONDS = 10.0
+_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+_TRAIN = [sys.executable, "-c", "from reverie.commands.train import main; main()"]
+_PREFIX = "chaos."
+_USAGE = """\
+Kill a run at random moments, resume it each time, and compare it with the unbroken run.
+
+  python scripts/chaos.py experiment=dreamer_catch device=cpu chaos.kills=20 chaos.out=<folder>
+
+"""
+
+
+@dataclass(kw_only=True, slots=True)
+class ChaosConfig:
+    """Settings of `scripts/chaos.py`, typed as `chaos.<name>=<value>`."""
+
+    kills: int = 20
+    """How often the run is killed."""
+
+    seed: int = 0
+    """Seed of the moments and the signals."""
+
+    out: str = "chaos"
+    """Folder for both runs and for chaos.json; it must not exist yet."""
+
+    def __post_init__(self) -> None:
+        if self.kills < 1:
+            raise UserError(f"chaos.kills must be at least 1, got {self.kills}.")
+        if Path(self.out).exists():
+            raise UserError(f"chaos.out={self.out} exists already; choose another folder.")
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One end of one process."""
+
+    phase: str
+    """What was waited for: `any moment`, or a write."""
+
+    signal: str
+    exit_code: int
+    seconds: float
+    """Life of the process."""
+
+
+@dataclass(slots=True)
+class ChaosResult:
+    """What became of the run."""
+
+    overrides: list[str]
+    seed: int
+    kills: list[Kill] = field(default_factory=list)
+    unbroken: dict[str, str] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether both runs are equal in every hash."""
+        return bool(self.unbroken) and self.unbroken == self.broken
+
+    def as_json(self) -> str:
+        """Return all of it."""
+        return json.dumps({"passed": self.passed, **asdict(self)}, indent=1) + "\n"
+
+
+@exit_on_user_error()
+def main() -> None:
+    """Run `scripts/chaos.py`; exit code 0 if both runs are equal, 1 if not, 2 for a mistake."""
+    arguments = sys.argv[1:]
+    if asks_for_help(arguments):
+        print(_USAGE + settings_help(ChaosConfig, _PREFIX), end="")
+        return
+    own = [text for text in arguments if text.startswith(_PREFIX)]
+    overrides = [text for text in arguments if text not in own]
+    settings = read_settings(ChaosConfig, own, "chaos", _PREFIX)
+    compose_jobs(overrides)  # a mistake in the run's own settings is told before anything starts
+    folder = Path(settings.out)
+    result = chaos(overrides, settings.kills, settings.seed, folder)
+    (folder / "chaos.json").write_text(result.as_json())
+    for name, value in result.unbroken.items():
+        equal = "equal" if result.broken.get(name) == value else "DIFFERENT"
+        print(f"{name:8} {equal:9} {value[:16]}")
+    print(f"{len(result.kills)} kills: {'PASSED' if result.passed else 'FAILED'}, {folder / 'chaos.json'}")
+    if not result.passed:
+        raise SystemExit(1)
+
+
+def chaos(overrides: Sequence[str], kills: int, seed: int, folder: Path) -> ChaosResult:
+    """Run once unbroken and once with `kills` kills, each followed by a resume, and compare the ends.
+
+    Signals and moments are drawn from `seed`: SIGKILL, SIGTERM, SIGINT or SIGUSR1 at any moment, or SIGKILL
+    in the middle of a write: a checkpoint, the deletion of an old one, a replay file, the log.
+
+    Args:
+        overrides: Of the run, as typed.
+        kills: How often it is killed; fewer if it comes to its end before.
+        seed: Of the moments.
+        folder: Where both runs are made, `unbroken` and `broken`.
+
+    Raises:
+        RuntimeError: If a process ended in a way that no signal explains.
+    """
+    result = ChaosResult(list(overrides), seed)
+    moments = random.Random(seed)
+    unbroken, broken = folder / "unbroken", folder / "broken"
+    _finish(_start([*overrides, f"run_dir={unbroken}"], unbroken))
+    result.unbroken = fingerprint(unbroken)
+    while len(result.kills) < kills:
+        killed = _one_life(overrides, broken, moments)
+        if killed is None:
+            break
+        result.kills.append(killed)
+    _finish(_start(_next_life(overrides, broken), broken))
+    result.broken = fingerprint(broken)
+    return result
+
+
+def _next_life(overrides: Sequence[str], run_dir: Path) -> list[str]:
+    """Return how to go on: once there is a configuration, by resuming, as a user would."""
+    if (run_dir / CONFIG_FILE).exists():
+        return [f"resume={run_dir}"]
+    return [*overrides, f"run_dir={run_dir}"]
+
+
+def _one_life(overrides: Sequence[str], run_dir: Path, moments: random.Random) -> Kill | None:
+    """Start or resume the run and kill it; None if it came to its end before."""
+    phase = moments.choice(["any moment", *_PHASES])
+    number = signal.SIGKILL if phase in _PHASES else moments.choice(_SIGNALS)
+    delay = moments.uniform(0, _LONGEST_LIFE_SECONDS)
+    started, printed = time.monotonic(), _printed(run_dir)
+    process = _start(_next_life(overrides, run_dir), run_dir)
+    if phase in _PHASES:
+        before = _PHASES[phase](run_dir)
+        _wait(process, lambda: not _PHASES[phase](run_dir) <= before)
+    else:
+        _wait(process, lambda: time.monotonic() - started > delay)
+        if number != signal.SIGKILL:  # while libraries are imported, other signals are Python's own affair
+            _wait(process, lambda: _printed(run_dir) > printed)
+    if process.poll() is None:
+        process.send_signal(number)
+    if number == signal.SIGUSR1:  # the run goes on: it is killed a moment later
+        _wait(process, lambda: time.monotonic() - started > 1.5 * delay)
+        process.kill()
+    code = process.wait(_PATIENCE_SECONDS)
+    if code == 0:
+        return None
+    if code not in (-number, -signal.SIGKILL, RESUME_ME_EXIT_CODE):
+        raise RuntimeError(f"exit code {code} after {number.name}, see {_log_of(run_dir)}")
+    return Kill(phase, number.name, code, round(time.monotonic() - started, 2))
+
+
+def _unfinished(run_dir: Path) -> set[str]:
+    """Return the checkpoints that are being written or deleted."""
+    return {path.name for path in (run_dir / CHECKPOINTS).glob(f"*{UNFINISHED}")}
+
+
+def _checkpoints(run_dir: Path) -> set[str]:
+    """Return the whole checkpoints; a new one is followed by the deletion of an old one."""
+    return {path.name for path in (run_dir / CHECKPOINTS).glob("step_*[0-9]")}
+
+
+def _replay_files(run_dir: Path) -> set[str]:
+    return {path.name for path in (run_dir / CHECKPOINTS / "replay").glob("*")}
+
+
+def _log_lines(run_dir: Path) -> set[str]:
+    """Return the size of the log, which is another one after each line."""
+    path = run_dir / METRICS_FILE
+    return {str(path.stat().st_size)} if path.exists() else set()
+
+
+_PHASES: dict[str, Callable[[Path], set[str]]] = {
+    "a checkpoint is being written": _unfinished,
+    "a checkpoint has got its name": _checkpoints,
+    "a replay file is being written": _replay_files,
+    "a log line is being written": _log_lines,
+}
+"""What changes on disk with each kind of write."""
+
+
+def _start(arguments: Sequence[str], run_dir: Path) -> "subprocess.Popen[bytes]":
+    with _log_of(run_dir).open("ab") as log:
+        return subprocess.Popen([*_TRAIN, *arguments], stdout=log, stderr=log, preexec_fn=_heed_ctrl_c)
+
+
+def _heed_ctrl_c() -> None:
+    """Undo what a shell does to jobs in its background, which would pass on to the run."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _log_of(run_dir: Path) -> Path:
+    """Return the file beside the run that holds what its processes printed."""
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    return run_dir.with_name(f"{run_dir.name}.log")
+
+
+def _printed(run_dir: Path) -> int:
+    """Return how much the run's processes have printed; the first line comes when a run heeds signals."""
+    log = _log_of(run_dir)
+    return log.stat().st_size if log.exists() else 0
+
+
+def _wait(process: "subprocess.Popen[bytes]", has_come: Callable[[], bool]) -> None:
+    """Wait for a moment, or for the end of the process."""
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while process.poll() is None and not has_come() and time.monotonic() < end:
+        time.sleep(_POLL_SECONDS)
+
+
+def _finish(process: "subprocess.Popen[bytes]") -> None:
+    """Wait for the end of a run that nobody kills.
+
+    Raises:
+        RuntimeError: If it does not end well.
+    """
+    code = process.wait()
+    if code:
+        raise RuntimeError(f"{process.args} ended with exit code {code}")

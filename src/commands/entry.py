@@ -1,0 +1,84 @@
+"""The commands of this package: each loads what it needs once it is called, and ends calmly on Ctrl-C.
+
+What is refused here is refused before torch is imported, which takes seconds.
+"""
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from ..utils.errors import UserError, exit_on_user_error
+from ..utils.system import refusal
+
+INTERRUPTED = "interrupted"
+
+
+def command(module: str) -> Callable[[], Any]:
+    """Return a command that runs the `main` of a module, of which nothing is imported before."""
+
+    def run() -> Any:
+        sys.excepthook = _show
+        with exit_on_user_error():
+            main = _load(module)
+        return main()
+
+    return run
+
+
+def _load(module: str) -> Callable[[], Any]:
+    """Import a command.
+
+    Raises:
+        UserError: If it cannot run on this system, or something that it imports is missing.
+    """
+    if sentence := refusal(sys.platform):
+        raise UserError(sentence)
+    before = signal.getsignal(signal.SIGINT)
+    is_default = before is signal.default_int_handler
+    if is_default:  # a shell's background job ignores Ctrl-C, and keeps to that
+        signal.signal(signal.SIGINT, _end_at_once)
+    try:
+        return importlib.import_module(module, __package__).main
+    except (ImportError, OSError) as error:  # OSError: a shared library that PyTorch lacks
+        raise UserError(
+            f"{error}, in {sys.executable}. Install Reverie with all it needs into this Python: "
+            "pip install -c constraints.txt -e ."
+        ) from error
+    finally:
+        if is_default:
+            signal.signal(signal.SIGINT, before)
+
+
+def _end_at_once(*_: object) -> None:
+    """End as Ctrl-C ends a process, so that a shell's loop ends too.
+
+    An exception would not do: libraries catch it while they are imported, or show it as an error of theirs.
+    """
+    with contextlib.suppress(OSError):
+        os.write(2, f"{INTERRUPTED}\n".encode())
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
+    os._exit(128 + signal.SIGINT)  # process 1 of a container outlives its own signals
+
+
+def _show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Show what ends a process: of Ctrl-C one line, of all else the traceback."""
+    if issubclass(kind, KeyboardInterrupt):
+        sys.stderr.write("; ".join([INTERRUPTED, *map(str, error.args)]) + "\n")
+    else:
+        sys.__excepthook__(kind, error, traceback)
+
+
+train = command(".train")
+evaluate = command(".evaluate")
+plan = command(".plan")
+certify = command(".certify")
+doctor = command(".doctor")
+sweep = command(".sweep")
+chaos = command(".chaos")
+analyze_snapshots = command(".snapshots")

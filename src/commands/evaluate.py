@@ -1,0 +1,205 @@
+"""Playing a policy without learning: during training, and `reverie-evaluate` for a checkpoint."""
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import closing
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.compatibility import checkpoint_of
+from ..checkpoints.run_folder import load_run
+from ..config.schema import Compile, Device, TrainConfig
+from ..envs import EnvConfig, EnvironmentCrashed, make_environment
+from ..envs.episodes import Episode
+from ..orchestration.evaluation import evaluate
+from ..orchestration.recipes import recipe_of
+from ..orchestration.reports import VIDEO_FPS, VIDEO_SCALE
+from ..utils.errors import UserError, exit_on_user_error
+from ..utils.timestep import EnvSpec
+from ..utils.video import require_video_path, save_video, unfinished, upscale
+from ..workflows import Learner
+from .options import asks_for_help, read_settings, settings_help
+
+_USAGE = """\
+Play the newest checkpoint of a run, without learning: reverie-evaluate run=<folder> [key=value ...]
+
+  reverie-evaluate run=experiments/<run>                   one line of JSON: returns, lengths, mean
+  reverie-evaluate run=experiments/<run> video=play.mp4    and a video of the first episode
+
+Ctrl-C ends it with what was played so far, open episodes included, and exit code 130.
+
+"""
+_PROGRESS_SECONDS = 10.0
+INTERRUPTED_EXIT_CODE = 130
+
+
+class PolicyMode(Enum):
+    """How evaluation acts; OmegaConf matches names, so the names are what users type."""
+
+    sample = "sample"
+    mode = "mode"
+
+
+@dataclass(kw_only=True, slots=True)
+class EvaluateConfig:
+    """Settings of `reverie-evaluate`, typed as key=value."""
+
+    run: str | None = None
+    """Folder of the run to play."""
+
+    episodes: int = 20
+    """Episodes to play."""
+
+    max_steps: int | None = None
+    """Steps after which an episode is cut; null leaves them as long as the environment does."""
+
+    seed: int = 0
+    """Seed of episodes and policy; training with the same seed plays other episodes."""
+
+    policy: PolicyMode = PolicyMode.sample
+    """`sample` acts as in training; `mode` takes the likeliest action. A population is always played in
+    `mode`: its policies have one action each."""
+
+    video: str | None = None
+    """File (.mp4 or .gif) for the first episode; image observations only."""
+
+    device: Device = Device.auto
+    """Where the networks live."""
+
+    def __post_init__(self) -> None:
+        if not self.run:
+            raise UserError("run is missing: name the folder of a run, as in run=experiments/<run>.")
+        if self.episodes < 1:
+            raise UserError(f"episodes must be at least 1, got {self.episodes}.")
+        if self.max_steps is not None and self.max_steps < 1:
+            raise UserError(f"max_steps must be at least 1, got {self.max_steps}.")
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"seed must be in [0, 2**32), got {self.seed}.")
+        if self.video is not None:
+            require_video_path(Path(self.video))
+
+
+class _Watch:
+    """Says on stderr how far an evaluation is, and lets Ctrl-C end it with what was played."""
+
+    def __init__(self, episodes: int, bound: int | None) -> None:
+        self._episodes = episodes
+        self._hint = "" if bound else "; nothing ends one but the environment: max_steps= would"
+        self._due = time.monotonic() + _PROGRESS_SECONDS
+        self.is_interrupted = False
+
+    def __call__(self, finished: int, still_open: list[Episode]) -> bool:
+        """Return whether to end now."""
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + _PROGRESS_SECONDS
+            longest = max((episode.length for episode in still_open), default=0)
+            print(
+                f"{finished:,} of {self._episodes:,} episodes are played, an open one has {longest:,} steps"
+                f"{self._hint}; Ctrl-C ends with these",
+                file=sys.stderr,
+            )
+        return self.is_interrupted
+
+    def interrupt(self, *_: object) -> None:
+        """End before the next step; at once, if asked again."""
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+        self.is_interrupted = True
+
+
+def evaluate_run(config: EvaluateConfig) -> tuple[dict[str, object], NDArray[np.uint8] | None]:
+    """Play the newest checkpoint of a run; return what `reverie-evaluate` prints, and an episode's frames."""
+    assert config.run is not None
+    run = load_run(config.run, device=config.device)
+    run.compile = Compile.none  # nothing is learned
+    checkpoint = checkpoint_of(run, Path(config.run))
+    workflow = _load_agent(run, checkpoint)
+    if config.video is not None:
+        _check_video(Path(config.video), workflow.env)
+    policy = config.policy if recipe_of(run).samples_actions else PolicyMode.mode
+    sample = policy is PolicyMode.sample
+    env = _cut(run.env, workflow.env, config.max_steps)
+    watch = _Watch(config.episodes, config.max_steps or workflow.env.longest_episode)
+    before = signal.signal(signal.SIGINT, watch.interrupt)
+    try:
+        is_recorded = config.video is not None
+        result = evaluate(workflow, env, config.episodes, config.seed, sample, is_recorded, watch)
+    except EnvironmentCrashed as error:
+        raise UserError(str(error).partition("\n")[0]) from error
+    finally:
+        signal.signal(signal.SIGINT, before)
+    shown: dict[str, object] = {
+        "run": config.run,
+        "step": checkpoint.step,
+        "environment": workflow.env.name,
+        "policy": policy.value,
+        "seed": config.seed,
+        "returns": [episode.episode_return for episode in result.episodes],
+        "lengths": [episode.length for episode in result.episodes],
+        "mean": result.mean if result.episodes else None,
+        "standard_error": result.standard_error,
+    }
+    if watch.is_interrupted:
+        shown["open_returns"] = [episode.episode_return for episode in result.still_open]
+        shown["open_lengths"] = [episode.length for episode in result.still_open]
+    return shown, result.frames
+
+
+@exit_on_user_error()
+def main() -> None:
+    """Run `reverie-evaluate run=<folder> [episodes= max_steps= seed= policy= video= device=]`."""
+    arguments = sys.argv[1:]
+    if asks_for_help(arguments):
+        sys.stdout.write(_USAGE + settings_help(EvaluateConfig))
+        return
+    config = read_settings(EvaluateConfig, arguments, "evaluate")
+    result, frames = evaluate_run(config)
+    print(json.dumps(result), flush=True)  # first: the video may fail
+    if config.video is not None and frames is not None:
+        try:
+            save_video(Path(config.video), (upscale(frame, VIDEO_SCALE) for frame in frames), VIDEO_FPS)
+        except OSError as error:
+            raise UserError(f"video={config.video} cannot be written: {error.strerror}.") from error
+    if "open_returns" in result:
+        raise SystemExit(INTERRUPTED_EXIT_CODE)
+
+
+def _cut(env: EnvConfig, spec: EnvSpec, max_steps: int | None) -> EnvConfig:
+    """Return the environments with a limit of `max_steps`, unless theirs is lower."""
+    if max_steps is None or (spec.longest_episode is not None and spec.longest_episode <= max_steps):
+        return env
+    frames = max_steps * env.action_repeat
+    return replace(env, time_limit=frames, max_episode_frames=frames)
+
+
+def _check_video(path: Path, env: EnvSpec) -> None:
+    """Refuse a video that could not be written, before hours of play."""
+    if not any(spec.is_image for spec in env.observation.values()):
+        raise UserError(f"video={path}: {env.name} has no image observation to record. Leave video= out.")
+    try:
+        folder = path.absolute().parent
+        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        for part in (*path.parts, unfinished(path).name):
+            (existing / part).exists()  # raises for a name that is too long
+        is_folder = path.is_dir()
+    except OSError as error:
+        raise UserError(f"video={path} cannot be written: {error.strerror}.") from error
+    if is_folder:
+        raise UserError(f"video={path} cannot be written: it is a folder.")
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise UserError(f"video={path} cannot be written: {existing} is not a folder that can be written to.")
+
+
+def _load_agent(run: TrainConfig, checkpoint: Checkpoint) -> Learner:
+    with closing(make_environment(replace(run.env, num_envs=1), run.seed)) as environment:
+        agent = recipe_of(run).build_agent(run, environment.spec)
+    checkpoint.restore_workflow(agent)
+    return agent

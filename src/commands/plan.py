@@ -1,0 +1,144 @@
+"""`reverie-plan`: what a run would take, from the command line of `reverie-train`; creates nothing."""
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from rich.console import Console
+
+from ..config.compose import compose_jobs
+from ..config.overrides import parse
+from ..config.resolve import typed
+from ..config.schema import TrainConfig
+from ..config.workflow_keys import require_read
+from ..orchestration.recipes import recipe_of
+from ..planning.fit import Fit, largest_fit
+from ..planning.preflight import environment_spec, preflight
+from ..planning.refusal import require_fit
+from ..planning.resources import MemoryPlan
+from ..planning.table import show
+from ..utils.errors import UserError, exit_on_user_error
+from .options import asks_for_help, read_settings, settings_help
+
+PREFIX = "plan."
+_USAGE = """\
+Plan the memory of a run: reverie-plan [any override of reverie-train] [plan.format=json] [plan.fit_gib=6]
+
+  reverie-plan experiment=dreamer_ataripong              what the run takes, and whether it fits this machine
+  reverie-plan device=cuda model=size50m                 a GPU is not needed to plan for one
+  reverie-plan device=cuda plan.fit_gib=6                the largest model and replay for a card of 6 GiB
+
+The exit code is 2 if the run does not fit, unless memory.plan=warn.
+
+"""
+_WIDTH = 150  # of a table that is not shown on a terminal
+
+
+class PlanFormat(Enum):
+    """How the plan is written; OmegaConf matches names, so the names are what users type."""
+
+    table = "table"
+    json = "json"
+
+
+@dataclass(kw_only=True, slots=True)
+class PlanConfig:
+    """Settings of `reverie-plan` itself, typed as plan.key=value."""
+
+    format: PlanFormat = PlanFormat.table
+    """`table` to read, `json` for one flat object; `MemoryPlan.flat` states its keys."""
+
+    fit_gib: float | None = None
+    """Memory of a card in GiB: plans the largest model and replay for it, not the run as it is."""
+
+    def __post_init__(self) -> None:
+        if self.fit_gib is not None and not (math.isfinite(self.fit_gib) and self.fit_gib > 0):
+            raise UserError(f"plan.fit_gib must be over 0 GiB, got {self.fit_gib}.")
+
+
+@exit_on_user_error()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run `reverie-plan`.
+
+    Args:
+        arguments: Command line without the program's name; None for that of this process.
+
+    Raises:
+        SystemExit: With code 2 after a `UserError`, a plan over a limit included.
+    """
+    _run(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _run(arguments: list[str]) -> None:
+    if asks_for_help(arguments):
+        sys.stdout.write(_USAGE + settings_help(PlanConfig, PREFIX))
+        return
+    plan_config, overrides = split_arguments(arguments)
+    if plan_config.fit_gib is not None:
+        _run_fit(overrides, plan_config.fit_gib, plan_config.format)
+        return
+    config = _compose(overrides)
+    recipe = recipe_of(config)
+    found = preflight(config, recipe)
+    _write(found.plan, None, plan_config.format)
+    require_fit(found.plan, config, found.env, recipe, lambda change: _compose([*overrides, change]))
+
+
+def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat) -> None:
+    devices = [item.value() for item in parse(overrides) if item.key_or_group == "device"]
+    if "cpu" in devices:
+        raise UserError(f"device=cpu has no card to fit; leave it out, or plan.fit_gib={fit_gib:g}.")
+    overrides = [*overrides, "device=cuda"]
+    config = _compose(overrides)
+    recipe = recipe_of(config)
+    if not recipe.has_model_presets:
+        raise UserError(
+            f"plan.fit_gib={fit_gib:g} chooses a model and a replay for workflow=dreamer. Plan a population "
+            "without it."
+        )
+    spec = environment_spec(config, recipe)
+    fit = largest_fit(lambda name: _compose([*overrides, f"model={name}"]), spec, recipe, fit_gib)
+    _write(fit.plan, fit, form)
+
+
+def split_arguments(arguments: list[str]) -> tuple[PlanConfig, list[str]]:
+    """Return the settings of the plan, and the overrides of the run.
+
+    Raises:
+        UserError: If a flag is given, or a `plan.` key is unknown or of the wrong type.
+    """
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    if flags:
+        raise UserError(f"unknown flag {flags[0]}; plan takes settings as key=value, and --help.")
+    mine = [argument for argument in arguments if argument.startswith(PREFIX)]
+    overrides = [argument for argument in arguments if argument not in mine]
+    return read_settings(PlanConfig, mine, "plan", PREFIX), overrides
+
+
+def _compose(overrides: list[str]) -> TrainConfig:
+    """Return the run that the overrides ask for; its device need not be here."""
+    keys = {item.key_or_group for item in parse(overrides)}
+    if "resume" in keys:
+        raise UserError("resume= is planned when the run goes on; leave it out, and type the run's settings.")
+    config = typed(compose_jobs(overrides)[0], must_run_here=False)
+    require_read(config, sorted(keys))
+    return config
+
+
+def _write(plan: MemoryPlan, fit: Fit | None, form: PlanFormat) -> None:
+    if form is PlanFormat.json:
+        sys.stdout.write(json.dumps(fit.flat() if fit else plan.flat()) + "\n")
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDTH)
+    show(plan, console)
+    if fit is not None:
+        console.print(
+            f"Largest for a card of {fit.fit_gib:g} GiB: device=cuda model={fit.model} "
+            f"buffer.capacity={fit.capacity}",
+            soft_wrap=True,
+        )

@@ -1,0 +1,238 @@
+"""Every job of a multirun as a task on a Ray cluster, each in a process and a folder of its own; resumable.
+
+Plain Ray tasks, not Ray Tune: nothing is searched or scheduled here, and Tune needs pandas, pyarrow and
+tensorboardX besides. A job is a run folder with its `config.yaml`; to begin it is to resume it. On a cluster
+of several machines `sweep.out` has to be a folder that all of them share.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+from ..checkpoints.run_folder import CONFIG_FILE, create_run_folder, save_config
+from ..config.compose import compose_jobs
+from ..config.overrides import parse
+from ..config.ray import RayConfig, require_ray
+from ..config.resolve import typed
+from ..config.saved import read_config
+from ..config.schema import Compile, TrainConfig, leaves
+from ..config.workflow_keys import require_read
+from ..orchestration.population.engines.base import ClusterLost
+from ..orchestration.population.engines.ray_cluster import Cluster
+from ..orchestration.recipes import recipe_of
+from ..planning import check_run
+from ..utils.checked_files import read_json, reading, write_json
+from ..utils.errors import UserError, exit_on_user_error
+from .options import asks_for_help, read_settings, settings_help
+from .sweep_job import Result, run_job
+
+PREFIX = "sweep."
+RESULTS = "sweep.json"
+FAILED_EXIT_CODE = 1
+_WIDTH = 160
+_USAGE = """\
+Run every combination of the values listed, on Ray: sweep.py [overrides of reverie-train] sweep.out=<folder>
+
+  sweep.py experiment=dreamer_catch seed=1,2 world_model.losses.reward=true,false sweep.out=sweeps/reward
+
+The same command again skips what is finished, and goes on with what is not.
+
+"""
+
+
+@dataclass(kw_only=True, slots=True)
+class SweepConfig:
+    """Settings of the sweep itself, typed as sweep.key=value."""
+
+    out: str | None = None
+    """Folder of the jobs and of `sweep.json`; it has to be given."""
+
+    address: str | None = None
+    """`auto`, or the address of a cluster to join; null uses this machine."""
+
+    cpus: int = 1
+    """CPUs of each job; as many jobs run at a time as there is room for."""
+
+    last: int = 20
+    """Episodes at the end of a job whose returns are averaged for the table."""
+
+    def __post_init__(self) -> None:
+        for name in ("cpus", "last"):
+            if getattr(self, name) < 1:
+                raise UserError(f"sweep.{name} must be at least 1, got {getattr(self, name)}.")
+
+
+@dataclass(slots=True)
+class Job:
+    """One run of the sweep."""
+
+    folder: Path
+    values: dict[str, Any]
+    """The settings in which the jobs differ."""
+
+    result: Result | None = None
+    """None until it has ended."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all its steps are taken."""
+        return self.result is not None and self.result.exit_code == 0
+
+
+@exit_on_user_error()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a sweep.
+
+    Args:
+        arguments: Command line without the program's name; None for that of this process.
+
+    Raises:
+        SystemExit: With code 2 after a `UserError`, 1 if a job has not finished.
+    """
+    typed_here = list(sys.argv[1:] if arguments is None else arguments)
+    if asks_for_help(typed_here):
+        sys.stdout.write(_USAGE + settings_help(SweepConfig, PREFIX))
+        return
+    mine = [argument for argument in typed_here if argument.startswith(PREFIX)]
+    config = read_settings(SweepConfig, mine, "sweep", PREFIX)
+    jobs = sweep(config, [argument for argument in typed_here if argument not in mine])
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table(jobs))
+    if not all(job.is_finished for job in jobs):
+        raise SystemExit(FAILED_EXIT_CODE)
+
+
+def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
+    """Run all jobs that are not finished; `sweep.json` is up to date after each.
+
+    Args:
+        config: Where, and how many at a time.
+        overrides: Of the runs; those that list values make the jobs.
+
+    Raises:
+        UserError: If a job cannot run, or the folder holds another sweep; no job has begun then.
+    """
+    if config.out is None:
+        raise UserError("a sweep needs a folder for its jobs. Add sweep.out=sweeps/<name>.")
+    require_ray("a sweep")
+    out = Path(config.out)
+    configs = [typed(job) for job in compose_jobs(overrides, multirun=True)]
+    for run in configs:
+        require_read(run, [item.key_or_group for item in parse(overrides)])
+    jobs = _jobs(out, configs)
+    _take_results(out, jobs)
+    for job, run in zip(jobs, configs, strict=True):
+        _require_same(job, run)
+        run.resume = run.run_dir if (job.folder / CONFIG_FILE).exists() else None
+        check_run(run, recipe_of(run))
+    for run in configs:
+        if run.resume is None:
+            save_config(run, create_run_folder(run))
+    due = [job for job in jobs if not job.is_finished]
+    if due:
+        try:
+            _run(config, out, jobs, due)
+        except ClusterLost as error:
+            raise UserError(f"{error} Repeat the command: it goes on with what is left.") from error
+    return jobs
+
+
+def table(jobs: list[Job]) -> Table:
+    """Return a row for each job: what it has of its own, how it ended, and its numbers."""
+    keys = list(jobs[0].values)
+    metrics = sorted({name for job in jobs if job.result for name in job.result.metrics})
+    shown = Table("job", *keys, "exit", *metrics)
+    for job in jobs:
+        numbers = job.result.metrics if job.result else {}
+        shown.add_row(
+            job.folder.name,
+            *(str(job.values[key]) for key in keys),
+            str(job.result.exit_code) if job.result else "not run",
+            *(f"{numbers[name]:,.6g}" if name in numbers else "" for name in metrics),
+        )
+    return shown
+
+
+def _jobs(out: Path, configs: list[TrainConfig]) -> list[Job]:
+    """Return the jobs, each with the settings that not all of them share; sets their folders."""
+    settings = [dict(leaves(config)) for config in configs]
+    varied = [key for key in settings[0] if any(each[key] != settings[0][key] for each in settings)]
+    jobs = []
+    for index, (config, values) in enumerate(zip(configs, settings, strict=True)):
+        folder = out.absolute() / f"job_{index}"
+        config.run_dir = str(folder)
+        jobs.append(Job(folder, {key: values[key] for key in varied}))
+    return jobs
+
+
+def _require_same(job: Job, config: TrainConfig) -> None:
+    """Refuse to go on with a job that is another one."""
+    file = job.folder / CONFIG_FILE
+    if file.exists():
+        saved, asked = read_config(file), OmegaConf.structured(config)
+        for each in (saved, asked):
+            each.resume, each.compile = None, Compile.auto  # the run decides on these itself
+        if saved != asked:
+            raise UserError(f"{job.folder} holds a job of another sweep. Choose another sweep.out.")
+
+
+def _take_results(out: Path, jobs: list[Job]) -> None:
+    if not (out / RESULTS).exists():
+        return
+    told = read_json(out / RESULTS)
+    with reading(out / RESULTS):
+        for job, each in zip(jobs, told["jobs"], strict=False):
+            job.result = Result(**each["result"]) if each["result"] else None
+
+
+def _run(config: SweepConfig, out: Path, jobs: list[Job], due: list[Job]) -> None:
+    """Run jobs on the cluster, as many at a time as it has room for."""
+    cpus = config.cpus if config.address else max(config.cpus, os.cpu_count() or 1)
+    cluster = Cluster(RayConfig(address=config.address), cpus, f"{PREFIX}address")
+    try:
+        if config.cpus > max(cluster.cpus):
+            raise UserError(
+                f"sweep.cpus={config.cpus}: no machine of sweep.address={config.address} has more than "
+                f"{max(cluster.cpus)} CPUs. Set sweep.cpus={max(1, *cluster.cpus)}."
+            )
+        task = cluster.ray.remote(num_cpus=config.cpus, max_retries=0)(run_job)
+        pending = {task.remote(str(job.folder), config.cpus, config.last): job for job in due}
+        while pending:
+            done, _ = cluster.ray.wait(list(pending), timeout=1.0)
+            if not done:
+                cluster.require_alive()
+            for reference in done:
+                job = pending.pop(reference)
+                try:
+                    result: Result = cluster.ray.get(reference)
+                except cluster.ray.exceptions.RayError as error:
+                    cluster.require_alive()
+                    sys.stderr.write(f"{job.folder.name}: its worker died ({type(error).__name__})\n")
+                    continue
+                job.result = result
+                sys.stderr.write(f"{job.folder.name}: exit code {result.exit_code}\n")
+                _write(out, jobs)
+    finally:
+        cluster.close()
+
+
+def _write(out: Path, jobs: list[Job]) -> None:
+    """Write `sweep.json`, whole or not at all."""
+    told = [
+        {
+            "folder": job.folder.name,
+            "values": {key: getattr(value, "name", value) for key, value in job.values.items()},
+            "result": asdict(job.result) if job.result else None,
+        }
+        for job in jobs
+    ]
+    unfinished = out / f"{RESULTS}.unfinished"
+    unfinished.unlink(missing_ok=True)
+    write_json(unfinished, {"jobs": told})
+    os.replace(unfinished, out / RESULTS)

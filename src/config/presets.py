@@ -1,0 +1,64 @@
+"""What presets choose: by device, and by the size of the model."""
+
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from .resolve import CONFIG_PACKAGE
+from .schema import actual_device
+
+
+def device_choices(composed: DictConfig) -> dict[str, Any]:
+    """Return the settings that `${by_device:...}` decided, by their dotted keys."""
+    raw = OmegaConf.to_container(composed, resolve=False)
+    return {key: OmegaConf.select(composed, key) for key in _by_device_keys(raw)}
+
+
+def device_notice(composed: DictConfig) -> list[str]:
+    """Return the line that says what the device decided and how to decide otherwise; none if nothing was."""
+    choices = device_choices(composed)
+    size = preset_of(OmegaConf.to_container(composed.model, resolve=True))
+    if size is not None and any(key.startswith("model.") for key in choices):
+        named = {f"model.{key}" for key in model_presets()[size]}
+        choices = {"model": size} | {key: value for key, value in choices.items() if key not in named}
+    if not choices:
+        return []
+    words = ", ".join(f"{key}={_typed_form(value)}" for key, value in choices.items())
+    key, value = next(iter(choices.items()))
+    if key == "model":
+        value = "size25m" if value == "size12m" else "size12m"
+    device = actual_device(composed.device).value
+    return [f"device={device}: chose {words}; to change one, set it, as in {key}={_typed_form(value)}"]
+
+
+def model_presets() -> dict[str, dict[str, int]]:
+    """Return the sizes of every preset of `configs/model` but `by_device`, those with most settings first."""
+    files = resources.files(CONFIG_PACKAGE).joinpath("model").iterdir()
+    named = {file.name.removesuffix(".yaml"): file for file in files if file.name.endswith(".yaml")}
+    sizes = {name: yaml.safe_load(file.read_text()) for name, file in named.items() if name != "by_device"}
+    for size in sizes.values():
+        del size["defaults"]
+    return dict(sorted(sizes.items(), key=lambda item: -len(item[1])))
+
+
+def _by_device_keys(raw: Any, prefix: str = "") -> Iterator[str]:
+    for key, value in raw.items():
+        if isinstance(value, dict):
+            yield from _by_device_keys(value, f"{prefix}{key}.")
+        elif isinstance(value, str) and value.startswith("${by_device:"):
+            yield prefix + key
+
+
+def preset_of(model: Any) -> str | None:
+    """Return the preset all of whose sizes the model has, None if there is none."""
+    return next((name for name, size in model_presets().items() if size.items() <= model.items()), None)
+
+
+def _typed_form(value: Any) -> str:
+    """Return a value as it is typed on the command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,112 @@
+"""From what Hydra composed to checked dataclasses, with device, precision and compiler decided."""
+
+from functools import cache
+from typing import Any
+
+import torch
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ..utils.errors import UserError
+from .schema import Compile, Device, Precision, TrainConfig, WorkflowName, actual_device
+
+CONFIG_PACKAGE = "reverie.configs"
+
+
+GROUPS = {
+    **{name: [name] for name in ("env", "model", "buffer", "training", "memory", "logger")},
+    "workflow": ["workflow", "world_model", "controller", "optimizer", "population", "td3"],
+}
+"""What each group of `configs/` is about: a choice of the command line sets all of it."""
+
+
+COMPILE_SECONDS = 60.0
+"""What compiling must save of a run's time on a CPU for `compile=auto` to do it; it takes 20 to 60 s."""
+
+
+SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
+"""Seconds that compiling saves: of a step of all environments 0.8 to 1.5 ms, of an update 0 to 40 ms
+(docs/performance.md)."""
+
+
+@cache
+def register_schemas() -> None:
+    """Give Hydra its schemas and the resolver `${by_device:value on CPU,value on CUDA}`.
+
+    `train_schema` is all of `TrainConfig`; `<group>_schema` is that of one group, with which its files begin:
+    a choice of the command line then leaves nothing of what an experiment said.
+    """
+    store, whole = ConfigStore.instance(), OmegaConf.structured(TrainConfig)
+    store.store(name="train_schema", node=TrainConfig)
+    for group, names in GROUPS.items():
+        store.store(name=f"{group}_schema", node=OmegaConf.masked_copy(whole, names), package="_global_")
+    OmegaConf.register_new_resolver("by_device", _by_device, replace=True)
+
+
+def typed(composed: DictConfig, *, must_run_here: bool = True) -> TrainConfig:
+    """Return the checked dataclasses of a composed configuration, its device and precision decided.
+
+    Args:
+        composed: What Hydra composed, or a saved run.
+        must_run_here: Whether the device has to be in this machine. Otherwise device=cuda stands for some
+            card that computes bfloat16, as all do since 2020: for plans.
+
+    Raises:
+        UserError: If a value is missing, of the wrong type, out of range, or at odds with another.
+    """
+    config = composed.copy()
+    try:
+        config.device = actual_device(config.device)
+        if config.workflow is WorkflowName.population and config.precision is Precision.auto:
+            config.precision = Precision.float32
+        if config.precision is Precision.auto:
+            has_bfloat16 = _has_bfloat16(config.device, must_run_here)
+            config.precision = Precision.bfloat16 if has_bfloat16 else Precision.float32
+        result = OmegaConf.to_object(config)
+        assert isinstance(result, TrainConfig)
+        if result.compile is Compile.auto:
+            result.compile = _compile_that_pays(result)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{error.full_key}: {error.msg or error}".splitlines()[0]) from error
+    if must_run_here:
+        _check_machine(result)
+    return result
+
+
+def _compile_that_pays(config: TrainConfig) -> Compile:
+    """Return the mode for a run of which nothing else is known."""
+    if config.workflow is WorkflowName.population:
+        return Compile.none
+    training = config.training
+    saved = training.total_timesteps / config.env.num_envs * SAVED_PER_ACTION
+    saved += training.planned_updates * SAVED_PER_UPDATE
+    return Compile.inductor if saved >= COMPILE_SECONDS and config.device is Device.cpu else Compile.none
+
+
+def _check_machine(config: TrainConfig) -> None:
+    """Refuse a device that this machine has not, or that cannot compute in the precision asked for."""
+    if config.device is Device.cuda and not torch.cuda.is_available():
+        raise UserError("device=cuda was asked for, but torch sees no CUDA device here. Set device=cpu.")
+    if config.precision is Precision.bfloat16 and not _has_bfloat16(config.device, True):
+        raise _no_bfloat16(config.device)
+
+
+def _no_bfloat16(device: Device) -> UserError:
+    return UserError(
+        f"precision=bfloat16 is not supported on device={device.value}; allowed there: float32. "
+        "Set precision=float32."
+    )
+
+
+def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:
+    return on_cuda if actual_device(_root_.device) is Device.cuda else on_cpu
+
+
+def _has_bfloat16(device: Device, must_run_here: bool) -> bool:
+    # On a CPU torch would emulate it, slower than float32; there float32 is the one exact path.
+    if device is not Device.cuda:
+        return False
+    if not torch.cuda.is_available():
+        return not must_run_here
+    return torch.cuda.is_bf16_supported(including_emulation=False)

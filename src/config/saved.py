@@ -1,0 +1,97 @@
+"""Reading `config.yaml` of a run back: data alone, in which nothing refers to anything.
+
+The file may come from a stranger, or be another file altogether. So of its text no error says more than the
+number of a line.
+"""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ..utils.checked_files import not_written, reading
+from ..utils.errors import UserError
+from ..utils.own_files import read_own
+from .overrides import describe, setting_types
+from .schema import TrainConfig
+
+CONFIG_BYTES = 100_000
+"""Most that a configuration may have; one of Reverie's has 6,000."""
+
+_DEEPEST = 20  # the reader of YAML takes the square of it in time
+_OPENING = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken)
+_CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken)
+_REFERRING = (yaml.AliasToken, yaml.AnchorToken)
+
+
+def read_config(path: Path) -> DictConfig:
+    """Return all settings of a run, those of a file in the place of the defaults; relations are not checked.
+
+    Raises:
+        UserError: If it is no regular file, too large, no YAML of plain values, or holds what is no setting.
+    """
+    with reading(path):
+        text = read_own(path, CONFIG_BYTES).decode()
+    try:
+        _require_plain(text, path)
+        saved = OmegaConf.load(io.StringIO(text))
+        config = OmegaConf.merge(OmegaConf.structured(TrainConfig), saved)
+    except UserError:
+        raise
+    except yaml.MarkedYAMLError as error:
+        raise _wrong(path, error.problem_mark, "is no YAML") from error
+    except OmegaConfBaseException as error:
+        key = error.full_key or ""
+        kind = setting_types().get(key)
+        reason = f"sets {key}, which must be {describe(kind)}" if kind else "sets what is no setting"
+        raise _wrong(path, _mark_of(text, key.split(".")), reason) from error
+    except (
+        yaml.YAMLError,
+        AttributeError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise not_written(path, type(error).__name__) from error
+    if not saved:
+        raise UserError(f"{path} is empty. Put it back from a copy, or start a new run.")
+    assert isinstance(config, DictConfig)
+    return config
+
+
+def _require_plain(text: str, path: Path) -> None:
+    """Refuse what would be resolved, or grow, when it is read."""
+    depth = 0
+    for token in yaml.scan(text):
+        depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+        if isinstance(token, _REFERRING):
+            raise _wrong(path, token.start_mark, "holds an alias of YAML")
+        if isinstance(token, yaml.ScalarToken) and "${" in token.value:
+            raise _wrong(path, token.start_mark, "holds an interpolation, ${...}")
+        if depth > _DEEPEST:
+            raise _wrong(path, token.start_mark, "is nested too deep")
+
+
+def _mark_of(text: str, keys: Sequence[str]) -> yaml.Mark | None:
+    """Return where a key stands, as far as it is found."""
+    node, mark = yaml.compose(text, Loader=yaml.SafeLoader), None
+    for name in keys:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        found = [(key, value) for key, value in pairs if key.value == name]
+        if not found:
+            break
+        mark, node = found[-1][0].start_mark, found[-1][1]
+    return mark
+
+
+def _wrong(path: Path, mark: yaml.Mark | None, reason: str) -> UserError:
+    where = f"Line {mark.line + 1:,} of {path}" if mark else str(path)
+    return UserError(
+        f"{where} {reason}. The configuration of a run holds settings with plain values alone: put it back "
+        "from a copy, or repair that line."
+    )

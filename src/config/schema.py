@@ -1,0 +1,254 @@
+"""The whole run as one dataclass, and how Hydra's configuration becomes it.
+
+The settings of each part stand beside the part: `EnvConfig` in `envs`, `ReplayConfig` in `buffers`,
+`ModelConfig` and `OptimizerConfig` in `models`, those of losses and of evolution in `workflows`. Here are the
+settings of the run itself and the relations between the parts. Values are in `configs/`.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+
+from ..buffers import ReplayConfig, ReplayStorage
+from ..envs import EnvConfig
+from ..memory.config import MemoryConfig
+from ..models import ModelConfig, OptimizerConfig
+from ..utils.errors import UserError
+from ..utils.logging import WandbMode, require_wandb
+from ..utils.progress import ProgressMode
+from ..workflows.population import PopulationConfig, TD3Config
+from ..workflows.world_models import ControllerConfig, WorldModelConfig
+from .checkpoint import CheckpointConfig
+from .ray import Engine, RayConfig, require_ray
+from .resolve import _no_bfloat16
+from .training import TrainingConfig
+
+LARGEST_NUMBER = 1e30
+
+
+class WorkflowName(Enum):
+    """What is trained; chosen by the group `workflow`."""
+
+    dreamer = "dreamer"
+    """One agent with a world model."""
+    population = "population"
+    """Evolved learners that share a replay."""
+
+
+class Device(Enum):
+    """Where networks live; OmegaConf matches names, so the names are what users type."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Precision(Enum):
+    """Number format of the network's matrix products; parameters, norms and losses are always float32."""
+
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class Compile(Enum):
+    """How the networks' operators are run; OmegaConf matches names, so the names are what users type."""
+
+    auto = "auto"
+    """`inductor` for a long run on a CPU, else `none`: `graph` has never run, for want of a GPU."""
+    none = "none"
+    inductor = "inductor"
+    graph = "graph"
+
+
+@dataclass(kw_only=True, slots=True)
+class LoggerConfig:
+    """Settings of what a run shows and writes besides `metrics.jsonl`; `configs/logger/*.yaml` sets them."""
+
+    tensorboard: bool = True
+    """Whether event files for TensorBoard are written."""
+
+    wandb: WandbMode = WandbMode.off
+    """Whether Weights & Biases gets the metrics too; `offline` only writes files, in the run folder."""
+
+    progress: ProgressMode = ProgressMode.auto
+    """How the terminal shows progress."""
+
+    def __post_init__(self) -> None:
+        require_wandb(self.wandb)
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainConfig:
+    """A whole run; the root of `configs/train.yaml`."""
+
+    name: str = "run"
+    """Name of the run; its folder is `experiments/<name>-<time>`."""
+
+    seed: int = 0
+    """The one seed from which every random stream of the run is derived; not negative."""
+
+    workflow: WorkflowName = WorkflowName.dreamer
+    """What is trained."""
+
+    engine: Engine = Engine.local
+    """Where a population plays and learns: in this process, or in workers of a Ray cluster."""
+
+    device: Device = Device.auto
+    """Where networks live; `auto` is `cuda` where there is one."""
+
+    precision: Precision = Precision.auto
+    """Number format of matrix products; `auto` is `bfloat16` where the device computes it, else `float32`."""
+
+    compile: Compile = Compile.auto
+    """`none` runs operator by operator; `inductor` compiles acting and what an update repeats, for a CPU;
+    `graph` launches each update as one CUDA graph. `auto` decides by device, planned steps and updates."""
+
+    deterministic: bool = False
+    """Whether a run on a GPU repeats itself bit for bit, by slower kernels; on a CPU every run does."""
+
+    run_dir: str | None = None
+    """Folder of the run; null for a new folder in `experiments/`."""
+
+    resume: str | None = None
+    """Folder of an earlier run to go on with, or URL of its remote copy, which is brought here first; its
+    `config.yaml` takes the place of every group."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    world_model: WorldModelConfig = field(default_factory=WorldModelConfig)
+    controller: ControllerConfig = field(default_factory=ControllerConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    population: PopulationConfig = field(default_factory=PopulationConfig)
+    td3: TD3Config = field(default_factory=TD3Config)
+    ray: RayConfig = field(default_factory=RayConfig)
+    buffer: ReplayConfig = field(default_factory=ReplayConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"seed must be in [0, 2**32), got {self.seed}.")
+        if not self.name.isprintable() or "/" in self.name or self.name[:1] in ("", "."):
+            raise UserError(
+                f"name must be a word that can name a folder and begins with no dot, got {self.name!r}."
+            )
+        for key, value in leaves(self):
+            check_number(key, value)
+        if self.workflow is WorkflowName.dreamer:
+            self._check_windows()
+            self._check_updates()
+        else:
+            self._check_population()
+        self._check_device()
+
+    def _check_windows(self) -> None:
+        """Refuse windows that the replay could never hold."""
+        capacity, num_envs = self.buffer.capacity, self.env.num_envs
+        length, starts = self.training.sequence_length, self.training.learning_starts
+        window = length + 1
+        share = capacity // num_envs
+        if window > share:
+            raise UserError(
+                f"training.sequence_length={length} needs windows of {window} records, but buffer.capacity="
+                f"{capacity} leaves {share} for each of env.num_envs={num_envs}. Set buffer.capacity="
+                f"{window * num_envs} or more, or training.sequence_length={max(1, share - 1)} or less."
+            )
+        if starts < window * num_envs:
+            raise UserError(
+                f"training.learning_starts={starts} is too early: one window of {window} records in each of "
+                f"env.num_envs={num_envs} takes {window * num_envs} steps. Set training.learning_starts="
+                f"{window * num_envs} or more."
+            )
+
+    def _check_updates(self) -> None:
+        """Refuse a ratio whose regular share of updates would be forgiven as if it were a stall."""
+        limit, num_envs = self.training.max_updates_owed, self.env.num_envs
+        updates = math.ceil(self.training.updates_per_step * num_envs)
+        if updates > limit:
+            raise UserError(
+                f"training.train_ratio={self.training.train_ratio:g} owes {updates} updates each time "
+                f"env.num_envs={num_envs} environments step, over training.max_updates_owed={limit}. Set "
+                f"training.max_updates_owed={updates} or lower the ratio."
+            )
+
+    def _check_population(self) -> None:
+        """Refuse what a population cannot be run with."""
+        for key, value, only in (
+            ("precision", self.precision, (Precision.auto, Precision.float32)),
+            ("compile", self.compile, (Compile.auto, Compile.none)),
+            ("buffer.storage", self.buffer.storage, (ReplayStorage.mmap, ReplayStorage.ram)),
+        ):
+            if value not in only:
+                raise UserError(
+                    f"{key}={value.value} is not for workflow=population. Set {key}={only[-1].value}."
+                )
+        if self.engine is Engine.ray:
+            self._check_ray()
+
+    def _check_ray(self) -> None:
+        """Refuse what workers cannot do."""
+        require_ray("engine=ray", ", or set engine=local")
+        if actual_device(self.device) is not Device.cpu:
+            raise UserError("engine=ray computes on the CPUs of its workers. Set device=cpu.")
+        if self.population.size < self.ray.workers:
+            raise UserError(
+                f"ray.workers={self.ray.workers} are more than the members of population.size="
+                f"{self.population.size}. "
+                f"Set ray.workers={self.population.size}."
+            )
+
+    def _check_device(self) -> None:
+        """Refuse what the device cannot do, wherever it is."""
+        device = actual_device(self.device)
+        if self.precision is Precision.bfloat16 and device is not Device.cuda:
+            raise _no_bfloat16(device)
+        if self.buffer.storage is ReplayStorage.cuda and device is not Device.cuda:
+            raise UserError(
+                f"buffer.storage=cuda needs device=cuda, got device={device.value}. Set buffer.storage=ram."
+            )
+        needs = {Compile.graph: Device.cuda, Compile.inductor: Device.cpu}.get(self.compile, device)
+        if device is not needs:
+            raise UserError(
+                f"compile={self.compile.value} needs device={needs.value}, got device={device.value}. "
+                "Set compile=none."
+            )
+
+
+def actual_device(asked: Device) -> Device:
+    """Return `asked`, with `auto` decided by whether torch sees a CUDA device."""
+    if asked is Device.auto:
+        return Device.cuda if torch.cuda.is_available() else Device.cpu
+    return asked
+
+
+def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) of every single setting of a config dataclass, in the order of its fields."""
+    items = (
+        section if isinstance(section, dict) else {f.name: getattr(section, f.name) for f in fields(section)}
+    )
+    for name, value in items.items():
+        if isinstance(value, dict) or is_dataclass(value):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def check_number(key: str, value: object) -> None:
+    """Refuse a number that no arithmetic here is made for.
+
+    Raises:
+        UserError: If it is not finite, over `LARGEST_NUMBER`, or a whole number of over 64 bits.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{key} must be a finite number, got {value}.")
+    if isinstance(value, float) and abs(value) > LARGEST_NUMBER:
+        raise UserError(f"{key} must be at most {LARGEST_NUMBER:g}, got {value:g}.")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise UserError(f"{key} must be below 2**63, got a number of {value.bit_length():,} bits.")

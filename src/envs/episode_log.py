@@ -1,0 +1,140 @@
+"""Which episode each environment plays: its seed, and the actions so far, by which it can be played again."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..utils.errors import UserError
+from ..utils.timestep import Arrival
+
+_FIRST_ROWS = 256
+
+
+class ActionLog:
+    """The actions of one open episode; at most twice the bytes that they need."""
+
+    def __init__(self, action_size: int) -> None:
+        self._size = action_size
+        self.clear()
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self._rows.nbytes
+
+    @property
+    def actions(self) -> NDArray[np.float32]:
+        """(T, A) a copy of all of them, oldest first."""
+        return self._rows[: self._length].copy()
+
+    def append(self, action: NDArray[np.float32]) -> None:
+        """Add one action (A,)."""
+        if self._length == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+        self._rows[self._length] = action
+        self._length += 1
+
+    def take(self, actions: NDArray[np.float32]) -> None:
+        """Hold `actions` (T, A) instead."""
+        self.clear()
+        for action in actions:
+            self.append(action)
+
+    def clear(self) -> None:
+        """Forget them and give their memory back."""
+        self._rows, self._length = np.empty((_FIRST_ROWS, self._size), np.float32), 0
+
+    @staticmethod
+    def most_bytes(action_size: int, steps: int) -> int:
+        """Return the bytes held at most in an episode of `steps` steps."""
+        rows = _FIRST_ROWS
+        while rows < steps:
+            rows *= 2
+        return rows * action_size * 4
+
+
+class EpisodeBook:
+    """Counters, seeds and actions of the episodes of N environments.
+
+    Args:
+        run_seed: Seed from which the seed of every episode comes.
+        num_envs: N.
+        action_size: Width of an action.
+    """
+
+    def __init__(self, run_seed: int, num_envs: int, action_size: int) -> None:
+        self._run_seed = run_seed
+        self._next_episode = [0] * num_envs
+        self._seeds = [0] * num_envs
+        self._logs = [ActionLog(action_size) for _ in range(num_envs)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the actions held."""
+        return sum(log.nbytes for log in self._logs)
+
+    def begin(self, indices: Sequence[int]) -> dict[int, int]:
+        """Begin the next episode of each of `indices` and return the seeds by index."""
+        from ..utils.seeding import episode_seed  # not at the top: it loads torch, 180 MB in every worker
+
+        for index in indices:
+            self._seeds[index] = episode_seed(self._run_seed, index, self._next_episode[index])
+            self._next_episode[index] += 1
+            self._logs[index].clear()
+        return {index: self._seeds[index] for index in indices}
+
+    def add(self, action: NDArray[np.float32], arrival: Arrival) -> None:
+        """Note the actions (N, A) that led to `arrival`; an episode that ended needs none any more."""
+        for log, row, is_first, is_last in zip(
+            self._logs, action, arrival.is_first.tolist(), arrival.is_last.tolist(), strict=True
+        ):
+            if is_last:
+                log.clear()
+            elif not is_first:
+                log.append(row)
+
+    def close(self, index: int) -> None:
+        """Forget the actions of an episode that goes no further."""
+        self._logs[index].clear()
+
+    def episode(self, index: int) -> int:
+        """Return the number of the episode that environment `index` plays, counted from 0."""
+        return self._next_episode[index] - 1
+
+    def play(self, index: int) -> tuple[int, NDArray[np.float32]]:
+        """Return seed and actions (T, A) of the episode that environment `index` plays."""
+        return self._seeds[index], self._logs[index].actions
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return counters, seeds and, by 'env000', the actions (T, A) of every open episode."""
+        return {
+            "next_episode": list(self._next_episode),
+            "seeds": list(self._seeds),
+            "actions": {_key(index): log.actions for index, log in enumerate(self._logs)},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what `state_dict` returned.
+
+        Raises:
+            UserError: If it was written with another number of environments.
+        """
+        counters = [int(counter) for counter in state["next_episode"]]
+        held, asked = len(counters), len(self._next_episode)
+        if held != asked:
+            raise UserError(
+                f"The checkpoint has {held} environments, but env.num_envs={asked}. Set env.num_envs={held}."
+            )
+        self._next_episode = counters
+        self._seeds = [int(seed) for seed in state["seeds"]]
+        for index, log in enumerate(self._logs):
+            log.take(state["actions"][_key(index)])
+
+
+def _key(index: int) -> str:
+    return f"env{index:03d}"

@@ -1,0 +1,1 @@
+"""Samples, trends and names of what grows while a run lasts."""

@@ -1,0 +1,243 @@
+"""Which part of a run holds how much, how that changes, and what to think of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...utils.errors import UserError
+from ..config import MemoryConfig
+from ..objects.census import Census, Size, take_census, whole_of
+from ..objects.census import Component as Component
+from ..objects.walk import resolve
+from .detector import LeakDetector
+from .table import MemoryReport, Row
+
+_BYTES_PER_MB = 1e6
+_NOTHING = Size(0, 0, ())
+_TOTAL = "total"
+_MOST_SAMPLED_SHOWN = 3
+
+
+@dataclass(slots=True)
+class _Followed:
+    """Numbers about one component; nothing of the component itself."""
+
+    detector: LeakDetector
+    size: Size = _NOTHING
+    planned_bytes: int | None = None
+    reported_bytes: int = 0
+    is_gone: bool = False
+
+
+@dataclass(slots=True)
+class _State:
+    """The last sample and the last report."""
+
+    bytes_by_device: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    reported_step: int | None = None
+
+
+class MemoryTracker:
+    """Follows the sizes of a run's parts, and of objects that a user registers by path.
+
+    It holds names, paths and numbers. What it measures is handed in at each sample and reached again from the
+    run's roots, so an attribute that is bound anew is followed, one that appears later appears, and nothing
+    is kept alive. Per component it holds a window of 96 samples, allocated once: 10,000 samples and reports
+    add nothing.
+
+    A registered object is measured by itself: what it holds may belong to one of the run's own components,
+    too, so it is not part of the total.
+
+    Args:
+        config: `leak_threshold_mb` is the growth over the judged samples that counts as none.
+    """
+
+    def __init__(self, config: MemoryConfig) -> None:
+        self._tolerance_bytes = config.leak_threshold_mb * _BYTES_PER_MB
+        self._paths: dict[str, str] = {}
+        self._followed: dict[str, _Followed] = {}
+        self._total = self._new()
+        self._state = _State()
+
+    def register(self, name: str, path: str, roots: Mapping[str, Any] | None = None) -> None:
+        """Follow one more object, found anew at each sample.
+
+        Args:
+            name: Its name in the report and in the metrics; with `/`, a part of the object named before it.
+            path: From the roots, such as `workflow.world_model.rssm._state` or `replay._arena`.
+            roots: The roots as they are now, to check the path; None to wait until it leads somewhere.
+
+        Raises:
+            UserError: If the name is taken or no name, or the path leads nowhere.
+        """
+        if not name or name != name.strip("/") or "//" in name:
+            raise UserError(f"A memory component is named by words with `/` between them, got {name!r}.")
+        if name in self._followed or name in self._paths or name == _TOTAL:
+            raise UserError(f"The memory component `{name}` exists already. {_another_name(name)}")
+        if roots is not None:
+            try:
+                resolve(roots, path)
+            except KeyError as error:
+                raise UserError(f"The memory component `{name}` is not there: {error.args[0]}") from error
+        self._paths[name] = path
+
+    def sample(self, step: int, components: Mapping[str, Component], roots: Mapping[str, Any]) -> bool:
+        """Measure everything once; call it at equally spaced steps, at one fixed phase of the loop.
+
+        Returns:
+            Whether any component was judged anew.
+
+        Args:
+            step: Agent steps taken so far.
+            components: The run's own parts; `take_census` says what their order means.
+            roots: Where the paths of registered objects begin.
+
+        Raises:
+            UserError: If a registered object has the name of one of the run's own components.
+
+        Cost: that of `take_census`, once for the components and once for the registered objects.
+        """
+        taken = next((name for name in self._paths if name in components), None)
+        if taken is not None:
+            raise UserError(
+                f"The registered memory component `{taken}` has the name of one of the run's own. "
+                f"{_another_name(taken)}"
+            )
+        own, registered = take_census(components), take_census(self._resolved(roots))
+        beyond_plan, total_beyond_plan = _beyond_plan(own, components)
+        sizes = own.sizes | registered.sizes
+        # In the order of the census, wholes before their parts; then what is gone.
+        names = dict.fromkeys((*sizes, *self._paths, *self._followed))
+        self._followed = {name: self._followed.get(name) or self._new() for name in names}
+        is_judged_anew = False
+        for name, followed in self._followed.items():
+            followed.size, followed.is_gone = sizes.get(name, _NOTHING), name not in sizes
+            followed.planned_bytes = components[name].planned_bytes if name in components else None
+            is_judged_anew |= followed.detector.add(step, beyond_plan.get(name, followed.size.pinned_bytes))
+        self._total.size = own.total
+        is_judged_anew |= self._total.detector.add(step, total_beyond_plan)
+        self._state.bytes_by_device = own.bytes_by_device
+        self._state.notes = (*_notes(own), *_notes(registered))
+        return is_judged_anew
+
+    def restart(self, step: int, reason: str) -> None:
+        """Judge only what comes after this event, after which more memory is normal; see `LeakDetector`."""
+        for followed in (self._total, *self._followed.values()):
+            followed.detector.restart(step, reason)
+
+    def report(self, step: int) -> MemoryReport:
+        """Return the sizes of the last sample, and the growth since the report before.
+
+        What is gone is shown once more; a registered object that is gone, always.
+
+        Cost: 0.3 ms a component.
+        """
+        before, self._state.reported_step = self._state.reported_step, step
+        steps = None if before is None else step - before
+        rows = [_row(name, each, self._paths.get(name), steps) for name, each in self._followed.items()]
+        total = _row(_TOTAL, self._total, None, steps)
+        for followed in (self._total, *self._followed.values()):
+            followed.reported_bytes = followed.size.pinned_bytes
+        self._followed = {n: f for n, f in self._followed.items() if n in self._paths or not f.is_gone}
+        return MemoryReport(step, tuple(rows), total, self._state.notes)
+
+    def alarms(self) -> dict[str, LeakDetector]:
+        """Return the components that grow, by their last two judgements and their history."""
+        return {
+            name: followed.detector for name, followed in self._followed.items() if followed.detector.alarm
+        }
+
+    def detectors(self) -> list[LeakDetector]:
+        """Return the detector of each component; the total's is not among them."""
+        return [followed.detector for followed in self._followed.values()]
+
+    def device_kind(self, name: str) -> str:
+        """Return `cuda` for a component of which any part lies on a CUDA device, else `cpu`."""
+        devices = self._followed[name].size.devices
+        return "cuda" if any(device.startswith("cuda") for device in devices) else "cpu"
+
+    def accounted_bytes(self, device: str) -> int:
+        """Return what the run's own components held on a device at the last sample.
+
+        Args:
+            device: Such as `cpu`, `cuda:0`, or `cuda` for all of its kind.
+        """
+        held = self._state.bytes_by_device.items()
+        return sum(nbytes for place, nbytes in held if device in (place, place.partition(":")[0]))
+
+    def nbytes(self) -> int:
+        """Return the bytes of the windows; they change only with the number of components."""
+        return sum(each.detector.nbytes() for each in (self._total, *self._followed.values()))
+
+    def _resolved(self, roots: Mapping[str, Any]) -> dict[str, Component]:
+        """Return the registered objects that are there now."""
+        found = {}
+        for name, path in self._paths.items():
+            try:
+                found[name] = Component((resolve(roots, path),))
+            except KeyError:
+                continue
+        return found
+
+    def _new(self) -> _Followed:
+        return _Followed(LeakDetector(self._tolerance_bytes))
+
+
+def _beyond_plan(census: Census, components: Mapping[str, Component]) -> tuple[dict[str, int], int]:
+    """Return by how much each component, and the total, exceeds what is planned.
+
+    A component without a plan of its own may hold what is planned of its parts.
+    """
+    beyond: dict[str, int] = {}
+    planned_parts: dict[str | None, int] = {}
+    for name in reversed(census.sizes):  # parts before their whole
+        held, planned = census.sizes[name].pinned_bytes, components[name].planned_bytes
+        allowed = min(held, planned_parts.get(name, 0) if planned is None else planned)
+        beyond[name] = held - allowed
+        whole = whole_of(name, census.sizes)
+        planned_parts[whole] = planned_parts.get(whole, 0) + allowed
+    return beyond, census.total.pinned_bytes - planned_parts.get(None, 0)
+
+
+def _row(name: str, followed: _Followed, path: str | None, steps: int | None) -> Row:
+    """Return the row of a component.
+
+    Args:
+        name: What it is called.
+        followed: Its numbers.
+        path: Where it is found, for a registered one.
+        steps: Agent steps since the report before; None at the first one, which knows of no growth.
+    """
+    size, planned = followed.size, followed.planned_bytes
+    judgement = followed.detector.judgement()
+    growth_mb = 0.0 if steps is None else (size.pinned_bytes - followed.reported_bytes) / _BYTES_PER_MB
+    return Row(
+        name=name,
+        size_mb=size.pinned_bytes / _BYTES_PER_MB,
+        shown_mb=size.logical_bytes / _BYTES_PER_MB,
+        device="+".join(size.devices),
+        growth_mb=growth_mb,
+        growth_mb_per_1000_steps=1000 * growth_mb / steps if steps else 0.0,
+        planned_mb=None if planned is None else planned / _BYTES_PER_MB,
+        verdict=judgement.verdict,
+        samples=judgement.samples,
+        path=path,
+        is_gone=followed.is_gone,
+    )
+
+
+def _notes(census: Census) -> list[str]:
+    """Return what makes sizes of a census less than exact."""
+    notes = []
+    if not census.is_complete:
+        notes.append("Too many objects to visit them all: these sizes are too low.")
+    if census.sampled:
+        shown = ", ".join(census.sampled[:_MOST_SAMPLED_SHOWN])
+        more = len(census.sampled) - _MOST_SAMPLED_SHOWN
+        notes.append(f"Extrapolated from a sample: {shown}" + (f" and {more} more." if more > 0 else "."))
+    return notes
+
+
+def _another_name(name: str) -> str:
+    return f"Register it under another name, such as `my/{name}`."

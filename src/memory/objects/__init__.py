@@ -1,0 +1,1 @@
+"""Which Python objects, tensors and graphs hold memory."""

@@ -1,0 +1,173 @@
+"""All that is known of a folder of snapshots, and the rows that table, JSON and page show of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..leaks.verdict import MIN_SAMPLES, Judgement, Verdict
+from .compare import SiteChange
+from .correlate import Correlation
+from .growth import Growth
+from .sites import frame_lines, site_label
+from .summary import Summary
+
+TOP_SITES = 12
+_KB, _MB, _GB = 1e3, 1e6, 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two snapshots that the user asked to compare."""
+
+    before: str
+    after: str
+    changes: tuple[SiteChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What the analyser found; the optional parts are empty where they were not asked for."""
+
+    growth: Growth
+    correlations: tuple[Correlation, ...] = ()
+    comparison: Comparison | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One quantity of a snapshot: its attribute of `Summary`, and how a table shows it."""
+
+    key: str
+    heading: str
+    divisor: float = 1.0
+    digits: int = 0
+
+    def text(self, value: float) -> str:
+        """Return the value in the table's unit."""
+        return f"{value / self.divisor:,.{self.digits}f}"
+
+
+COLUMNS = (
+    Column("step", "step"),
+    Column("active_bytes", "active GB", _GB, 2),
+    Column("small_active_bytes", "small pool GB", _GB, 2),
+    Column("large_active_bytes", "large pool GB", _GB, 2),
+    Column("active_blocks", "blocks"),
+    Column("mean_block_bytes", "mean block KB", _KB, 1),
+    Column("pending_free_bytes", "pending free MB", _MB, 1),
+    Column("inactive_split_bytes", "inactive split MB", _MB, 1),
+    Column("rounding_bytes", "rounding MB", _MB, 1),
+    Column("reserved_bytes", "reserved GB", _GB, 2),
+    Column("private_bytes", "private pools GB", _GB, 2),
+)
+
+
+def summary_row(summary: Summary) -> list[str]:
+    """Return the cells of a snapshot, in the order of `COLUMNS`."""
+    return [column.text(getattr(summary, column.key)) for column in COLUMNS]
+
+
+def top_sites(changes: Sequence[SiteChange]) -> list[SiteChange]:
+    """Return the call-sites to show: those that changed most either way, what grew most first."""
+    largest = sorted(changes, key=lambda change: abs(change.bytes_more), reverse=True)[:TOP_SITES]
+    return sorted(largest, key=lambda change: change.bytes_more, reverse=True)
+
+
+def verdict_sentence(growth: Growth) -> str:
+    """Return the verdict and what it rests on, in one or two sentences."""
+    first, last = growth.summaries[0], growth.summaries[-1]
+    count = len(growth.summaries)
+    span = f"over {count} snapshots from step {first.step:,} to {last.step:,}"
+    slope = f"{growth.bytes_per_step / _KB:,.1f} KB and {growth.blocks_per_step:,.1f} blocks per step"
+    if count == 1:
+        return f"{growth.verdict.value}: one snapshot, of step {last.step:,}; a verdict needs {MIN_SAMPLES}."
+    if count < MIN_SAMPLES:
+        return (
+            f"{growth.verdict.value}: active memory changes by {slope} {span}; a verdict needs {MIN_SAMPLES}."
+        )
+    sentence = f"{growth.verdict.value}: active memory changes by {slope}, {span}."
+    if growth.verdict is Verdict.growing and growth.sites and growth.sites[0].bytes_more > 0:
+        share = growth.sites[0].bytes_more / sum(max(site.bytes_more, 0) for site in growth.sites)
+        sentence += f" {share:.0%} of the growth comes from {site_label(growth.sites[0].stack)}."
+    if growth.verdict is Verdict.retention:
+        rise = growth.reserved.rise_bytes / _MB
+        sentence += f" What is reserved for it rises by {rise:,.1f} MB: fragmentation, not a leak."
+    return sentence
+
+
+def correlation_sentence(correlation: Correlation) -> str:
+    """Return how well a logged scalar agrees with the snapshots."""
+    r = "not defined" if correlation.pearson_r is None else f"{correlation.pearson_r:.4f}"
+    return (
+        f"{correlation.tag}: Pearson r {r}, largest difference {correlation.largest_difference_gb:.3f} GB, "
+        f"joined within {correlation.largest_distance_steps:,} steps"
+    )
+
+
+def as_json(analysis: Analysis) -> dict[str, Any]:
+    """Return the analysis as JSON has it: numbers whole and in bytes, the rows those of the table."""
+    growth, comparison = analysis.growth, analysis.comparison
+    return {
+        "verdict": growth.verdict.value,
+        "sentence": verdict_sentence(growth),
+        "slope_bytes_per_step": growth.bytes_per_step,
+        "slope_blocks_per_step": growth.blocks_per_step,
+        "active": _judgement(growth.active),
+        "reserved": _judgement(growth.reserved),
+        "snapshots": [_numbers(summary) for summary in growth.summaries],
+        "call_sites": _sites(growth.sites),
+        "call_sites_in_all": len(growth.sites),
+        "holders": _sites(growth.holders),
+        "holders_in_all": len(growth.holders),
+        "correlations": [
+            {
+                "tag": correlation.tag,
+                "pearson_r": correlation.pearson_r,
+                "largest_difference_gb": correlation.largest_difference_gb,
+                "largest_distance_steps": correlation.largest_distance_steps,
+            }
+            for correlation in analysis.correlations
+        ],
+        "compare": None
+        if comparison is None
+        else {
+            "before": comparison.before,
+            "after": comparison.after,
+            "call_sites": _sites(comparison.changes),
+            "call_sites_in_all": len(comparison.changes),
+        },
+    }
+
+
+def _numbers(summary: Summary) -> dict[str, float]:
+    return {column.key: getattr(summary, column.key) for column in COLUMNS}
+
+
+def _judgement(judgement: Judgement) -> dict[str, Any]:
+    """Return a judgement; JSON has no NaN, so what too few samples leave open is null."""
+    is_open = judgement.samples < MIN_SAMPLES
+    return {
+        "verdict": judgement.verdict.value,
+        "slope_bytes_per_sample": None if is_open else judgement.slope_bytes_per_sample,
+        "slope_interval_bytes_per_sample": None if is_open else list(judgement.interval),
+        "rise_bytes": None if is_open else judgement.rise_bytes,
+        "samples": judgement.samples,
+    }
+
+
+def _sites(changes: Sequence[SiteChange]) -> list[dict[str, Any]]:
+    return [
+        {
+            "change": change.change.value,
+            "bytes_more": change.bytes_more,
+            "bytes_before": change.bytes_before,
+            "bytes_after": change.bytes_after,
+            "blocks_before": change.blocks_before,
+            "blocks_after": change.blocks_after,
+            "new_blocks": change.new_blocks,
+            "freed_blocks": change.freed_blocks,
+            "call_site": site_label(change.stack),
+            "stack": frame_lines(change.stack),
+        }
+        for change in top_sites(changes)
+    ]

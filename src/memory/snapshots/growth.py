@@ -1,0 +1,116 @@
+"""What grows over a series of snapshots: how fast, from which call-sites, and whether it is a leak."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...utils.errors import UserError
+from ..config import MemoryConfig
+from ..leaks.verdict import Judgement, Verdict, judge
+from .compare import SiteChange, compare
+from .schema import read_snapshot
+from .summary import Summary, summarize
+
+_FILE_NAME = re.compile(r"snapshot_step_([0-9]{1,18})\.pickle")
+TOLERANCE_BYTES = MemoryConfig().leak_threshold_mb * 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A series of snapshots, judged."""
+
+    summaries: tuple[Summary, ...]
+    """One of each snapshot, by rising step."""
+
+    active: Judgement
+    reserved: Judgement
+    verdict: Verdict
+    """That of active bytes; `retention` where these are flat while reserved bytes rise."""
+
+    bytes_per_step: float
+    """Median slope of active bytes between any two snapshots (Theil-Sen); 0 for one snapshot."""
+
+    blocks_per_step: float
+    sites: tuple[SiteChange, ...]
+    """From the first snapshot to the last, what grew most first."""
+
+    holders: tuple[SiteChange, ...]
+    """All that the last snapshot holds, against nothing, the largest first."""
+
+
+def find_snapshots(folder: Path) -> dict[int, Path]:
+    """Return the files snapshot_step_<N>.pickle of a folder by N, rising; other files are passed over.
+
+    So is a step of over 18 digits: none is counted that far.
+
+    Raises:
+        UserError: If the folder cannot be read, has no such file, or has two for one step.
+    """
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        raise UserError(f"--snapshots-dir {folder} cannot be read: {error.strerror}.") from error
+    found: dict[int, Path] = {}
+    for name in names:
+        if match := _FILE_NAME.fullmatch(name):
+            step = int(match[1])
+            if step in found:
+                raise UserError(
+                    f"{folder / name} and {found[step].name} are of one step, {step}. Remove one of them."
+                )
+            found[step] = folder / name
+    if not found:
+        others = f"only {len(names)} other files, such as {names[0]}" if names else "it is empty"
+        raise UserError(
+            f"--snapshots-dir {folder} holds no snapshot_step_<N>.pickle: {others}. On CUDA a run saves "
+            "them, with memory.snapshot_interval=1000, in its memory_snapshots/."
+        )
+    return dict(sorted(found.items()))
+
+
+def read_series(files: dict[int, Path]) -> list[Summary]:
+    """Return the summary of each file; one snapshot at a time is in memory.
+
+    Cost: 0.75 s for each 100,000 blocks.
+
+    Raises:
+        UserError: At the first file that is not a snapshot.
+    """
+    return [summarize(read_snapshot(path), step) for step, path in files.items()]
+
+
+def measure_growth(summaries: Sequence[Summary], tolerance_bytes: float = TOLERANCE_BYTES) -> Growth:
+    """Judge a series of at least one snapshot, by rising step.
+
+    `judge` supposes equal distances between steps, and needs 24 snapshots to say more than `undecided`.
+
+    Args:
+        summaries: The series.
+        tolerance_bytes: Growth over the judged snapshots below which nothing is called a leak.
+    """
+    active = judge([summary.active_bytes for summary in summaries], tolerance_bytes)
+    reserved = judge([summary.reserved_bytes for summary in summaries], tolerance_bytes)
+    is_retention = active.verdict is Verdict.flat and reserved.verdict is Verdict.growing
+    steps = [summary.step for summary in summaries]
+    return Growth(
+        summaries=tuple(summaries),
+        active=active,
+        reserved=reserved,
+        verdict=Verdict.retention if is_retention else active.verdict,
+        bytes_per_step=_slope(steps, [summary.active_bytes for summary in summaries]),
+        blocks_per_step=_slope(steps, [summary.active_blocks for summary in summaries]),
+        sites=tuple(compare(summaries[0].sites, summaries[-1].sites)),
+        holders=tuple(compare({}, summaries[-1].sites)),
+    )
+
+
+def _slope(steps: Sequence[int], values: Sequence[int]) -> float:
+    """Return the median slope between any two points; 0 for one point."""
+    earlier, later = np.triu_indices(len(steps), 1)
+    if not len(earlier):
+        return 0.0
+    x, y = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    return float(np.median((y[later] - y[earlier]) / (x[later] - x[earlier])))

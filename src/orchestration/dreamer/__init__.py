@@ -1,0 +1,1 @@
+"""A Dreamer run: its recipe, its parts, its dry run."""

@@ -1,0 +1,75 @@
+"""Play whole episodes with a policy, without learning."""
+
+import math
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..envs import EnvConfig, make_environment
+from ..envs.episodes import Episode, EpisodeRecorder, EpisodeTracker
+from ..utils.seeding import named_seed
+from ..workflows import Learner
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Finished episodes in the order they ended, those open when it was abandoned, and the frames of one."""
+
+    episodes: list[Episode]
+    still_open: list[Episode]
+    frames: NDArray[np.uint8] | None
+    """(T, H, W, 3) uint8 of environment 0's first episode, as far as it was played, if recorded."""
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean([episode.episode_return for episode in self.episodes]))
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the mean return; 0 for a single episode."""
+        returns = [episode.episode_return for episode in self.episodes]
+        return float(np.std(returns, ddof=1) / math.sqrt(len(returns))) if len(returns) > 1 else 0.0
+
+
+def evaluate(
+    workflow: Learner,
+    env: EnvConfig,
+    episodes: int,
+    seed: int,
+    sample: bool = True,
+    record: bool = False,
+    abandon: Callable[[int, list[Episode]], bool] = lambda finished, still_open: False,
+) -> Evaluation:
+    """Play `episodes` whole episodes with a policy that shares nothing with training but parameters.
+
+    Each environment plays a fixed number of episodes: taking the first to finish would favour short ones.
+    Fewer episodes come back once `abandon` returns True; before every step it is asked with the number of
+    finished episodes and the sums of those that are open.
+    """
+    seed = named_seed(seed, "evaluate")  # episodes that no training run with the same seed plays
+    num_envs = min(env.num_envs, episodes)
+    quota = [episodes // num_envs + (i < episodes % num_envs) for i in range(num_envs)]
+    finished: list[Episode] = []
+    frames = None
+    with closing(make_environment(replace(env, num_envs=num_envs), seed)) as environment:
+        player, tracker = workflow.player(num_envs, seed, sample), EpisodeTracker(num_envs)
+        recorder = EpisodeRecorder(environment.spec, max_frames=sys.maxsize)
+        if record:
+            recorder.request()
+        arrival = environment.reset()
+        while True:
+            for episode in tracker.add(arrival):
+                if quota[episode.env]:
+                    quota[episode.env] -= 1
+                    finished.append(episode)
+            recorded = recorder.add(arrival)
+            frames = recorded if recorded is not None else frames
+            still_open = [one for one in tracker.open_episodes(arrival) if quota[one.env]]
+            if not any(quota) or abandon(len(finished), still_open):
+                return Evaluation(finished, still_open, recorder.cut() if frames is None else frames)
+            arrival = environment.step(player.act(arrival))

@@ -1,0 +1,1 @@
+"""A population run: its recipe, its parts, its dry run, its orchestrator."""

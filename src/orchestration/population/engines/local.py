@@ -1,0 +1,45 @@
+"""A population in this process: all members in one stack."""
+
+from collections.abc import Callable
+
+from ....buffers import EpisodeReplayBuffer
+from ....envs import EnvConfig
+from ....utils.timestep import EnvSpec
+from ....workflows.population import ERLWorkflow, Lesson, PopulationConfig
+from .base import Losses
+from .rollouts import Played, Rollouts
+
+
+class LocalEngine:
+    """Plays all members side by side and lets them learn together.
+
+    Args:
+        env: Which environment.
+        population: Members and their episodes.
+        exploration_noise: Standard deviation of the noise of exploring episodes.
+        seed: Run seed.
+    """
+
+    def __init__(
+        self, env: EnvConfig, population: PopulationConfig, exploration_noise: float, seed: int
+    ) -> None:
+        self._rollouts = Rollouts(env, population, exploration_noise, seed, 0, population.size)
+        self.spec: EnvSpec = self._rollouts.spec
+
+    @property
+    def planned_bytes(self) -> int:
+        """Bytes of the episodes of one generation."""
+        return self._rollouts.nbytes
+
+    def evaluate(self, workflow: ERLWorkflow, generation: int, abandon: Callable[[], bool]) -> Played | None:
+        """See `PopulationEngine.evaluate`."""
+        return self._rollouts.play(workflow.members, generation, abandon)
+
+    def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, lesson: Lesson) -> Losses:
+        """See `PopulationEngine.learn`."""
+        losses = workflow.td3.learn(workflow.members, replay, lesson)
+        return {name: each.tolist() for name, each in losses.items()}
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._rollouts.close()

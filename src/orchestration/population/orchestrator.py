@@ -1,0 +1,250 @@
+"""The life of a population: play, remember, learn, evolve, report, save, one generation after the other."""
+
+import logging
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...checkpoints.checkpoint import Checkpoint
+from ...checkpoints.compatibility import MADE_WITH_KEY, made_with
+from ...checkpoints.run_folder import require_run_folder
+from ...config.schema import TrainConfig
+from ...memory.leaks.guard import MemoryGuard
+from ...utils.checked_files import reading
+from ...utils.errors import UserError
+from ...utils.schedule import Every
+from ...utils.state_files import require_same_form
+from ...workflows.population import Lesson, rank
+from ..orchestrator import Ending, Orchestrator
+from ..reports import Reports
+from ..signals import Signals
+from .engines.base import Losses
+from .engines.rollouts import Played, num_slots
+from .lineage import Lineage
+from .parts import PopulationParts
+from .report import save_population_report
+from .summary import Generation, generation_block
+
+_LOG = logging.getLogger(__name__)
+_COUNTS = ("generation", "updates")
+
+
+class PopulationOrchestrator(Orchestrator):
+    """Runs a population until `training.generations` or `training.total_timesteps`, or until asked to stop.
+
+    A generation is a transaction: what the run goes on from is always its state between two of them. All that
+    is drawn at random follows from the seed and the generation's number, so no generator has to be saved.
+
+    Args:
+        config: The whole run.
+        parts: What it is made of.
+        reports: Where everything about it is written.
+        run_dir: Folder of its checkpoints.
+        signals: What is asked of it from outside.
+        checkpoint: Where to go on from; None starts anew.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        parts: PopulationParts,
+        reports: Reports,
+        run_dir: Path,
+        signals: Signals,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        super().__init__(config, parts, reports, run_dir, signals, ("play", "learn", "evolve"))
+        self.parts: PopulationParts = parts
+        self.generation = 0
+        """Generations that are complete."""
+
+        self.is_between = True
+        """Whether no generation is half done."""
+
+        self.seconds: list[float] = []
+        """Time of each generation of this process; at most `training.generations` numbers."""
+
+        if checkpoint is not None:
+            state = checkpoint.state()
+            with reading(checkpoint.state_path):
+                require_same_form({name: state[name] for name in _COUNTS}, dict.fromkeys(_COUNTS, 0))
+                self.generation, self.updates = (state[name] for name in _COUNTS)
+            self.step = self.saved_step = checkpoint.step
+        self.start_updates = self.updates
+        self.lineage = Lineage(run_dir, self.step)
+        # Awaited is only what comes in the first generation, however short its episodes are.
+        interval = config.training.checkpoint_interval
+        is_first = 0 < interval <= num_slots(config.population)
+        due = {
+            "first lesson": config.population.gradient,
+            "first checkpoint": is_first,
+        }
+        self.guard = MemoryGuard(config.memory, [name for name, holds in due.items() if holds])
+
+    def close(self) -> None:
+        """Close the file of the lineage."""
+        self.lineage.close()
+
+    def run(self) -> Ending:
+        """Train; return why it ended. A checkpoint is written."""
+        training = self.config.training
+        save_due = Every(training.checkpoint_interval, self.step)
+        memory_due = Every(self.config.memory.report_interval, self.step)
+        while not (ending := self._ending()):
+            began = time.monotonic()
+            with self.watch("play"):
+                played = self.parts.environment.evaluate(
+                    self.parts.workflow, self.generation, lambda: self.signals.stop
+                )
+            if played is None:
+                continue  # nothing has happened yet: the state is that of before this generation
+            self._complete(played, began)
+            is_last = self._is_over()
+            if memory_due(self.step) | is_last:
+                self.report_memory(is_last)
+            if save_due(self.step) | self.signals.take_save():
+                self.save_if_possible()
+        if self.saved_step != self.step:
+            self.save()
+        if self.generation:
+            self._report()
+        return ending
+
+    def _report(self) -> None:
+        """Write the page of the run; a lineage that somebody changed costs the page and not the run."""
+        try:
+            path = save_population_report(self.run_dir, self.config.population.num_elites)
+        except UserError as error:
+            _LOG.error("no report: %s", error)
+        else:
+            _LOG.info("report: %s", os.path.relpath(path))
+
+    def save_if_possible(self) -> None:
+        """Save, but nothing that is half done: then the checkpoint of before stands."""
+        if self.is_between:
+            if self.saved_step != self.step:  # else the same again, without the mark of the best
+                super().save_if_possible()
+        else:
+            _LOG.error("generation %s is lost; the checkpoint of before it stands", self.generation + 1)
+
+    def _ending(self) -> Ending | None:
+        """Return why to end now, None to go on."""
+        reasons = {
+            Ending.finished: self._is_over(),
+            Ending.leak: self.guard.must_stop,
+            Ending.stopped: self.signals.stop,
+        }
+        return next((ending for ending, holds in reasons.items() if holds), None)
+
+    def _is_over(self) -> bool:
+        training = self.config.training
+        return self.generation >= training.generations or self.step >= training.total_timesteps
+
+    def _complete(self, played: Played, began: float) -> None:
+        """Remember what was played, let the members learn and evolve, and tell all about it."""
+        require_run_folder(self.run_dir)
+        self.is_between = False
+        workflow = self.parts.workflow
+        for episode in played.episodes:
+            self.parts.replay.add_episode(0, episode)
+        self.step += played.steps
+        self.is_best |= workflow.note_fitness(played.fitness, self.generation)
+        self.lineage.generation(self.step, self.generation, played.fitness, workflow.origins)
+        with self.watch("learn"):
+            before, losses = self._learn()
+        if losses:
+            self.guard.event(self.step, "first lesson")
+            if self.config.memory.check_interval:
+                with self.watch("memory"):
+                    self.guard.check_graphs(self.step, self.roots())
+        with self.watch("evolve"):
+            diversity = workflow.diversity()
+            workflow.evolve(played.fitness, self.generation, before)
+        self.generation += 1
+        self.is_between = True
+        self._tell(played, losses, diversity, time.monotonic() - began)
+
+    def _learn(self) -> tuple[dict[str, Any] | None, Losses]:
+        """Let every member learn; none does before the replay is ready. What is not finite is not learned.
+
+        Returns:
+            The members as they were before, None if nobody learned, and the losses.
+        """
+        training, workflow = self.config.training, self.parts.workflow
+        if not self.is_ready or not self.config.population.gradient:
+            return None, {}
+        lesson = Lesson(
+            seed=self.config.seed,
+            generation=self.generation,
+            members=tuple(range(self.config.population.size)),
+            steps=training.gradient_steps_per_generation,
+            accumulation=training.gradient_accumulation_steps,
+            batch_size=training.batch_size,
+        )
+        before = workflow.members.rows(0, workflow.members.count)
+        losses = self.parts.environment.learn(workflow, self.parts.replay, lesson)
+        self.updates += lesson.steps
+        for member in workflow.members.take_back_nonfinite(before):
+            _LOG.warning(
+                "generation %s: what member %s learned is not finite; it stays as it was",
+                self.generation,
+                member,
+            )
+        return before, losses
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the replay holds enough to learn from."""
+        return self.parts.replay.total_steps >= self.config.training.learning_starts
+
+    def _tell(self, played: Played, losses: Losses, diversity: float, seconds: float) -> None:
+        """Log the generation that has just ended."""
+        self.seconds.append(seconds)
+        # NaN is the least fit, as evolution has it.
+        fitness = np.nan_to_num(played.fitness, nan=-np.inf)[rank(played.fitness)]
+        elite = fitness[: self.config.population.num_elites]
+        best = self.parts.workflow.best
+        metrics = {
+            "population/fitness_best": float(fitness.max()),
+            "population/fitness_mean": float(fitness.mean()),
+            "population/fitness_elite": float(elite.mean()),
+            "population/fitness_best_ever": math.nan if best is None else best.fitness,
+            "population/diversity": diversity,
+            "population/generation": float(self.generation),
+            "population/is_ready": float(self.is_ready),
+            "episode/length": float(np.mean(played.lengths)),
+            "time/generation_seconds": seconds,
+            "train/updates": float(self.updates),
+        }
+        metrics |= {f"train/loss/{name}": float(np.mean(each)) for name, each in losses.items()}
+        metrics |= self.memory_metrics() | self.watch.flush()
+        block = generation_block(
+            Generation(
+                number=self.generation,
+                step=self.step,
+                best=best,
+                mean_seconds=float(np.mean(self.seconds)),
+                planned_mb=self.reports.planned_mb,
+                capacity=self.config.buffer.capacity,
+            ),
+            self.config.training,
+            metrics,
+        )
+        self.reports.generation(self.step, self.updates - self.start_updates, metrics, block)
+
+    def state(self) -> dict[str, Any]:
+        """Return what `__init__` takes up."""
+        self.lineage.to_disk()
+        return {
+            MADE_WITH_KEY: made_with(self.config),
+            "generation": self.generation,
+            "updates": self.updates,
+        }
+
+    def held(self) -> dict[str, Any]:
+        """Return nothing: between generations the loop holds numbers only."""
+        return {}

@@ -1,0 +1,67 @@
+"""Build the parts of a population run."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from ...buffers import ReplayRequest
+from ...buffers.plan import measure
+from ...config.ray import Engine
+from ...config.schema import TrainConfig
+from ...envs import spec_of
+from ...utils.timestep import EnvSpec
+from ...workflows.population import ERLWorkflow
+from ..parts import Parts, begin_run, build_replay
+from .engines.base import PopulationEngine
+from .engines.local import LocalEngine
+from .engines.ray_engine import RayEngine
+from .engines.ray_traffic import Traffic, traffic
+from .engines.ray_worker import WorkerSettings
+
+PopulationParts = Parts[PopulationEngine, ERLWorkflow]
+
+
+def build_population(config: TrainConfig, run_dir: Path) -> PopulationParts:
+    """Return the parts of a run; seeds the global generators, which initialise the parameters."""
+    snapshots = begin_run(config, run_dir)
+    engine = build_engine(config)
+    return Parts(
+        environment=engine,
+        replay=build_replay(config, replay_request(config, engine.spec), run_dir),
+        workflow=build_erl(config, engine.spec),
+        snapshots=snapshots,
+    )
+
+
+def build_engine(config: TrainConfig) -> PopulationEngine:
+    """Return where a population plays and learns."""
+    if config.engine is Engine.ray:
+        spec = spec_of(config.env)
+        settings = WorkerSettings(config.env, config.population, config.td3, config.seed)
+        return RayEngine(config.ray, settings, spec, ray_traffic(config, spec))
+    return LocalEngine(config.env, config.population, config.td3.exploration_noise, config.seed)
+
+
+def build_erl(config: TrainConfig, env: EnvSpec) -> ERLWorkflow:
+    """Return the population for an environment, its parameters initialised."""
+    return ERLWorkflow(env, config.population, config.td3, torch.device(config.device.value), config.seed)
+
+
+def replay_request(config: TrainConfig, env: EnvSpec) -> ReplayRequest:
+    """Return everything that the size of the replay depends on.
+
+    One stream has the whole episodes of all members; windows are pairs of records inside one episode.
+    """
+    buffer = replace(config.buffer, store_latents=False, cross_episodes=False)
+    return ReplayRequest(buffer, env.observation, env.action, num_envs=1, window_length=2, latent=None)
+
+
+def ray_traffic(config: TrainConfig, spec: EnvSpec) -> Traffic:
+    """Return what a generation of engine=ray sends; nothing is allocated.
+
+    Raises:
+        UserError: If nothing bounds the length of an episode.
+    """
+    replay = measure(replay_request(config, spec))
+    return traffic(config.population, config.td3, spec, replay, config.buffer.capacity)

@@ -1,0 +1,66 @@
+"""The kinds of run: one recipe for each workflow."""
+
+from pathlib import Path
+from typing import Protocol
+
+from ..checkpoints.checkpoint import Checkpoint
+from ..config.schema import TrainConfig, WorkflowName
+from ..planning.recipe import Recipe
+from ..utils.progress import ProgressMode
+from ..utils.timestep import EnvSpec
+from ..workflows import Learner
+from .dreamer.recipe import DreamerRecipe
+from .orchestrator import Orchestrator
+from .parts import AnyParts
+from .population.recipe import PopulationRecipe
+from .reports import Reports
+from .signals import Signals
+
+
+class RunRecipe(Recipe, Protocol):
+    """All that distinguishes one kind of run from another."""
+
+    samples_actions: bool
+    """Whether its policy is stochastic; otherwise it is evaluated by its mode."""
+
+    gpu_repair: str
+    """What to do if the GPU is full."""
+
+    def banner_lines(self, config: TrainConfig, env: EnvSpec) -> dict[str, str]:
+        """Return its own lines of the banner, by item."""
+        ...
+
+    def progress(self, config: TrainConfig) -> ProgressMode:
+        """Return how the terminal shows progress."""
+        ...
+
+    def build(self, config: TrainConfig, run_dir: Path) -> AnyParts:
+        """Return the parts of a run; seeds the global generators, which initialise the parameters."""
+        ...
+
+    def build_agent(self, config: TrainConfig, env: EnvSpec) -> Learner:
+        """Return the agent alone, its parameters initialised."""
+        ...
+
+    def orchestrator(
+        self,
+        config: TrainConfig,
+        run_parts: AnyParts,
+        reports: Reports,
+        run_dir: Path,
+        signals: Signals,
+        checkpoint: Checkpoint | None,
+    ) -> Orchestrator:
+        """Return the run, ready to begin or to continue from `checkpoint`."""
+        ...
+
+
+_RECIPES: dict[WorkflowName, RunRecipe] = {
+    WorkflowName.dreamer: DreamerRecipe(),
+    WorkflowName.population: PopulationRecipe(),
+}
+
+
+def recipe_of(config: TrainConfig) -> RunRecipe:
+    """Return the recipe of a run."""
+    return _RECIPES[config.workflow]

@@ -1,0 +1,118 @@
+"""A run with its folder, its log and its parts, opened and closed."""
+
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from ..checkpoints.checkpoint import list_checkpoints
+from ..checkpoints.compatibility import checkpoint_of
+from ..checkpoints.mirror.mirror import Mirror
+from ..checkpoints.run_folder import create_run_folder, locked, save_config
+from ..config.schema import Compile, TrainConfig
+from ..planning import MemoryPlan, over_text, plan_lines
+from ..utils.compilation import why_not_compiled
+from ..utils.errors import UserError
+from ..utils.logging import configure_logging
+from .banner import start_banner
+from .orchestrator import Orchestrator
+from .parts import AnyParts
+from .recipes import RunRecipe
+from .reports import Reports
+from .signals import Signals
+
+_LOG = logging.getLogger(__name__)
+_BEGINS_AGAIN = "no checkpoint yet: the run begins again, with the same configuration"
+
+
+@contextmanager
+def open_run(
+    config: TrainConfig,
+    signals: Signals,
+    recipe: RunRecipe,
+    plan: MemoryPlan | None = None,
+    notices: Sequence[str] = (),
+) -> Iterator[Orchestrator]:
+    """Give a run that is ready to begin, or to go on, after a banner in words; close all that was opened.
+
+    Args:
+        config: The checked configuration.
+        signals: What is asked of the run from outside.
+        recipe: Its kind.
+        plan: What it will need; None plans nothing.
+        notices: Lines to show first.
+
+    Raises:
+        UserError: If its folder cannot be used, or the checkpoint it is to go on from.
+    """
+    with ExitStack() as opened:
+        is_new = not (config.run_dir and Path(config.run_dir).exists())
+        run_dir = create_run_folder(config)
+        opened.enter_context(locked(run_dir))
+        checkpoint = checkpoint_of(config, run_dir) if config.resume and list_checkpoints(run_dir) else None
+        begins_again = bool(config.resume) and checkpoint is None
+        opened.callback(configure_logging(run_dir))
+        if config.compile is Compile.inductor:
+            _try_compiler(config, signals)
+        try:
+            parts = recipe.build(config, run_dir)
+        except UserError:
+            if is_new:  # nothing of the run is in it yet
+                shutil.rmtree(run_dir)
+            raise
+        opened.callback(parts.environment.close)
+        if checkpoint is not None:  # before anything of the run is written: it may be refused
+            checkpoint.restore_workflow(parts.workflow)
+            checkpoint.restore_replay(parts.replay)
+        save_config(config, run_dir)
+        _announce(config, recipe, parts, plan, [*notices, *([_BEGINS_AGAIN] if begins_again else [])])
+        step = checkpoint.step if checkpoint else 0 if begins_again else None
+        progress, planned_mb = recipe.progress(config), plan.memory_mb if plan else None
+        reports = Reports(config, run_dir, parts.environment.spec, progress, step, planned_mb)
+        opened.callback(reports.close)
+        reports.text(step or 0, "config", _as_markdown(config))
+        run = recipe.orchestrator(config, parts, reports, run_dir, signals, checkpoint)
+        opened.callback(run.close)
+        if config.checkpoint.mirror:  # now that the logs are as they were at the checkpoint
+            run.mirror = opened.enter_context(Mirror(config.checkpoint, run_dir))
+            if checkpoint is not None:
+                run.mirror.catch_up(checkpoint)
+        yield run
+
+
+def _try_compiler(config: TrainConfig, signals: Signals) -> None:
+    """Do without the compiler, in this run and in those that resume it, if it does not work.
+
+    Ctrl-C ends the compiler, too, which says nothing about it.
+    """
+    _LOG.info("trying the compiler; the first time it takes 10 s")
+    if (reason := why_not_compiled()) and not signals.stop:
+        _LOG.warning("compile=inductor is impossible here, so compile=none: %s", reason)
+        config.compile = Compile.none
+
+
+def _announce(
+    config: TrainConfig,
+    recipe: RunRecipe,
+    parts: AnyParts,
+    plan: MemoryPlan | None,
+    notices: Sequence[str],
+) -> None:
+    banner = start_banner(
+        config,
+        parts.environment.spec,
+        recipe,
+        parameters=parts.workflow.num_parameters,
+        replay_bytes=parts.replay.nbytes(),
+    )
+    for line in [*notices, *banner, *(plan_lines(plan) if plan else [])]:
+        _LOG.info(line)
+    for resource in plan.over if plan else []:
+        _LOG.warning(over_text(resource))
+
+
+def _as_markdown(config: TrainConfig) -> str:
+    return f"```yaml\n{OmegaConf.to_yaml(OmegaConf.structured(config))}```"

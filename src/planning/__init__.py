@@ -1,0 +1,18 @@
+"""What a run needs of every resource, known before step 0 and before anything is allocated."""
+
+from .plan import plan_run as plan_run
+from .preflight import Preflight as Preflight
+from .preflight import check_run as check_run
+from .preflight import preflight as preflight
+from .recipe import DryRun as DryRun
+from .recipe import Recipe as Recipe
+from .recipe import Written as Written
+from .refusal import over_text as over_text
+from .resources import DISK as DISK
+from .resources import GPU as GPU
+from .resources import HOST as HOST
+from .resources import MemoryPlan as MemoryPlan
+from .resources import Resource as Resource
+from .resources import Row as Row
+from .suggestions import Compose as Compose
+from .table import plan_lines as plan_lines

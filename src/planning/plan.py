@@ -1,0 +1,167 @@
+"""From a configuration to its plan: what each resource holds when it holds most."""
+
+import shutil
+from pathlib import Path
+
+import psutil
+import torch
+
+from ..buffers import ReplayPlan, ReplayStorage
+from ..buffers.latent_files import FILE_BYTES
+from ..buffers.plan import measure
+from ..checkpoints.checkpoint import CHECKPOINTS
+from ..checkpoints.run_folder import EXPERIMENTS
+from ..config.schema import Compile, Device, TrainConfig
+from ..envs import Suite, Vectorization
+from ..envs.episodes import MAX_FRAMES
+from ..memory.counters.limits import memory_available_bytes, memory_limit_bytes
+from ..memory.counters.process import folder_disk_bytes
+from ..utils.checked_files import PIECE_BYTES
+from ..utils.compilation import load_compiler
+from ..utils.timestep import EnvSpec
+from ..utils.units import size_text
+from . import constants
+from .disk import checkpoint_rows
+from .recipe import GRADIENTS, DryRun, Recipe, Written
+from .resources import DISK, GPU, HOST, Basis, MemoryPlan, Resource, Row
+
+
+def plan_run(
+    config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_limit_bytes: int | None = None
+) -> MemoryPlan:
+    """Return what a run will take; nothing of it is allocated, and nothing is written.
+
+    Args:
+        config: The run, its device and precision decided; the device need not be there.
+        spec: Its environments.
+        recipe: Its kind.
+        gpu_limit_bytes: Memory of a card to plan for, instead of what is free on the one here.
+
+    Raises:
+        UserError: If torch's compiler, which the dry run loads, cannot make its folder.
+    """
+    load_compiler()
+    networks = recipe.dry_run(config, spec)
+    request = recipe.replay_request(config, spec)
+    replay = measure(request)
+    resources = [_host(config, spec, recipe, networks, replay)]
+    if config.device is Device.cuda:
+        resources.append(_gpu(config, networks, replay, gpu_limit_bytes))
+    written = recipe.written(config, spec)
+    checkpoints = checkpoint_rows(config, spec, written, networks, replay, request.num_envs)
+    resources.append(_disk(config, written, checkpoints, replay))
+    return MemoryPlan(
+        name=config.name,
+        model=recipe.model_name(config),
+        device=config.device.value,
+        precision=config.precision.value,
+        num_parameters=networks.num_parameters,
+        resources=tuple(resources),
+    )
+
+
+def _host(
+    config: TrainConfig, spec: EnvSpec, recipe: Recipe, networks: DryRun, replay: ReplayPlan
+) -> Resource:
+    rows = [
+        Row("process before the run", psutil.Process().memory_info().rss, Basis.measured),
+        Row("first use of libraries", constants.FIRST_USE_BYTES, Basis.estimated),
+        Row("environments", _environment_bytes(config, recipe.num_simulators(config)), Basis.estimated),
+        *_replay_rows(config, replay, ReplayStorage.ram),
+        Row("index of the replay", replay.nbytes - replay.arena_bytes),
+        *recipe.host_rows(config, spec),
+    ]
+    if config.device is Device.cuda:
+        rows += [
+            Row("batch on its way to the GPU", networks.peak.get(networks.batch, 0)),
+            *(Row(name, networks.peak.get(name, 0)) for name in networks.on_host),
+            Row("CUDA libraries", constants.CUDA_HOST_BYTES, Basis.estimated),
+        ]
+    else:
+        rows += _network_rows(config, networks)
+        if config.compile is Compile.inductor:
+            rows.append(Row("compiler", constants.COMPILER_BYTES, Basis.estimated))
+        workspace = constants.CPU_WORKSPACE_BYTES
+        rows.append(Row("workspace of kernels and allocator", workspace, Basis.estimated))
+    rows.append(Row("files being written", PIECE_BYTES + FILE_BYTES))
+    if config.checkpoint.mirror:
+        rows.append(Row("mirror", constants.MIRROR_BYTES, Basis.estimated))
+    graph = constants.GRAPH_BYTES_PER_OPERATOR * networks.operators
+    rows.append(Row("nodes of the autograd graph", graph, Basis.estimated))
+    image = max((array.nbytes for array in spec.observation.values() if array.is_image), default=0)
+    rows.append(Row("episode being recorded", 2 * MAX_FRAMES * image))  # as frames, then stacked
+    machine = memory_limit_bytes()
+    words = (
+        f"{constants.HOST_SHARE:.0%} of the {size_text(machine)} of this machine or container, where "
+        f"{size_text(memory_available_bytes())} are free now"
+    )
+    return Resource(HOST, _present(rows), int(constants.HOST_SHARE * machine), words)
+
+
+def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes: int | None) -> Resource:
+    tensors = sum(networks.peak.values())
+    rows = [
+        *_replay_rows(config, replay, ReplayStorage.cuda),
+        *_network_rows(config, networks),
+        Row(
+            "slack of the allocator and workspace", int(constants.CUDA_SLACK_SHARE * tensors), Basis.estimated
+        ),
+        Row("CUDA context", constants.CUDA_CONTEXT_BYTES, Basis.estimated),
+    ]
+    if limit_bytes is not None:
+        words = f"a card of {size_text(limit_bytes)}"
+    elif torch.cuda.is_available():
+        # Asking makes the context, which is then no longer free; what PyTorch has cached is ours too.
+        free, total = torch.cuda.mem_get_info()
+        limit_bytes = free + torch.cuda.memory_reserved() + constants.CUDA_CONTEXT_BYTES
+        words = f"free of the {size_text(total)} of {torch.cuda.get_device_name()}"
+    else:
+        words = "no CUDA device here to compare with"
+    return Resource(GPU, _present(rows), limit_bytes, words)
+
+
+def _disk(config: TrainConfig, written: Written, checkpoints: list[Row], replay: ReplayPlan) -> Resource:
+    logs = written.log_lines * constants.LOG_LINE_BYTES + written.videos * constants.VIDEO_BYTES
+    rows = [
+        *checkpoints,
+        *_replay_rows(config, replay, ReplayStorage.mmap),
+        Row("logs and videos", logs, Basis.estimated),
+        Row("memory snapshots", written.snapshots * constants.SNAPSHOT_BYTES, Basis.estimated),
+    ]
+    folder = Path(config.run_dir or EXPERIMENTS).absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    limit = shutil.disk_usage(there).free
+    if config.resume:
+        limit += folder_disk_bytes(folder / CHECKPOINTS)  # they are replaced by the ones to come
+    return Resource(DISK, _present(rows), limit, f"free in {there}")
+
+
+def _network_rows(config: TrainConfig, networks: DryRun) -> list[Row]:
+    """Return what networks hold at the peak of an update, or while a checkpoint is read if that is more."""
+    held = [Row(name, size) for name, size in networks.peak.items() if name in networks.lasting]
+    is_cuda = config.device is Device.cuda
+    passing = [
+        Row(name, size)
+        for name, size in networks.peak.items()
+        if name not in networks.lasting and not (is_cuda and name in networks.on_host)
+    ]
+    if config.resume and networks.state > sum(row.nbytes for row in passing):
+        passing = [Row("checkpoint being read", networks.state)]
+    return [*held, *passing]
+
+
+def _replay_rows(config: TrainConfig, replay: ReplayPlan, storage: ReplayStorage) -> list[Row]:
+    """Return the row of the arena if it lies in `storage`."""
+    return [Row("replay", replay.arena_bytes)] if config.buffer.storage is storage else []
+
+
+def _environment_bytes(config: TrainConfig, count: int) -> int:
+    env = config.env
+    if env.suite is Suite.atari:
+        return count * constants.ATARI_ENVIRONMENT_BYTES
+    is_async = env.suite is Suite.gymnasium and env.vectorization is Vectorization["async"]
+    return count * (constants.WORKER_BYTES if is_async else constants.SIMULATOR_BYTES)
+
+
+def _present(rows: list[Row]) -> tuple[Row, ...]:
+    return tuple(row for row in rows if row.nbytes or row.name == GRADIENTS)

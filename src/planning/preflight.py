@@ -1,0 +1,74 @@
+"""Check a run before anything of it is created: its environment, folder, memory and disk."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..buffers import check_storage, plan_replay
+from ..checkpoints.mirror.identity import check_mirror
+from ..checkpoints.run_folder import EXPERIMENTS, check_run_folder
+from ..config.schema import TrainConfig
+from ..envs import spec_of
+from ..models import check_images
+from ..utils.timestep import EnvSpec
+from .plan import plan_run
+from .recipe import Recipe
+from .refusal import require_fit
+from .resources import MemoryPlan
+from .suggestions import Compose
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What is known of a run before it is built."""
+
+    env: EnvSpec
+    """What its environments deliver; one of them was started for a moment, in this process."""
+
+    plan: MemoryPlan
+    """What it will take of every resource."""
+
+
+def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = None) -> Preflight:
+    """Check that a run can start: its environment exists, its folder is free, and memory and disk suffice.
+
+    Args:
+        config: The run.
+        recipe: Its kind.
+        compose: Gives the run with one more override, so that another model can be proposed.
+
+    Raises:
+        UserError: If it cannot; nothing was created.
+    """
+    check_run_folder(config)
+    check_mirror(config)
+    found = preflight(config, recipe)
+    # The machine's limits before the budget: "raise the budget" is then advice that the machine can follow.
+    require_fit(found.plan, config, found.env, recipe, compose)
+    request = recipe.replay_request(config, found.env)
+    device = torch.device(config.device.value)
+    check_storage(request, plan_replay(request), device, Path(config.run_dir or EXPERIMENTS))
+    return found
+
+
+def preflight(config: TrainConfig, recipe: Recipe) -> Preflight:
+    """Start one environment for a moment and plan the run; neither folder nor limits are checked.
+
+    Raises:
+        UserError: If there is no such environment, or this kind of run cannot use it.
+    """
+    env = environment_spec(config, recipe)
+    return Preflight(env, plan_run(config, env, recipe))
+
+
+def environment_spec(config: TrainConfig, recipe: Recipe) -> EnvSpec:
+    """Return what the environments of a run deliver; one of them is started for a moment, in this process.
+
+    Raises:
+        UserError: If there is no such environment, or this kind of run cannot use it.
+    """
+    env = spec_of(config.env)
+    check_images(env.observation)
+    recipe.check(config, env)
+    return env

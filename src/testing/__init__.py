@@ -1,0 +1,1 @@
+"""Tools that try the promises of a run: faults, certificate, fingerprint."""

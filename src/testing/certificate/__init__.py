@@ -1,0 +1,1 @@
+"""The certificate that memory is flat."""

@@ -1,0 +1,120 @@
+"""Faults that keep tensors, arrays and objects in containers that only grow."""
+
+import collections
+import gc
+import itertools
+import queue
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...models import LaProp
+from ...orchestration.world_model_orchestrator import WorldModelOrchestrator
+from .wrap import after_environment_step, after_sample, after_update, attach
+
+BLOCK = 32_000
+"""Float32 numbers that a fault keeps at a time where the run itself offers nothing large: 128 kB."""
+
+
+def observations_kept(run: WorldModelOrchestrator) -> None:
+    """Keep what the environments return in a list: a replay without eviction."""
+    kept = attach(run, "arrivals", [])
+    after_environment_step(run, lambda arrival: kept().append(arrival))
+
+
+def views_of_batches(run: WorldModelOrchestrator) -> None:
+    """Keep one row of each batch; the view holds the whole batch."""
+    kept = attach(run, "first_frames", [])
+    after_sample(run, lambda batch: kept().append(_an_observation(batch)[0, 0]))
+
+
+def hook_each_update(run: WorldModelOrchestrator) -> None:
+    """Register another forward hook at each update, and never remove one."""
+    encoder = weakref.proxy(run.parts.workflow.world_model.encoder)
+
+    def register(_: object) -> None:
+        seen = torch.ones(BLOCK)
+        encoder.register_forward_hook(lambda module, inputs, output: seen.shape and None)
+
+    after_update(run, register)
+
+
+def cycles(run: WorldModelOrchestrator) -> None:
+    """Drop tensors that have grown old in reference cycles, which only a full garbage collection frees."""
+
+    def drop(_: object) -> None:
+        node: dict[str, Any] = {"data": torch.ones(BLOCK)}
+        node["self"] = node
+        gc.collect(1)  # an object in use for a while reaches the oldest generation by itself; this one now
+
+    after_update(run, drop)
+
+
+def exceptions_kept(run: WorldModelOrchestrator) -> None:
+    """Keep exceptions; their tracebacks keep the frames, and those their local variables."""
+    kept = attach(run.parts.workflow, "errors", [])
+
+    def fail(_: object) -> None:
+        scratch = torch.ones(BLOCK)
+        try:
+            raise ValueError(f"not finite, {scratch.numel()} numbers")
+        except ValueError as error:
+            kept().append(error)
+
+    after_update(run, fail)
+
+
+def results_by_step(run: WorldModelOrchestrator) -> None:
+    """Remember something under each step's number: a cache without a limit."""
+    kept, count = attach(run.parts.workflow, "by_update", {}), itertools.count()
+    after_update(run, lambda _: kept().update({next(count): np.ones(BLOCK, np.float32)}))
+
+
+def optimizers_replaced(run: WorldModelOrchestrator) -> None:
+    """Make a new optimiser at each update and keep the old one."""
+    kept = attach(run.parts.workflow, "old_optimizers", [])
+    workflow = weakref.proxy(run.parts.workflow)
+
+    def replace(_: object) -> None:
+        kept().append(LaProp(list(workflow.world_model.parameters()), workflow.config.optimizer))
+
+    after_update(run, replace)
+
+
+def callbacks_kept(run: WorldModelOrchestrator) -> None:
+    """Schedule a callback at each update and never run it; its closure holds a tensor."""
+    kept = attach(run, "callbacks", [])
+
+    def schedule(_: object) -> None:
+        snapshot = torch.ones(BLOCK)
+        kept().append(lambda: snapshot.mean())
+
+    after_update(run, schedule)
+
+
+def queue_not_drained(run: WorldModelOrchestrator) -> None:
+    """Put pictures into a queue that nobody reads."""
+    kept = attach(run.reports, "pictures", queue.Queue())
+    after_sample(run, lambda batch: kept().put(_an_observation(batch)[0].numpy().copy()))
+
+
+def deque_without_limit(run: WorldModelOrchestrator) -> None:
+    """Hold the latest batches in a deque without `maxlen`."""
+    kept = attach(run.parts.workflow, "recent", collections.deque())
+    after_sample(run, lambda batch: kept().append(batch))
+
+
+def metrics_history(run: WorldModelOrchestrator) -> None:
+    """Append plain numbers to a history that is never shortened: no tensor, no array."""
+    kept, count = attach(run, "history", []), itertools.count()
+
+    def remember(_: object) -> None:
+        kept().extend({"update": next(count), "loss": float(i)} for i in range(400))
+
+    after_update(run, remember)
+
+
+def _an_observation(batch: Any) -> torch.Tensor:
+    return next(iter(batch.observation.values()))

@@ -1,0 +1,101 @@
+"""Faults that keep autograd graphs alive: what the incident reports were about."""
+
+import functools
+import itertools
+import warnings
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...orchestration.world_model_orchestrator import WorldModelOrchestrator
+from .acting import Detached, act_with_graph, observe_detaching
+from .wrap import after_total, after_update, attach
+
+GLOBAL_TRACE: list[Tensor] = []
+"""What a module of one's own might collect for debugging, and what no component of a run owns."""
+
+
+def rssm_cache_not_detached(run: WorldModelOrchestrator) -> None:
+    """Take away both guards of acting: no_grad, and detaching what the RSSM returns and caches."""
+    _act_unguarded(run, Detached.none)
+
+
+def rssm_returns_detached_cache_not(run: WorldModelOrchestrator) -> None:
+    """Detach what the RSSM returns and not what it caches: the fault of the incident."""
+    _act_unguarded(run, Detached.half_returned)
+
+
+def rssm_half_detached(run: WorldModelOrchestrator) -> None:
+    """Detach the cached latents and forget the recurrent state beside them."""
+    _act_unguarded(run, Detached.half_stoch)
+
+
+def rssm_kept_sometimes(run: WorldModelOrchestrator) -> None:
+    """Keep the state of every 5th step with its graph, for a plot that nobody draws."""
+    rssm = run.parts.workflow.world_model.rssm
+    act_with_graph(run.parts.workflow)
+    kept, calls = attach(run.parts.workflow, "kept_states", []), itertools.count()
+    observe = rssm.observe
+
+    def keeps(*args: Any, detach_posteriors: bool = False, **kwargs: Any) -> Any:
+        observed = observe(*args, detach_posteriors=False, **kwargs)
+        if detach_posteriors and next(calls) % 5 == 0:
+            kept().append(observed.posterior)
+        if rssm._state is not None:
+            rssm._state = rssm._state.detach()
+        return observed
+
+    rssm.observe = keeps
+
+
+def losses_after_backward(run: WorldModelOrchestrator) -> None:
+    """Keep every loss, undetached, after its backward pass: the nodes stay, their buffers are gone."""
+    kept = attach(run.parts.workflow, "losses_kept", [])
+    after_total(run, lambda total: kept().append(total))
+
+
+def losses_with_retained_graph(run: WorldModelOrchestrator) -> None:
+    """Keep every loss whose backward pass was told to retain its graph."""
+    kept = attach(run.parts.workflow, "losses_kept", [])
+
+    def keep(total: Any) -> None:
+        total.backward = functools.partial(torch.Tensor.backward, total, retain_graph=True)
+        kept().append(total)
+
+    after_total(run, keep)
+
+
+def moving_average_of_losses(run: WorldModelOrchestrator) -> None:
+    """Average the loss without detaching it: a chain through every update."""
+    workflow: Any = weakref.proxy(run.parts.workflow)
+    workflow.average_loss = torch.zeros((), device=workflow.device)
+
+    def average(total: Tensor) -> None:
+        workflow.average_loss = 0.99 * workflow.average_loss + 0.01 * total
+
+    after_total(run, average)
+
+
+def gradient_of_gradient(run: WorldModelOrchestrator) -> None:
+    """Make a gradient with `create_graph=True`: parameter and gradient hold each other inside C++."""
+
+    def penalise(_: object) -> None:
+        parameter = nn.Parameter(torch.ones(50_000, device=run.parts.workflow.device))
+        with warnings.catch_warnings():  # PyTorch itself warns of this fault
+            warnings.simplefilter("ignore")
+            parameter.square().sum().backward(create_graph=True)
+
+    after_update(run, penalise)
+
+
+def global_trace(run: WorldModelOrchestrator) -> None:
+    """Collect losses in a global list of a module that no component owns."""
+    GLOBAL_TRACE.clear()
+    after_total(run, lambda total: GLOBAL_TRACE.append(total * 1.0))
+
+
+def _act_unguarded(run: WorldModelOrchestrator, detached: Detached) -> None:
+    act_with_graph(run.parts.workflow)
+    observe_detaching(run.parts.workflow, detached)

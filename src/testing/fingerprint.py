@@ -1,0 +1,117 @@
+"""Hashes of all that a run has become: two runs with equal ones went the same way, bit for bit.
+
+    python -m reverie.testing.fingerprint RUN [RUN ...]
+
+prints the hashes of each, and ends with exit code 1 if they are not equal, 2 for a mistake.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checkpoints.checkpoint import Checkpoint, latest_checkpoint
+from ..checkpoints.run_folder import LINEAGE_FILE, load_run
+from ..config.schema import TrainConfig
+from ..orchestration.parts import build_replay
+from ..orchestration.recipes import recipe_of
+from ..planning.preflight import environment_spec
+from ..utils.errors import UserError, exit_on_user_error
+from ..utils.logging import read_lines
+from ..utils.logging.writer import METRICS_FILE
+
+NOT_REPRODUCIBLE = ("speed/", "time/", "memory/", "debug/", "train/memory/")
+"""Beginnings of tags whose values depend on the machine and the moment."""
+
+
+def fingerprint(run_dir: Path) -> dict[str, str]:
+    """Return sha256 hashes of the newest checkpoint's model, loop and replay, of the metrics and the lineage.
+
+    Replay is hashed by what it holds, record after record, not by how its files came about.
+
+    Raises:
+        UserError: If there is no run or no whole checkpoint.
+    """
+    config = load_run(str(run_dir))
+    checkpoint = latest_checkpoint(run_dir)
+    hashes = {
+        "step": str(checkpoint.step),
+        "model": hash_of(checkpoint.model(torch.device("cpu"))),
+        "loop": hash_of(checkpoint.state()),
+        "replay": _replay_hash(config, checkpoint),
+        "metrics": _metrics_hash(run_dir),
+    }
+    lineage = run_dir / LINEAGE_FILE
+    if lineage.exists():
+        hashes["lineage"] = hash_of(list(read_lines(lineage)))
+    return hashes
+
+
+def hash_of(state: Any) -> str:
+    """Return the hash of a nest of tensors, arrays and plain values: names, dtypes, shapes and bytes."""
+    digest = hashlib.sha256()
+    _add(digest, "", state)
+    return digest.hexdigest()
+
+
+def _add(digest: "hashlib._Hash", path: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            _add(digest, f"{path}/{key}", value[key])
+    elif isinstance(value, (list, tuple)):
+        for index, each in enumerate(value):
+            _add(digest, f"{path}/{index}", each)
+    elif isinstance(value, Tensor):
+        tensor = value.detach().cpu().contiguous()
+        digest.update(f"{path} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    elif isinstance(value, np.ndarray):
+        digest.update(f"{path} {value.dtype} {value.shape}".encode())
+        digest.update(value.tobytes())
+    else:
+        digest.update(f"{path} {value!r}".encode())
+
+
+def _replay_hash(config: TrainConfig, checkpoint: Checkpoint) -> str:
+    recipe = recipe_of(config)
+    request = recipe.replay_request(config, environment_spec(config, recipe))
+    replay = build_replay(config, request, checkpoint.folder)
+    checkpoint.restore_replay(replay)
+    return replay.content_hash()
+
+
+def reproducible(lines: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:
+    """Return log lines without what depends on machine and moment; a line of nothing else is left out."""
+    kept = [{k: v for k, v in line.items() if not k.startswith(NOT_REPRODUCIBLE)} for line in lines]
+    return [line for line in kept if len(line) > 1]
+
+
+def _metrics_hash(run_dir: Path) -> str:
+    return hash_of(reproducible(read_lines(run_dir / METRICS_FILE)))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a line of JSON for each run folder.
+
+    Raises:
+        SystemExit: With code 1 if two runs are not equal, 2 after a `UserError`.
+    """
+    folders = sys.argv[1:] if arguments is None else arguments
+    with exit_on_user_error():
+        if not folders or any(folder.startswith("-") for folder in folders):
+            raise UserError("name the folders of runs: python -m reverie.testing.fingerprint RUN RUN")
+        found = {folder: fingerprint(Path(folder)) for folder in folders}
+    for folder, hashes in found.items():
+        sys.stdout.write(json.dumps({"run": folder} | hashes) + "\n")
+    if any(hashes != found[folders[0]] for hashes in found.values()):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,0 @@
-"""Memory counters of this process and of its GPU."""
-
-from .counters import gpu_memory_stats as gpu_memory_stats
-from .counters import process_rss_mb as process_rss_mb

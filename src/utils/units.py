@@ -1,0 +1,20 @@
+"""Numbers with their units, as text."""
+
+
+def size_text(nbytes: int) -> str:
+    """Return bytes in GiB or MiB, to read.
+
+    >>> size_text(3 * 2**29), size_text(5 * 2**19)
+    ('1.50 GiB', '2.5 MiB')
+    """
+    return f"{nbytes / 2**30:,.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
+
+
+def count_text(number: float, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> count_text(1, "update"), count_text(12_365, "update")
+    ('1 update', '12,365 updates')
+    """
+    text = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{text} {noun}" if number == 1 else f"{text} {noun}s"
