@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..utils.errors import UserError
-from .schema import Compile, Device, Precision, TrainConfig, WorkflowName, actual_device
+from .schema import Compile, Device, Precision, TrainConfig, WorkflowName, actual_device, no_bfloat16
 
 CONFIG_PACKAGE = "reverie.configs"
 
@@ -89,14 +89,7 @@ def _check_machine(config: TrainConfig) -> None:
     if config.device is Device.cuda and not torch.cuda.is_available():
         raise UserError("device=cuda was asked for, but torch sees no CUDA device here. Set device=cpu.")
     if config.precision is Precision.bfloat16 and not _has_bfloat16(config.device, True):
-        raise _no_bfloat16(config.device)
-
-
-def _no_bfloat16(device: Device) -> UserError:
-    return UserError(
-        f"precision=bfloat16 is not supported on device={device.value}; allowed there: float32. "
-        "Set precision=float32."
-    )
+        raise no_bfloat16(config.device)
 
 
 def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:

@@ -24,7 +24,6 @@ from ..workflows.population import PopulationConfig, TD3Config
 from ..workflows.world_models import ControllerConfig, WorldModelConfig
 from .checkpoint import CheckpointConfig
 from .ray import Engine, RayConfig, require_ray
-from .resolve import _no_bfloat16
 from .training import TrainingConfig
 
 LARGEST_NUMBER = 1e30
@@ -208,7 +207,7 @@ class TrainConfig:
         """Refuse what the device cannot do, wherever it is."""
         device = actual_device(self.device)
         if self.precision is Precision.bfloat16 and device is not Device.cuda:
-            raise _no_bfloat16(device)
+            raise no_bfloat16(device)
         if self.buffer.storage is ReplayStorage.cuda and device is not Device.cuda:
             raise UserError(
                 f"buffer.storage=cuda needs device=cuda, got device={device.value}. Set buffer.storage=ram."
@@ -252,3 +251,10 @@ def check_number(key: str, value: object) -> None:
         raise UserError(f"{key} must be at most {LARGEST_NUMBER:g}, got {value:g}.")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise UserError(f"{key} must be below 2**63, got a number of {value.bit_length():,} bits.")
+
+
+def no_bfloat16(device: Device) -> UserError:
+    return UserError(
+        f"precision=bfloat16 is not supported on device={device.value}; allowed there: float32. "
+        "Set precision=float32."
+    )

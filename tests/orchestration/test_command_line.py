@@ -36,7 +36,7 @@ SUBPROCESS = """
 import sys
 from reverie.commands.command_line import run_from_command_line
 from reverie.checkpoints.run_folder import create_run_folder, save_config
-def task(config, notices):
+def task(config, preflight, notices):
     folder = create_run_folder(config)
     save_config(config, folder)
     print("ran", config.seed, folder)
