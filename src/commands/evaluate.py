@@ -142,10 +142,11 @@ def evaluate_run(config: EvaluateConfig) -> tuple[dict[str, object], NDArray[np.
         "environment": workflow.env.name,
         "policy": policy.value,
         "seed": config.seed,
+        "max_steps": config.max_steps,
         "returns": [episode.episode_return for episode in result.episodes],
         "lengths": [episode.length for episode in result.episodes],
         "mean": result.mean if result.episodes else None,
-        "standard_error": result.standard_error,
+        "standard_error": result.standard_error if result.episodes else None,
     }
     if watch.is_interrupted:
         shown["open_returns"] = [episode.episode_return for episode in result.still_open]

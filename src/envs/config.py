@@ -133,6 +133,10 @@ def _validate_game(game: str) -> None:
 
 def _validate_id(env_id: str) -> None:
     module, _, name = env_id.rpartition(":")
+    if module.startswith(".") or "/" in module:
+        raise UserError(
+            f"env.id={env_id}: {module} is no name of a module, as in env.id=package.module:Name-v0."
+        )
     try:
         _import(module)
     except (Exception, SystemExit) as error:

@@ -4,6 +4,9 @@ from dataclasses import dataclass, fields
 
 from ..utils.errors import UserError
 
+LARGEST_SIZE, MOST_LAYERS = 100_000, 100
+"""Far over what any machine trains; twice as many digits would be no sizes of tensors any more."""
+
 
 @dataclass(kw_only=True, slots=True)
 class ModelConfig:
@@ -62,6 +65,9 @@ class ModelConfig:
             value = getattr(self, field.name)
             if field.type is int and value < 1:
                 raise UserError(f"model.{field.name} must be at least 1, got {value}.")
+            most = MOST_LAYERS if field.name.endswith("_layers") else LARGEST_SIZE
+            if field.type is int and value > most:
+                raise UserError(f"model.{field.name} must be at most {most:,}, got {value:,}.")
         if self.classes > 256:
             raise UserError(f"model.classes must be at most 256 (one byte per latent), got {self.classes}.")
         if self.deter % self.blocks:

@@ -346,3 +346,9 @@ def test_cuda_is_refused_where_there_is_none() -> None:
     assert actual_device(Device.auto) is Device.cpu
     with pytest.raises(UserError, match="device=cuda was asked for, but torch sees no CUDA device"):
         typed(composed("device=cuda"))
+
+
+@pytest.mark.parametrize("size", ["model.units=2000000000", "model.actor_layers=101"])
+def test_a_size_that_no_tensor_can_have_is_refused_before_it_is_computed_with(size: str) -> None:
+    with pytest.raises(UserError, match="must be at most"):
+        typed(composed("experiment=dreamer_catch", size))
