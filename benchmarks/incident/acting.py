@@ -11,7 +11,7 @@ from benchmarks.incident.in_use import settled_bytes
 from reverie.config.schema import TrainConfig
 from reverie.memory.objects.anchors import AnchorReport, find_anchors
 from reverie.orchestration.dreamer.parts import DreamerParts, build_dreamer
-from reverie.testing.faults.acting import Detached, act_with_graph, observe_detaching
+from reverie.testing.faults import Detached, act_with_graph, observe_detaching
 
 WARM_UP_STEPS = 20
 """Steps of the environments before the first reading: what the first steps allocate once is no growth."""

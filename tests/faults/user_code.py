@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
-from reverie.testing.faults.wrap import after_environment_step, after_update
+
+from .wrap import after_environment_step, after_update
 
 BYTES = 60_000
 """What one call of a user's code keeps: 120 KB a log interval after each step of the environments."""

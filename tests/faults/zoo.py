@@ -17,10 +17,10 @@ from reverie.config.resolve import typed
 from reverie.config.schema import WorkflowName
 from reverie.memory.config import OnLeak
 from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
-from reverie.testing.faults import FAULTS, Fault
-from reverie.testing.faults.wrap import after_environment_step, after_update, attach
+from reverie.testing.faults import FAULTS, Fault, attach
 
-from . import user_code
+from . import injected, user_code
+from .wrap import after_environment_step, after_update
 
 STEPS = 560
 """56 samples of 8 steps, from which on an alarm can come, after the first update at step 40."""
@@ -196,7 +196,7 @@ DECOYS: dict[str, Callable[[WorldModelOrchestrator], None]] = {
     )
 }
 
-LEAKS: dict[str, Fault] = FAULTS | {
+LEAKS: dict[str, Fault] = injected.FAULTS | {
     name: Fault(inject, culprit) for name, (inject, culprit) in user_code.LEAKS.items()
 }
 """Faults of the run itself, and of code around it."""

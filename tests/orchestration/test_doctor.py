@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from reverie.commands.doctor import (
-    Finding,
-    Verdict,
+    Check,
+    Health,
     diagnose,
     judge_disk,
     judge_memory,
@@ -31,8 +31,8 @@ GIB = 2**30
 
 
 def test_on_this_machine_everything_that_is_installed_works() -> None:
-    verdicts = {finding.subject: finding.verdict for finding in diagnose()}
-    assert {verdicts[subject] for subject in ("packages", "PyTorch", "Atari", "Gymnasium")} == {Verdict.OK}
+    states = {check.subject: check.health for check in diagnose()}
+    assert {states[subject] for subject in ("packages", "PyTorch", "Atari", "Gymnasium")} == {Health.OK}
 
 
 def test_the_script_prints_every_check_and_fails_only_with_a_failed_check() -> None:
@@ -59,104 +59,104 @@ def test_the_script_says_how_to_install_when_nothing_is_installed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "verdict"),
-    [((3, 10), Verdict.FAIL), ((3, 11), Verdict.OK), ((3, 12), Verdict.OK), ((3, 13), Verdict.WARN)],
+    ("version", "health"),
+    [((3, 10), Health.FAIL), ((3, 11), Health.OK), ((3, 12), Health.OK), ((3, 13), Health.WARN)],
 )
-def test_python_is_judged_by_the_versions_that_are_tested(version: tuple[int, int], verdict: Verdict) -> None:
-    assert judge_python(version).verdict is verdict
+def test_python_is_judged_by_the_versions_that_are_tested(version: tuple[int, int], health: Health) -> None:
+    assert judge_python(version).health is health
 
 
 @pytest.mark.parametrize(
-    ("name", "verdict", "found"),
-    [("linux", Verdict.OK, "Linux"), ("darwin", Verdict.WARN, "macOS was never tried: without /proc")],
+    ("name", "health", "found"),
+    [("linux", Health.OK, "Linux"), ("darwin", Health.WARN, "macOS was never tried: without /proc")],
 )
-def test_a_system_is_judged_by_what_it_lacks(name: str, verdict: Verdict, found: str) -> None:
-    finding = judge_system(name)
-    assert finding.verdict is verdict and finding.found.startswith(found)
+def test_a_system_is_judged_by_what_it_lacks(name: str, health: Health, found: str) -> None:
+    check = judge_system(name)
+    assert check.health is health and check.found.startswith(found)
 
 
 def test_a_package_that_is_too_old_or_missing_is_named_with_its_repair() -> None:
-    finding = judge_packages(
+    check = judge_packages(
         ["pytest>=1", "numpy>=999", "no-such-package-of-ours", 'ruff>=999; extra == "dev"']
     )
-    assert finding.verdict is Verdict.FAIL
-    assert "numpy" in finding.found and "needs >=999" in finding.found
-    assert "no-such-package-of-ours not installed" in finding.found
-    assert "pytest" not in finding.found and "ruff" not in finding.found
-    assert finding.fix.endswith("-m pip install 'numpy>=999' no-such-package-of-ours")
+    assert check.health is Health.FAIL
+    assert "numpy" in check.found and "needs >=999" in check.found
+    assert "no-such-package-of-ours not installed" in check.found
+    assert "pytest" not in check.found and "ruff" not in check.found
+    assert check.fix.endswith("-m pip install 'numpy>=999' no-such-package-of-ours")
 
 
 def test_a_machine_without_a_gpu_is_told_what_it_can_do() -> None:
-    finding = judge_missing_gpu(None, None, "")
-    assert finding.verdict is Verdict.WARN
-    assert "small CPU preset" in finding.found
+    check = judge_missing_gpu(None, None, "")
+    assert check.health is Health.WARN
+    assert "small CPU preset" in check.found
 
 
 def test_a_cpu_build_beside_a_gpu_is_repaired_by_one_command() -> None:
-    finding = judge_missing_gpu(None, "580.1", "")
-    assert "CPU build" in finding.found
-    assert "pip install --force-reinstall torch==" in finding.fix and "+" not in finding.fix
+    check = judge_missing_gpu(None, "580.1", "")
+    assert "CPU build" in check.found
+    assert "pip install --force-reinstall torch==" in check.fix and "+" not in check.fix
 
 
 def test_a_driver_that_is_too_old_is_shown_with_the_words_of_pytorch() -> None:
-    finding = judge_missing_gpu("13.0", "470.1", "The NVIDIA driver on your system is too old.")
-    assert "driver 470.1" in finding.found and "CUDA 13.0" in finding.found and "too old" in finding.found
+    check = judge_missing_gpu("13.0", "470.1", "The NVIDIA driver on your system is too old.")
+    assert "driver 470.1" in check.found and "CUDA 13.0" in check.found and "too old" in check.found
 
 
 @pytest.mark.gpu
 def test_a_working_gpu_is_named() -> None:
-    [finding] = [finding for finding in diagnose() if finding.subject == "GPU"]
-    assert finding.verdict is not Verdict.FAIL
-    assert "GiB free of" in finding.found
+    [check] = [check for check in diagnose() if check.subject == "GPU"]
+    assert check.health is not Health.FAIL
+    assert "GiB free of" in check.found
 
 
 @pytest.mark.parametrize(
-    ("free", "verdict"),
-    [(GIB - 1, Verdict.FAIL), (GIB, Verdict.WARN), (10 * GIB - 1, Verdict.WARN), (10 * GIB, Verdict.OK)],
+    ("free", "health"),
+    [(GIB - 1, Health.FAIL), (GIB, Health.WARN), (10 * GIB - 1, Health.WARN), (10 * GIB, Health.OK)],
 )
-def test_the_disk_is_judged_by_what_a_run_writes(free: int, verdict: Verdict) -> None:
-    assert judge_disk(Path("here"), free, is_writable=True).verdict is verdict
+def test_the_disk_is_judged_by_what_a_run_writes(free: int, health: Health) -> None:
+    assert judge_disk(Path("here"), free, is_writable=True).health is health
 
 
 def test_a_folder_that_cannot_be_written_to_fails_however_large_its_disk() -> None:
-    assert judge_disk(Path("here"), 100 * GIB, is_writable=False).verdict is Verdict.FAIL
+    assert judge_disk(Path("here"), 100 * GIB, is_writable=False).health is Health.FAIL
 
 
 @pytest.mark.parametrize(
-    ("free", "verdict"), [(None, Verdict.WARN), (64 * 2**20, Verdict.WARN), (GIB, Verdict.OK)]
+    ("free", "health"), [(None, Health.WARN), (64 * 2**20, Health.WARN), (GIB, Health.OK)]
 )
-def test_the_shared_memory_that_docker_gives_is_called_small(free: int | None, verdict: Verdict) -> None:
-    assert judge_shared_memory(free).verdict is verdict
+def test_the_shared_memory_that_docker_gives_is_called_small(free: int | None, health: Health) -> None:
+    assert judge_shared_memory(free).health is health
 
 
 @pytest.mark.parametrize(
-    ("available", "limit", "verdict", "repair"),
+    ("available", "limit", "health", "repair"),
     [
-        (8 * GIB, None, Verdict.OK, ""),
-        (4 * GIB, 4 * GIB, Verdict.OK, ""),
-        (3 * GIB, None, Verdict.WARN, "buffer.capacity"),
-        (1 * GIB, 4 * GIB, Verdict.FAIL, "buffer.capacity"),
-        (1 * GIB, 1 * GIB, Verdict.FAIL, "docker run --memory"),
-        (2 * GIB, 3 * GIB, Verdict.WARN, "docker run --memory"),
+        (8 * GIB, None, Health.OK, ""),
+        (4 * GIB, 4 * GIB, Health.OK, ""),
+        (3 * GIB, None, Health.WARN, "buffer.capacity"),
+        (1 * GIB, 4 * GIB, Health.FAIL, "buffer.capacity"),
+        (1 * GIB, 1 * GIB, Health.FAIL, "docker run --memory"),
+        (2 * GIB, 3 * GIB, Health.WARN, "docker run --memory"),
     ],
 )
 def test_memory_that_is_short_is_repaired_where_the_limit_is(
-    available: int, limit: int | None, verdict: Verdict, repair: str
+    available: int, limit: int | None, health: Health, repair: str
 ) -> None:
-    finding = judge_memory(available, limit)
-    assert finding.verdict is verdict
-    assert repair in finding.fix
+    check = judge_memory(available, limit)
+    assert check.health is health
+    assert repair in check.fix
 
 
-@pytest.mark.parametrize(("verdict", "code"), [(Verdict.OK, 0), (Verdict.WARN, 0), (Verdict.FAIL, 1)])
-def test_only_a_failed_check_is_an_error(verdict: Verdict, code: int) -> None:
+@pytest.mark.parametrize(("health", "code"), [(Health.OK, 0), (Health.WARN, 0), (Health.FAIL, 1)])
+def test_only_a_failed_check_is_an_error(health: Health, code: int) -> None:
     console = Console(file=StringIO(), width=60)
-    assert report([Finding("disk", Verdict.OK, "fine"), Finding("memory", verdict, "some")], console) == code
+    assert report([Check("disk", Health.OK, "fine"), Check("memory", health, "some")], console) == code
 
 
 def test_a_fix_is_printed_unbroken_and_as_it_is_so_that_it_can_be_pasted() -> None:
     fix = f"{'long/' * 20}python -m pip install 'gymnasium[classic-control]>=1.2'"
     output = StringIO()
-    report([Finding("packages", Verdict.FAIL, "[bold] gone", fix)], Console(file=output, width=60))
+    report([Check("packages", Health.FAIL, "[bold] gone", fix)], Console(file=output, width=60))
     assert f"FAIL packages: {fix}" in output.getvalue().splitlines()
     assert "[bold] gone" in output.getvalue()

@@ -6,8 +6,10 @@ import subprocess
 import sys
 from multiprocessing.shared_memory import SharedMemory
 
-from ...orchestration.world_model_orchestrator import WorldModelOrchestrator
-from .wrap import after_update, attach
+from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
+from reverie.testing.faults import attach
+
+from .wrap import after_update
 
 NATIVE_BYTES = 100_000
 SHARED_BYTES = 1_000_000

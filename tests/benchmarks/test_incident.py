@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from benchmarks.incident.acting import ActingRow, Actor, measure_acting
+from benchmarks.incident.command import main
 from benchmarks.incident.holding import KeptArray, StoredLoss, kept_arrays, stored_losses
-from reverie.commands.certify import main
 from reverie.config.compose import compose_jobs
 from reverie.config.resolve import typed
 from reverie.config.schema import TrainConfig
 from reverie.orchestration.recipes import recipe_of
-from reverie.testing.faults.acting import Detached
+from reverie.testing.faults import Detached
 
-from .helpers import CARTPOLE, CATCH, error_of
+from ..orchestration.helpers import CARTPOLE, CATCH, error_of
 
 STEPS = 20
 ALLOCATORS_OWN = 4096  # bytes by which the allocator's count may be off: it keeps freed blocks at hand
@@ -134,14 +134,14 @@ def test_from_numpy_alone_is_no_leak_and_a_copy_lets_the_base_go(arrays: dict[st
 def test_the_command_prints_the_tables_and_writes_them_with_versions_and_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["--ab", *CARTPOLE, "env.num_envs=2", "certify.steps=10", f"certify.out={tmp_path / 'out'}"])
+    main([*CARTPOLE, "env.num_envs=2", "incident.steps=10", f"incident.out={tmp_path / 'out'}"])
     shown = capsys.readouterr().out
     for words in ("half (returned, not cached)", "loss, after backward()", "torch.from_numpy of one frame"):
         assert words in shown
     [path] = [path for path in tmp_path.rglob("*") if path.is_file()]
     found = json.loads(path.read_text())
     assert path.name == "reenactment.json"
-    assert found["command"].startswith("python scripts/certify_memory.py --ab experiment=dreamer_cartpole ")
+    assert found["command"].startswith("python -m benchmarks.incident experiment=dreamer_cartpole ")
     assert {"reverie", "torch", "in_use_counter"} <= found["versions"].keys()
     guards = [(row["no_grad"], row["detached"]) for row in found["acting"]]
     assert len(set(guards)) == 8 and found["num_envs"] == 2
@@ -149,25 +149,17 @@ def test_the_command_prints_the_tables_and_writes_them_with_versions_and_command
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("argument", "message"),
     [
-        (
-            "--ab certify.fault=rssm_half_detached",
-            "certify.fault=rssm_half_detached is not a setting of certify --ab",
-        ),
-        ("--ab certify.steps=9", "certify.steps must be at least 10 with --ab, got 9."),
-        ("--ab certify.steps=many", "certify.steps: Value 'many'"),
-        ("--ab run_dir=runs/a", "--ab makes no run and reads none; leave out run_dir and resume."),
-        ("--ab resume=runs/a", "--ab makes no run and reads none; leave out run_dir and resume."),
-        ("--ab certify.out=file/below", "certify.out=file/below cannot be a folder: "),
-        ("--ab env.num_envs=0", "env.num_envs must be at least 1"),
-        ("--ab model=debugg", "debugg"),
-        ("--abc", "unknown flag --abc; the only flag is --ab"),
-        ("--abc certify.fault=rssm_half_detached", "unknown flag --abc; the only flag is --ab"),
+        ("incident.fault=none", "incident.fault=none is not a setting of benchmarks.incident"),
+        ("incident.steps=9", "incident.steps must be at least 10, got 9."),
+        ("run_dir=runs/a", "benchmarks.incident makes no run and reads none; leave out run_dir and resume."),
+        ("incident.out=file/below", "incident.out=file/below cannot be a folder: "),
+        ("model=debugg", "debugg"),
     ],
 )
 def test_a_mistake_is_named_in_one_line_and_nothing_is_written(
-    arguments: str,
+    argument: str,
     message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -175,6 +167,5 @@ def test_a_mistake_is_named_in_one_line_and_nothing_is_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    typed_here = [*arguments.split(), "device=cpu"]
-    assert message in error_of(capsys, lambda: main(typed_here))
+    assert message in error_of(capsys, lambda: main([argument, "device=cpu"]))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

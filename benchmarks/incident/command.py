@@ -1,7 +1,9 @@
-"""`reverie-certify --ab`: what the incident reports claimed, measured on the parts of a real run."""
+"""Measure what the incident reports claimed, on the parts of a real run: `python -m benchmarks.incident`."""
 
 import gc
 import json
+import shlex
+import sys
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,24 +15,30 @@ from rich.table import Table
 
 from benchmarks.incident.acting import ActingRow, acting_rows
 from benchmarks.incident.holding import KeptArray, StoredLoss, held_by, stored_losses_of_agents
-from reverie.commands.command_line import compose_jobs
+from reverie.commands.options import asks_for_help, read_settings, settings_help
+from reverie.config.compose import compose_jobs
 from reverie.config.resolve import typed
 from reverie.config.schema import TrainConfig, WorkflowName
 from reverie.orchestration.dreamer.parts import build_dreamer
 from reverie.orchestration.recipes import recipe_of
-from reverie.planning.preflight import check_run, environment_spec
+from reverie.planning import check_run
+from reverie.planning.preflight import environment_spec
 from reverie.testing.certificate.certificate import versions
-from reverie.utils.errors import UserError
+from reverie.utils.errors import UserError, exit_on_user_error
 
-FLAG = "--ab"
+_PREFIX = "incident."
+_USAGE = """\
+Measure what the incident reports claimed: python -m benchmarks.incident [experiment=<name>] [key=value ...]
+
+"""
 REENACTMENT_JSON = "reenactment.json"
 _LEAST_STEPS = 10
 _WIDTH = 150  # of a table that is not shown on a terminal
 
 
 @dataclass(kw_only=True, slots=True)
-class ReenactmentConfig:
-    """Settings of `reverie-certify --ab`, typed as `certify.<name>=<value>`."""
+class IncidentConfig:
+    """Settings of `python -m benchmarks.incident`, typed as `incident.<name>=<value>`."""
 
     steps: int = 300
     """Steps of the environments over which each combination of guards is measured."""
@@ -40,7 +48,7 @@ class ReenactmentConfig:
 
     def __post_init__(self) -> None:
         if self.steps < _LEAST_STEPS:
-            raise UserError(f"certify.steps must be at least {_LEAST_STEPS} with {FLAG}, got {self.steps}.")
+            raise UserError(f"incident.steps must be at least {_LEAST_STEPS}, got {self.steps}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,7 @@ class Reenactment:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / REENACTMENT_JSON).write_text(json.dumps(self.as_dict(), indent=1) + "\n")
         except OSError as error:
-            raise UserError(f"certify.out={folder} cannot be written: {error.strerror}.") from error
+            raise UserError(f"incident.out={folder} cannot be written: {error.strerror}.") from error
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as JSON can hold it."""
@@ -122,23 +130,32 @@ class Reenactment:
         return table
 
 
-def run_reenactment(settings: ReenactmentConfig, overrides: list[str], command: str) -> None:
-    """Make the re-enactment that the command line asks for, print its tables, and write them if so wished.
+@exit_on_user_error()
+def main(arguments: list[str] | None = None) -> None:
+    """Measure what the command line asks for, print the tables, and write them if `incident.out` is given.
 
     One environment acts unless `env.num_envs` is given. A CPU takes about a minute.
 
     Raises:
-        UserError: If an override is wrong, or something cannot be written.
+        SystemExit: With code 2 after a `UserError`.
     """
-    [job] = compose_jobs(["env.num_envs=1", *overrides])
-    config = typed(job)
+    typed_here = sys.argv[1:] if arguments is None else arguments
+    if asks_for_help(typed_here):
+        print(_USAGE + settings_help(IncidentConfig, _PREFIX), end="")
+        return
+    own = [text for text in typed_here if text.startswith(_PREFIX)]
+    overrides = ["env.num_envs=1", "compile=none", *(text for text in typed_here if text not in own)]
+    if not any(text.startswith("experiment=") for text in overrides):
+        overrides.insert(0, "experiment=dreamer_incident")
+    settings = read_settings(IncidentConfig, own, "benchmarks.incident", _PREFIX)
+    config = typed(compose_jobs(overrides)[0])
     if config.run_dir is not None or config.resume is not None:
-        raise UserError(f"{FLAG} makes no run and reads none; leave out run_dir and resume.")
+        raise UserError("benchmarks.incident makes no run and reads none; leave out run_dir and resume.")
     folder = None if settings.out is None else Path(settings.out)
     if folder is not None:
         _check_folder(folder)
     check_run(config, recipe_of(config))
-    found = reenact(config, settings.steps, command)
+    found = reenact(config, settings.steps, shlex.join(["python", "-m", "benchmarks.incident", *typed_here]))
     console = Console(highlight=False)
     found.show(console if console.is_terminal else Console(highlight=False, width=_WIDTH))
     if folder is not None:
@@ -165,7 +182,7 @@ def reenact(config: TrainConfig, steps: int, command: str) -> Reenactment:
 def _check_folder(folder: Path) -> None:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
-        raise UserError(f"certify.out={folder} cannot be a folder: {existing} is a file.")
+        raise UserError(f"incident.out={folder} cannot be a folder: {existing} is a file.")
 
 
 def _table(title: str, words: list[str], numbers: list[str]) -> Table:

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...models import LaProp
-from ...orchestration.world_model_orchestrator import WorldModelOrchestrator
-from .wrap import after_environment_step, after_sample, after_update, attach
+from reverie.models import LaProp
+from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
+from reverie.testing.faults import attach
+
+from .wrap import after_environment_step, after_sample, after_update
 
 BLOCK = 32_000
 """Float32 numbers that a fault keeps at a time where the run itself offers nothing large: 128 kB."""

@@ -9,27 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...orchestration.world_model_orchestrator import WorldModelOrchestrator
-from .acting import Detached, act_with_graph, observe_detaching
-from .wrap import after_total, after_update, attach
+from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
+from reverie.testing.faults import Detached, act_unguarded, act_with_graph, attach
+
+from .wrap import after_total, after_update
 
 GLOBAL_TRACE: list[Tensor] = []
 """What a module of one's own might collect for debugging, and what no component of a run owns."""
 
 
-def rssm_cache_not_detached(run: WorldModelOrchestrator) -> None:
-    """Take away both guards of acting: no_grad, and detaching what the RSSM returns and caches."""
-    _act_unguarded(run, Detached.none)
-
-
-def rssm_returns_detached_cache_not(run: WorldModelOrchestrator) -> None:
-    """Detach what the RSSM returns and not what it caches: the fault of the incident."""
-    _act_unguarded(run, Detached.half_returned)
-
-
 def rssm_half_detached(run: WorldModelOrchestrator) -> None:
-    """Detach the cached latents and forget the recurrent state beside them."""
-    _act_unguarded(run, Detached.half_stoch)
+    """Detach the cached latents and forget the recurrent state next to them."""
+    act_unguarded(run, Detached.half_stoch)
 
 
 def rssm_kept_sometimes(run: WorldModelOrchestrator) -> None:
@@ -57,7 +48,7 @@ def losses_after_backward(run: WorldModelOrchestrator) -> None:
 
 
 def losses_with_retained_graph(run: WorldModelOrchestrator) -> None:
-    """Keep every loss whose backward pass was told to retain its graph."""
+    """Keep every loss whose backward pass retains its graph."""
     kept = attach(run.parts.workflow, "losses_kept", [])
 
     def keep(total: Any) -> None:
@@ -94,8 +85,3 @@ def global_trace(run: WorldModelOrchestrator) -> None:
     """Collect losses in a global list of a module that no component owns."""
     GLOBAL_TRACE.clear()
     after_total(run, lambda total: GLOBAL_TRACE.append(total * 1.0))
-
-
-def _act_unguarded(run: WorldModelOrchestrator, detached: Detached) -> None:
-    act_with_graph(run.parts.workflow)
-    observe_detaching(run.parts.workflow, detached)

@@ -1,25 +1,15 @@
 """Where faults take hold of a run: around its updates, its losses, its steps."""
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
-from ...buffers import SequenceBatch
-from ...orchestration.world_model_orchestrator import WorldModelOrchestrator
-from ...utils.timestep import Arrival
-from ...workflows.base import Updated
-
-
-def attach(owner: Any, name: str, value: Any) -> Callable[[], Any]:
-    """Give an object one more attribute, and return a function that reads it.
-
-    The function knows the owner weakly: the fault's own code must not be a second path to what it keeps.
-    """
-    setattr(owner, name, value)
-    known = weakref.proxy(owner)
-    return lambda: getattr(known, name)
+from reverie.buffers import SequenceBatch
+from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
+from reverie.testing.faults import after_call
+from reverie.utils.timestep import Arrival
+from reverie.workflows.base import Updated
 
 
 def after_update(run: WorldModelOrchestrator, act: Callable[[Updated], None]) -> None:
@@ -50,15 +40,3 @@ def after_sample(run: WorldModelOrchestrator, act: Callable[[SequenceBatch], Non
 def after_environment_step(run: WorldModelOrchestrator, act: Callable[[Arrival], None]) -> None:
     """Call `act` with what each step of the environments brings."""
     after_call(run.parts.environment, "step", act)
-
-
-def after_call(owner: Any, method: str, act: Callable[[Any], None]) -> None:
-    """Call `act` with what each call of a method returns."""
-    original = getattr(owner, method)
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        act(result)
-        return result
-
-    setattr(owner, method, wrapped)

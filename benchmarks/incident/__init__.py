@@ -1,0 +1,1 @@
+"""What the incident reports claimed, measured."""

@@ -1,0 +1,5 @@
+"""`python -m benchmarks.incident`."""
+
+from benchmarks.incident.command import main
+
+main()
