@@ -27,7 +27,7 @@ from ..config.resolve import CONFIG_PACKAGE, register_schemas, typed
 from ..config.schema import TrainConfig
 from ..config.workflow_keys import require_read
 from ..orchestration.recipes import recipe_of
-from ..planning import Compose, Preflight, check_run, preflight
+from ..planning import Compose, Preflight, check_run, preflight_of
 from ..utils.errors import FlagParser, UserError, did_you_mean, exit_on_user_error
 from ..utils.remote_urls import SIGN
 
@@ -133,7 +133,7 @@ def _leave_to_hydra(flags: argparse.Namespace, task: Task) -> None:
         with exit_on_user_error():  # inside, since Hydra would print a traceback
             config = typed(composed)
             config.run_dir = config.run_dir or os.path.relpath(HydraConfig.get().runtime.output_dir)
-            task(config, preflight(config, recipe_of(config)), device_notice(composed))
+            task(config, preflight_of(config, recipe_of(config)), device_notice(composed))
 
     asked = [(f"--{name.replace('_', '-')}", value) for name, value in vars(flags).items() if value]
     before = sys.argv

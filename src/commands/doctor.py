@@ -54,7 +54,7 @@ class Check:
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `reverie-doctor`; return 1 if a check failed, else 0; exit with 2 if anything but --help is asked."""
+    """Run `reverie-doctor`; return 1 if a check failed, else 0. Anything but --help is refused."""
     parser = FlagParser(
         description="Check whether this machine can train, and say what to do where it cannot.",
         epilog="Exit code: 1 if a check failed, else 0. Nothing is changed, and there are no settings.",

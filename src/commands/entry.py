@@ -22,12 +22,20 @@ def command(module: str) -> Callable[[], Any]:
     """Return a command that runs the `main` of a module, of which nothing is imported before."""
 
     def run() -> Any:
-        sys.excepthook = _show
-        with exit_on_user_error():
-            main = _load(module)
-        return main()
+        return load(module)()
 
     return run
+
+
+def load(module: str) -> Callable[[], Any]:
+    """Return the `main` of a module; what ends the process from now on is shown in one line.
+
+    Raises:
+        SystemExit: With code 2 if it cannot run on this system, or something that it imports is missing.
+    """
+    sys.excepthook = _show
+    with exit_on_user_error():
+        return _load(module)
 
 
 def _load(module: str) -> Callable[[], Any]:

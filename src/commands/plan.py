@@ -16,7 +16,7 @@ from ..config.schema import TrainConfig
 from ..config.workflow_keys import require_read
 from ..orchestration.recipes import recipe_of
 from ..planning.fit import Fit, largest_fit
-from ..planning.preflight import environment_spec, preflight
+from ..planning.preflight import environment_spec, preflight_of
 from ..planning.refusal import require_fit
 from ..planning.resources import MemoryPlan
 from ..planning.table import show
@@ -82,7 +82,7 @@ def _run(arguments: list[str]) -> None:
         return
     config = _compose(overrides)
     recipe = recipe_of(config)
-    found = preflight(config, recipe)
+    found = preflight_of(config, recipe)
     _write(found.plan, None, plan_config.format)
     require_fit(found.plan, config, found.env, recipe, lambda change: _compose([*overrides, change]))
 

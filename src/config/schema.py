@@ -254,6 +254,7 @@ def check_number(key: str, value: object) -> None:
 
 
 def no_bfloat16(device: Device) -> UserError:
+    """Return the refusal of bfloat16 on a device."""
     return UserError(
         f"precision=bfloat16 is not supported on device={device.value}; allowed there: float32. "
         "Set precision=float32."

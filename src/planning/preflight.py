@@ -43,7 +43,7 @@ def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = Non
     """
     check_run_folder(config)
     check_mirror(config)
-    found = preflight(config, recipe)
+    found = preflight_of(config, recipe)
     # The machine's limits before the budget: "raise the budget" is then advice that the machine can follow.
     require_fit(found.plan, config, found.env, recipe, compose)
     request = recipe.replay_request(config, found.env)
@@ -52,7 +52,7 @@ def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = Non
     return found
 
 
-def preflight(config: TrainConfig, recipe: Recipe) -> Preflight:
+def preflight_of(config: TrainConfig, recipe: Recipe) -> Preflight:
     """Start one environment for a moment and plan the run; neither folder nor limits are checked.
 
     Raises:

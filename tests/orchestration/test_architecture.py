@@ -1,0 +1,58 @@
+"""What docs/architecture.md says of one training step."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from .helpers import CATCH
+
+ROOT = Path(__file__).parents[2]
+COUNT = """
+import runpy, sys, traceback
+from pathlib import Path
+import reverie.envs.make as make
+from reverie.planning import preflight
+from reverie.models import LaProp
+
+counts = {"environments": 0, "plans": 0}
+files = set()
+
+def counted(function, name):
+    def call(*args, **kwargs):
+        counts[name] += 1
+        return function(*args, **kwargs)
+    return call
+
+step = LaProp.step
+def seen(*args, **kwargs):
+    files.clear()  # the dry run of the plan steps, too
+    files.update(frame.filename for frame in traceback.extract_stack()[:-1])
+    return step(*args, **kwargs)
+
+LaProp.step = seen
+make._simulators = counted(make._simulators, "environments")
+preflight.plan_run = counted(preflight.plan_run, "plans")
+sys.argv = ["scripts/train.py", *sys.argv[1:]]
+try:
+    runpy.run_path("scripts/train.py", run_name="__main__")
+finally:
+    here = Path.cwd()
+    paths = {path.relative_to(here) for path in map(Path.resolve, map(Path, files)) if here in path.parents}
+    own = sorted(str(path) for path in paths if path.parts[0] in ("src", "scripts"))
+    print(counts, *own, sep="\\n", file=sys.stderr)
+"""
+
+
+def test_a_step_is_seven_files_deep_and_a_run_starts_one_environment_and_makes_one_plan_before(
+    tmp_path: Path,
+) -> None:
+    overrides = [*CATCH, "training.total_timesteps=160", f"run_dir={tmp_path / 'run'}"]
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT, *overrides], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("{'environments'"))
+    assert lines[at] == "{'environments': 2, 'plans': 1}"  # the second is the run's own
+    files = lines[at + 1 :]
+    assert len(files) <= 7, files
