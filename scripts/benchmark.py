@@ -1,4 +1,4 @@
-"""Time Reverie beside its peers and the machine's limits: `scripts/benchmark.py bench.rows=update_size1m`."""
+"""Time Reverie, its peers and the machine's limits: `scripts/benchmark.py bench.rows=update_size1m`."""
 
 import sys
 from pathlib import Path

@@ -8,7 +8,7 @@ except ImportError as error:
     sys.exit(
         f"FAIL  {error}, in {sys.executable}\n"
         "      Install Reverie with all it needs into this Python (pip install -c constraints.txt -e .),\n"
-        "      or run `make doctor`, which uses a .venv of its own."
+        "      or run `make doctor`, which makes its own .venv."
     )
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def heed_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate", "plan", "certify", "doctor", "benchmark"])
+@pytest.mark.parametrize("name", ["train", "evaluate", "plan", "certify", "doctor"])
 def test_on_windows_a_command_is_one_sentence(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

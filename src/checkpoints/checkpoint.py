@@ -84,7 +84,7 @@ class Checkpoint:
             workflow.load_state_dict(state)
 
     def restore_replay(self, replay: EpisodeReplayBuffer) -> None:
-        """Read the replay's records back into `replay`, which goes on writing only what is new."""
+        """Read the replay's records back into `replay`, which then writes only what is new."""
         replay.load(self.folder, self.folder.parent / SHARED_FOLDER)
 
     def manifest(self) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def save_checkpoint(
         _write_manifest(unfinished / MANIFEST, step, best, files)
         folder_to_disk(shared)
         folder_to_disk(unfinished)
-        if folder.exists():  # the same step again: the old one goes only once the new one has its name
+        if folder.exists():  # the same step again: the old one is deleted only once the new one has its name
             os.replace(folder, root / f"{_REPLACED}{unfinished.name}")
         os.replace(unfinished, folder)
     except BaseException:

@@ -1,4 +1,4 @@
-"""What a checkpoint was made with: a run goes on only with the same."""
+"""The settings a checkpoint was made with, which a resumed run must share."""
 
 import json
 from enum import Enum
@@ -10,20 +10,20 @@ from ..config.workflow_keys import ONLY
 from ..utils.checked_files import reading
 from ..utils.errors import UserError
 from .checkpoint import Checkpoint, latest_checkpoint
-from .run_folder import CONFIG_FILE, FREE, MADE_WITH
+from .run_folder import CONFIG_FILE, FIXED_BY_CHECKPOINT, RESUMABLE_EXCEPTIONS
 
-MADE_WITH_KEY = "made_with"
+SETTINGS_KEY = "made_with"
 """Where the state of the loop has the settings."""
 
 
-def made_with(config: TrainConfig) -> dict[str, Any]:
+def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
     """Return the settings that a checkpoint cannot do without, by their keys, as JSON has them."""
     others = [name for workflow, names in ONLY.items() if workflow is not config.workflow for name in names]
     return {
         key: value.value if isinstance(value, Enum) else value
         for key, value in leaves(config)
-        if (key in MADE_WITH or key.partition(".")[0] in MADE_WITH)
-        and key not in FREE
+        if (key in FIXED_BY_CHECKPOINT or key.partition(".")[0] in FIXED_BY_CHECKPOINT)
+        and key not in RESUMABLE_EXCEPTIONS
         and not any(key == name or key.startswith(f"{name}.") for name in others)
     }
 
@@ -35,9 +35,9 @@ def checkpoint_of(config: TrainConfig, run_dir: Path) -> Checkpoint:
         UserError: If there is none, or it was made with other settings than the run's: files were mixed up.
     """
     checkpoint = latest_checkpoint(run_dir)
-    asked = json.loads(json.dumps(made_with(config)))
+    asked = json.loads(json.dumps(checkpoint_settings(config)))
     with reading(checkpoint.state_path):
-        saved = dict(checkpoint.state()[MADE_WITH_KEY])
+        saved = dict(checkpoint.state()[SETTINGS_KEY])
         keys = sorted(saved.keys() | asked.keys())
     for key in keys:
         if saved.get(key) != asked.get(key):

@@ -26,13 +26,13 @@ LOCK_FILE = ".lock"
 UNFINISHED = ".unfinished"
 MOVED = "the folder was moved or deleted while the run wrote to it"
 EXPERIMENTS = Path("experiments")
-MADE_WITH = ("seed", "env", "model", "buffer", "population.size", "td3.hidden_units")
+FIXED_BY_CHECKPOINT = ("seed", "env", "model", "buffer", "population.size", "td3.hidden_units")
 """What a checkpoint is made of."""
 
-FIXED = ("name", "workflow", "run_dir", "resume", *MADE_WITH)
+FIXED = ("name", "workflow", "run_dir", "resume", *FIXED_BY_CHECKPOINT)
 """What a resumed run cannot change."""
 
-FREE = ("buffer.memory_budget_gib", "buffer.storage")
+RESUMABLE_EXCEPTIONS = ("buffer.memory_budget_gib", "buffer.storage")
 """Exceptions to `FIXED`."""
 
 
@@ -48,7 +48,7 @@ def check_run_folder(config: TrainConfig) -> None:
     _check_name(folder)
     if (folder / CONFIG_FILE).exists():
         raise UserError(
-            f"run_dir={config.run_dir} already holds a run. Go on with it by resume={config.run_dir}, "
+            f"run_dir={config.run_dir} already holds a run. Continue it with resume={config.run_dir}, "
             "or choose another folder."
         )
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -156,7 +156,7 @@ def load_run(folder: str, changes: Iterable[Override] = (), device: Device | Non
 
 
 def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
-    """Return the configuration with which the run in `folder` goes on, and its changes in words.
+    """Return the configuration with which the run in `folder` continues, and its changes as sentences.
 
     Raises:
         UserError: As `load_run`.
@@ -215,7 +215,7 @@ def check_change(change: Override) -> None:
             "as in training.total_timesteps=200000."
         )
     check_setting(change)
-    if key not in FREE and any(key == name or key.startswith(f"{name}.") for name in FIXED):
+    if key not in RESUMABLE_EXCEPTIONS and any(key == name or key.startswith(f"{name}.") for name in FIXED):
         raise UserError(
             f"{change.input_line}: {key} cannot change, the checkpoint was made with it. Leave it out, "
             "or start a new run."

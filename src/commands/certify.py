@@ -67,7 +67,7 @@ class CertifyConfig:
         if self.steps is not None and self.steps < 1:
             raise UserError(f"certify.steps must be at least 1, got {self.steps}.")
         if self.bound_mb <= 0:
-            raise UserError(f"certify.bound_mb must be over 0, got {self.bound_mb}.")
+            raise UserError(f"certify.bound_mb must be > 0, got {self.bound_mb}.")
         if self.fault is not None:
             find_fault(self.fault)
 

@@ -69,7 +69,7 @@ class Kill:
 
 @dataclass(slots=True)
 class ChaosResult:
-    """What became of the run."""
+    """The result of both runs."""
 
     overrides: list[str]
     seed: int
@@ -97,7 +97,7 @@ def main() -> None:
     own = [text for text in arguments if text.startswith(_PREFIX)]
     overrides = [text for text in arguments if text not in own]
     settings = read_settings(ChaosConfig, own, "chaos", _PREFIX)
-    compose_jobs(overrides)  # a mistake in the run's own settings is told before anything starts
+    compose_jobs(overrides)  # a mistake in the run's own settings is refused before anything starts
     folder = Path(settings.out)
     result = chaos(overrides, settings.kills, settings.seed, folder)
     (folder / "chaos.json").write_text(result.as_json())
@@ -140,7 +140,7 @@ def chaos(overrides: Sequence[str], kills: int, seed: int, folder: Path) -> Chao
 
 
 def _next_life(overrides: Sequence[str], run_dir: Path) -> list[str]:
-    """Return how to go on: once there is a configuration, by resuming, as a user would."""
+    """Return how to continue: once there is a configuration, by resuming, as a user would."""
     if (run_dir / CONFIG_FILE).exists():
         return [f"resume={run_dir}"]
     return [*overrides, f"run_dir={run_dir}"]
@@ -162,7 +162,7 @@ def _one_life(overrides: Sequence[str], run_dir: Path, moments: random.Random) -
             _wait(process, lambda: _printed(run_dir) > printed)
     if process.poll() is None:
         process.send_signal(number)
-    if number == signal.SIGUSR1:  # the run goes on: it is killed a moment later
+    if number == signal.SIGUSR1:  # the run continues: it is killed a moment later
         _wait(process, lambda: time.monotonic() - started > 1.5 * delay)
         process.kill()
     code = process.wait(_PATIENCE_SECONDS)
@@ -213,7 +213,7 @@ def _heed_ctrl_c() -> None:
 
 
 def _log_of(run_dir: Path) -> Path:
-    """Return the file beside the run that holds what its processes printed."""
+    """Return the file next to the run that holds what its processes printed."""
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     return run_dir.with_name(f"{run_dir.name}.log")
 

@@ -274,7 +274,7 @@ def judge_shared_memory(free: int | None) -> Check:
 
 
 def check_shared_memory() -> Check:
-    """Look at /dev/shm, through which environments in processes of their own send their observations."""
+    """Look at /dev/shm, through which environments in worker processes send observations."""
     folder = Path("/dev/shm")
     return judge_shared_memory(shutil.disk_usage(folder).free if folder.is_dir() else None)
 

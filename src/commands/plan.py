@@ -56,7 +56,7 @@ class PlanConfig:
 
     def __post_init__(self) -> None:
         if self.fit_gib is not None and not (math.isfinite(self.fit_gib) and self.fit_gib > 0):
-            raise UserError(f"plan.fit_gib must be over 0 GiB, got {self.fit_gib}.")
+            raise UserError(f"plan.fit_gib must be > 0 GiB, got {self.fit_gib}.")
 
 
 @exit_on_user_error()
@@ -122,7 +122,7 @@ def _compose(overrides: list[str]) -> TrainConfig:
     """Return the run that the overrides ask for; its device need not be here."""
     keys = {item.key_or_group for item in parse(overrides)}
     if "resume" in keys:
-        raise UserError("resume= is planned when the run goes on; leave it out, and type the run's settings.")
+        raise UserError("resume= is planned when the run continues; leave it out and type the settings.")
     config = typed(compose_jobs(overrides)[0], must_run_here=False)
     require_read(config, sorted(keys))
     return config

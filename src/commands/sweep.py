@@ -1,7 +1,7 @@
-"""Every job of a multirun as a task on a Ray cluster, each in a process and a folder of its own; resumable.
+"""Run every job of a multirun as a task on a Ray cluster, each in its own process and folder; resumable.
 
-Plain Ray tasks, not Ray Tune: nothing is searched or scheduled here, and Tune needs pandas, pyarrow and
-tensorboardX besides. A job is a run folder with its `config.yaml`; to begin it is to resume it. On a cluster
+Plain Ray tasks, not Ray Tune: nothing is searched or scheduled here, and Tune also needs pandas, pyarrow
+and tensorboardX. A job is a run folder with its `config.yaml`; to begin it is to resume it. On a cluster
 of several machines `sweep.out` has to be a folder that all of them share.
 """
 
@@ -42,7 +42,7 @@ Run every combination of the values listed, on Ray: sweep.py [overrides of rever
 
   sweep.py experiment=dreamer_catch seed=1,2 world_model.losses.reward=true,false sweep.out=sweeps/reward
 
-The same command again skips what is finished, and goes on with what is not.
+The same command again skips what is finished and continues the rest.
 
 """
 
@@ -139,12 +139,12 @@ def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
         try:
             _run(config, out, jobs, due)
         except ClusterLost as error:
-            raise UserError(f"{error} Repeat the command: it goes on with what is left.") from error
+            raise UserError(f"{error} Repeat the command to run what is left.") from error
     return jobs
 
 
 def table(jobs: list[Job]) -> Table:
-    """Return a row for each job: what it has of its own, how it ended, and its numbers."""
+    """Return a row for each job: its settings, how it ended, and its numbers."""
     keys = list(jobs[0].values)
     metrics = sorted({name for job in jobs if job.result for name in job.result.metrics})
     shown = Table("job", *keys, "exit", *metrics)
@@ -172,7 +172,7 @@ def _jobs(out: Path, configs: list[TrainConfig]) -> list[Job]:
 
 
 def _require_same(job: Job, config: TrainConfig) -> None:
-    """Refuse to go on with a job that is another one."""
+    """Refuse a folder that holds another job."""
     file = job.folder / CONFIG_FILE
     if file.exists():
         saved, asked = read_config(file), OmegaConf.structured(config)

@@ -30,7 +30,7 @@ class Result:
 
 
 def run_job(folder: str, cpus: int, last: int) -> Result:
-    """Begin a job, or go on with it, and wait for its end.
+    """Start or continue a job, and wait for its end.
 
     Args:
         folder: The run folder, with its `config.yaml`.

@@ -13,7 +13,7 @@ from ..config.schema import TrainConfig
 from ..envs import EnvironmentCrashed
 from ..memory.leaks.guard import LEAK_EXIT_CODE
 from ..orchestration.dreamer.nonfinite import NONFINITE_EXIT_CODE
-from ..orchestration.orchestrator import Ending, Orchestrator
+from ..orchestration.orchestrator import Orchestrator, StopReason
 from ..orchestration.population.engines.base import ClusterLost, EngineFailed
 from ..orchestration.recipes import recipe_of
 from ..orchestration.run import open_run
@@ -50,38 +50,38 @@ def train(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None
             newest checkpoint is the place to resume.
         UserError: If what was asked cannot be done, or the disk is full.
     """
-    ending, has_rolled_back = Ending.rollback, False
-    with Signals() as signals:  # one for all: what was asked for before a rollback holds after it
-        while ending is Ending.rollback:
-            ending = _run_once(config, signals, preflight, notices, has_rolled_back)
+    reason, has_rolled_back = StopReason.rollback, False
+    with Signals() as signals:  # one for all: what was asked before a rollback still holds after it
+        while reason is StopReason.rollback:
+            reason = _run_once(config, signals, preflight, notices, has_rolled_back)
             config.resume, has_rolled_back = config.run_dir, True
 
 
 def _run_once(
     config: TrainConfig, signals: Signals, preflight: Preflight, notices: list[str], has_rolled_back: bool
-) -> Ending:
-    """Run until an ending; return it if the run is finished, or goes on from its newest checkpoint."""
+) -> StopReason:
+    """Run until something stops it; return why if it is finished, or rolls back to its newest checkpoint."""
     try:
         with open_run(config, signals, recipe_of(config), preflight.plan, notices) as run:
             if has_rolled_back:
                 run.begin_after_rollback()
             try:
-                ending = run.run()
+                reason = run.run()
             except EnvironmentCrashed as error:
-                run.save_if_possible()  # the step is complete, but for the one that failed
+                run.save_if_possible()  # the step is complete, except for the environment that failed
                 _LOG.error("%s\n%s", error, _resume_hint(run))
                 raise SystemExit(ENVIRONMENT_EXIT_CODE) from error
-            except EngineFailed as error:  # amid a generation: only the checkpoint of one before is whole
+            except EngineFailed as error:  # mid-generation: resume from the previous checkpoint
                 _LOG.error("%s\n%s", error, _resume_hint(run))
                 is_cluster = isinstance(error, ClusterLost)
                 raise SystemExit(CLUSTER_EXIT_CODE if is_cluster else ENVIRONMENT_EXIT_CODE) from error
             except KeyboardInterrupt as error:  # the second one
-                raise KeyboardInterrupt(f"go on with resume={os.path.relpath(run.run_dir)}") from error
+                raise KeyboardInterrupt(f"continue with resume={os.path.relpath(run.run_dir)}") from error
             except torch.OutOfMemoryError as error:
                 raise SystemExit(_gpu_memory_ended(run, error)) from error
-            run.reports.close()  # its last words come after the progress line
-            return _told(run, ending)
-    except EnvironmentCrashed as error:  # none of them ever came up
+            run.reports.close()  # stop the progress bar before the final log line
+            return _log_outcome(run, reason)
+    except EnvironmentCrashed as error:  # no environment started
         raise UserError(str(error).partition("\n")[0]) from error
     except OSError as error:
         if error.errno not in _DISK_FAULTS and error.strerror != MOVED:
@@ -90,7 +90,7 @@ def _run_once(
 
 
 def _resume_hint(run: Orchestrator) -> str:
-    """Return what of a run that fails is saved, and how it goes on."""
+    """Return what of a failed run is saved, and how to resume it."""
     steps = [checkpoint.step for checkpoint in list_checkpoints(run.run_dir)]
     if not steps:
         saved = "There is no checkpoint yet"
@@ -98,20 +98,20 @@ def _resume_hint(run: Orchestrator) -> str:
         saved = f"Nothing is lost: step {run.step:,} is saved"
     else:
         saved = f"The newest checkpoint is of step {steps[-1]:,}"
-    return f"{saved}. Go on with resume={os.path.relpath(run.run_dir)}"
+    return f"{saved}. Continue with resume={os.path.relpath(run.run_dir)}"
 
 
 def _not_writable(config: TrainConfig, error: OSError) -> str:
     """Return which file could not be written, and what to do."""
     assert config.run_dir is not None
     if error.strerror == MOVED:
-        return f"{config.run_dir} cannot be written: {MOVED}. Go on with resume= and its name now."
+        return f"{config.run_dir} cannot be written: {MOVED}. Continue with resume= and its name now."
     repair = "Make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Repair that"
     if error.errno == errno.EFBIG:
         repair = "Raise the limit on the size of a file (ulimit -f unlimited)"
     file = f" The file was {os.path.relpath(error.filename, config.run_dir)}." if error.filename else ""
     if list_checkpoints(Path(config.run_dir)):
-        then = f"go on with resume={config.run_dir}"
+        then = f"continue with resume={config.run_dir}"
     elif (Path(config.run_dir) / CONFIG_FILE).exists():
         then = f"begin again with resume={config.run_dir}, for there is no checkpoint yet"
     else:
@@ -119,27 +119,27 @@ def _not_writable(config: TrainConfig, error: OSError) -> str:
     return f"{config.run_dir} cannot be written: {error.strerror}. {repair}, then {then}.{file}"
 
 
-def _told(run: Orchestrator, ending: Ending) -> Ending:
+def _log_outcome(run: Orchestrator, reason: StopReason) -> StopReason:
     """Log how a run ended.
 
     Raises:
-        SystemExit: If it ended before all steps were taken, and does not go on by itself.
+        SystemExit: If it stopped before all steps were taken, and does not roll back.
     """
     folder = os.path.relpath(run.run_dir)
-    if ending is Ending.finished:
+    if reason is StopReason.finished:
         _LOG.info("finished: %s", run.run_dir)
-    elif ending is Ending.rollback and list_checkpoints(run.run_dir):
-        _LOG.warning("%s: going back to the newest checkpoint", ending.value)
-    elif ending is Ending.leak:
-        _LOG.error("stopped: %s; a checkpoint is written, see train.log in %s", ending.value, folder)
+    elif reason is StopReason.rollback and list_checkpoints(run.run_dir):
+        _LOG.warning("%s: going back to the newest checkpoint", reason.value)
+    elif reason is StopReason.leak:
+        _LOG.error("stopped: %s; a checkpoint is written, see train.log in %s", reason.value, folder)
         raise SystemExit(LEAK_EXIT_CODE)
-    elif ending is Ending.stopped:
-        _LOG.warning("stopped; go on with resume=%s", folder)
+    elif reason is StopReason.stopped:
+        _LOG.warning("interrupted; continue with resume=%s", folder)
         raise SystemExit(RESUME_ME_EXIT_CODE)
     else:
-        _LOG.error(run.why(ending))
+        _LOG.error(run.why(reason))
         raise SystemExit(NONFINITE_EXIT_CODE)
-    return ending
+    return reason
 
 
 def _gpu_memory_ended(run: Orchestrator, error: torch.OutOfMemoryError) -> int:
@@ -147,7 +147,7 @@ def _gpu_memory_ended(run: Orchestrator, error: torch.OutOfMemoryError) -> int:
     snapshot = run.parts.snapshots.save(run.step)
     run.save_if_possible()
     _LOG.error(
-        "%s\nThe GPU is full at step %s. %s%s; go on with resume=%s",
+        "%s\nThe GPU is full at step %s. %s%s; continue with resume=%s",
         str(error).splitlines()[0],
         f"{run.step:,}",
         f"What held it is in {snapshot}. " if snapshot else "",

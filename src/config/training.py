@@ -76,7 +76,7 @@ class TrainingConfig:
             if getattr(self, name) > most:
                 raise UserError(f"training.{name} must be at most {most}, got {getattr(self, name)}.")
         if self.train_ratio <= 0:
-            raise UserError(f"training.train_ratio must be over 0, got {self.train_ratio}.")
+            raise UserError(f"training.train_ratio must be > 0, got {self.train_ratio}.")
 
     @property
     def planned_updates(self) -> int:

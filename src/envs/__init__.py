@@ -12,4 +12,5 @@ from .make import make_environment as make_environment
 from .make import make_simulators as make_simulators
 from .make import spec_of as spec_of
 from .restarts import Restarts as Restarts
+from .restore import state_form as state_form
 from .vector import VectorEnvironment as VectorEnvironment

@@ -1,6 +1,7 @@
 """Bringing environments back to where they were: open episodes are played again from seed and actions."""
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,3 +53,17 @@ def shows(outcome: Outcome, arrival: Arrival, index: int) -> bool:
     )
     is_paid = arrival.is_first[index] or np.float32(outcome.reward[index]) == arrival.reward[index]
     return bool(is_seen and is_paid)
+
+
+def state_form(spec: EnvSpec, lengths: list[int]) -> dict[str, Any]:
+    """Return a state of environments whose open episodes have so many actions, to compare the form with."""
+    count = spec.num_envs
+    observation = {key: np.empty((count, *each.shape), each.dtype) for key, each in spec.observation.items()}
+    flags = dict.fromkeys(("is_first", "is_last", "is_terminal"), np.empty(count, np.bool_))
+    actions = [np.empty((length, spec.action.size), np.float32) for length in lengths]
+    return {
+        "next_episode": [0] * count,
+        "seeds": [0] * count,
+        "actions": {f"env{index:03d}": each for index, each in enumerate(actions)},
+        "arrival": {"observation": observation, "reward": np.empty(count, np.float32), **flags},
+    }

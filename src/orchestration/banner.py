@@ -1,4 +1,4 @@
-"""What a run shows before it starts, in words and units."""
+"""Show what a run is about to do, with units."""
 
 from ..config.schema import TrainConfig
 from ..utils.timestep import EnvSpec

@@ -1,4 +1,4 @@
-"""What every run does, whatever it trains: watch over memory, write, save."""
+"""Do what every run does, whatever it trains: watch memory, report, save."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -14,8 +14,7 @@ from ..memory.counters.stats import footprint_stats
 from ..memory.leaks.guard import MemoryGuard
 from ..memory.leaks.tracker import Component
 from ..utils.metrics import StopWatch
-from .diagnostics import diagnostics
-from .memory_components import components
+from .diagnostics import components, diagnostics
 from .parts import AnyParts
 from .reports import Reports
 from .signals import Signals
@@ -23,8 +22,8 @@ from .signals import Signals
 _LOG = logging.getLogger(__name__)
 
 
-class Ending(Enum):
-    """Why a run ends; in the order in which reasons count."""
+class StopReason(Enum):
+    """Why a run stops, the strongest reason first."""
 
     finished = "all steps are taken"
     leak = "a leak is certain, and memory.on_leak=stop"
@@ -34,7 +33,7 @@ class Ending(Enum):
 
 
 class Orchestrator(ABC):
-    """A run with its step, its instruments and its checkpoints; how it goes on is up to its kind.
+    """A run with its step, its instruments and its checkpoints; subclasses implement the loop.
 
     Args:
         config: The whole run.
@@ -59,29 +58,29 @@ class Orchestrator(ABC):
         self.step, self.updates = 0, 0
         self.watch = StopWatch(*phases, "save", "memory")
         self.guard = MemoryGuard(config.memory)
-        self.is_best = False  # and no checkpoint tells of it yet
+        self.is_best = False  # and no checkpoint holds it yet
         self.saved_step: int | None = None
         self.mirror: Mirror | None = None
         """What copies the checkpoints, if anything does; `open_run` gives it."""
 
     @abstractmethod
-    def run(self) -> Ending:
+    def run(self) -> StopReason:
         """Train; return why it ended. A checkpoint is written, but before a rollback."""
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return all that the run goes on from, beside the workflow and the replay."""
+        """Return all that resuming needs, apart from the workflow and the replay."""
 
     @abstractmethod
-    def held(self) -> dict[str, Any]:
+    def held_objects(self) -> dict[str, Any]:
         """Return further objects of the loop that hold memory, by the name to show."""
 
     def begin_after_rollback(self) -> None:  # noqa: B027
         """Change what would lead to the same end again; call it before `run`."""
 
-    def why(self, ending: Ending) -> str:
+    def why(self, reason: StopReason) -> str:
         """Return why the run ended, as a sentence to log."""
-        return ending.value
+        return reason.value
 
     def close(self) -> None:  # noqa: B027
         """Close what the run itself has opened."""
@@ -110,20 +109,22 @@ class Orchestrator(ABC):
         }
 
     def _components(self) -> dict[str, Component]:
-        return components(self.parts, self.held() | {"logger": self.reports, "tracker": self.guard})
+        return components(self.parts, self.held_objects() | {"logger": self.reports, "tracker": self.guard})
 
     def save_if_possible(self) -> None:
-        """Save; on a full or failing disk go on with the checkpoint of before."""
+        """Save; on a full or failing disk keep the previous checkpoint."""
         try:
             self.save()
         except OSError as error:
-            _LOG.error("step %s: no checkpoint, %s; those of before are whole", f"{self.step:,}", error)
+            _LOG.error(
+                "step %s: checkpoint failed: %s (earlier checkpoints are intact)", f"{self.step:,}", error
+            )
 
     def save(self) -> None:
         """Write a checkpoint.
 
         Raises:
-            OSError: If the disk is full or fails; the checkpoints of before are whole.
+            OSError: If the disk is full or fails; earlier checkpoints are intact.
         """
         require_run_folder(self.run_dir)
         self.guard.event(self.step, "first checkpoint")

@@ -34,7 +34,7 @@ class Reports:
         run_dir: Folder of the run.
         spec: Its environments.
         progress: How the terminal shows progress.
-        resume_step: Step of the checkpoint that the run goes on from; what was written after it is dropped.
+        resume_step: Step of the checkpoint that the run continues from; what was written after it is dropped.
         planned_mb: Host and GPU memory that the run has planned for, in MB of 1e6 bytes.
     """
 

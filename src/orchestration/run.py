@@ -1,4 +1,4 @@
-"""A run with its folder, its log and its parts, opened and closed."""
+"""Open a run with its folder, its log and its parts, and close it."""
 
 import logging
 import shutil
@@ -25,7 +25,7 @@ from .reports import Reports
 from .signals import Signals
 
 _LOG = logging.getLogger(__name__)
-_BEGINS_AGAIN = "no checkpoint yet: the run begins again, with the same configuration"
+_BEGINS_AGAIN = "no checkpoint yet: the run starts again with the same configuration"
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def open_run(
     plan: MemoryPlan | None = None,
     notices: Sequence[str] = (),
 ) -> Iterator[Orchestrator]:
-    """Give a run that is ready to begin, or to go on, after a banner in words; close all that was opened.
+    """Open a run that is ready to start or to continue, after its banner; close everything at the end.
 
     Args:
         config: The checked configuration.
@@ -46,7 +46,7 @@ def open_run(
         notices: Lines to show first.
 
     Raises:
-        UserError: If its folder cannot be used, or the checkpoint it is to go on from.
+        UserError: If its folder, or the checkpoint to continue from, cannot be used.
     """
     with ExitStack() as opened:
         is_new = not (config.run_dir and Path(config.run_dir).exists())

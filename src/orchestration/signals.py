@@ -13,7 +13,7 @@ class Signals:
     """What was asked of a run by signals; takes effect at the border of a step.
 
     SIGINT (Ctrl-C) and SIGTERM ask it to stop with a checkpoint, a second SIGINT stops at once. SIGUSR1 asks
-    for a checkpoint, and the run goes on. A context manager; the handlers of before return with its end.
+    for a checkpoint, and the run continues. A context manager, which restores the previous handlers.
     """
 
     def __init__(self) -> None:

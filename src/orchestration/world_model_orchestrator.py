@@ -1,6 +1,7 @@
-"""The life of a run: act, remember, learn, report, save. Knows no loss and no environment."""
+"""Run Dreamer: act, store, learn, report, save. Knows no loss and no environment."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,21 +9,23 @@ import numpy as np
 
 from ..buffers import SequenceBatch
 from ..checkpoints.checkpoint import Checkpoint
+from ..checkpoints.compatibility import SETTINGS_KEY, checkpoint_settings
 from ..checkpoints.run_folder import require_run_folder
 from ..config.schema import TrainConfig, TrainingConfig
+from ..envs import state_form
 from ..envs.episodes import EpisodeRecorder, EpisodeTracker
 from ..memory.leaks.guard import MemoryGuard
 from ..utils.checked_files import reading
 from ..utils.compilation import Compilations
 from ..utils.metrics import MetricMeans
 from ..utils.schedule import Every, UpdateRatio
-from ..utils.seeding import numpy_generator, set_global_state
+from ..utils.seeding import global_state, numpy_generator, set_global_state
+from ..utils.state_files import require_same_form
 from ..utils.timestep import Arrival
-from .dreamer.loop_state import loop_state, restore_loop
 from .dreamer.nonfinite import NonFiniteGuard
 from .dreamer.parts import DreamerParts
 from .evaluation import evaluate
-from .orchestrator import Ending, Orchestrator
+from .orchestrator import Orchestrator, StopReason
 from .reports import OPEN_LOOP_FPS, VIDEO_FPS, Reports, strip
 from .signals import Signals
 
@@ -30,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class WorldModelOrchestrator(Orchestrator):
-    """Runs a workflow on an environment until `training.total_timesteps`, or until it is asked to stop.
+    """Trains a workflow on an environment until `training.total_timesteps`, or until it is asked to stop.
 
     Args:
         config: The whole run.
@@ -38,7 +41,7 @@ class WorldModelOrchestrator(Orchestrator):
         reports: Where everything about it is written.
         run_dir: Folder of its checkpoints.
         signals: What is asked of it from outside.
-        checkpoint: Where to go on from; None starts anew.
+        checkpoint: Where to continue from; None starts anew.
         compilations: What is compiled on the way, if anything may be.
     """
 
@@ -55,7 +58,7 @@ class WorldModelOrchestrator(Orchestrator):
         super().__init__(config, parts, reports, run_dir, signals, ("collect", "sample", "update", "report"))
         self.parts: DreamerParts = parts
         training = config.training
-        self.owed = UpdateRatio(training.updates_per_step, training.max_updates_owed)
+        self.update_ratio = UpdateRatio(training.updates_per_step, training.max_updates_owed)
         self.tracker = EpisodeTracker(config.env.num_envs)
         self.recorder = EpisodeRecorder(parts.environment.spec)
         self.means = MetricMeans()
@@ -66,7 +69,7 @@ class WorldModelOrchestrator(Orchestrator):
         self.sampled: SequenceBatch | None = None
         self._checkpoint, self.compilations = checkpoint, compilations
         if checkpoint is not None:
-            restore_loop(self, checkpoint)
+            self._restore(checkpoint)
         self.guard = MemoryGuard(config.memory, first_times(training, self.step))
         self.start_updates = self.updates
         self._has_begun = False
@@ -77,16 +80,16 @@ class WorldModelOrchestrator(Orchestrator):
         self.nonfinite.rolled_back()
         self.parts.replay.reseed(numpy_generator(self.config.seed, f"replay after a rollback to {self.step}"))
 
-    def why(self, ending: Ending) -> str:
+    def why(self, reason: StopReason) -> str:
         """Return what was not finite, if that ended the run."""
-        return self.nonfinite.stop_sentence() if ending is Ending.nonfinite else super().why(ending)
+        return self.nonfinite.stop_sentence() if reason is StopReason.nonfinite else super().why(reason)
 
     def close(self) -> None:
         """Stop following the compiler."""
         if self.compilations:
             self.compilations.close()
 
-    def run(self) -> Ending:
+    def run(self) -> StopReason:
         """Train; return why it ended. A checkpoint is written, but before a rollback."""
         training = self.config.training
         video_due = Every(training.video_interval, self.step)
@@ -101,7 +104,7 @@ class WorldModelOrchestrator(Orchestrator):
             self._evaluate()
             if not self.owes_evaluation:
                 self.save_if_possible()  # once made up, it is not owed again
-        while not (ending := self._ending()):
+        while not (reason := self._stop_reason()):
             arrival = self._collect(arrival)
             self._learn()
             is_last = self.step >= training.total_timesteps
@@ -117,23 +120,24 @@ class WorldModelOrchestrator(Orchestrator):
                 self._evaluate()
             if save_due(self.step) | self.signals.take_save() | (self.best_step == self.step):
                 self.save_if_possible()
-        if self.saved_step != self.step and ending is not Ending.rollback:
+        if self.saved_step != self.step and reason is not StopReason.rollback:
             self.save()
-        return ending
+        return reason
 
-    def _ending(self) -> Ending | None:
-        """Return why to end now, None to go on."""
+    def _stop_reason(self) -> StopReason | None:
+        """Return why to stop now, None to continue."""
         reasons = {
-            Ending.finished: self.step >= self.config.training.total_timesteps and not self.owes_evaluation,
-            Ending.leak: self.guard.must_stop,
-            Ending.nonfinite: self.nonfinite.must_stop,
-            Ending.stopped: self.signals.stop,
-            Ending.rollback: self.nonfinite.wants_rollback,
+            StopReason.finished: self.step >= self.config.training.total_timesteps
+            and not self.owes_evaluation,
+            StopReason.leak: self.guard.must_stop,
+            StopReason.nonfinite: self.nonfinite.must_stop,
+            StopReason.stopped: self.signals.stop,
+            StopReason.rollback: self.nonfinite.wants_rollback,
         }
-        return next((ending for ending, holds in reasons.items() if holds), None)
+        return next((reason for reason, holds in reasons.items() if holds), None)
 
     def _begin(self) -> Arrival:
-        """Return the arrival that the run begins with, or goes on from."""
+        """Return the arrival that the run starts with, or continues from."""
         if self._checkpoint is None:
             self.recorder.request()
             return self.parts.environment.reset()
@@ -162,16 +166,13 @@ class WorldModelOrchestrator(Orchestrator):
         return following
 
     def _learn(self) -> None:
-        """Make the updates owed for the steps taken.
-
-        The first steps are for the world model alone, if so wished.
-        """
+        """Make the updates that the train ratio asks for; up to `training.warmup_steps` of the world model alone."""
         training, workflow, replay = self.config.training, self.parts.workflow, self.parts.replay
         if self.step < training.learning_starts or not replay.can_sample:
             return
         joint = self.step >= training.warmup_steps
         update = workflow.update if joint else workflow.update_world_model
-        for _ in range(self.owed(self.step)):
+        for _ in range(self.update_ratio(self.step)):
             with self.watch("sample"):
                 # What was made of the batch before is done with: its memory serves again.
                 self.sampled = replay.sample(training.batch_size, out=self.sampled)
@@ -199,7 +200,7 @@ class WorldModelOrchestrator(Orchestrator):
         self.guard.event(self.step, "first pictures")
         if self.parts.replay.can_sample:
             with self.watch("report"):
-                # A generator of its own: what is shown must not change what is learned.
+                # A separate generator: reports must not change what is learned.
                 generator = numpy_generator(self.config.seed, f"report at {self.step}")
                 batch = self.parts.replay.sample(self.config.training.batch_size, generator)
                 batch = batch.to(self.parts.workflow.device)
@@ -210,7 +211,7 @@ class WorldModelOrchestrator(Orchestrator):
         self.recorder.request()
 
     def _evaluate(self) -> None:
-        """Play episodes without learning; a signal to stop puts it off until the run goes on."""
+        """Play episodes without learning; a signal to stop postpones it until the run is resumed."""
         self.guard.event(self.step, "first evaluation")
         with self.watch("report"):
             episodes, seed = self.config.training.evaluation_episodes, self.config.seed
@@ -234,10 +235,72 @@ class WorldModelOrchestrator(Orchestrator):
         self.reports.interval(self.step, self.updates - self.start_updates, metrics)
 
     def state(self) -> dict[str, Any]:
-        """Return what `restore_loop` takes up."""
-        return loop_state(self)
+        """Return all that resuming needs, apart from the workflow and the replay.
 
-    def held(self) -> dict[str, Any]:
+        What is due when follows from the step alone. The metrics of the current log interval are included.
+        """
+        return {
+            SETTINGS_KEY: checkpoint_settings(self.config),
+            "updates": self.updates,
+            "ratio": self.update_ratio.state_dict(),
+            "environment": self.parts.environment.state_dict(),
+            "episodes": self.tracker.state_dict(),
+            "recorder": self.recorder.state_dict(),
+            "means": self.means.state_dict(),
+            "nonfinite": self.nonfinite.state_dict(),
+            "best_return": self.best_return,
+            "owes_evaluation": self.owes_evaluation,
+            "global_generators": global_state(),
+        }
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Restore the loop; environments and global generators follow in `run`.
+
+        Raises:
+            UserError: If a file holds what no run has written.
+        """
+        state = checkpoint.state()
+        with reading(checkpoint.state_path):
+            self._check_form(state)
+            self.step, self.updates = checkpoint.step, state["updates"]
+            self.saved_step, self.owes_evaluation = self.step, state["owes_evaluation"]
+            self.update_ratio.load_state_dict(state["ratio"])
+            self.tracker.load_state_dict(state["episodes"])
+            self.recorder.load_state_dict(state["recorder"])
+            self.means.load_state_dict(state["means"])
+            self.nonfinite.load_state_dict(state["nonfinite"])
+            self.best_return = state["best_return"]
+
+    def _check_form(self, state: Mapping[str, Any]) -> None:
+        """Refuse what does not fit: it would fail some steps later, far from its cause.
+
+        Raises:
+            ValueError: Naming the first thing that is wrong; also other errors of access to `state`.
+        """
+        ratio = state["ratio"]
+        own = {
+            "updates": 0,
+            "owes_evaluation": False,
+            "ratio": {
+                "start_step": None if ratio["start_step"] is None else 0,
+                "paid": 0,
+                "updates_per_step": self.update_ratio.updates_per_step,
+            },
+            "episodes": self.tracker.state_dict(),
+            "nonfinite": self.nonfinite.state_dict(),
+        }
+        require_same_form({name: state[name] for name in own}, own)
+        environment, recorder = state["environment"], state["recorder"]
+        lengths = [len(environment["actions"][name]) for name in sorted(environment["actions"])]
+        require_same_form(environment, state_form(self.parts.environment.spec, lengths))
+        frames = None if recorder["frames"] is None else np.empty(recorder["frames"].shape, np.uint8)
+        require_same_form(recorder, {"wanted": False, "frames": frames})
+        if frames is not None and frames.ndim != 4:
+            raise ValueError(f"recorder/frames has {frames.ndim} axes instead of 4")
+        if not isinstance(state["best_return"], float | None):
+            raise ValueError("best_return is no number")
+
+    def held_objects(self) -> dict[str, Any]:
         """Return the batch, the sums of metrics and the episode that is recorded."""
         return {"batch": self.sampled, "metrics": self.means, "video": self.recorder}
 

@@ -113,7 +113,7 @@ class Detached(StrEnum):
     """What it returns and not what it caches: the fault of the incident."""
 
     half_stoch = "half (stoch, not deter)"
-    """The cached latents and not the recurrent state beside them."""
+    """The cached latents and not the recurrent state next to them."""
 
     none = "none"
     """Nothing."""

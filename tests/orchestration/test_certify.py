@@ -29,7 +29,7 @@ SHORT = [setting for setting in SETTINGS if not setting.startswith("training.tot
     [
         ("certify.step=5", "certify.step=5 is not a setting of certify.* Did you mean `?certify.steps"),
         ("certify.steps=0", "certify.steps must be at least 1, got 0"),
-        ("certify.bound_mb=-1", "certify.bound_mb must be over 0, got -1"),
+        ("certify.bound_mb=-1", "certify.bound_mb must be > 0, got -1"),
         ("certify.fault=rssm_cache", "certify.fault=rssm_cache: there is no such fault"),
         ("--fast", "unknown flag --fast"),
         ("envv.num_envs=2", "envv"),

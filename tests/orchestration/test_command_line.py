@@ -350,4 +350,4 @@ def test_a_folder_that_holds_a_run_is_not_written_over(
     finished: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     message = error_of(capsys, CPU, f"run_dir={finished}")
-    assert "run_dir=earlier already holds a run. Go on with it by resume=earlier" in message
+    assert "run_dir=earlier already holds a run. Continue it with resume=earlier" in message

@@ -35,7 +35,10 @@ def test_ctrl_c_while_compiling_is_no_error_of_the_compiler(tmp_path: Path) -> N
     interrupted = os.environ | {"CXX": str(compiler), "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
     ended = subprocess.run(command, env=interrupted, capture_output=True, text=True)
     assert ended.returncode == RESUME_ME_EXIT_CODE
-    assert "impossible" not in ended.stderr and "stopped; go on with resume=" in ended.stderr.splitlines()[-1]
+    assert (
+        "impossible" not in ended.stderr
+        and "interrupted; continue with resume=" in ended.stderr.splitlines()[-1]
+    )
     assert yaml.safe_load((run_dir / "config.yaml").read_text())["compile"] == "inductor"
 
 

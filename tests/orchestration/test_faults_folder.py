@@ -97,7 +97,7 @@ def test_another_experiment_in_the_folder_of_a_run_is_refused(catch: Path, serve
     ended = server.run("train", f"resume={catch}", "experiment=dreamer_cartpole")
     assert_refused(ended, "experiment=dreamer_cartpole: a saved run keeps its groups and sections")
     ended = server.run("train", *CARTPOLE, f"run_dir={catch}")
-    assert_refused(ended, f"run_dir={catch} already holds a run. Go on with it by resume={catch}")
+    assert_refused(ended, f"run_dir={catch} already holds a run. Continue it with resume={catch}")
     ended = server.run("train", f"resume={catch}", "env.num_envs=2")
     assert_refused(ended, "env.num_envs cannot change, the checkpoint was made with it")
     assert files_in(catch) == before

@@ -52,7 +52,7 @@ def test_ctrl_c_ends_with_the_command_that_resumes_as_the_last_line(tmp_path: Pa
     os.killpg(process.pid, signal.SIGINT)
     shown = process.communicate()[0]
     assert process.returncode == -signal.SIGINT  # as a shell expects it of make
-    assert "stopped; go on with resume=" in shown.splitlines()[-1]
+    assert "interrupted; continue with resume=" in shown.splitlines()[-1]
     assert saved_steps(run_dir)[-1] > 0
 
 

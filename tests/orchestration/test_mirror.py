@@ -73,7 +73,7 @@ def test_training_goes_on_without_the_server_and_catches_up_when_it_is_back(
     assert saved_steps(run) == [150, 300, 310, 320, 330, 340]
     assert len(lines_with(run, "takes no copy now")) == 1
     (missing,) = lines_with(run, "is not on the mirror yet")
-    assert "the checkpoint of step 340" in missing and "go on with resume=" in missing
+    assert "the checkpoint of step 340" in missing and "continue with resume=" in missing
     assert steps_of(s3.files("outage")) == [150, 300]
     resume(run, "checkpoint.mirror_wait=60")
     assert s3.files("outage") == mirrored_files(run)

@@ -143,7 +143,7 @@ def test_a_folder_that_moves_away_ends_the_run_and_is_not_made_again(
     told = capsys.readouterr().err.splitlines()[-1]
     assert told == (
         f"error: {run_dir} cannot be written: the folder was moved or deleted while the run wrote to it. "
-        "Go on with resume= and its name now."
+        "Continue with resume= and its name now."
     )
     assert not run_dir.exists()
     resume(moved)

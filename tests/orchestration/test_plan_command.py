@@ -84,7 +84,7 @@ def test_a_mistake_in_the_run_gets_the_message_of_train(
         ),
         ("plan.format", "plan.format is not a setting of plan"),
         ("plan.format=yaml", "plan.format: Invalid value 'yaml'"),
-        ("plan.fit_gib=0", "plan.fit_gib must be over 0 GiB, got 0.0"),
+        ("plan.fit_gib=0", "plan.fit_gib must be > 0 GiB, got 0.0"),
         ("plan.fit_gib=1e300", "plan.fit_gib must be at most 1e+30, got 1e+300"),
         ("plan.fit_gib=much", "plan.fit_gib: Value 'much'"),
         ("--multirun", "unknown flag --multirun"),

@@ -208,7 +208,7 @@ def test_a_signal_leaves_a_checkpoint_and_the_command_that_goes_on(
     last = [line for line in ended.error.splitlines() if "updates/s" not in line][-3:]
     assert f"{number.name}: finishing the step and writing a checkpoint." in last[0]
     assert f"step {step}: checkpoint" in last[1]
-    assert last[2].endswith("stopped; go on with resume=run")
+    assert last[2].endswith("interrupted; continue with resume=run")
     assert "Traceback" not in ended.error
 
     resume(run_dir, f"training.total_timesteps={step + 40}")
@@ -228,5 +228,5 @@ def test_a_second_ctrl_c_ends_a_run_at_once(tmp_path: Path, server: Server) -> N
     process.send(signal.SIGINT)
     ended = process.end()
     assert ended.code == -signal.SIGINT
-    assert ended.last_line == f"interrupted; go on with resume={relpath(run_dir)}"
+    assert ended.last_line == f"interrupted; continue with resume={relpath(run_dir)}"
     assert saved_steps(run_dir) == []

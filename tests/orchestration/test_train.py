@@ -191,7 +191,7 @@ def test_a_new_run_never_writes_into_the_folder_of_another(
     cartpole_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     message = error_of(capsys, lambda: start(cartpole_run, *CARTPOLE))
-    assert f"run_dir={cartpole_run} already holds a run. Go on with it by resume={cartpole_run}" in message
+    assert f"run_dir={cartpole_run} already holds a run. Continue it with resume={cartpole_run}" in message
 
 
 def test_the_log_has_the_memory_table_at_the_end_and_a_line_before(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ class Mirror:
 
     def _tell_missing(self, step: int) -> None:
         _LOG.warning(
-            "the checkpoint of step %s is not on the mirror yet%s; go on with resume=%s, which catches up",
+            "the checkpoint of step %s is not on the mirror yet%s; continue with resume=%s, which catches up",
             f"{step:,}",
             f" ({self._trouble})" if self._trouble else "",
             os.path.relpath(self._run_dir),

@@ -38,7 +38,7 @@ _LASTING = ("parameters", "slow critic", "optimiser state", "online state")
 
 
 class _Rehearsal(DreamerWorkflow):
-    """Dreamer without memory, which tells a counter what part of an update it is in."""
+    """Dreamer without memory, which labels each part of an update for a counter."""
 
     def __init__(self, config: TrainConfig, spec: EnvSpec, counter: LiveBytes) -> None:
         self._counter = counter
@@ -67,7 +67,7 @@ class _Rehearsal(DreamerWorkflow):
 
 
 def dry_run(config: TrainConfig, spec: EnvSpec) -> DryRun:
-    """Return what the networks of a run hold on its device, and what its updates need beside.
+    """Return what the networks of a run hold on its device, and what its updates need.
 
     Only settings that shapes depend on matter; the numbers of a process are remembered, so that the same
     networks and batch are rehearsed once. Nothing is allocated and no generator is moved.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...checkpoints.checkpoint import Checkpoint
-from ...checkpoints.compatibility import MADE_WITH_KEY, made_with
+from ...checkpoints.compatibility import SETTINGS_KEY, checkpoint_settings
 from ...checkpoints.run_folder import require_run_folder
 from ...config.schema import TrainConfig
 from ...memory.leaks.guard import MemoryGuard
@@ -19,7 +19,7 @@ from ...utils.errors import UserError
 from ...utils.schedule import Every
 from ...utils.state_files import require_same_form
 from ...workflows.population import Lesson, rank
-from ..orchestrator import Ending, Orchestrator
+from ..orchestrator import Orchestrator, StopReason
 from ..reports import Reports
 from ..signals import Signals
 from .engines.base import Losses
@@ -89,12 +89,12 @@ class PopulationOrchestrator(Orchestrator):
         """Close the file of the lineage."""
         self.lineage.close()
 
-    def run(self) -> Ending:
+    def run(self) -> StopReason:
         """Train; return why it ended. A checkpoint is written."""
         training = self.config.training
         save_due = Every(training.checkpoint_interval, self.step)
         memory_due = Every(self.config.memory.report_interval, self.step)
-        while not (ending := self._ending()):
+        while not (reason := self._stop_reason()):
             began = time.monotonic()
             with self.watch("play"):
                 played = self.parts.environment.evaluate(
@@ -112,7 +112,7 @@ class PopulationOrchestrator(Orchestrator):
             self.save()
         if self.generation:
             self._report()
-        return ending
+        return reason
 
     def _report(self) -> None:
         """Write the page of the run; a lineage that somebody changed costs the page and not the run."""
@@ -131,14 +131,14 @@ class PopulationOrchestrator(Orchestrator):
         else:
             _LOG.error("generation %s is lost; the checkpoint of before it stands", self.generation + 1)
 
-    def _ending(self) -> Ending | None:
+    def _stop_reason(self) -> StopReason | None:
         """Return why to end now, None to go on."""
         reasons = {
-            Ending.finished: self._is_over(),
-            Ending.leak: self.guard.must_stop,
-            Ending.stopped: self.signals.stop,
+            StopReason.finished: self._is_over(),
+            StopReason.leak: self.guard.must_stop,
+            StopReason.stopped: self.signals.stop,
         }
-        return next((ending for ending, holds in reasons.items() if holds), None)
+        return next((reason for reason, holds in reasons.items() if holds), None)
 
     def _is_over(self) -> bool:
         training = self.config.training
@@ -240,11 +240,11 @@ class PopulationOrchestrator(Orchestrator):
         """Return what `__init__` takes up."""
         self.lineage.to_disk()
         return {
-            MADE_WITH_KEY: made_with(self.config),
+            SETTINGS_KEY: checkpoint_settings(self.config),
             "generation": self.generation,
             "updates": self.updates,
         }
 
-    def held(self) -> dict[str, Any]:
+    def held_objects(self) -> dict[str, Any]:
         """Return nothing: between generations the loop holds numbers only."""
         return {}

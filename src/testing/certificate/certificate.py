@@ -64,7 +64,7 @@ class Certificate:
         return Outcome.undecided if Verdict.undecided in verdicts else Outcome.flat
 
     def lines(self) -> list[str]:
-        """Return the outcome in words, one line a resource."""
+        """Return the outcome as text, one line a resource."""
         text = [f"{self.steps:,} agent steps, {self.updates:,} updates on {self.device}"]
         for each in self.judged:
             text.append(

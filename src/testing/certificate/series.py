@@ -39,7 +39,7 @@ class Judged:
         return self.judgement.slope_bytes_per_sample * factor, low * factor, high * factor
 
     def growth_text(self) -> str:
-        """Return slope and interval in words."""
+        """Return slope and interval as text."""
         slope, low, high = self.per_1000_steps
         if np.isnan(slope):
             return "too few samples for a slope"

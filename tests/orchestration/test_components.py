@@ -9,7 +9,7 @@ import torch
 from reverie.checkpoints.run_folder import load_run
 from reverie.memory.objects.census import take_census
 from reverie.models import LEARNERS
-from reverie.orchestration.memory_components import components
+from reverie.orchestration.diagnostics import components
 from reverie.orchestration.parts import Parts
 from reverie.orchestration.recipes import recipe_of
 
