@@ -135,9 +135,7 @@ def test_a_lost_cluster_ends_the_run_where_it_can_be_resumed(
     ended = process.end()
     assert (ended.code, "Traceback" in ended.error) == (CLUSTER_EXIT_CODE, False), ended.error
     assert "the Ray cluster is lost: its head does not answer" in ended.error
-    assert (
-        ". Continue with resume=" in ended.last_line
-    )  # after what is saved: the cluster may die at any step
+    assert ". Continue with resume=" in ended.last_line  # the cluster may die at any step
     require_gone(folder)
     resume(run_dir, "engine=local")
     require_equal(run_dir, local_run)
