@@ -166,7 +166,7 @@ class WorldModelOrchestrator(Orchestrator):
         return following
 
     def _learn(self) -> None:
-        """Make the updates due by the train ratio; up to `training.warmup_steps`, of the world model alone."""
+        """Make the updates due by the train ratio; during warm-up, of the world model alone."""
         training, workflow, replay = self.config.training, self.parts.workflow, self.parts.replay
         if self.step < training.learning_starts or not replay.can_sample:
             return
