@@ -82,7 +82,8 @@ class WorldModelOrchestrator(Orchestrator):
 
     def why(self, reason: StopReason) -> str:
         """Return what was not finite, if that ended the run."""
-        return self.nonfinite.stop_sentence() if reason is StopReason.nonfinite else super().why(reason)
+        is_nonfinite = reason in (StopReason.nonfinite, StopReason.rollback)
+        return self.nonfinite.stop_sentence() if is_nonfinite else super().why(reason)
 
     def close(self) -> None:
         """Stop following the compiler."""

@@ -84,7 +84,7 @@ def test_a_disk_that_takes_no_checkpoint_does_not_stop_training_before_its_end(
     )
     ended = server.run("train", *arguments, file_bytes=400_000)
     assert ended.code == 2
-    assert "step 150: no checkpoint, [Errno 27] File too large" in ended.error
+    assert "step 150: checkpoint failed: [Errno 27] File too large" in ended.error
     assert ended.last_line.startswith(f"error: {run_dir} cannot be written: File too large. Raise the limit")
     assert "Traceback" not in ended.error
     assert [line["step"] for line in intervals_of(run_dir)] == [50, 100, 150, 200, 250, 300]

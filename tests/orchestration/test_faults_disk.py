@@ -133,7 +133,7 @@ def test_a_full_disk_ends_a_run_with_a_sentence_and_harms_nothing(
     settings = ("training.total_timesteps=32", f"logger.tensorboard={str(tensorboard).lower()}")
     ended = server.run("train", f"resume={run_dir}", *settings)
     assert_stopped_cleanly(ended, run_dir, file)
-    is_told_before = "step 32: no checkpoint, [Errno 28] No space left on device" in ended.error
+    is_told_before = "step 32: checkpoint failed: [Errno 28] No space left on device" in ended.error
     assert is_told_before == ("checkpoints/" in ended.last_line)  # training went on up to its end then
     assert files_in(run_dir / "checkpoints") == before
     resize(small_disk, 64_000_000)

@@ -42,7 +42,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
     (broken / "checkpoints" / "step_000000150.unfinished").mkdir(parents=True)
     resume(broken)
     assert identity(broken) == identity(unbroken)
-    assert "no checkpoint yet: the run begins again" in (broken / "train.log").read_text()
+    assert "no checkpoint yet: the run starts again" in (broken / "train.log").read_text()
     assert scalars_of(events_of(broken)) == series_of(metrics_of(broken))
     assert saved_steps(broken) == saved_steps(unbroken)
 
