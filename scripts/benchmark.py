@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from reverie.commands.entry import command
+from reverie.commands.entry import load
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))  # the suite is no part of the package
-    command("benchmarks.suite")()
+    load("benchmarks.suite")()

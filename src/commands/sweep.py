@@ -5,13 +5,17 @@ and tensorboardX. A job is a run folder with its `config.yaml`; to begin it is t
 of several machines `sweep.out` has to be a folder that all of them share.
 """
 
+import ctypes
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
@@ -30,13 +34,19 @@ from ..orchestration.recipes import recipe_of
 from ..planning import check_run
 from ..utils.checked_files import read_json, reading, write_json
 from ..utils.errors import UserError, exit_on_user_error
+from ..utils.logging import read_lines
+from ..utils.logging.writer import METRICS_FILE
 from .options import asks_for_help, read_settings, settings_help
-from .sweep_job import Result, run_job
 
 PREFIX = "sweep."
 RESULTS = "sweep.json"
 FAILED_EXIT_CODE = 1
 _WIDTH = 160
+OUTPUT = "output.log"
+_TRAIN = "from reverie.commands.train import main; main()"
+_ON_PARENT_DEATH = 1  # PR_SET_PDEATHSIG of Linux
+_AVERAGED = "episode/return"
+_LAST = ("evaluation/return_mean", "population/fitness_best_ever", "step")
 _USAGE = """\
 Run every combination of the values listed, on Ray: sweep.py [overrides of reverie-train] sweep.out=<folder>
 
@@ -67,6 +77,15 @@ class SweepConfig:
         for name in ("cpus", "last"):
             if getattr(self, name) < 1:
                 raise UserError(f"sweep.{name} must be at least 1, got {getattr(self, name)}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a job ended."""
+
+    exit_code: int
+    metrics: dict[str, float]
+    """Its last numbers; those of episodes are means over the last of them."""
 
 
 @dataclass(slots=True)
@@ -236,3 +255,40 @@ def _write(out: Path, jobs: list[Job]) -> None:
     unfinished.unlink(missing_ok=True)
     write_json(unfinished, {"jobs": told})
     os.replace(unfinished, out / RESULTS)
+
+
+def run_job(folder: str, cpus: int, last: int) -> Result:
+    """Start or continue a job, and wait for its end.
+
+    Args:
+        folder: The run folder, with its `config.yaml`.
+        cpus: Threads of the process.
+        last: Episodes whose returns are averaged.
+    """
+    with open(Path(folder) / OUTPUT, "ab") as output:
+        ended = subprocess.run(
+            [sys.executable, "-c", _TRAIN, f"resume={folder}"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": str(cpus)},
+            preexec_fn=_stop_with_parent if sys.platform == "linux" else None,
+            check=False,
+        )
+    return Result(ended.returncode, last_metrics(Path(folder), last))
+
+
+def last_metrics(folder: Path, last: int) -> dict[str, float]:
+    """Return the last numbers of a run's `metrics.jsonl`, {} without one."""
+    file = folder / METRICS_FILE
+    lines = list(read_lines(file)) if os.path.lexists(file) else []
+    found = {name: float(line[name]) for line in lines for name in _LAST if name in line}
+    returns = [float(line[_AVERAGED]) for line in lines if _AVERAGED in line][-last:]
+    if returns:
+        found[f"{_AVERAGED}_last_{last}"] = float(np.mean(returns))
+    return found
+
+
+def _stop_with_parent() -> None:
+    """Let the system send SIGTERM, after which a run saves and ends, when the worker dies."""
+    ctypes.CDLL(None).prctl(_ON_PARENT_DEATH, signal.SIGTERM)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from reverie.commands.chaos import chaos
+from benchmarks.chaos import chaos
 
 from .helpers import CATCH
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.chaos import chaos
 from reverie.checkpoints.checkpoint import latest_checkpoint
 from reverie.checkpoints.run_folder import load_run
-from reverie.commands.chaos import chaos
 from reverie.commands.command_line import run_from_command_line
 from reverie.commands.evaluate import EvaluateConfig, evaluate_run
 from reverie.commands.train import train

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from reverie.commands.sweep import main
-from reverie.commands.sweep_job import last_metrics
+from reverie.commands.sweep import last_metrics, main
 
 from .helpers import CATCH, error_of, identity, metrics_of, start
 

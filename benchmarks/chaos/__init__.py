@@ -1,4 +1,7 @@
-"""Kill a training run again and again, resume it each time, and compare it with the unbroken run."""
+"""Kill a training run again and again, resume it each time, and compare it with the unbroken run.
+
+`python scripts/chaos.py`; `reverie.testing.fingerprint` says what is compared.
+"""
 
 import json
 import random
@@ -10,14 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ..checkpoints.checkpoint import CHECKPOINTS, UNFINISHED
-from ..checkpoints.run_folder import CONFIG_FILE
-from ..config.compose import compose_jobs
-from ..orchestration.signals import RESUME_ME_EXIT_CODE
-from ..testing.fingerprint import fingerprint
-from ..utils.errors import UserError, exit_on_user_error
-from ..utils.logging.writer import METRICS_FILE
-from .options import asks_for_help, read_settings, settings_help
+from reverie.checkpoints.checkpoint import CHECKPOINTS, UNFINISHED
+from reverie.checkpoints.run_folder import CONFIG_FILE
+from reverie.commands.options import asks_for_help, read_settings, settings_help
+from reverie.config.compose import compose_jobs
+from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
+from reverie.testing.fingerprint import fingerprint
+from reverie.utils.errors import UserError, exit_on_user_error
+from reverie.utils.logging.writer import METRICS_FILE
 
 _POLL_SECONDS = 0.0005
 _PATIENCE_SECONDS = 120.0
