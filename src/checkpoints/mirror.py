@@ -276,16 +276,16 @@ class Uploader:
             return 0
         is_shared = Path(name).parent.name == SHARED_FOLDER  # else: its folder may have been moved aside
         path = self._run_dir / name if is_shared else checkpoint.folder / Path(name).name
-        if fault := fault_of(path, record):
-            raise Damaged(f"{path} {fault}")
         self._sent.pop(name, None)
-        self._put(path, name)
+        self._put(path, name, record)
         self._sent[name] = record
         return record.nbytes
 
-    def _put(self, path: Path, name: str) -> None:
+    def _put(self, path: Path, name: str, record: FileRecord | None = None) -> None:
         if self._is_cancelled():
             raise UploadCancelled
+        if record and (fault := fault_of(path, record)):
+            raise Damaged(f"{path} {fault}")
         with open_own(path) as source:
             self._remote.put(source, name)
 

@@ -1,4 +1,4 @@
-"""A remote folder over fsspec: its files, the run that owns it, and `resume=<URL>`, which restores that run."""
+"""A remote folder over fsspec, the run that owns it, and `resume=<URL>`, which restores that run."""
 
 import math
 import os
