@@ -26,9 +26,8 @@ from .remote import (
     RemoteFolder,
     call_with_timeout,
     identity_of,
-    manifest_name,
+    manifests_in,
     owned_sizes,
-    remote_steps,
     save_identity,
 )
 
@@ -255,8 +254,7 @@ class Uploader:
     def _compare(self, sizes: dict[str, int], wanted: Records) -> None:
         """Find out which files are there; delete the manifests that need another content of a wanted one."""
         there: Records = {}
-        for step in remote_steps(sizes):
-            name = manifest_name(step)
+        for name in manifests_in(sizes):
             content = self._remote.read(name)
             try:
                 records = _records(name, content, parse_json(content)["files"])
@@ -305,7 +303,8 @@ def _local_records(checkpoint: Checkpoint) -> Records | None:
     """Return the files of a checkpoint; None if its manifest was deleted or damaged."""
     try:
         content = read_own(checkpoint.folder / MANIFEST, JSON_BYTES)
-        return _records(manifest_name(checkpoint.step), content, checkpoint.manifest()["files"])
+        name = f"{CHECKPOINTS}/step_{checkpoint.step:09d}/{MANIFEST}"
+        return _records(name, content, checkpoint.manifest()["files"])
     except (Damaged, UserError, OSError):
         return None
 

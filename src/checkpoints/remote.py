@@ -38,7 +38,6 @@ MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What a JSON file that Reverie did not write may raise."""
 
 _MOST_PIECES = 9_000  # S3 takes 10,000
-_MANIFEST_NAME = re.compile(rf"{CHECKPOINTS}/step_(\d{{9,18}})/{re.escape(MANIFEST)}")
 _OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"))
 """They show a file only once it is whole, and have no folders: `makedirs` might make a bucket."""
 
@@ -195,15 +194,9 @@ def call_with_timeout(seconds: float, call: Callable[[], Answer]) -> Answer:
     return answer.result()
 
 
-def manifest_name(step: int) -> str:
-    """Return the remote name of a checkpoint's manifest."""
-    return f"{CHECKPOINTS}/step_{step:09d}/{MANIFEST}"
-
-
-def remote_steps(sizes: dict[str, int]) -> list[int]:
-    """Return the steps of the checkpoints among remote files, newest first: those that have a manifest."""
-    found = (_MANIFEST_NAME.fullmatch(name) for name in sizes)
-    return sorted((int(match[1]) for match in found if match), reverse=True)
+def manifests_in(sizes: dict[str, int]) -> list[str]:
+    """Return the names of the manifests among remote files: the checkpoints that have one are whole."""
+    return [name for name in sizes if CHECKPOINT_FILE.fullmatch(name) and name.endswith(f"/{MANIFEST}")]
 
 
 def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
@@ -229,15 +222,16 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
     try:
         remote = RemoteFolder(url)
         sizes = call_with_timeout(LIST_SECONDS, remote.sizes)
-        steps = remote_steps(sizes)
-        if CONFIG_FILE not in sizes or not steps:
+        manifests = manifests_in(sizes)
+        if CONFIG_FILE not in sizes or not manifests:
             what = "no whole checkpoint yet" if CONFIG_FILE in sizes else "no copy of a run"
             raise UserError(f"resume={remote.shown}: there is {what}. Look for its name and try again.")
         shutil.rmtree(unfinished, ignore_errors=True)
-        for place in (SHARED_FOLDER, *(f"step_{step:09d}" for step in steps)):
-            (unfinished / CHECKPOINTS / place).mkdir(parents=True)
+        (unfinished / CHECKPOINTS / SHARED_FOLDER).mkdir(parents=True)
+        for name in manifests:
+            (unfinished / name).parent.mkdir()
         for name in sizes:
-            # Only into folders that were just made: names on an object store may lead anywhere.
+            # Only into folders that were just made: a checkpoint without manifest is not whole.
             is_wanted = name in EXTRA_FILES or CHECKPOINT_FILE.fullmatch(name)
             if is_wanted and (unfinished / name).parent.is_dir():
                 remote.get(name, unfinished / name)
