@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
 from .. import __version__
-from ..checkpoints.mirror.restore import restore
+from ..checkpoints.remote import restore
 from ..checkpoints.run_folder import check_change, resume_run
 from ..config.compose import HYDRA_VERSION_BASE, _with_experiment, compose_jobs
 from ..config.overrides import parse
@@ -29,7 +29,7 @@ from ..config.workflow_keys import require_read
 from ..orchestration.recipes import recipe_of
 from ..planning import Compose, Preflight, check_run, preflight_of
 from ..utils.errors import FlagParser, UserError, did_you_mean, exit_on_user_error
-from ..utils.remote_urls import SIGN
+from ..utils.remote_urls import URL_SEPARATOR
 
 Task = Callable[[TrainConfig, Preflight, list[str]], None]
 """A run: takes its checked configuration, what is known of it, and the notices to show before it starts."""
@@ -114,7 +114,7 @@ def _resume(task: Task, flags: argparse.Namespace, folder: str, changes: list[Ov
     if flags.multirun or flags.cfg or flags.help or flags.info or flags.config_dir:
         raise UserError(f"resume={folder} goes on with one run as it was saved; it takes values, not flags.")
     restored: list[str] = []
-    if SIGN in folder:
+    if URL_SEPARATOR in folder:
         typed_folders = [str(change.value()) for change in changes if change.key_or_group == "run_dir"]
         changes = [change for change in changes if change.key_or_group != "run_dir"]
         for change in changes:  # before anything is fetched

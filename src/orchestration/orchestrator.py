@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.checkpoint import save_checkpoint
-from ..checkpoints.mirror.mirror import Mirror
+from ..checkpoints.mirror import Mirror
 from ..checkpoints.run_folder import require_run_folder
 from ..config.schema import TrainConfig
 from ..memory.counters.stats import footprint_stats
@@ -138,4 +138,4 @@ class Orchestrator(ABC):
         self.saved_step, self.is_best = self.step, False
         _LOG.info("step %s: checkpoint %s", f"{self.step:,}", checkpoint.folder)
         if self.mirror:
-            self.mirror.saved(checkpoint)
+            self.mirror.upload(checkpoint)

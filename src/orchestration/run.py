@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from ..checkpoints.checkpoint import list_checkpoints
 from ..checkpoints.compatibility import checkpoint_of
-from ..checkpoints.mirror.mirror import Mirror
+from ..checkpoints.mirror import Mirror
 from ..checkpoints.run_folder import create_run_folder, locked, save_config
 from ..config.schema import Compile, TrainConfig
 from ..planning import MemoryPlan, over_text, plan_lines
@@ -79,7 +79,7 @@ def open_run(
         if config.checkpoint.mirror:  # now that the logs are as they were at the checkpoint
             run.mirror = opened.enter_context(Mirror(config.checkpoint, run_dir))
             if checkpoint is not None:
-                run.mirror.catch_up(checkpoint)
+                run.mirror.upload(checkpoint, prune=False)
         yield run
 
 

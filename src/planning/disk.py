@@ -30,8 +30,6 @@ def checkpoint_rows(
     training, capacity = config.training, config.buffer.capacity
     best = int(written.has_best)
     keep = training.keep_checkpoints
-    if config.checkpoint.mirror:  # a slow upload holds those that were kept when it began
-        keep += training.keep_checkpoints + 1
     folders = keep + 1 + best
     latent = sum(field.nbytes for name, field in replay.fields.items() if name in LATENT_FIELDS)
     record = sum(field.nbytes for field in replay.fields.values()) - latent + 1  # and whether it begins one

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from ..buffers import check_storage, plan_replay
-from ..checkpoints.mirror.identity import check_mirror
+from ..checkpoints.mirror import check_mirror
 from ..checkpoints.run_folder import EXPERIMENTS, check_run_folder
 from ..config.schema import TrainConfig
 from ..envs import spec_of

@@ -1,4 +1,4 @@
-"""URLs of remote folders: checked before a run starts, and shown without anything that opens a door."""
+"""URLs of remote folders: check them before a run starts, and keep secrets out of logs."""
 
 import os
 import re
@@ -10,68 +10,68 @@ from fsspec.registry import known_implementations
 
 from .errors import UserError, did_you_mean, printable
 
-SIGN = "://"
+URL_SEPARATOR = "://"
 _SECRET_NAMES = ("SECRET", "TOKEN", "PASSWORD", "KEY")
-_SHORTEST_SECRET = 4  # characters; to blot out every "1" would leave no sentence
+_SHORTEST_SECRET = 4  # characters: to blot out every "1" leaves no readable sentence
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """Return a URL without its user and its query.
 
-    >>> shown("sftp://me:word@host/runs?token=x")
+    >>> redact_url("sftp://me:word@host/runs?token=x")
     'sftp://host/runs'
     """
-    protocol, _, rest = url.partition(SIGN)
+    protocol, _, rest = url.partition(URL_SEPARATOR)
     place, slash, path = rest.partition("?")[0].partition("/")
-    return f"{protocol}{SIGN}{place.rpartition('@')[2]}{slash}{path}"
+    return f"{protocol}{URL_SEPARATOR}{place.rpartition('@')[2]}{slash}{path}"
 
 
 def check_url(key: str, url: str) -> None:
-    """Check the form of a URL; nothing is imported and nobody is asked.
+    """Check the form of a URL without any import or connection.
 
     Raises:
-        UserError: If it is none, or holds credentials.
+        UserError: If it is no URL, or holds credentials; the sentence begins with `key`.
     """
-    protocol, sign, rest = url.partition(SIGN)
-    if not sign:
+    _, separator, rest = url.partition(URL_SEPARATOR)
+    if not separator:
         raise UserError(f"{key}={url} is no URL. Write a folder as {key}=file://{Path(url).absolute()}.")
-    user, _, _ = rest.partition("/")[0].rpartition("@")
+    user = rest.partition("/")[0].rpartition("@")[0]
     if ":" in user or "?" in rest:
         raise UserError(
-            f"{key}={shown(url)} was given with credentials or a query, which would end in config.yaml and "
-            "logs. Leave them out of the URL and set them in the environment (AWS_ACCESS_KEY_ID, ...)."
+            f"{key}={redact_url(url)} was given with credentials or a query, which would end in config.yaml "
+            "and logs. Leave them out of the URL and set them in the environment (AWS_ACCESS_KEY_ID, ...)."
         )
-    if not protocol or not rest.strip("/"):
+    if url.startswith(URL_SEPARATOR) or not rest.strip("/"):
         raise UserError(f"{key}={url} names no folder. Write it as in {key}=s3://bucket/runs.")
 
 
 def require_protocol(key: str, url: str) -> None:
-    """Check that fsspec knows the protocol of a URL, and that the package behind it is there.
+    """Check that fsspec knows the protocol of a URL, and that the package behind it is installed.
 
     Raises:
         UserError: Otherwise.
 
     Cost: imports the package; s3fs takes 0.5 s.
     """
-    protocol = url.partition(SIGN)[0]
+    protocol = url.partition(URL_SEPARATOR)[0]
     known = fsspec.available_protocols()
     if protocol not in known:
-        hint = did_you_mean(protocol, known) or " Those of most use are s3, gs, abfs, sftp and file."
-        raise UserError(f"{key}={shown(url)}: fsspec knows no protocol {protocol}.{hint}")
+        hint = did_you_mean(protocol, known) or " The most useful are s3, gs, abfs, sftp and file."
+        raise UserError(f"{key}={redact_url(url)}: fsspec knows no protocol {protocol}.{hint}")
     try:
         fsspec.get_filesystem_class(protocol)
     except ImportError as error:
         package = known_implementations[protocol]["class"].partition(".")[0]
         named = {"s3fs": "reverie[s3]", "fsspec": f"fsspec[{protocol}]"}.get(package, package)
         raise UserError(
-            f"{key}={shown(url)} needs a package that is not installed here. Run `pip install '{named}'`."
+            f"{key}={redact_url(url)} needs a package that is not installed. Run `pip install '{named}'`."
         ) from error
 
 
-def reason_of(error: BaseException) -> str:
-    """Return the type and the words of an error on one short line, without secrets.
+def describe_error(error: BaseException) -> str:
+    """Return the type and the message of an error on one short line, without secrets.
 
-    The values of environment variables that are called a key, secret, token or password are blotted out, and
+    Replaces the values of environment variables whose names hold KEY, SECRET, TOKEN or PASSWORD, and drops
     the queries of URLs, which may be signed.
     """
     text = " ".join(str(error).split())

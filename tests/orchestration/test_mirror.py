@@ -36,7 +36,7 @@ def lines_with(run_dir: Path, text: str) -> list[str]:
     return [line for line in (run_dir / "train.log").read_text().splitlines() if text in line]
 
 
-def test_a_run_goes_on_on_a_new_machine_bit_for_bit(
+def test_a_run_continues_on_a_new_machine_bit_for_bit(
     s3: S3Server, cartpole_run: Path, empty_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old = start(empty_folder / "pole", *HALF, f"checkpoint.mirror={S3_MIRROR}")
@@ -49,7 +49,7 @@ def test_a_run_goes_on_on_a_new_machine_bit_for_bit(
     assert lines_with(new, f"restored step 150 of {url} into other")
     assert s3.files("pole") == mirrored_files(new)  # under the name that it had
     assert steps_of(s3.files("pole")) == [300]
-    assert not list(empty_folder.glob("*.unfinished")) and not (new / "checkpoints/.mirror").exists()
+    assert not list(empty_folder.glob("*.unfinished"))
 
     shown = capsys.readouterr()
     everything = [*files_in(old).values(), *files_in(new).values(), *s3.files("pole").values()]
@@ -57,7 +57,7 @@ def test_a_run_goes_on_on_a_new_machine_bit_for_bit(
     assert MARKER not in shown.out + shown.err
 
 
-def test_training_goes_on_without_the_server_and_catches_up_when_it_is_back(
+def test_training_continues_without_the_server_and_catches_up_when_it_is_back(
     s3: S3Server, cartpole_run: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "outage"
@@ -67,15 +67,15 @@ def test_training_goes_on_without_the_server_and_catches_up_when_it_is_back(
     s3.stop()
     try:
         longer = ("training.total_timesteps=340", "training.checkpoint_interval=10")
-        resume(run, *longer, "checkpoint.mirror_wait=0.1")
+        resume(run, *longer, "checkpoint.mirror_timeout=0.1")
     finally:
         s3.start()
     assert saved_steps(run) == [150, 300, 310, 320, 330, 340]
-    assert len(lines_with(run, "takes no copy now")) == 1
+    assert len(lines_with(run, "failed (")) == 1
     (missing,) = lines_with(run, "is not on the mirror yet")
-    assert "the checkpoint of step 340" in missing and "continue with resume=" in missing
+    assert "the checkpoint of step 340" in missing and "copies it" in missing
     assert steps_of(s3.files("outage")) == [150, 300]
-    resume(run, "checkpoint.mirror_wait=60")
+    resume(run, "checkpoint.mirror_timeout=60")
     assert s3.files("outage") == mirrored_files(run)
 
 
@@ -84,7 +84,7 @@ def test_a_server_that_never_answers_keeps_neither_the_run_nor_its_process(
 ) -> None:
     short = ("training.total_timesteps=60", "training.checkpoint_interval=30")
     with server_that_never_answers() as url:
-        mirrored = (f"checkpoint.mirror={S3_MIRROR}", "checkpoint.mirror_wait=0.2")
+        mirrored = (f"checkpoint.mirror={S3_MIRROR}", "checkpoint.mirror_timeout=0.2")
         ended = server.run(
             "train", *CARTPOLE, *short, *mirrored, folder=tmp_path, environment=environment(url)
         )
@@ -93,16 +93,11 @@ def test_a_server_that_never_answers_keeps_neither_the_run_nor_its_process(
     assert "the checkpoint of step 60 is not on the mirror yet" in ended.error
     (run,) = (tmp_path / "experiments").iterdir()
     assert saved_steps(run) == [30, 60]
-    assert not (run / "checkpoints/.mirror").exists()
 
 
 def test_the_plan_counts_the_mirror(cartpole_run: Path) -> None:
     config = load_run(str(cartpole_run))
-    spec = environment_spec(config, recipe_of(config))
-    without = plan_run(config, spec, recipe_of(config))
     config.checkpoint.mirror = S3_MIRROR
-    plan = plan_run(config, spec, recipe_of(config))
+    plan = plan_run(config, environment_spec(config, recipe_of(config)), recipe_of(config))
     (host,) = (resource for resource in plan.resources if resource.name == "host RAM")
     assert [row.nbytes for row in host.rows if row.name == "mirror"] == [70_000_000]
-    disk, before = plan.resources[-1], without.resources[-1]
-    assert disk.total_bytes > before.total_bytes

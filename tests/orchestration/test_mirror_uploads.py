@@ -12,15 +12,19 @@ import numpy as np
 import pytest
 
 from reverie.checkpoints.checkpoint import list_checkpoints
-from reverie.checkpoints.mirror.identity import Identity, identity_of, save_identity
-from reverie.checkpoints.mirror.mirror import Mirror
-from reverie.checkpoints.mirror.remote import PIECE_BYTES, Remote
-from reverie.checkpoints.mirror.staging import STAGING, Staged, stage
-from reverie.checkpoints.mirror.upload import GivenUp, Uploader
+from reverie.checkpoints.mirror import Mirror, UploadCancelled, Uploader
+from reverie.checkpoints.remote import (
+    EXTRA_FILES,
+    PIECE_BYTES,
+    Identity,
+    RemoteFolder,
+    identity_of,
+    save_identity,
+)
 from reverie.config.checkpoint import CheckpointConfig
 
 from .helpers import files_in, saved_steps
-from .s3_server import S3_MIRROR, S3Server, environment, server_that_never_answers
+from .s3_server import S3_MIRROR, S3Server
 
 LONG_ENOUGH_SECONDS = 60.0
 
@@ -39,15 +43,20 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def config_of(folder: Path, wait: float = LONG_ENOUGH_SECONDS) -> CheckpointConfig:
-    return CheckpointConfig(mirror=f"file://{folder}", mirror_wait=wait)
+def config_of(folder: Path) -> CheckpointConfig:
+    return CheckpointConfig(mirror=f"file://{folder}", mirror_timeout=LONG_ENOUGH_SECONDS)
 
 
-def upload(staged: Staged, identity: Identity, copy: Path, most_files: int) -> None:
-    """Upload in a new process, so to say, that dies before file number `most_files`."""
-    asked = iter(range(most_files))
-    remote = Remote(f"file://{copy}")
-    Uploader(remote, identity, lambda: next(asked, None) is None).upload(staged)
+def upload(run: Path, copy: Path, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+    """Upload all checkpoints as a new process does."""
+    uploader = Uploader(RemoteFolder(f"file://{copy}"), run, identity_of(run), is_cancelled)
+    uploader.upload(list_checkpoints(run)[-1], prune=True)
+
+
+def ends_before(file: int) -> Callable[[], bool]:
+    """An upload that ends before file number `file`."""
+    asked = iter(range(file))
+    return lambda: next(asked, None) is None
 
 
 def rewritten(run: Path, other: Path) -> Path:
@@ -72,15 +81,11 @@ def rewritten(run: Path, other: Path) -> Path:
 def test_whenever_an_upload_ends_a_remote_checkpoint_with_a_manifest_is_whole(
     kind: str, run: Path, tmp_path: Path
 ) -> None:
-    identity, copy = identity_of(run), tmp_path / "copy"
-    save_identity(identity, run)
-    staged = stage(run, list_checkpoints(run)[-1], 0, prunes=True)
-    if kind == "first":
-        wanted = run
-    else:
-        upload(staged, identity, copy, 1000)
+    copy, wanted = tmp_path / "copy", run
+    save_identity(identity_of(run), run)
+    if kind == "same steps written again":
+        upload(run, copy)
         wanted = rewritten(run, tmp_path / "other")
-        staged = stage(wanted, list_checkpoints(wanted)[-1], 1, prunes=True)
     seen: list[list[int]] = []
     partial = copy
     for most_files in range(3, 1000, 3):
@@ -88,8 +93,8 @@ def test_whenever_an_upload_ends_a_remote_checkpoint_with_a_manifest_is_whole(
         if copy.exists():
             shutil.copytree(copy, partial)
         try:
-            upload(staged, identity, partial, most_files)
-        except GivenUp:
+            upload(wanted, partial, ends_before(most_files))
+        except UploadCancelled:
             found = [each for each in list_checkpoints(partial) if (each.folder / "manifest.json").exists()]
             for checkpoint in found:
                 checkpoint.verify()
@@ -97,35 +102,66 @@ def test_whenever_an_upload_ends_a_remote_checkpoint_with_a_manifest_is_whole(
         else:
             break
     assert [] in seen and [300] in seen  # the newest first
-    written = files_in(wanted / "checkpoints")
-    assert files_in(partial / "checkpoints") == {k: v for k, v in written.items() if STAGING not in k}
+    assert files_in(partial / "checkpoints") == files_in(wanted / "checkpoints")
 
 
-def test_a_deleted_checkpoint_stays_for_its_upload_and_then_goes_remotely_too(
-    run: Path, tmp_path: Path
+@pytest.mark.parametrize("file", [0, 3, 6])
+def test_a_checkpoint_deleted_during_its_upload_leaves_the_older_copy_whole(
+    file: int, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    save_identity(identity_of(run), run)
+    copy, newest = tmp_path / "copy", run / "checkpoints/step_000000300"
+    newest.rename(tmp_path / "aside")
+    upload(run, copy)
+    shutil.rmtree(run / "checkpoints/step_000000150")
+    (tmp_path / "aside").rename(newest)
+    reaches = ends_before(file + len(EXTRA_FILES))
+
+    def deletes() -> bool:
+        if reaches() and newest.exists():
+            newest.rename(tmp_path / "aside")
+        return False
+
+    upload(run, copy, deletes)
+    assert f"step 300: not copied to file://{copy}: " in caplog.text
+    (older,) = (each for each in list_checkpoints(copy) if (each.folder / "manifest.json").exists())
+    assert older.step == 150
+    older.verify()
+    (tmp_path / "aside").rename(newest)
+    upload(run, copy)  # of the next one
+    assert files_in(copy / "checkpoints") == files_in(run / "checkpoints")
+
+
+def test_what_the_run_deletes_goes_remotely_too(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy" / "run"
     with Mirror(config_of(copy.parent), run) as mirror:
-        mirror.saved(list_checkpoints(run)[-1])
-        wait_until(lambda: not any((run / "checkpoints" / STAGING).iterdir()))
+        mirror.upload(list_checkpoints(run)[-1])
+        wait_until(lambda: (copy / "checkpoints/step_000000150/manifest.json").exists())
         assert saved_steps(copy) == [150, 300]
-        staged = stage(run, list_checkpoints(run)[-1], 99, prunes=True)
-        before = files_in(run / "checkpoints" / "step_000000150")
-        shutil.rmtree(run / "checkpoints" / "step_000000150")
-        assert files_in(staged.folder / "checkpoints" / "step_000000150") == before
-        mirror.saved(list_checkpoints(run)[-1])
+        shutil.rmtree(run / "checkpoints/step_000000150")
+        mirror.upload(list_checkpoints(run)[-1])
     assert [path.name for path in sorted((copy / "checkpoints").iterdir())] == ["replay", "step_000000300"]
-    assert files_in(copy / "checkpoints") == files_in(run / "checkpoints")
     list_checkpoints(copy)[0].verify()
+
+
+def test_a_run_folder_that_is_gone_deletes_nothing_remotely(run: Path, tmp_path: Path) -> None:
+    copy, newest = tmp_path / "copy" / "run", list_checkpoints(run)[-1]
+    with Mirror(config_of(copy.parent), run) as mirror:
+        mirror.upload(newest)
+    before = files_in(copy)
+    with Mirror(config_of(copy.parent), run) as mirror:
+        shutil.rmtree(run)
+        mirror.upload(newest)
+    assert files_in(copy) == before
 
 
 def test_a_start_deletes_nothing_remotely(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy" / "run"
     with Mirror(config_of(copy.parent), run) as mirror:
-        mirror.saved(list_checkpoints(run)[-1])
+        mirror.upload(list_checkpoints(run)[-1])
     (run / "checkpoints/step_000000300/model.safetensors").write_bytes(b"damaged here, whole there")
     with Mirror(config_of(copy.parent), run) as mirror:
-        mirror.catch_up(list_checkpoints(run)[0])
+        mirror.upload(list_checkpoints(run)[0], prune=False)
     assert saved_steps(copy) == [150, 300]
     list_checkpoints(copy)[1].verify()
 
@@ -133,18 +169,18 @@ def test_a_start_deletes_nothing_remotely(run: Path, tmp_path: Path) -> None:
 def test_a_file_that_is_there_is_not_sent_again(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy" / "run"
     with Mirror(config_of(copy.parent), run) as mirror:
-        mirror.saved(list_checkpoints(run)[-1])
+        mirror.upload(list_checkpoints(run)[-1])
     times = {name: (copy / name).stat().st_mtime_ns for name in files_in(copy) if name.startswith("check")}
     with Mirror(config_of(copy.parent), run) as mirror:  # as another process would
-        mirror.catch_up(list_checkpoints(run)[-1])
+        mirror.upload(list_checkpoints(run)[-1], prune=False)
     assert times == {name: (copy / name).stat().st_mtime_ns for name in times}
     (copy / "checkpoints/step_000000300/model.safetensors").write_bytes(b"cut short")
     with Mirror(config_of(copy.parent), run) as mirror:
-        mirror.catch_up(list_checkpoints(run)[-1])
+        mirror.upload(list_checkpoints(run)[-1], prune=False)
     list_checkpoints(copy)[1].verify()
 
 
-def test_an_outage_is_told_once_and_ends_by_itself(
+def test_an_outage_is_logged_once_and_ends_by_itself(
     s3: S3Server, run: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "reverie")
@@ -153,27 +189,14 @@ def test_an_outage_is_told_once_and_ends_by_itself(
     try:
         with Mirror(CheckpointConfig(mirror=S3_MIRROR), run) as mirror:
             for checkpoint in list_checkpoints(run):
-                mirror.saved(checkpoint)
-            wait_until(lambda: "takes no copy now" in caplog.text)
+                mirror.upload(checkpoint)
+            wait_until(lambda: "failed (" in caplog.text)
             s3.start()
-            wait_until(lambda: "takes copies again" in caplog.text)
+            wait_until(lambda: "recovered" in caplog.text)
     finally:
         s3.start()
-    assert caplog.text.count("takes no copy now") == caplog.text.count("takes copies again") == 1
+    assert caplog.text.count("failed (") == caplog.text.count("recovered") == 1
     assert "checkpoints/step_000000300/manifest.json" in s3.files("comeback")
-
-
-def test_of_the_checkpoints_that_wait_the_newest_alone_is_kept(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with server_that_never_answers() as url:
-        for name, value in environment(url).items():
-            monkeypatch.setenv(name, value)
-        with Mirror(CheckpointConfig(mirror=S3_MIRROR, mirror_wait=0), run) as mirror:
-            for _ in range(5):
-                mirror.saved(list_checkpoints(run)[-1])
-            assert 1 <= len(list((run / "checkpoints" / STAGING).iterdir())) <= 2
-        assert not (run / "checkpoints" / STAGING).exists()
 
 
 def test_a_folder_of_another_run_is_never_written_to(
@@ -183,18 +206,19 @@ def test_a_folder_of_another_run_is_never_written_to(
     copy.mkdir(parents=True)
     save_identity(Identity("run", "another"), copy)
     with Mirror(config_of(copy.parent), run) as mirror:
-        mirror.saved(list_checkpoints(run)[-1])
+        mirror.upload(list_checkpoints(run)[-1])
     assert list(files_in(copy)) == ["mirror.json"]
-    assert "holds another run: nothing is mirrored" in caplog.text
+    assert "holds another run: nothing is copied" in caplog.text
 
 
 def test_a_file_larger_than_a_piece_goes_there_and_back(s3: S3Server, tmp_path: Path) -> None:
     content = np.random.default_rng(0).bytes(2 * PIECE_BYTES + 12_345)
     (tmp_path / "large").write_bytes(content)
-    remote = Remote(S3_MIRROR, "large")
-    remote.put(tmp_path / "large", "a/b")
+    remote = RemoteFolder(S3_MIRROR, "large")
+    with (tmp_path / "large").open("rb") as source:
+        remote.put(source, "a/b")
     assert remote.sizes() == {"a/b": len(content)}
-    remote.get("a/b", tmp_path / "back", 10**9)
+    remote.get("a/b", tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == content
     remote.delete("a/b")
     assert remote.sizes() == {}

@@ -1,1 +1,0 @@
-"""A copy of a run's checkpoints on another machine's file system, kept while the run goes on."""
