@@ -69,9 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if flags.format == "json":
         print(json.dumps(document, indent=2))
     else:
-        _print(growth, correlations, comparison)
         if flags.out_dir is not None:
             print(f"wrote {flags.out_dir / JSON_FILE}")
+        _print(growth, correlations, comparison)
     return int(growth.verdict is Verdict.growing)
 
 

@@ -41,7 +41,7 @@ class PlainUnpickler(pickle.Unpickler):
 
 
 def load(path: Path) -> object:
-    """Return the data of a snapshot file: dicts, lists, tuples, strings, numbers, booleans and None.
+    """Return the data of a snapshot file: dicts, lists, tuples, strings, bytes, numbers, None and sets of these.
 
     Parts may be shared, and may contain themselves.
 
@@ -63,7 +63,7 @@ def load(path: Path) -> object:
             return PlainUnpickler(io.BytesIO(data)).load()
     except MemoryError as error:
         limit = f"{MAX_MEMORY_BYTES:,} bytes of memory"
-        raise UserError(f"{path} takes more than {limit} to read, as no snapshot does.") from error
+        raise UserError(f"{path} takes more than {limit} to read, as no snapshot does. Remove it.") from error
     except Exception as error:  # a damaged pickle may raise nearly any
         reason = printable(str(error)).rstrip(".") or type(error).__name__
         raise UserError(

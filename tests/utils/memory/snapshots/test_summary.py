@@ -91,7 +91,10 @@ def test_a_snapshot_needs_no_annotations_traces_and_settings_and_may_have_newer_
 
 
 def test_texts_of_a_file_cannot_steer_a_terminal_nor_fill_it() -> None:
-    evil = [{"filename": "a\x1b[31m\n\u202e.py", "line": 1, "name": "f\ud800" + "x" * 10_000}, {"line": None}]
+    evil = [
+        {"filename": "a\x1b[31m\n\u202e.py", "line": 1, "name": "f\ud800" + "x" * 10_000},
+        {"line": 10**9_999},
+    ]
     ((first, second),) = summary_of(writer.segment([writer.block(512, evil)])).sites
     assert first.filename == "a?[31m??.py"
     assert first.name == "f?" + "x" * 398
