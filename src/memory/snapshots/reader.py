@@ -41,7 +41,7 @@ class PlainUnpickler(pickle.Unpickler):
 
 
 def load(path: Path) -> object:
-    """Return the data of a snapshot file: dicts, lists, tuples, strings, bytes, numbers, None and sets of these.
+    """Return the data of a snapshot file: dicts, lists, tuples, sets, strings, bytes, numbers and None.
 
     Parts may be shared, and may contain themselves.
 
