@@ -1,39 +1,53 @@
-"""`reverie-analyze-snapshots`: what grows in a folder of CUDA memory snapshots, and where it comes from."""
+"""`reverie-analyze-snapshots`: show what grows in CUDA memory snapshots, and which lines allocated it."""
 
 import argparse
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..memory.leaks.verdict import Verdict
-from ..memory.snapshots.analysis import (
+from ..memory.snapshots.correlate import Correlation, correlate
+from ..memory.snapshots.growth import Growth, find_snapshots, measure_growth, read_series
+from ..memory.snapshots.report import (
     COLUMNS,
-    Analysis,
+    TOP_SITES,
     Comparison,
     as_json,
     correlation_sentence,
-    summary_row,
+    top_sites,
     verdict_sentence,
 )
-from ..memory.snapshots.compare import compare
-from ..memory.snapshots.correlate import correlate
-from ..memory.snapshots.growth import find_snapshots, measure_growth, read_series
-from ..memory.snapshots.page import render
-from ..memory.snapshots.schema import read_snapshot
-from ..memory.snapshots.sites import folded_stacks
-from ..memory.snapshots.summary import Summary, summarize
-from ..memory.snapshots.tables import SiteTable, site_tables
+from ..memory.snapshots.sites import SiteChange, compare, site_label
+from ..memory.snapshots.summary import read_summary
 from ..utils.errors import FlagParser, UserError, exit_on_user_error, printable
 
-_PAGE = "report.html"
-_FOLDED = "call_sites.folded"
-_MOST_DIGITS = 18
+JSON_FILE = "analysis.json"
+_MB = 1e6
+_MAX_DIGITS = 18
 _PIPE_WIDTH = 140  # letters in a line where there is no terminal
+
+_SiteColumns = Mapping[str, Callable[[SiteChange], str]]
+"""Columns of a table of call-sites: the heading, and the text of a cell."""
+
+_CHANGED: _SiteColumns = {
+    "change": lambda site: site.change,
+    "MB more": lambda site: f"{site.bytes_more / _MB:+,.1f}",
+    "MB after": lambda site: f"{site.bytes_after / _MB:,.1f}",
+    "new blocks": lambda site: f"{site.new_blocks:,}",
+    "freed blocks": lambda site: f"{site.freed_blocks:,}",
+    "call-site": lambda site: site_label(site.stack),
+}
+_HELD: _SiteColumns = {
+    "MB": lambda site: f"{site.bytes_after / _MB:,.1f}",
+    "blocks": lambda site: f"{site.blocks_after:,}",
+    "call-site": lambda site: site_label(site.stack),
+}
 
 
 @exit_on_user_error()
@@ -44,12 +58,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SystemExit: With code 2 after bad input.
     """
     flags = _parser().parse_args(arguments)
-    analysis = _analyze(flags)
+    files = find_snapshots(flags.snapshots_dir)
+    compared = [_find_compared(name, flags.snapshots_dir, files) for name in flags.compare or ()]
+    growth = measure_growth(read_series(files))
+    correlations = correlate(growth.summaries, flags.events_dir) if flags.events_dir else []
+    comparison = _compare_files(*compared) if compared else None
+    document = as_json(growth, correlations, comparison)
+    if flags.out_dir is not None:
+        _write(flags.out_dir, document)
     if flags.format == "json":
-        print(json.dumps(as_json(analysis), indent=2))
+        print(json.dumps(document, indent=2))
     else:
-        _print(analysis, flags.out_dir)
-    return int(analysis.growth.verdict is Verdict.growing)
+        if flags.out_dir is not None:
+            print(f"wrote {flags.out_dir / JSON_FILE}")
+        _print(growth, correlations, comparison)
+    return int(growth.verdict is Verdict.growing)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         "--snapshots-dir", type=Path, required=True, metavar="D", help="holds snapshot_step_<N>.pickle"
     )
     parser.add_argument("--events-dir", type=Path, metavar="E", help="TensorBoard events of the same run")
-    parser.add_argument("--out-dir", type=Path, metavar="O", help=f"gets {_PAGE}, pictures and {_FOLDED}")
+    parser.add_argument("--out-dir", type=Path, metavar="O", help=f"gets {JSON_FILE}")
     parser.add_argument(
         "--compare", nargs=2, metavar=("A", "B"), help="two snapshots: files, names in D, or steps"
     )
@@ -70,26 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _analyze(flags: argparse.Namespace) -> Analysis:
-    """Read everything, and write --out-dir last: bad input then leaves nothing behind."""
-    files = find_snapshots(flags.snapshots_dir)
-    compared = [_find_compared(name, flags.snapshots_dir, files) for name in flags.compare or ()]
-    if flags.out_dir is not None:
-        _check_writable(flags.out_dir)
-    summaries = read_series(files)
-    analysis = Analysis(
-        measure_growth(summaries),
-        tuple(correlate(summaries, flags.events_dir)) if flags.events_dir is not None else (),
-        _compare_files(compared, files, summaries) if compared else None,
-    )
-    if flags.out_dir is not None:
-        _write(flags.out_dir, _outputs(analysis, str(flags.snapshots_dir)))
-    return analysis
-
-
 def _find_compared(name: str, folder: Path, files: Mapping[int, Path]) -> Path:
     """Return the file that an argument of --compare means: a path, a name in the folder, or a step."""
-    is_step = name.isascii() and name.isdigit() and len(name) <= _MOST_DIGITS
+    is_step = name.isascii() and name.isdigit() and len(name) <= _MAX_DIGITS
     for path in (Path(name), folder / name, files.get(int(name)) if is_step else None):
         if path is not None and os.path.isfile(path):  # of a name that is too long pathlib would raise
             return path
@@ -98,55 +104,24 @@ def _find_compared(name: str, folder: Path, files: Mapping[int, Path]) -> Path:
     )
 
 
-def _compare_files(compared: list[Path], files: Mapping[int, Path], summaries: list[Summary]) -> Comparison:
-    """Compare two files; those of the series are not read again."""
-    known = {path: summary for path, summary in zip(files.values(), summaries, strict=True)}
-    before, after = (
-        known[path] if path in known else summarize(read_snapshot(path), step=0) for path in compared
-    )
-    return Comparison(str(compared[0]), str(compared[1]), tuple(compare(before.sites, after.sites)))
+def _compare_files(before: Path, after: Path) -> Comparison:
+    sites = (read_summary(path, step=0).sites for path in (before, after))
+    return Comparison(str(before), str(after), compare(*sites))
 
 
-def _outputs(analysis: Analysis, title: str) -> dict[str, bytes]:
-    """Return the files of --out-dir by name."""
-    from ..memory.snapshots.plots import (
-        draw,  # here: matplotlib takes 0.5 s to import, and a table needs none of it
-    )
-
-    pictures = draw(analysis)
-    return {
-        **pictures,
-        _PAGE: render(analysis, pictures, title).encode(),
-        _FOLDED: folded_stacks(analysis.growth.summaries[-1].sites).encode(),
-    }
-
-
-def _check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be made or written, before the work and without making it."""
-    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
-    effective = os.access in os.supports_effective_ids
-    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK, effective_ids=effective)):
-        raise UserError(
-            f"--out-dir {folder} cannot be written: {existing} is no folder that you may write to."
-        )
-
-
-def _write(folder: Path, outputs: Mapping[str, bytes]) -> None:
-    """Write all files under other names first, so that a full disk leaves no half of them."""
-    unfinished = {folder / f".{name}.part": folder / name for name in outputs}
+def _write(folder: Path, document: Mapping[str, Any]) -> None:
+    """Write the JSON whole or not at all."""
+    path = folder / JSON_FILE
+    unfinished = path.with_suffix(".part")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path, content in zip(unfinished, outputs.values(), strict=True):
-            path.write_bytes(content)
-        for path, final in unfinished.items():
-            path.replace(final)
+        unfinished.write_text(json.dumps(document, indent=2))
+        unfinished.replace(path)
     except OSError as error:
-        for path in unfinished:
-            path.unlink(missing_ok=True)
         raise UserError(f"--out-dir {folder} cannot be written: {error.strerror}.") from error
 
 
-def _print(analysis: Analysis, out_dir: Path | None) -> None:
+def _print(growth: Growth, correlations: Sequence[Correlation], comparison: Comparison | None) -> None:
     """Print the tables, then the verdict, where the eye ends."""
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -154,30 +129,35 @@ def _print(analysis: Analysis, out_dir: Path | None) -> None:
     table = Table(*(column.heading for column in COLUMNS), box=None, header_style="bold")
     for column in table.columns:
         column.justify = "right"
-    for summary in analysis.growth.summaries:
-        table.add_row(*summary_row(summary))
+    for summary in growth.summaries:
+        table.add_row(*(column.text(getattr(summary, column.key)) for column in COLUMNS))
     console.print(table)
-    for sites in site_tables(analysis):
-        _print_sites(console, sites)
-    for correlation in analysis.correlations:
+    first, last = growth.summaries[0].step, growth.summaries[-1].step
+    if first != last:
+        _print_sites(
+            console, f"Growth by call-site, step {last:,} against step {first:,}", growth.sites, _CHANGED
+        )
+    if comparison is not None:
+        title = f"Comparison, {comparison.after} against {comparison.before}"
+        _print_sites(console, title, comparison.changes, _CHANGED)
+    _print_sites(console, f"What is held, step {last:,}", growth.holders, _HELD)
+    for correlation in correlations:
         console.print(Text(correlation_sentence(correlation)), soft_wrap=True)
-    if out_dir is not None:
-        console.print(Text(f"wrote {out_dir / _PAGE}"), soft_wrap=True)
-    console.print(Text(verdict_sentence(analysis.growth), style="bold"), soft_wrap=True)
+    console.print(Text(verdict_sentence(growth), style="bold"), soft_wrap=True)
 
 
-def _print_sites(console: Console, sites: SiteTable) -> None:
-    """Print a table of call-sites."""
-    console.print(Text(f"\n{sites.title}, {sites.span}", style="bold"), soft_wrap=True)
-    if not sites.rows:
+def _print_sites(console: Console, title: str, sites: Sequence[SiteChange], columns: _SiteColumns) -> None:
+    """Print a table of the call-sites that changed most; its last column is text."""
+    console.print(Text(f"\n{title}", style="bold"), soft_wrap=True)
+    if not sites:
         console.print("no call-site")
         return
-    table = Table(*sites.headings, box=None, header_style="bold")
+    table = Table(*columns, box=None, header_style="bold")
     for column in table.columns[:-1]:
         column.justify = "right"
-    for row in sites.rows:
-        table.add_row(*map(Text, row))
+    for site in top_sites(sites):
+        table.add_row(*(Text(text(site)) for text in columns.values()))
     console.print(table)
-    if sites.num_left_out:
-        console.print(f"and {sites.num_left_out:,} more")
+    if len(sites) > TOP_SITES:
+        console.print(f"and {len(sites) - TOP_SITES:,} more")
     console.print()

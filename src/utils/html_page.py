@@ -59,7 +59,7 @@ def image(png: bytes, name: str, style: str = "") -> str:
 
     Args:
         png: The file.
-        name: What a reader who does not see the picture is told.
+        name: The text for a reader who does not see the picture.
         style: CSS for this picture.
     """
     source = base64.b64encode(png).decode("ascii")

@@ -1,4 +1,4 @@
-"""What grows over a series of snapshots: how fast, from which call-sites, and whether it is a leak."""
+"""Measure how fast memory grows over a series of snapshots, from which call-sites, and judge it."""
 
 import re
 from collections.abc import Sequence
@@ -10,11 +10,10 @@ import numpy as np
 from ...utils.errors import UserError
 from ..config import MemoryConfig
 from ..leaks.verdict import Judgement, Verdict, judge
-from .compare import SiteChange, compare
-from .schema import read_snapshot
-from .summary import Summary, summarize
+from .sites import SiteChange, compare
+from .summary import Summary, read_summary
 
-_FILE_NAME = re.compile(r"snapshot_step_([0-9]{1,18})\.pickle")
+_FILE_NAME = re.compile(r"snapshot_step_(0|[1-9][0-9]{0,17})\.pickle")
 TOLERANCE_BYTES = MemoryConfig().leak_threshold_mb * 1e6
 
 
@@ -42,31 +41,20 @@ class Growth:
 
 
 def find_snapshots(folder: Path) -> dict[int, Path]:
-    """Return the files snapshot_step_<N>.pickle of a folder by N, rising; other files are passed over.
-
-    So is a step of over 18 digits: none is counted that far.
+    """Return the files snapshot_step_<N>.pickle of a folder by rising N; other files are skipped.
 
     Raises:
-        UserError: If the folder cannot be read, has no such file, or has two for one step.
+        UserError: If the folder cannot be read or has no such file.
     """
     try:
-        names = sorted(path.name for path in folder.iterdir())
+        matches = [(_FILE_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
     except OSError as error:
         raise UserError(f"--snapshots-dir {folder} cannot be read: {error.strerror}.") from error
-    found: dict[int, Path] = {}
-    for name in names:
-        if match := _FILE_NAME.fullmatch(name):
-            step = int(match[1])
-            if step in found:
-                raise UserError(
-                    f"{folder / name} and {found[step].name} are of one step, {step}. Remove one of them."
-                )
-            found[step] = folder / name
+    found = {int(match[1]): path for match, path in matches if match}
     if not found:
-        others = f"only {len(names)} other files, such as {names[0]}" if names else "it is empty"
         raise UserError(
-            f"--snapshots-dir {folder} holds no snapshot_step_<N>.pickle: {others}. On CUDA a run saves "
-            "them, with memory.snapshot_interval=1000, in its memory_snapshots/."
+            f"--snapshots-dir {folder} holds no snapshot_step_<N>.pickle. On CUDA a run saves them, with "
+            "memory.snapshot_interval=1000, in its memory_snapshots/."
         )
     return dict(sorted(found.items()))
 
@@ -74,12 +62,10 @@ def find_snapshots(folder: Path) -> dict[int, Path]:
 def read_series(files: dict[int, Path]) -> list[Summary]:
     """Return the summary of each file; one snapshot at a time is in memory.
 
-    Cost: 0.75 s for each 100,000 blocks.
-
     Raises:
         UserError: At the first file that is not a snapshot.
     """
-    return [summarize(read_snapshot(path), step) for step, path in files.items()]
+    return [read_summary(path, step) for step, path in files.items()]
 
 
 def measure_growth(summaries: Sequence[Summary], tolerance_bytes: float = TOLERANCE_BYTES) -> Growth:

@@ -1,36 +1,50 @@
-"""Call-sites: which line of whose code a stack stands for, and stacks in the format of flame graphs."""
+"""Call-sites: which line of whose code allocated memory, and what changed there between two snapshots.
 
-import re
+`torch.cuda._memory_viz.compare` is not used: it compares whole segments by address, so what changes inside a
+segment does not show.
+"""
+
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch.cuda import _memory_viz
-
-from .schema import Frame, Stack
-from .summary import SiteSizes
 
 NO_STACK = "(no stack recorded)"
 _LIBRARIES = ("torch/", "site-packages/", "dist-packages/", "<frozen ", "<string>", "importlib/")
 _CALLERS = 2
-_BACKWARD_NODE = re.compile(r"(\w+Backward\w*)::apply")
-_OPERATOR = re.compile(r"at::_ops::(\w+)::call")
+
+
+class Frame(NamedTuple):
+    """One line of a stack."""
+
+    filename: str
+    line: int
+    name: str
+
+    @property
+    def label(self) -> str:
+        """Its file without the folders, its line and its function: 'rssm.py:142 observe'."""
+        return f"{self.filename.rsplit('/', 1)[-1]}:{self.line} {self.name}"
+
+
+Stack = tuple[Frame, ...]
+"""Where memory was allocated, innermost first; empty where no stack was recorded."""
+
+SiteSizes = Mapping[Stack, Mapping[int, int]]
+"""Of each stack, how many active blocks of each size in bytes it allocated."""
 
 
 def site_label(stack: Stack) -> str:
     """Return the line that asked for memory, and the two that called it: 'rssm.py:142 observe < ...'.
 
-    Lines of PyTorch, of other libraries and of the C++ unwinder are passed over, unless there are no others.
-    A backward pass has no line of Python: its autograd node is named.
+    Lines of PyTorch and of other libraries are skipped, unless there are no others.
     """
     python = [frame for frame in stack if frame.filename.endswith(".py")]
     own = [frame for frame in python if not any(part in frame.filename for part in _LIBRARIES)]
-    if shown := (own or python)[: 1 + _CALLERS]:
-        return " < ".join(map(_frame_label, shown))
-    for pattern in (_BACKWARD_NODE, _OPERATOR):
-        for frame in stack:
-            if found := pattern.search(frame.name):
-                return f"{found[1]} (in C++)"
-    return " < ".join(map(_frame_label, _worth_showing(stack)[: 1 + _CALLERS])) or NO_STACK
+    shown = own or python or _worth_showing(stack)
+    return " < ".join(frame.label for frame in shown[: 1 + _CALLERS]) or NO_STACK
 
 
 def frame_lines(stack: Stack) -> list[str]:
@@ -39,47 +53,71 @@ def frame_lines(stack: Stack) -> list[str]:
     return lines or [NO_STACK]
 
 
-def folded_stacks(sites: SiteSizes) -> str:
-    """Return a line for each stack, 'outermost;...;innermost bytes', as flamegraph.pl takes it.
-
-    `torch.cuda._memory_viz.memory` does it. It is given one block for each stack in place of a snapshot: of a
-    snapshot it writes a line for each block, and for inactive blocks what they held last.
-    """
-    blocks = [
-        {"state": "active", "size": total, "requested_size": total, "frames": _folded_frames(stack)}
-        for stack, sizes in sites.items()
-        if (total := site_bytes(sizes))
-    ]
-    snapshot = {"segments": [{"stream": "all", "blocks": blocks}]}
-    return _memory_viz.memory(snapshot, format_flamegraph=lambda lines: lines)  # by default it downloads Perl
-
-
-def site_bytes(sizes: Mapping[int, int]) -> int:
-    """Return the bytes of blocks counted by size."""
-    return sum(size * count for size, count in sizes.items())
-
-
-def site_blocks(sizes: Mapping[int, int]) -> int:
-    """Return the number of blocks counted by size."""
-    return sum(sizes.values())
-
-
-def _worth_showing(stack: Stack) -> Stack:
+def _worth_showing(stack: Stack) -> list[Frame]:
     """Return the frames outside the unwinder and the interpreter, or all if there are none."""
-    kept = tuple(frame for frame in stack if _memory_viz._frame_filter(frame.name, frame.filename))
-    return kept or stack
+    return [f for f in stack if _memory_viz._frame_filter(f.name, f.filename)] or list(stack)
 
 
-def _frame_label(frame: Frame) -> str:
-    return f"{frame.filename.rsplit('/', 1)[-1]}:{frame.line} {frame.name}"
+@dataclass(frozen=True, slots=True)
+class SiteChange:
+    """A call-site in two snapshots.
+
+    Blocks are told apart by stack and size, not by address: a tensor made anew each step in another place
+    is no change.
+    """
+
+    stack: Stack
+    blocks_before: int
+    blocks_after: int
+    bytes_before: int
+    bytes_after: int
+    new_blocks: int
+    """Blocks after without one of the same size before."""
+
+    freed_blocks: int
+    """Blocks before without one of the same size after."""
+
+    @property
+    def bytes_more(self) -> int:
+        """Bytes after less bytes before."""
+        return self.bytes_after - self.bytes_before
+
+    @property
+    def change(self) -> str:
+        """`new`, `freed`, `grown`, `shrunk`, or `same`: as many bytes in blocks of other sizes."""
+        if not self.blocks_before:
+            return "new"
+        if not self.blocks_after:
+            return "freed"
+        if not self.bytes_more:
+            return "same"
+        return "grown" if self.bytes_more > 0 else "shrunk"
 
 
-def _folded_frames(stack: Stack) -> list[dict[str, object]]:
-    """Return frames as the pickle had them, without the sign that separates them in a line."""
-    return [
-        {
-            name: value.replace(";", ",") if isinstance(value, str) else value
-            for name, value in asdict(f).items()
-        }
-        for f in stack
-    ]
+def compare(before: SiteSizes, after: SiteSizes) -> list[SiteChange]:
+    """Return the call-sites whose blocks changed, those that grew most first.
+
+    Args:
+        before: Active blocks of the first snapshot, by stack and size.
+        after: Those of the second.
+    """
+    changes = []
+    for stack in {**before, **after}:
+        old, new = Counter(before.get(stack, {})), Counter(after.get(stack, {}))
+        if old != new:
+            changes.append(
+                SiteChange(
+                    stack,
+                    blocks_before=old.total(),
+                    blocks_after=new.total(),
+                    bytes_before=_total_bytes(old),
+                    bytes_after=_total_bytes(new),
+                    new_blocks=(new - old).total(),
+                    freed_blocks=(old - new).total(),
+                )
+            )
+    return sorted(changes, key=lambda change: change.bytes_more, reverse=True)
+
+
+def _total_bytes(sizes: Mapping[int, int]) -> int:
+    return sum(size * count for size, count in sizes.items())

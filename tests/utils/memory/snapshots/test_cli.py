@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from reverie.commands.snapshots import main
-from reverie.memory.snapshots.analysis import COLUMNS
 from reverie.memory.snapshots.correlate import ALLOCATED_TAG, RESERVED_TAG
+from reverie.memory.snapshots.report import COLUMNS
 from reverie.utils.logging.tensorboard import EventFile
 
 from . import writer
@@ -59,23 +59,33 @@ def own_folder() -> Iterator[Path]:
             os.seteuid(0)
 
 
-def test_the_incident_is_shown_with_its_numbers_and_its_line(tmp_path: Path) -> None:
-    for step in writer.INCIDENT_STEPS:
+def test_the_incident_is_shown_with_its_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for step in (1_000, 23_000, 45_000):
         writer.write(tmp_path, step, writer.incident(step))
-    command = [sys.executable, str(SCRIPT), "--snapshots-dir", str(tmp_path)]
+    code, printed, errors = run(capsys, "--snapshots-dir", tmp_path)
+    assert (code, errors) == (0, "")
+    first, middle, last = rows_of(printed)
+    assert first[:6] == ["1,000", "0.56", "0.39", "0.17", "8,695", "64.4"]
+    assert middle[:6] == ["23,000", "5.02", "4.85", "0.17", "195,719", "25.6"]
+    assert last[:6] == ["45,000", "9.48", "9.31", "0.17", "382,744", "24.8"]
+    assert "new  +5,352.0   5,352.0     224,429             0  rssm.py:142 observe < dreamer.py:88" in printed
+    assert printed.strip().splitlines()[-1] == (
+        "undecided: active memory changes by 202.7 KB and 8.5 blocks per step over 3 snapshots from step "
+        "1,000 to 45,000; a verdict needs 24."
+    )
+
+
+def test_a_growing_series_is_exit_code_1_and_its_line_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--snapshots-dir", str(series(tmp_path))]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "")
-    rows = rows_of(done.stdout)
-    assert [row[0] for row in rows] == [f"{step:,}" for step in range(1_000, 46_000, 1_000)]
-    first, last = rows[0], rows[-1]
-    assert (first[2], first[3], first[4]) == ("0.39", "0.17", "8,695")
-    assert (last[2], last[3], last[4]) == ("9.31", "0.17", "382,744")
-    assert {row[3] for row in rows} == {"0.17"}
-    *_, verdict = done.stdout.strip().splitlines()
-    assert verdict == (
-        "growing: active memory changes by 202.7 KB and 8.5 blocks per step, over 45 snapshots from step "
-        "1,000 to 45,000. 60% of the growth comes from "
-        "rssm.py:142 observe < dreamer.py:88 collect_step < train.py:31 main."
+    assert [row[0] for row in rows_of(done.stdout)] == [f"{step:,}" for step in writer.INCIDENT_STEPS]
+    verdict = done.stdout.strip().splitlines()[-1]
+    assert verdict.startswith(
+        "growing: active memory changes by 0.4 KB and 0.0 blocks per step, over 45 snapsh"
+    )
+    assert verdict.endswith(
+        "growth comes from rssm.py:142 observe < dreamer.py:88 collect_step < train.py:31 main."
     )
 
 
@@ -154,7 +164,7 @@ def test_the_run_and_its_snapshots_are_correlated(tmp_path: Path, capsys: pytest
     assert f"{RESERVED_TAG}: Pearson r 1.0000, largest difference 0.002 GB, {joined}" in printed
 
 
-def test_the_out_dir_gets_page_pictures_and_stacks(
+def test_the_out_dir_gets_the_json_and_the_snapshots_stay_as_they_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     snapshots, out = series(tmp_path / "snapshots"), tmp_path / "new" / "out"
@@ -162,10 +172,9 @@ def test_the_out_dir_gets_page_pictures_and_stacks(
     for _ in range(2):  # a second time over the first
         code, printed, _ = run(capsys, "--snapshots-dir", snapshots, "--out-dir", out)
         assert code == 1
-        assert f"wrote {out / 'report.html'}" in printed
-        names = ["blocks.png", "call_sites.folded", "call_sites.png", "pools.png", "report.html"]
-        assert sorted(path.name for path in out.iterdir()) == names
-    assert "growing" in (out / "report.html").read_text()
+        assert f"wrote {out / 'analysis.json'}" in printed
+    (file,) = out.iterdir()
+    assert file.read_text() == run(capsys, "--snapshots-dir", snapshots, "--format", "json")[1].rstrip()
     assert {path.name: path.read_bytes() for path in snapshots.iterdir()} == before
 
 
@@ -199,7 +208,7 @@ def test_a_snapshot_outside_the_folder_can_be_compared(
 def bad_inputs(folder: Path) -> dict[str, tuple[list[object], str]]:
     """Command lines that cannot be done, each with a part of its message."""
     good = series(folder / "good", steps=range(1_000, 2_000, 1_000))
-    for name in ("empty", "other", "cut", "foreign", "evil", "twice"):
+    for name in ("empty", "other", "cut", "foreign", "evil"):
         (folder / name).mkdir()
     (folder / "other" / "notes.txt").write_text("hello")
     whole = (good / "snapshot_step_1000.pickle").read_bytes()
@@ -208,25 +217,22 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[object], str]]:
     (folder / "evil" / "snapshot_step_1.pickle").write_bytes(b"\x80\x04cos\nsystem\n\x8c\x04true\x85R.")
     (folder / "late").mkdir()
     (folder / "late" / f"snapshot_step_1{'0' * 200}.pickle").write_bytes(whole)
-    for name in ("snapshot_step_5.pickle", "snapshot_step_05.pickle"):
-        (folder / "twice" / name).write_bytes(whole)
     (folder / "file").write_text("")
     of = "--snapshots-dir"
     return {
         "no folder": ([of, folder / "missing"], "--snapshots-dir"),
         "a file": ([of, folder / "file"], "cannot be read: Not a directory"),
-        "empty": ([of, folder / "empty"], "holds no snapshot_step_<N>.pickle: it is empty"),
-        "other files": ([of, folder / "other"], "only 1 other files, such as notes.txt"),
-        "cut off": ([of, folder / "cut"], "is cut off after"),
+        "empty": ([of, folder / "empty"], "holds no snapshot_step_<N>.pickle. On CUDA"),
+        "other files": ([of, folder / "other"], "holds no snapshot_step_<N>.pickle. On CUDA"),
+        "cut off": ([of, folder / "cut"], "is damaged or no snapshot: pickle data was truncated"),
         "foreign": ([of, folder / "foreign"], "is a pickle, but no memory snapshot"),
-        "malicious": ([of, folder / "evil"], "uses the opcode GLOBAL"),
+        "malicious": ([of, folder / "evil"], "is damaged or no snapshot: it names os.system"),
         "no such step": ([of, good, "--compare", "1000", "9" * 5_000], "and no step of a snapshot there."),
-        "a step of 200 digits": ([of, folder / "late"], "only 1 other files"),
-        "two of a step": ([of, folder / "twice"], "are of one step, 5. Remove one of them."),
+        "a step of 200 digits": ([of, folder / "late"], "holds no snapshot_step_<N>.pickle. On CUDA"),
         "compare": ([of, good, "--compare", 1_000, 2_000], "--compare 2000 is no file"),
-        "events": ([of, good, "--events-dir", folder / "empty"], "holds no TensorBoard events"),
-        "out": ([of, good, "--out-dir", folder / "file" / "out"], "is no folder that you may write to"),
-        "out is a file": ([of, good, "--out-dir", folder / "file"], "is no folder that you may write to"),
+        "events": ([of, good, "--events-dir", folder / "empty"], "has no TensorBoard events with"),
+        "out": ([of, good, "--out-dir", folder / "file" / "out"], "cannot be written: Not a directory"),
+        "out is a file": ([of, good, "--out-dir", folder / "file"], "cannot be written: File exists"),
         "format": ([of, good, "--format", "xml"], "invalid choice"),
         "nothing": ([], "--snapshots-dir"),
     }
@@ -255,7 +261,7 @@ def test_what_one_may_not_read_or_write_is_one_error(
     path.chmod(0o600)
     own_folder.chmod(0o500)
     code, _, errors = run(capsys, "--snapshots-dir", own_folder, "--out-dir", own_folder / "out")
-    assert code == 2 and f"{own_folder} is no folder that you may write to" in errors
+    assert (code, errors) == (2, f"error: --out-dir {own_folder}/out cannot be written: Permission denied.\n")
     own_folder.chmod(0)
     code, _, errors = run(capsys, "--snapshots-dir", own_folder)
     own_folder.chmod(0o700)

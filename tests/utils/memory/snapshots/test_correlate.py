@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reverie.memory.snapshots import Correlation, Summary, correlate, parse, summarize
-from reverie.memory.snapshots.correlate import ALLOCATED_TAG, RESERVED_TAG, pearson_r
+from reverie.memory.snapshots.correlate import ALLOCATED_TAG, RESERVED_TAG, correlate, correlation
+from reverie.memory.snapshots.summary import Summary, summarize
 from reverie.utils.errors import UserError
 from reverie.utils.logging.tensorboard import EventFile
 
@@ -29,8 +29,7 @@ def series(*megabytes: int) -> list[Summary]:
     for index, size in enumerate(megabytes):
         active = writer.segment([writer.block(size * 1_000_000)], small=False)
         cached = writer.segment([writer.block(10_000_000, state="inactive")], small=False)
-        snapshot = parse(writer.snapshot([active, cached]), Path("made.pickle"))
-        summaries.append(summarize(snapshot, 1_000 * index))
+        summaries.append(summarize(writer.snapshot([active, cached]), Path("made.pickle"), 1_000 * index))
     return summaries
 
 
@@ -42,11 +41,9 @@ def test_equal_steps_are_joined_and_the_largest_difference_is_named(tmp_path: Pa
     }
     allocated, reserved = correlate(series(100, 200, 300), log(tmp_path, logged))
     assert allocated.tag == ALLOCATED_TAG
-    assert allocated.snapshot_gb == (0.1, 0.2, 0.3)
     assert allocated.largest_difference_gb == pytest.approx(0.05)
     assert allocated.pearson_r == pytest.approx(np.corrcoef([0.1, 0.2, 0.3], [0.1, 0.25, 0.3])[0, 1])
     assert allocated.largest_distance_steps == 0
-    assert reserved.snapshot_gb == (0.11, 0.21, 0.31)
     assert reserved.pearson_r == pytest.approx(1)
     assert reserved.largest_difference_gb == pytest.approx(0, abs=1e-6)
 
@@ -54,17 +51,18 @@ def test_equal_steps_are_joined_and_the_largest_difference_is_named(tmp_path: Pa
 def test_a_snapshot_between_two_logged_steps_takes_the_nearest(tmp_path: Path) -> None:
     logged = {step: {ALLOCATED_TAG: float(step)} for step in (400, 700, 1_300, 9_000)}
     (joined,) = correlate(series(1, 1, 1), log(tmp_path, logged))
-    assert joined.steps == (0, 1_000, 2_000)
-    assert joined.logged_steps == (400, 700, 1_300)  # 700 and 1,300 are equally near to 1,000
-    assert joined.largest_distance_steps == 700
+    assert joined.largest_distance_steps == 700  # 2,000 and 1,300
+    assert joined.largest_difference_gb == pytest.approx(1_300 - 0.001)
+    held = {0: 0.0, 1_000: 0.0}
+    assert correlation("tag", held, logged_gb={0: 0.0, 700: 3.0, 1_300: 9.0}).largest_difference_gb == 3
 
 
 def test_every_logged_point_is_read_and_of_a_step_the_last(tmp_path: Path) -> None:
     log(tmp_path, {step: {ALLOCATED_TAG: step / 1e4} for step in range(12_000)})
     log(tmp_path, {1_000: {ALLOCATED_TAG: 7.0}})
     (joined,) = correlate(series(1, 1, 1), tmp_path)
-    assert joined.logged_steps == (0, 1_000, 2_000)
-    assert joined.logged_gb == pytest.approx((0.0, 7.0, 0.2))
+    assert joined.largest_distance_steps == 0
+    assert joined.largest_difference_gb == pytest.approx(7.0 - 0.001)
 
 
 @pytest.mark.parametrize(
@@ -79,25 +77,26 @@ def test_every_logged_point_is_read_and_of_a_step_the_last(tmp_path: Path) -> No
 def test_a_correlation_is_given_only_where_it_is_defined(
     x: list[float], y: list[float], r: float | None
 ) -> None:
-    assert pearson_r(x, y) == pytest.approx(r)
+    assert correlation("tag", dict(enumerate(x)), dict(enumerate(y))).pearson_r == pytest.approx(r)
 
 
 def test_a_single_snapshot_has_a_difference_but_no_correlation() -> None:
-    alone = Correlation(ALLOCATED_TAG, (5,), (7,), (1.0,), (1.5,), pearson_r([1.0], [1.5]))
+    alone = correlation("tag", {5: 1.0}, {7: 1.5})
     assert (alone.pearson_r, alone.largest_difference_gb, alone.largest_distance_steps) == (None, 0.5, 2)
 
 
-def test_folders_without_the_scalars_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--events-dir .*missing cannot be read: No such file"):
+def test_folders_without_the_scalars_are_one_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--events-dir .*missing is no folder that can be read"):
         correlate(series(1), tmp_path / "missing")
-    with pytest.raises(UserError, match="holds no TensorBoard events; a run keeps them in its tensorboard/"):
+    nothing = f"has no TensorBoard events with {ALLOCATED_TAG} or {RESERVED_TAG}"
+    with pytest.raises(UserError, match=nothing):
         correlate(series(1), tmp_path)
     log(tmp_path, {1: {"train/loss": 1.0}})
-    with pytest.raises(UserError, match=f"has neither {ALLOCATED_TAG} nor {RESERVED_TAG}"):
+    with pytest.raises(UserError, match=nothing):
         correlate(series(1), tmp_path)
 
 
 def test_a_file_that_is_no_event_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "events.out.tfevents.1.a").write_bytes(b"not events at all, but bytes" * 9)
-    with pytest.raises(UserError, match=r"--events-dir .*has neither|cannot be read"):
+    with pytest.raises(UserError, match=r"--events-dir .* has no TensorBoard events"):
         correlate(series(1), tmp_path)

@@ -1,18 +1,22 @@
-"""All that is known of a folder of snapshots, and the rows that table, JSON and page show of it."""
+"""Report what the analyser found: the columns, the sentences and the JSON."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..leaks.verdict import MIN_SAMPLES, Judgement, Verdict
-from .compare import SiteChange
 from .correlate import Correlation
 from .growth import Growth
-from .sites import frame_lines, site_label
+from .sites import SiteChange, frame_lines, site_label
 from .summary import Summary
 
 TOP_SITES = 12
 _KB, _MB, _GB = 1e3, 1e6, 1e9
+_SITE_KEYS = (
+    "change",
+    *("bytes_more", "bytes_before", "bytes_after"),
+    *("blocks_before", "blocks_after", "new_blocks", "freed_blocks"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +25,7 @@ class Comparison:
 
     before: str
     after: str
-    changes: tuple[SiteChange, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Analysis:
-    """What the analyser found; the optional parts are empty where they were not asked for."""
-
-    growth: Growth
-    correlations: tuple[Correlation, ...] = ()
-    comparison: Comparison | None = None
+    changes: Sequence[SiteChange]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +57,6 @@ COLUMNS = (
 )
 
 
-def summary_row(summary: Summary) -> list[str]:
-    """Return the cells of a snapshot, in the order of `COLUMNS`."""
-    return [column.text(getattr(summary, column.key)) for column in COLUMNS]
-
-
 def top_sites(changes: Sequence[SiteChange]) -> list[SiteChange]:
     """Return the call-sites to show: those that changed most either way, what grew most first."""
     largest = sorted(changes, key=lambda change: abs(change.bytes_more), reverse=True)[:TOP_SITES]
@@ -75,17 +65,15 @@ def top_sites(changes: Sequence[SiteChange]) -> list[SiteChange]:
 
 def verdict_sentence(growth: Growth) -> str:
     """Return the verdict and what it rests on, in one or two sentences."""
-    first, last = growth.summaries[0], growth.summaries[-1]
-    count = len(growth.summaries)
-    span = f"over {count} snapshots from step {first.step:,} to {last.step:,}"
-    slope = f"{growth.bytes_per_step / _KB:,.1f} KB and {growth.blocks_per_step:,.1f} blocks per step"
+    first, last, count = growth.summaries[0], growth.summaries[-1], len(growth.summaries)
     if count == 1:
         return f"{growth.verdict.value}: one snapshot, of step {last.step:,}; a verdict needs {MIN_SAMPLES}."
+    slope = f"{growth.bytes_per_step / _KB:,.1f} KB and {growth.blocks_per_step:,.1f} blocks per step"
+    span = f"over {count} snapshots from step {first.step:,} to {last.step:,}"
+    sentence = f"{growth.verdict.value}: active memory changes by {slope}"
     if count < MIN_SAMPLES:
-        return (
-            f"{growth.verdict.value}: active memory changes by {slope} {span}; a verdict needs {MIN_SAMPLES}."
-        )
-    sentence = f"{growth.verdict.value}: active memory changes by {slope}, {span}."
+        return f"{sentence} {span}; a verdict needs {MIN_SAMPLES}."
+    sentence += f", {span}."
     if growth.verdict is Verdict.growing and growth.sites and growth.sites[0].bytes_more > 0:
         share = growth.sites[0].bytes_more / sum(max(site.bytes_more, 0) for site in growth.sites)
         sentence += f" {share:.0%} of the growth comes from {site_label(growth.sites[0].stack)}."
@@ -104,9 +92,10 @@ def correlation_sentence(correlation: Correlation) -> str:
     )
 
 
-def as_json(analysis: Analysis) -> dict[str, Any]:
-    """Return the analysis as JSON has it: numbers whole and in bytes, the rows those of the table."""
-    growth, comparison = analysis.growth, analysis.comparison
+def as_json(
+    growth: Growth, correlations: Sequence[Correlation] = (), comparison: Comparison | None = None
+) -> dict[str, Any]:
+    """Return what was found as JSON has it: numbers whole and in bytes, the rows those of the table."""
     return {
         "verdict": growth.verdict.value,
         "sentence": verdict_sentence(growth),
@@ -115,26 +104,14 @@ def as_json(analysis: Analysis) -> dict[str, Any]:
         "active": _judgement(growth.active),
         "reserved": _judgement(growth.reserved),
         "snapshots": [_numbers(summary) for summary in growth.summaries],
-        "call_sites": _sites(growth.sites),
-        "call_sites_in_all": len(growth.sites),
-        "holders": _sites(growth.holders),
-        "holders_in_all": len(growth.holders),
-        "correlations": [
-            {
-                "tag": correlation.tag,
-                "pearson_r": correlation.pearson_r,
-                "largest_difference_gb": correlation.largest_difference_gb,
-                "largest_distance_steps": correlation.largest_distance_steps,
-            }
-            for correlation in analysis.correlations
-        ],
-        "compare": None
-        if comparison is None
-        else {
+        **_sites("call_sites", growth.sites),
+        **_sites("holders", growth.holders),
+        "correlations": [asdict(correlation) for correlation in correlations],
+        "compare": comparison
+        and {
             "before": comparison.before,
             "after": comparison.after,
-            "call_sites": _sites(comparison.changes),
-            "call_sites_in_all": len(comparison.changes),
+            **_sites("call_sites", comparison.changes),
         },
     }
 
@@ -149,25 +126,17 @@ def _judgement(judgement: Judgement) -> dict[str, Any]:
     return {
         "verdict": judgement.verdict.value,
         "slope_bytes_per_sample": None if is_open else judgement.slope_bytes_per_sample,
-        "slope_interval_bytes_per_sample": None if is_open else list(judgement.interval),
+        "slope_interval_bytes_per_sample": None if is_open else judgement.interval,
         "rise_bytes": None if is_open else judgement.rise_bytes,
         "samples": judgement.samples,
     }
 
 
-def _sites(changes: Sequence[SiteChange]) -> list[dict[str, Any]]:
-    return [
-        {
-            "change": change.change.value,
-            "bytes_more": change.bytes_more,
-            "bytes_before": change.bytes_before,
-            "bytes_after": change.bytes_after,
-            "blocks_before": change.blocks_before,
-            "blocks_after": change.blocks_after,
-            "new_blocks": change.new_blocks,
-            "freed_blocks": change.freed_blocks,
-            "call_site": site_label(change.stack),
-            "stack": frame_lines(change.stack),
-        }
+def _sites(name: str, changes: Sequence[SiteChange]) -> dict[str, Any]:
+    """Return the call-sites to show under a name, and their number in all."""
+    shown = [
+        {key: getattr(change, key) for key in _SITE_KEYS}
+        | {"call_site": site_label(change.stack), "stack": frame_lines(change.stack)}
         for change in top_sites(changes)
     ]
+    return {name: shown, f"{name}_in_all": len(changes)}
