@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..memory.leaks.verdict import Verdict
+from ..memory.leaks.verdict import TrendClass
 from ..memory.snapshots.analysis import (
     COLUMNS,
     Analysis,
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(as_json(analysis), indent=2))
     else:
         _print(analysis, flags.out_dir)
-    return int(analysis.growth.verdict is Verdict.growing)
+    return int(analysis.growth.verdict is TrendClass.growing)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -67,7 +67,7 @@ def _source() -> tuple[str, Callable[[], int]]:
     return "USS", lambda: psutil.Process().memory_full_info().uss
 
 
-def give_back_free_pages() -> None:
+def trim_heap() -> None:
     """Let glibc give all free pages back to the system; does nothing with another allocator.
 
     What stays resident then is in use, or shares a page with something that is.

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .verdict import MIN_SAMPLES, Judgement, Verdict, judge, saturates
+from .verdict import MIN_SAMPLES, TrendClass, TrendTest, classify_trend, saturates
 
 _RESIDENT_TOLERANCES = 5  # resident memory is a backstop: it moves by pages, and by what the allocator keeps
 _LEAST_RESIDENT_BYTES = 8e6
@@ -87,16 +87,16 @@ class LeakDetector:
         if self._count < max(MIN_SAMPLES, window // 2) or self._count - self._judged_at < self._stride:
             return False
         self._judged_at = self._count
-        grows = self.judgement().verdict is Verdict.growing
+        grows = self.trend_test().verdict is TrendClass.growing
         self._growing_in_a_row = self._growing_in_a_row + 1 if grows else 0
         return True
 
-    def judgement(self) -> Judgement:
+    def judgement(self) -> TrendTest:
         """Return the judgement of the window as it is now.
 
         Cost: 0.2 ms.
         """
-        return judge(self.values(), self.tolerance_bytes)
+        return classify_trend(self.values(), self.tolerance_bytes)
 
     @property
     def is_suspect(self) -> bool:
@@ -154,7 +154,7 @@ class LeakDetector:
         return self._first_step
 
 
-def confirm(before_bytes: int, rise_bytes: float, measure: Callable[[], int]) -> Verdict:
+def confirm(before_bytes: int, rise_bytes: float, measure: Callable[[], int]) -> TrendClass:
     """Return whether a rise is growth, or garbage in cycles that Python had not collected yet.
 
     Python collects by the number of objects, not by their bytes: a few large tensors in cycles can pile up to
@@ -169,12 +169,12 @@ def confirm(before_bytes: int, rise_bytes: float, measure: Callable[[], int]) ->
     """
     gc.collect()
     freed = before_bytes - measure()
-    return Verdict.collectable if freed >= _COLLECTABLE * rise_bytes else Verdict.growing
+    return TrendClass.collectable if freed >= _COLLECTABLE * rise_bytes else TrendClass.growing
 
 
-def judge_resident(
-    in_use: Judgement, resident: Sequence[float] | NDArray[np.floating], tolerance_bytes: float
-) -> Judgement:
+def classify_resident(
+    in_use: TrendTest, resident: Sequence[float] | NDArray[np.floating], tolerance_bytes: float
+) -> TrendTest:
     """Return the judgement of resident memory, told apart from a leak by what live objects hold.
 
     Where resident memory rises by more than `resident_tolerance` while the bytes in use stay flat, the C
@@ -185,10 +185,10 @@ def judge_resident(
         resident: Resident bytes, best of private memory alone (`rss_anon`): the page cache comes and goes.
         tolerance_bytes: The tolerance that the bytes in use were judged with.
     """
-    found = judge(resident, resident_tolerance(tolerance_bytes))
-    rises = found.verdict in (Verdict.growing, Verdict.plateauing)
-    is_kept = rises and in_use.verdict is Verdict.flat
-    return replace(found, verdict=Verdict.retention) if is_kept else found
+    found = classify_trend(resident, resident_tolerance(tolerance_bytes))
+    rises = found.verdict in (TrendClass.growing, TrendClass.plateauing)
+    is_kept = rises and in_use.verdict is TrendClass.flat
+    return replace(found, verdict=TrendClass.retention) if is_kept else found
 
 
 def resident_tolerance(tolerance_bytes: float) -> float:
@@ -196,7 +196,7 @@ def resident_tolerance(tolerance_bytes: float) -> float:
     return max(_RESIDENT_TOLERANCES * tolerance_bytes, _LEAST_RESIDENT_BYTES)
 
 
-def hours_to_limit(judgement: Judgement, seconds_per_sample: float, headroom_bytes: float) -> float | None:
+def hours_to_limit(judgement: TrendTest, seconds_per_sample: float, headroom_bytes: float) -> float | None:
     """Return the hours until growth has used up the headroom; None if nothing grows without end.
 
     Args:
@@ -204,11 +204,11 @@ def hours_to_limit(judgement: Judgement, seconds_per_sample: float, headroom_byt
         seconds_per_sample: Wall time between two samples.
         headroom_bytes: What is left, such as `memory_available_bytes()`; nothing left is 0 hours.
 
-    >>> growth = judge([1e6 * sample for sample in range(48)], tolerance_bytes=1e6)
+    >>> growth = classify_trend([1e6 * sample for sample in range(48)], tolerance_bytes=1e6)
     >>> hours_to_limit(growth, seconds_per_sample=36, headroom_bytes=1e9)
     10.0
     """
-    grows = judgement.verdict in (Verdict.growing, Verdict.retention)
+    grows = judgement.verdict in (TrendClass.growing, TrendClass.retention)
     if not grows or judgement.slope_bytes_per_sample <= 0:
         return None
     samples = max(0.0, headroom_bytes) / judgement.slope_bytes_per_sample

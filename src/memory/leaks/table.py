@@ -9,15 +9,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..objects.census import whole_of
-from .verdict import MIN_SAMPLES, Verdict
+from ..objects.census import parent_component
+from .verdict import MIN_SAMPLES, TrendClass
 
 _WIDTH = 200
-_STILL = (Verdict.flat.value, Verdict.plateauing.value, "planned")
+_STILL = (TrendClass.flat.value, TrendClass.plateauing.value, "planned")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComponentRow:
     """One component at a report; MB = 1e6 bytes."""
 
     name: str
@@ -41,7 +41,7 @@ class Row:
     planned_mb: float | None
     """What it may grow to by design."""
 
-    verdict: Verdict
+    verdict: TrendClass
     """Of what it holds beyond the plan."""
 
     samples: int
@@ -84,8 +84,8 @@ class MemoryReport:
     """What holds what at one step; numbers and texts only."""
 
     step: int
-    rows: tuple[Row, ...]
-    total: Row
+    rows: tuple[ComponentRow, ...]
+    total: ComponentRow
     """All storages of the run's own components, each once; registered objects are not added."""
 
     notes: tuple[str, ...] = ()
@@ -137,12 +137,12 @@ class MemoryReport:
         return "\n".join(line.rstrip() for line in text.get().splitlines())
 
 
-def _depth(name: str, names: Mapping[str, Row]) -> int:
-    whole = whole_of(name, names)
+def _depth(name: str, names: Mapping[str, ComponentRow]) -> int:
+    whole = parent_component(name, names)
     return 0 if whole is None else 1 + _depth(whole, names)
 
 
-def _cells(row: Row, label: str) -> list[Text]:
+def _cells(row: ComponentRow, label: str) -> list[Text]:
     planned = "" if row.planned_mb is None else f"{row.planned_mb:,.2f}"
     ratio = "" if math.isnan(row.pinned_per_shown) else f"{row.pinned_per_shown:,.2f}"
     texts = [

@@ -6,11 +6,11 @@ from typing import Any
 
 from ...utils.errors import UserError
 from ..config import MemoryConfig
-from ..objects.census import Census, Size, take_census, whole_of
+from ..objects.census import Census, Size, measure_components, parent_component
 from ..objects.census import Component as Component
 from ..objects.walk import resolve
 from .detector import LeakDetector
-from .table import MemoryReport, Row
+from .table import ComponentRow, MemoryReport
 
 _BYTES_PER_MB = 1e6
 _NOTHING = Size(0, 0, ())
@@ -90,13 +90,13 @@ class MemoryTracker:
 
         Args:
             step: Agent steps taken so far.
-            components: The run's own parts; `take_census` says what their order means.
+            components: The run's own parts; `measure_components` says what their order means.
             roots: Where the paths of registered objects begin.
 
         Raises:
             UserError: If a registered object has the name of one of the run's own components.
 
-        Cost: that of `take_census`, once for the components and once for the registered objects.
+        Cost: that of `measure_components`, once for the components and once for the registered objects.
         """
         taken = next((name for name in self._paths if name in components), None)
         if taken is not None:
@@ -104,7 +104,7 @@ class MemoryTracker:
                 f"The registered memory component `{taken}` has the name of one of the run's own. "
                 f"{_another_name(taken)}"
             )
-        own, registered = take_census(components), take_census(self._resolved(roots))
+        own, registered = measure_components(components), measure_components(self._resolved(roots))
         beyond_plan, total_beyond_plan = _beyond_plan(own, components)
         sizes = own.sizes | registered.sizes
         # In the order of the census, wholes before their parts; then what is gone.
@@ -195,12 +195,12 @@ def _beyond_plan(census: Census, components: Mapping[str, Component]) -> tuple[d
         held, planned = census.sizes[name].pinned_bytes, components[name].planned_bytes
         allowed = min(held, planned_parts.get(name, 0) if planned is None else planned)
         beyond[name] = held - allowed
-        whole = whole_of(name, census.sizes)
+        whole = parent_component(name, census.sizes)
         planned_parts[whole] = planned_parts.get(whole, 0) + allowed
     return beyond, census.total.pinned_bytes - planned_parts.get(None, 0)
 
 
-def _row(name: str, followed: _Followed, path: str | None, steps: int | None) -> Row:
+def _row(name: str, followed: _Followed, path: str | None, steps: int | None) -> ComponentRow:
     """Return the row of a component.
 
     Args:
@@ -210,9 +210,9 @@ def _row(name: str, followed: _Followed, path: str | None, steps: int | None) ->
         steps: Agent steps since the report before; None at the first one, which knows of no growth.
     """
     size, planned = followed.size, followed.planned_bytes
-    judgement = followed.detector.judgement()
+    judgement = followed.detector.trend_test()
     growth_mb = 0.0 if steps is None else (size.pinned_bytes - followed.reported_bytes) / _BYTES_PER_MB
-    return Row(
+    return ComponentRow(
         name=name,
         size_mb=size.pinned_bytes / _BYTES_PER_MB,
         shown_mb=size.logical_bytes / _BYTES_PER_MB,

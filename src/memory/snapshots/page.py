@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 
 from ...utils.html_page import cards, document, image, table
-from ..leaks.verdict import Verdict
+from ..leaks.verdict import TrendClass
 from .analysis import COLUMNS, Analysis, correlation_sentence, summary_row, verdict_sentence
 from .tables import SiteTable, site_tables
 
@@ -56,7 +56,7 @@ def _head(analysis: Analysis) -> Iterable[str]:
     """Yield the verdict and the figures it rests on."""
     growth = analysis.growth
     first, last = growth.summaries[0], growth.summaries[-1]
-    tone = {Verdict.growing: "bad", Verdict.flat: "good"}.get(growth.verdict, "")
+    tone = {TrendClass.growing: "bad", TrendClass.flat: "good"}.get(growth.verdict, "")
     word, _, rest = verdict_sentence(growth).partition(": ")
     yield f"<div class='verdict {tone}'><b>{escape(word)}</b>{escape(rest)}</div>"
     facts = {

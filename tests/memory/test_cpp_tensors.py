@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from reverie.memory.objects.anchors import AnchorReport
+from reverie.memory.objects.graph_holders import GraphReport
 from reverie.memory.objects.orphans import cpp_held, orphan_heads
 
 GLOBAL_TRACE: list[Any] = []
@@ -18,7 +18,7 @@ class Agent:
     cache: dict[str, Tensor] = {}  # noqa: RUF012 - the mistake that is looked for
 
 
-def owners(report: AnchorReport) -> list[str]:
+def owners(report: GraphReport) -> list[str]:
     """Return the owners of this file's making."""
     return sorted(anchor.owner for anchor in report.anchors if "test_orphans" in anchor.owner)
 

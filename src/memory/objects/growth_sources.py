@@ -1,14 +1,12 @@
-"""Who holds what grew: graphs, objects of the whole Python heap, what only C++ knows, or nobody in Python."""
+"""Name what holds the memory that grew: graphs, objects of the whole Python heap, tensors of C++, or nobody."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .anchors import Anchor, find_anchors
+from .cpp_tensors import HeldByCpp, cpp_tensors
+from .graph_holders import GraphReport, find_graph_holders, graph_growth
 from .heap import Heap, measure_heap
-from .orphans import cpp_held, orphan_heads
-from .trend import compare
 
 NATIVE = "no Python object holds it: native memory of a library or an extension"
 TOO_SMALL = "too small to name yet"
@@ -22,21 +20,18 @@ _EXPLAINED = 0.2  # share of the growth below which what holds it is not found y
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Baseline:
     """What was held at one step, to be compared with a later one; texts and numbers only."""
 
     step: int
     heap: Heap
-    anchors: tuple[Anchor, ...]
-    """Graphs that the roots reach, and graphs that something else in Python holds."""
-
-    of_cpp: dict[tuple[object, ...], int]
+    of_cpp: dict[HeldByCpp, int]
     """Bytes of the tensors that only C++ holds, by what they are; empty where `heap` is not whole."""
 
 
 @dataclass(frozen=True, slots=True)
-class Culprits:
-    """Who holds what grew."""
+class GrowthSources:
+    """What holds the memory that grew."""
 
     lines: tuple[str, ...]
     """One for each likely holder, the surest first."""
@@ -45,28 +40,27 @@ class Culprits:
     """Whether they name a holder, or say for certain that nobody in Python is one."""
 
 
-def known(roots: Mapping[str, Any], step: int, is_whole: bool = False) -> Known:
+def baseline(roots: Mapping[str, Any], step: int, is_whole: bool = False) -> Baseline:
     """Return what each path of the Python heap holds now; `is_whole` includes libraries.
 
-    Cost: as `measure_heap`, and a search for graphs through all objects; for when growth is suspected.
+    Cost: that of `measure_heap`; for when growth is suspected.
     """
-    reached, others = find_anchors(roots), orphan_heads(roots)
-    of_cpp = {held.key: held.nbytes for held in cpp_held(roots, sys.maxsize)} if is_whole else {}
-    return Known(step, measure_heap(roots, is_whole), (*reached.anchors, *others.anchors), of_cpp)
+    of_cpp = {held.key: held.nbytes for held in cpp_tensors(roots)} if is_whole else {}
+    return Baseline(step, measure_heap(roots, is_whole), of_cpp)
 
 
-def graph_culprits(roots: Mapping[str, Any]) -> tuple[str, ...]:
+def graph_sources(roots: Mapping[str, Any]) -> tuple[str, ...]:
     """Return one line for each of the largest autograd graphs that the roots hold.
 
-    Cost: a walk, and 13 us for each node of a graph.
+    Cost: a walk, and 15 us for each node of a graph.
     """
-    return tuple(anchor.text() for anchor in find_anchors(roots).anchors[:_TOP])
+    return tuple(holder.text() for holder in find_graph_holders(roots).holders[:_TOP])
 
 
-def culprits(
-    roots: Mapping[str, Any], step: int, before: Known, rise_bytes: float, device: str = "cpu"
-) -> Culprits:
-    """Return who holds what grew since `before`.
+def growth_sources(
+    roots: Mapping[str, Any], step: int, before: Baseline, rise_bytes: float, device: str = "cpu"
+) -> GrowthSources:
+    """Return what holds the memory that grew since `before`.
 
     Args:
         roots: Long-lived objects by name; paths begin there. What they do not reach is named by module, class
@@ -80,47 +74,44 @@ def culprits(
         Native memory is named only where the whole heap was measured and did not grow. Where `before` is not
         the whole heap and does not explain the growth, the one line is `ELSEWHERE`.
 
-    Cost: that of `measure_heap`, and of searches for graphs through all objects of the process (1 s).
+    Cost: that of `measure_heap`.
     """
     least = max(_LEAST_BYTES, _EXPLAINED * rise_bytes)
-    lines = _graphs(roots, step, before, least)
     now = measure_heap(roots, before.heap.is_whole)
     risen = now.totals.get(device, 0.0) - before.heap.totals.get(device, 0.0)
+    lines = _grown_graphs(before.heap.graphs, now.graphs, max(1, step - before.step), least)
     if now.is_whole:
-        of_cpp = cpp_held(roots, sys.maxsize)
-        lines += [h.text() for h in of_cpp if h.nbytes - before.of_cpp.get(h.key, 0) > least][:_TOP]
+        of_cpp = cpp_tensors(roots)
+        lines += [each.text() for each in of_cpp if each.nbytes - before.of_cpp.get(each.key, 0) > least][
+            :_TOP
+        ]
     if lines or risen >= _EXPLAINED * rise_bytes:
-        lines += _grown(before.heap.held.get(device, {}), now.held.get(device, {}))
-        return Culprits(tuple(lines)) if lines else Culprits((TOO_SMALL,), is_named=False)
+        lines += _grown_paths(before.heap.held.get(device, {}), now.held.get(device, {}))
+        return GrowthSources(tuple(lines)) if lines else GrowthSources((TOO_SMALL,), is_named=False)
     if rise_bytes < _LEAST_BYTES:
-        return Culprits((TOO_SMALL,), is_named=False)
+        return GrowthSources((TOO_SMALL,), is_named=False)
     if not now.is_whole:
-        return Culprits((ELSEWHERE,), is_named=False)
+        return GrowthSources((ELSEWHERE,), is_named=False)
     part = f"the Python heap grew by {max(risen, 0) / 1e6:.2f} of {rise_bytes / 1e6:.2f} MB"
-    return Culprits((f"{NATIVE} ({part})",))
+    return GrowthSources((f"{NATIVE} ({part})",))
 
 
-def _graphs(roots: Mapping[str, Any], step: int, before: Known, least: float) -> list[str]:
+def _grown_graphs(before: GraphReport, after: GraphReport, steps: int, least: float) -> list[str]:
     """Return the largest graphs of `least` bytes that are new or have grown, each with how it did."""
-    reached, others = find_anchors(roots), orphan_heads(roots)
-    now = (*reached.anchors, *others.anchors)
-    trends = {trend.owner: trend for trend in compare(before.anchors, now, max(1, step - before.step))}
+    growths = {} if after.truncated else graph_growth(before.holders, after.holders, steps)
     lines = []
-    for anchor in now:
-        trend = trends.get(anchor.owner)
-        is_cut = (
-            others.truncated and anchor in others.anchors
-        )  # no more than that was looked at before, either
-        if max(anchor.nbytes, anchor.nodes * _NODE_BYTES) < least:
+    for holder in after.holders:
+        growth = growths.get(holder.pattern)
+        if max(holder.nbytes, holder.nodes * _NODE_BYTES) < least:
             continue
-        if trend is None or is_cut:
-            lines.append(anchor.text())
-        elif trend.nodes_per_step > 0 or trend.bytes_per_step > 0:
-            lines.append(f"{anchor.text()}; {trend.text()}")
+        if growth is None:
+            lines.append(holder.text())
+        elif growth.nodes_per_step > 0 or growth.bytes_per_step > 0:
+            lines.append(f"{holder.text()}; {growth.text()}")
     return lines[:_TOP]
 
 
-def _grown(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+def _grown_paths(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
     """Return a line for each path that holds far more bytes than before."""
     growth = {path: nbytes - before.get(path, 0.0) for path, nbytes in after.items()}
     largest = sorted(growth, key=lambda path: -growth[path])[:_TOP]
