@@ -85,7 +85,7 @@ HOLDERS: dict[str, tuple[Callable[[], Any], str]] = {
     "dict": (lambda: {7: {"obs": np.ones(MB, np.uint8)}}, "[*]['obs']"),
     "deque": (lambda: collections.deque([bytes(MB)]), ""),
     "instance": (Owner, ""),
-    "generator": (generator, ".<local frame>"),
+    "generator": (generator, ".gi_frame.<local frame>"),
     "exception": (exception, ".<traceback exception:frame>"),
     "list of links": (linked_list, ".next.next"),
 }

@@ -1,4 +1,4 @@
-"""Define the counters that must not grow, as log lines have them: the guard and the certificate judge them."""
+"""Define the counters that must not grow; the guard watches them, the certificate judges them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

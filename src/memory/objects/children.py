@@ -26,7 +26,7 @@ _CLOSED = (
     *(types.ClassMethodDescriptorType, types.WrapperDescriptorType),
     *(weakref.ReferenceType, *weakref.ProxyTypes, ModuleSpec, SourceFileLoader),
 )
-"""Types whose objects are never entered: modules and classes, and what is many and holds nothing that grows."""
+"""Types whose objects are not entered: modules, classes, and what is many and holds nothing that grows."""
 
 _LIBRARY_TYPES = (logging.Logger, logging.Manager, _io._IOBase, np.generic, np.dtype)
 _LIBRARY_MODULES = (

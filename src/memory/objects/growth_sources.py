@@ -1,4 +1,4 @@
-"""Name what holds the memory that grew: graphs, objects of the whole Python heap, tensors of C++, or nobody."""
+"""Name what holds the memory that grew: graphs, objects of the Python heap, tensors of C++, or nobody."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -150,14 +150,7 @@ class _Measurement:
 
         These are numbers and texts, each counted once, and the `__dict__` whose values the walk visits.
         """
-        held, seen = gc.get_referents(value), self._visitor.seen
-        stride = max(1, -(-len(held) // SCAN))
-        total = 0
-        for each in held[::stride]:
-            if id(type(each)) in PRIMITIVE_IDS and id(each) not in seen:
-                seen.add(id(each))
-                total += self._size(each)
-        kind = type(value)
+        kind, seen, held, total = type(value), self._visitor.seen, gc.get_referents(value), 0.0
         if id(kind) not in self._dictionaries:
             # Asking a function for its `__dict__` would make one.
             self._dictionaries[id(kind)] = None if kind is types.FunctionType else dictionary_getter(kind)
@@ -166,8 +159,14 @@ class _Measurement:
             own = getter.__get__(value)
             if type(own) is dict and id(own) not in seen:
                 seen.add(id(own))
-                return float(total * stride + dict.__sizeof__(own))
-        return float(total * stride)
+                held += gc.get_referents(own)
+                total += dict.__sizeof__(own)
+        stride = max(1, -(-len(held) // SCAN))
+        for each in held[::stride]:
+            if id(type(each)) in PRIMITIVE_IDS and id(each) not in seen:
+                seen.add(id(each))
+                total += stride * self._size(each)
+        return total
 
     def _size(self, value: Any) -> int:
         """Return an object's own bytes, and those of a buffer that it owns; only C code is asked."""

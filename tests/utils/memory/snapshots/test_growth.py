@@ -140,7 +140,7 @@ def test_a_comparison_the_other_way_round_is_its_mirror() -> None:
         ([10_000_000 + 512 * 200 * i for i in range(45)], TrendClass.growing),
         ([10_000_000] * 45, TrendClass.flat),
         ([10_000_000 + 5_000_000 * (i % 3) for i in range(45)], TrendClass.flat),
-        ([10_000_000 + min(i, 10) * 9_000_000 for i in range(45)], TrendClass.flat),  # a warm-up, then nothing
+        ([10_000_000 + min(i, 10) * 9_000_000 for i in range(45)], TrendClass.flat),  # a warm-up
         ([10_000_000 + 512 * 200 * i for i in range(20)], TrendClass.undecided),
     ],
     ids=["leak", "flat", "sawtooth", "warm-up", "too few"],
