@@ -1,4 +1,4 @@
-"""What this process holds now, under the names that a log line has; MB = 1e6 bytes."""
+"""Read what this process holds now, under the names that a log line has; MB = 1e6 bytes."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from .process import (
 )
 
 _BYTES_PER_MB = 1e6
-_GPU_NAMES = ("alloc_mb", "reserved_mb", "max_alloc_mb", "max_reserved_mb")
+_NO_GPU = dict.fromkeys(("alloc_mb", "reserved_mb", "max_alloc_mb", "max_reserved_mb"), 0.0)
 
 
 def process_rss_mb() -> float:
@@ -27,21 +27,8 @@ def process_rss_mb() -> float:
 
     Cost: 30 us.
     """
-    # A psutil.Process made earlier would go on reporting the parent after a fork.
+    # A psutil.Process that was made before a fork reports the parent.
     return psutil.Process().memory_info().rss / _BYTES_PER_MB
-
-
-def gpu_memory_stats() -> dict[str, float]:
-    """Return what PyTorch's allocator holds on the current CUDA device, in MB; {} on a machine without CUDA.
-
-    Reads counters on the host: no synchronisation with the device, and no CUDA context is made.
-
-    Returns:
-        `alloc_mb` in live tensors; `reserved_mb` taken from the driver, live and cached; `max_alloc_mb` and
-        `max_reserved_mb`, the peaks since the process began or `torch.cuda.reset_peak_memory_stats()`.
-    """
-    stats = cuda_memory_stats()
-    return {name: stats[name] for name in _GPU_NAMES if name in stats}
 
 
 def host_memory_stats() -> dict[str, float]:
@@ -79,9 +66,6 @@ def footprint_stats(folder: Path) -> dict[str, float]:
     stats = {"disk_mb": folder_disk_bytes(folder) / _BYTES_PER_MB}
     size = process_tree_pss_bytes()
     return stats if size is None else stats | {"tree_pss_mb": size / _BYTES_PER_MB}
-
-
-_NO_GPU = dict.fromkeys(("alloc_mb", "reserved_mb", "max_alloc_mb", "max_reserved_mb"), 0.0)
 
 
 def memory_counters() -> dict[str, float]:

@@ -50,7 +50,6 @@ class Finding:
     verdict: TrendClass
     sources: tuple[str, ...]
     """What holds it, one line each."""
-
     growth: str = ""
     """How fast, as text."""
 

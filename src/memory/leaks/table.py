@@ -22,34 +22,24 @@ class ComponentRow:
 
     name: str
     """Such as `replay/observations`, a part of `replay`."""
-
     size_mb: float
     """Storages that it holds, its parts included."""
-
     shown_mb: float
     """What its tensors and arrays show of them."""
-
     device: str
     """Where they lie: `cpu`, `cuda:0`, `cpu+cuda:0`; empty where nothing is held."""
-
     growth_mb: float
     """Since the report before; 0 in the first."""
-
     growth_mb_per_1000_steps: float
     """The same, per 1,000 agent steps."""
-
     planned_mb: float | None
     """What it may grow to by design."""
-
     verdict: TrendClass
     """Of what it holds beyond the plan."""
-
     samples: int
     """What the verdict rests on; under 24 it is `undecided`."""
-
     path: str | None = None
     """Where a registered object is found; None for the run's own components."""
-
     is_gone: bool = False
     """Whether it was there before and is no more."""
 
@@ -87,7 +77,6 @@ class MemoryReport:
     rows: tuple[ComponentRow, ...]
     total: ComponentRow
     """All storages of the run's own components, each once; registered objects are not added."""
-
     notes: tuple[str, ...] = ()
     """What makes the sizes less than exact."""
 

@@ -15,20 +15,15 @@ class WatchedCounter:
     name: str
     tag: str
     """Where a log line has it."""
-
     tolerance: float
     """Growth over the judged samples that is none, in bytes or counts."""
-
     unit: str = "MB"
     scale: float = _MB
     """Bytes, or counts, in one unit."""
-
     planned_tag: str | None = None
     """Where a log line has what is planned of it, which is subtracted."""
-
     kept_from: str | None = None
     """The counter of what live objects hold of this; while that is flat, growth is the allocator's."""
-
     source: str | None = None
     """What to name where no path of Python leads to it; None to search for what holds it."""
 

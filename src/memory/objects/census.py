@@ -22,10 +22,8 @@ class Component:
 
     objects: tuple[Any, ...] = ()
     """Modules, optimisers, tensors, arrays, containers, objects; all that is reachable from them counts."""
-
     planned_bytes: int | None = None
     """What it may grow to by design; growth up to there is never a leak. None: it is meant to be constant."""
-
     declared_bytes: int | None = None
     """What it says that it holds, in host memory that no walk can see; taken where the walk finds less."""
 
@@ -36,10 +34,8 @@ class Size:
 
     pinned_bytes: int
     """Whole storages: what would be freed if the component were gone and nobody else held them."""
-
     logical_bytes: int
     """What its tensors and arrays show of them; far less than `pinned_bytes` where views pin large bases."""
-
     devices: tuple[str, ...]
     """Where the storages lie, such as ("cpu", "cuda:0"), in alphabetical order."""
 
@@ -50,16 +46,12 @@ class Census:
 
     sizes: dict[str, Size]
     """In the order of the components, but each followed by its parts."""
-
     total: Size
     """All storages, each once."""
-
     bytes_by_device: dict[str, int]
     """The pinned bytes of the total by where they lie."""
-
     is_complete: bool
     """False if the walk stopped at its limit of objects: the sizes are then too low."""
-
     sampled: tuple[str, ...]
     """Paths of containers of more than 1,024 objects; their sizes are extrapolated from a sample."""
 

@@ -2,8 +2,10 @@
 
 import _io
 import collections
+import ctypes
 import functools
 import logging
+import mmap
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -55,6 +57,7 @@ _LANGUAGE: dict[type, Reader] = {
     functools._lru_cache_wrapper: readers.lru_cache,
 }
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_CDATA: Any = ctypes.Array.__mro__[1]
 
 
 class Role(Enum):
@@ -69,14 +72,17 @@ class Role(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class Kind:
     """How to read the objects of a type."""
 
-    kind: type
+    type: type
     """The type itself: its id must not be given to another one."""
-
     role: Role
     readers: tuple[Reader, ...]
+    dictionary: Any | None
+    """The descriptor that reads `__dict__`, None where there is none, or where asking would make one."""
+    size: Callable[[Any], int]
+    """Reads the bytes of an object by C code alone."""
 
 
 class Children:
@@ -88,24 +94,23 @@ class Children:
 
     def __init__(self, enters_libraries: bool = False) -> None:
         self._enters_libraries = enters_libraries
-        self._by_type: dict[int, _Kind] = {}
+        self._by_type: dict[int, Kind] = {}
 
     def __call__(self, value: Any) -> list[Child]:
         """Return what an object holds."""
-        return [child for read in self._known(type(value)).readers for child in read(value)]
+        return [child for read in self.kind_of(value).readers for child in read(value)]
 
-    def role(self, value: Any) -> Role:
-        """Return the role of an object, which is that of its type."""
-        return self._known(type(value)).role
-
-    def _known(self, kind: type) -> _Kind:
+    def kind_of(self, value: Any) -> Kind:
+        """Return how to read an object."""
+        kind = type(value)
         known = self._by_type.get(id(kind))
         if known is None:
             role = _role(kind)
             is_closed = id(kind) in PRIMITIVE_IDS or issubclass(kind, _CLOSED)
             is_entered = self._enters_libraries or role is Role.leaf or not _is_of_a_library(kind, role)
             found = tuple(_readers(kind)) if is_entered and not is_closed else ()
-            known = self._by_type[id(kind)] = _Kind(kind, role, found)
+            dictionary = None if kind is types.FunctionType else dictionary_getter(kind)
+            known = self._by_type[id(kind)] = Kind(kind, role, found, dictionary, _size_reader(kind))
         return known
 
 
@@ -165,3 +170,22 @@ def _slots(kind: type) -> Iterator[tuple[str, Any]]:
         for name, value in type_attribute(kind, "__dict__").items():
             if type(value) is types.MemberDescriptorType:
                 yield name, value
+
+
+def _size_reader(kind: type) -> Callable[[Any], int]:
+    if issubclass(kind, _CDATA):
+        return ctypes.sizeof
+    if kind is mmap.mmap:
+        return _map_bytes
+    for base in type_attribute(kind, "__mro__"):
+        reader = type_attribute(base, "__dict__").get("__sizeof__")
+        if type(reader) is types.MethodDescriptorType:  # written in Python it would be code of the user's
+            return reader
+    return object.__sizeof__
+
+
+def _map_bytes(value: mmap.mmap) -> int:
+    try:
+        return mmap.mmap.__len__(value)
+    except ValueError:  # closed
+        return 0

@@ -47,13 +47,10 @@ class Totals:
 
     storages: dict[StorageKey, int] = field(default_factory=dict)
     """Bytes of the storages that the nodes keep alive."""
-
     uses: Counter[str] = field(default_factory=Counter)
     """How often each parameter is consumed, by its path."""
-
     oldest: int | None = None
     """Sequence number, which counts the nodes made by one thread."""
-
     saved: int = 0
     freed: int = 0
     """Slots for saved tensors, and how many of them backward has emptied already."""

@@ -24,27 +24,20 @@ class GraphHolder:
 
     pattern: str
     """Path of the first end, numbers of elements as `*`: `store[*]`."""
-
     paths: tuple[str, ...]
     """Paths of all ends, the first 32 of them, in the order of the walk."""
-
     num_paths: int
     nodes: int
     nbytes: int
     """Bytes that only the graph keeps alive, without parameters, replay and all else that is reachable."""
-
     steps_deep: int
     """How often the most used parameter is consumed: the time steps that are retained."""
-
     params: tuple[tuple[str, int], ...]
     """Paths of the parameters it runs through and how often, most used first; the first 8."""
-
     oldest_sequence: int
     """Number of its oldest node; where it stays from search to search, nothing is released."""
-
     freed: bool
     """Whether backward has freed the saved tensors, so that only the skeleton of nodes is left."""
-
     estimated: bool = False
     """Whether the figures are extrapolated from a sample of a long container."""
 
@@ -80,7 +73,6 @@ class GraphReport:
 
     truncated: bool = False
     """Whether a limit ended the search early."""
-
     sampled: tuple[str, ...] = ()
     """Long containers of which a sample was searched."""
 

@@ -1,10 +1,9 @@
-"""Name what holds the memory that grew: graphs, objects of the Python heap, tensors of C++, or nobody."""
+"""Name what holds the memory that grew: graphs, objects of the Python heap, or nobody in Python."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .cpp_tensors import HeldByCpp, cpp_tensors
 from .graph_holders import GraphReport, find_graph_holders, graph_growth
 from .heap import Heap, measure_heap
 
@@ -25,8 +24,6 @@ class Baseline:
 
     step: int
     heap: Heap
-    of_cpp: dict[HeldByCpp, int]
-    """Bytes of the tensors that only C++ holds, by what they are; empty where `heap` is not whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,6 @@ class GrowthSources:
 
     lines: tuple[str, ...]
     """One for each likely holder, the surest first."""
-
     is_named: bool = True
     """Whether they name a holder, or say for certain that nobody in Python is one."""
 
@@ -45,8 +41,7 @@ def baseline(roots: Mapping[str, Any], step: int, is_whole: bool = False) -> Bas
 
     Cost: that of `measure_heap`; for when growth is suspected.
     """
-    of_cpp = {held.key: held.nbytes for held in cpp_tensors(roots)} if is_whole else {}
-    return Baseline(step, measure_heap(roots, is_whole), of_cpp)
+    return Baseline(step, measure_heap(roots, is_whole))
 
 
 def graph_sources(roots: Mapping[str, Any]) -> tuple[str, ...]:
@@ -80,11 +75,6 @@ def growth_sources(
     now = measure_heap(roots, before.heap.is_whole)
     risen = now.totals.get(device, 0.0) - before.heap.totals.get(device, 0.0)
     lines = _grown_graphs(before.heap.graphs, now.graphs, max(1, step - before.step), least)
-    if now.is_whole:
-        of_cpp = cpp_tensors(roots)
-        lines += [each.text() for each in of_cpp if each.nbytes - before.of_cpp.get(each.key, 0) > least][
-            :_TOP
-        ]
     if lines or risen >= _EXPLAINED * rise_bytes:
         lines += _grown_paths(before.heap.held.get(device, {}), now.held.get(device, {}))
         return GrowthSources(tuple(lines)) if lines else GrowthSources((TOO_SMALL,), is_named=False)

@@ -1,31 +1,34 @@
 """Measure how many bytes the whole Python heap holds, by the path that leads to them.
 
 For when memory grows. One walk begins at the run's own objects, then at the local variables of all threads,
-and at the globals and classes of the user's modules; on request also at those of all libraries, and ends then
-with what the garbage collector knows and none of these reach. Only texts and numbers are kept.
+and at the globals and classes of the user's modules. On request it includes those of all libraries, and what
+no name leads to, such as tensors that C++ alone keeps alive. Only texts and numbers are kept.
 """
 
-import ctypes
 import gc
 import sys
 import sysconfig
 import types
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .children import Role, dictionary_getter
+import torch
+from torch import Tensor
+
+from .children import Role
+from .graph import grad_fn
 from .graph_holders import GraphReport, measure_graphs
-from .readers import PRIMITIVE_IDS, SCAN, frame_locals, type_attribute, type_name
-from .storages import StorageKey, buffer_bytes, storage_of
+from .readers import PRIMITIVE_IDS, SCAN, frame_locals, gradient_of, type_attribute, type_name
+from .storages import StorageKey, is_tensor, storage_of
 from .walk import Found, Visitor
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_TENSOR: Any = torch._C.TensorBase
 _LEAST_BYTES = 1_000  # paths that hold less are not kept by name
-_CDATA: Any = ctypes.Array.__mro__[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +37,10 @@ class Heap:
 
     held: dict[str, dict[str, float]]
     """By kind of device ("cpu", "cuda"), then by path, numbers of elements as `[*]`, without small paths."""
-
     totals: dict[str, float]
     """By kind of device, small paths included."""
-
     graphs: GraphReport
     """The autograd graphs, by what holds them."""
-
     is_whole: bool
     """Whether libraries, and what nothing names, are included."""
 
@@ -59,19 +59,12 @@ def measure_heap(roots: Mapping[str, Any], is_whole: bool) -> Heap:
     a node of a graph.
     """
     gc.collect()
-    existing = gc.get_objects()
-    return _Measurement(existing, is_whole).of(roots)
-
-
-def running_variables() -> Iterator[tuple[types.FrameType, str, Any]]:
-    """Yield the local variables of the running functions of all threads, but for those of this package."""
-    for innermost in sys._current_frames().values():
-        frame: types.FrameType | None = innermost
-        while frame is not None:
-            if not frame.f_code.co_filename.startswith(_OWN_FOLDER):
-                for variable, value in frame_locals(frame):
-                    yield frame, variable, value
-            frame = frame.f_back
+    for each in gc.get_objects() if is_whole else ():
+        if is_tensor(each):
+            gradient_of(
+                each
+            )  # reading makes its Python object: now, or the next measurement would count more
+    return _Measurement(gc.get_objects(), is_whole).of(roots)
 
 
 class _Measurement:
@@ -87,8 +80,6 @@ class _Measurement:
         self._visitor = Visitor(everything=True)
         self._reachable: list[Found] = []  # tensors, arrays and nodes that a name leads to
         self._storages = set[StorageKey]()
-        self._size_readers: dict[int, Callable[[Any], int]] = {}  # by the id of the type, as below
-        self._dictionaries: dict[int, Any] = {}
         self._held: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
 
     def of(self, roots: Mapping[str, Any]) -> Heap:
@@ -109,10 +100,12 @@ class _Measurement:
     def _starts(self, roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield what a program can reach by name, the user's own before that of libraries; then the rest."""
         yield from roots.items()
-        for frame, variable, value in running_variables():
-            yield f"frame {frame.f_code.co_name} {variable}", value
+        for frame in _running_frames():
+            for variable, value in frame_locals(frame):
+                yield f"frame {frame.f_code.co_name} {variable}", value
         modules = [m for m in list(sys.modules.values()) if issubclass(type(m), types.ModuleType)]
-        namespaces = [types.ModuleType.__dict__["__dict__"].__get__(module) for module in modules]
+        read = type_attribute(types.ModuleType, "__dict__")["__dict__"].__get__
+        namespaces = [read(module) for module in modules]
         classes = [each for each in self._existing if issubclass(type(each), type)]
         for of_libraries in (False, True) if self._is_whole else (False,):
             chosen = [namespace for namespace in namespaces if _is_library(namespace) is of_libraries]
@@ -123,26 +116,37 @@ class _Measurement:
                 module = type_attribute(each, "__module__")
                 if (module in names) if type(module) is str else of_libraries:
                     yield from _members(f"class {module}.{type_name(each)}", type_attribute(each, "__dict__"))
-        for value in self._existing if self._is_whole else ():
-            if (
-                id(value) not in self._visitor.seen and type(value) is not tuple
-            ):  # one that matters has an owner
+        if self._is_whole:
+            yield from self._nameless()
+
+    def _nameless(self) -> Iterator[tuple[str, Any]]:
+        """Yield what the garbage collector knows and no name leads to."""
+        others = [each for each in self._existing if not is_tensor(each)]
+        for value in others:
+            if id(value) not in self._visitor.seen and type(value) is not tuple:  # whose owner is seen
                 yield f"<{type_name(type(value))} that nothing names>", value
+        of_python = set(map(id, gc.get_referents(*others)))  # as elements that a sample has left out
+        tensors = [each for each in self._existing if is_tensor(each) and id(each) not in of_python]
+        # Parameters before their gradients, so that each gradient has the name of its parameter.
+        for value in sorted(tensors, key=lambda each: gradient_of(each) is None):
+            if id(value) not in self._visitor.seen:
+                yield f"<{_kind_of(value)}, held by C++ only>", value
 
     def _count(self, found: Found) -> None:
         """Add the bytes of one object."""
-        value, kind = found.value, type(found.value)
+        value = found.value
+        kind = self._visitor.children.kind_of(value)
         if found.role is not Role.plain and not found.pattern.startswith("<"):
             self._reachable.append(found)
-        if id(kind) in PRIMITIVE_IDS:
-            self._held["cpu"][found.pattern] += found.weight * self._size(value)
+        if id(kind.type) in PRIMITIVE_IDS:
+            self._held["cpu"][found.pattern] += found.weight * kind.size(value)
         elif found.role is Role.leaf:
             storage = storage_of(value)
             if storage is not None and storage.key not in self._storages:
                 self._storages.add(storage.key)
                 self._held[storage.device.partition(":")[0]][found.pattern] += found.weight * storage.nbytes
-        elif not issubclass(kind, (type, types.ModuleType)):  # which are starts themselves
-            nbytes = self._size(value) + self._unvisited_bytes(value)
+        elif not issubclass(kind.type, (type, types.ModuleType)):  # which are starts themselves
+            nbytes = kind.size(value) + self._unvisited_bytes(value)
             self._held["cpu"][found.pattern] += found.weight * nbytes
 
     def _unvisited_bytes(self, value: Any) -> float:
@@ -150,11 +154,8 @@ class _Measurement:
 
         These are numbers and texts, each counted once, and the `__dict__` whose values the walk visits.
         """
-        kind, seen, held, total = type(value), self._visitor.seen, gc.get_referents(value), 0.0
-        if id(kind) not in self._dictionaries:
-            # Asking a function for its `__dict__` would make one.
-            self._dictionaries[id(kind)] = None if kind is types.FunctionType else dictionary_getter(kind)
-        getter = self._dictionaries[id(kind)]
+        seen, held, total = self._visitor.seen, gc.get_referents(value), 0.0
+        getter = self._visitor.children.kind_of(value).dictionary
         if getter is not None and any(type(each) is dict for each in held):
             own = getter.__get__(value)
             if type(own) is dict and id(own) not in seen:
@@ -165,15 +166,32 @@ class _Measurement:
         for each in held[::stride]:
             if id(type(each)) in PRIMITIVE_IDS and id(each) not in seen:
                 seen.add(id(each))
-                total += stride * self._size(each)
+                total += stride * self._visitor.children.kind_of(each).size(each)
         return total
 
-    def _size(self, value: Any) -> int:
-        """Return an object's own bytes, and those of a buffer that it owns; only C code is asked."""
-        kind = type(value)
-        if id(kind) not in self._size_readers:
-            self._size_readers[id(kind)] = _size_reader(kind)
-        return self._size_readers[id(kind)](value)
+
+def _running_frames() -> Iterator[types.FrameType]:
+    """Yield the frames of all threads, the innermost first, without those of this package."""
+    for innermost in sys._current_frames().values():
+        frame: types.FrameType | None = innermost
+        while frame is not None:
+            if not frame.f_code.co_filename.startswith(_OWN_FOLDER):
+                yield frame
+            frame = frame.f_back
+
+
+def _kind_of(value: Tensor) -> str:
+    """Return type, shape and maker of a tensor as text.
+
+    A parameter whose gradient has a graph was left by `backward(create_graph=True)`: the two keep each other
+    alive in C++, where `gc.collect` does not see them.
+    """
+    node, gradient = grad_fn(value), gradient_of(value)
+    shape = tuple(_TENSOR.shape.__get__(value))
+    made_by = "leaf" if node is None else type_name(type(node))
+    is_cycle = gradient is not None and grad_fn(gradient) is not None
+    cycle = ", whose grad has grad_fn: a create_graph cycle" if is_cycle else ""
+    return f"{type_name(type(value))} {shape} from {made_by}{cycle}"
 
 
 def _members(name: str, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -186,14 +204,3 @@ def _is_library(namespace: dict[str, Any]) -> bool:
     file = namespace.get("__file__")
     is_installed = type(file) is not str or file.startswith(_LIBRARIES)
     return is_installed and namespace.get("__name__") != "__main__"  # which has no file in a notebook
-
-
-def _size_reader(kind: type) -> Callable[[Any], int]:
-    """Return a function of C that reads the bytes of an object of a type."""
-    if issubclass(kind, _CDATA):
-        return ctypes.sizeof
-    for base in type_attribute(kind, "__mro__"):
-        reader = type_attribute(base, "__dict__").get("__sizeof__")
-        if type(reader) is types.MethodDescriptorType:  # written in Python it would be code of the user's
-            return lambda value: reader(value) + buffer_bytes(value)
-    return object.__sizeof__

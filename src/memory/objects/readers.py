@@ -115,22 +115,22 @@ def object_array(o: Any) -> Iterator[Child]:
 
 def tensor(dictionary: Any, o: Any) -> Iterator[Child]:
     """Yield gradient and hooks of a tensor, and what somebody has attached to it."""
+    hooks = ("_backward_hooks", "_post_accumulate_grad_hooks")
     with torch._C.DisableTorchFunction():
-        names = ("grad",) if has_own_gradient(o) else ()  # asking any other for its gradient warns
-        names = (*names, "_backward_hooks", "_post_accumulate_grad_hooks")
-        found = [(f".{name}", getattr(_TENSOR, name).__get__(o), 1.0) for name in names]
-    yield from (child for child in found if child[1] is not None)
+        found = [("grad", gradient_of(o)), *((name, getattr(_TENSOR, name).__get__(o)) for name in hooks)]
+    yield from ((f".{name}", value, 1.0) for name, value in found if value is not None)
     if any(type(held) is dict for held in gc.get_referents(o)):  # else it has none, and asking would make one
         yield from _own_attributes(dictionary, o)
 
 
-def has_own_gradient(o: Any) -> bool:
-    """Return whether a tensor is a leaf, or retains its gradient."""
+def gradient_of(o: Any) -> torch.Tensor | None:
+    """Return the gradient of a tensor that is a leaf or retains it; asking any other for one warns."""
     with torch._C.DisableTorchFunction():
         try:
-            return _TENSOR.is_leaf.__get__(o) or _TENSOR.retains_grad.__get__(o)
+            has_gradient = _TENSOR.is_leaf.__get__(o) or _TENSOR.retains_grad.__get__(o)
         except RuntimeError:  # a view whose base was changed in place (see `grad_fn`)
-            return False
+            return None
+        return _TENSOR.grad.__get__(o) if has_gradient else None
 
 
 def function(o: Any) -> Iterator[Child]:

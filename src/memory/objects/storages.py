@@ -1,4 +1,4 @@
-"""Which memory a tensor or an array keeps alive: its storage, by device and address.
+"""Find the memory that a tensor or an array keeps alive: its storage, by device and address.
 
 Two views of one memory have one key, also when one is a tensor and the other an array, so that a census can
 count each storage once. Nothing is copied, no device is waited for, and no code of a subclass runs.
@@ -38,11 +38,6 @@ def is_tensor(value: object) -> bool:
     return issubclass(type(value), Tensor)
 
 
-def is_array(value: object) -> bool:
-    """Return whether a value is a NumPy array; as `is_tensor`."""
-    return issubclass(type(value), np.ndarray)
-
-
 def storage_of(value: Tensor | np.ndarray) -> Storage | None:
     """Return the storage that a tensor or an array keeps alive.
 
@@ -66,16 +61,6 @@ def logical_bytes(value: Tensor | np.ndarray) -> int:
     return _array_attribute(value, "nbytes")
 
 
-def buffer_bytes(value: object) -> int:
-    """Return the bytes of memory that a map holds besides the object itself, 0 for anything else."""
-    if type(value) is mmap.mmap:
-        try:
-            return mmap.mmap.__len__(value)
-        except ValueError:  # closed
-            return 0
-    return 0
-
-
 def _of_tensor(tensor: Any) -> Storage | None:
     with torch._C.DisableTorchFunction():
         try:
@@ -90,7 +75,7 @@ def _of_tensor(tensor: Any) -> Storage | None:
 
 def _of_array(value: Any) -> Storage | None:
     root, base = value, _array_attribute(value, "base")
-    while is_array(base):
+    while issubclass(type(base), np.ndarray):
         root, base = base, _array_attribute(base, "base")
     if is_tensor(base):
         return _of_tensor(base)

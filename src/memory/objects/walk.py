@@ -17,10 +17,8 @@ class Found(NamedTuple):
 
     path: str
     """As in `workflow.world_model.rssm._state.deter` or `store[3]['x']`."""
-
     pattern: str
     """The path with the numbers of elements as `*`, as in `store[*]['x']`: a growing list has one pattern."""
-
     value: Any
 
     role: Role
@@ -35,16 +33,12 @@ class Walk:
 
     leaves: list[Found] = field(default_factory=list)
     """Tensors and arrays."""
-
     nodes: list[Found] = field(default_factory=list)
     """Nodes of autograd graphs that Python holds without their tensor."""
-
     objects: int = 0
     """Objects visited, each once; plain numbers and texts are not counted."""
-
     truncated: bool = False
     """Whether `max_objects` ended the walk early: there is more than was seen."""
-
     sampled: list[str] = field(default_factory=list)
     """Paths of the containers of which only a sample was walked."""
 
@@ -102,7 +96,7 @@ class Visitor:
                 self.seen.add(id(value))
                 self._keep.append(value)
                 held = self.children(value)
-                yield Found(path, pattern, value, self.children.role(value), weight)
+                yield Found(path, pattern, value, self.children.kind_of(value).role, weight)
                 if any(share > 1.0 for _, _, share in held):
                     self.sampled.append(path)
                 for step, child, share in reversed(held):
