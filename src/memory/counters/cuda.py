@@ -28,8 +28,6 @@ def cuda_memory_stats() -> dict[str, float]:
     Reads counters on the host: no synchronisation with the device, and no CUDA context is made. Pinned host
     memory has counters since PyTorch 2.8; before that, and before its first use, its keys are absent.
 
-    Cost: two calls into PyTorch, which flattens about 150 counters; nothing without CUDA.
-
     Returns:
         `alloc_mb` in live tensors; `reserved_mb` taken from the driver, live and cached; `max_alloc_mb` and
         `max_reserved_mb`, the peaks since the process began or `torch.cuda.reset_peak_memory_stats()`;

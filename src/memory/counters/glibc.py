@@ -37,9 +37,6 @@ def in_use_bytes() -> int:
     With `mallinfo2` it is exact but for freed blocks of up to 1,032 bytes that each thread caches, at most
     0.4 MB a thread. Memory that was never touched counts; mapped files and shared memory do not. The other
     two sources also count what was freed but is kept by the allocator.
-
-    Cost: 35 us (of which pymalloc 30 us), and 20 us for each 1,000 free blocks, which glibc walks;
-    of RssAnon 40 us; of USS 5 ms.
     """
     return _source()[1]()
 
@@ -49,8 +46,6 @@ def in_use_source() -> str:
 
     "mallinfo2 + pymalloc" is exact; "mallinfo2" misses Python's small objects, or Python takes them from the
     C allocator; "RssAnon" and "USS" are resident memory, not what is in use.
-
-    Cost: the first call allocates 8 MB and 10,000 floats as a test, 0.6 ms; later calls nothing.
     """
     return _source()[0]
 
@@ -59,8 +54,6 @@ def trim_heap() -> None:
     """Let glibc give all free pages back to the system; does nothing with another allocator.
 
     What stays resident then is in use, or shares a page with something that is.
-
-    Cost: 0.2 us a page that goes back, and as much when it is needed again.
     """
     trim = _libc_function("malloc_trim", ctypes.c_int, ctypes.c_size_t)
     if trim is not None:
@@ -81,8 +74,6 @@ def system_bytes() -> int | None:
     """Return the bytes that glibc has taken from the system, in use or not; None without `mallinfo2`.
 
     Memory that a library, or Python's `mmap`, maps by itself is not among them.
-
-    Cost: as `in_use_bytes`.
     """
     mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
     if mallinfo2 is None:

@@ -52,10 +52,7 @@ def paging_warning(allocated_bytes: int, capacity_bytes: int, windows_driver: bo
 
 
 def driver_paging_warning() -> str | None:
-    """Return the warning for the current CUDA device as it is now; None without CUDA.
-
-    Cost: reads one counter of PyTorch's and two names of the system; no synchronisation with the device.
-    """
+    """Return the warning for the current CUDA device as it is now; None without CUDA."""
     if not torch.cuda.is_available():
         return None
     capacity = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory

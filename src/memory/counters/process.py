@@ -20,8 +20,6 @@ _RESIDENT_PARTS = {"RssAnon": "rss_anon", "RssFile": "rss_file", "RssShmem": "rs
 def resident_bytes_by_kind() -> dict[str, int]:
     """Return the resident bytes of this process by what backs them; {} where /proc does not say.
 
-    Cost: 40 us.
-
     Returns:
         `rss_anon`, private memory: heap, arrays, and what the C allocator keeps for later; `rss_file`, mapped
         files and libraries, which the kernel can drop; `rss_shmem`, shared memory this process has touched.
@@ -42,9 +40,6 @@ def process_tree_pss_bytes() -> int | None:
 
     A page that n processes share counts 1/n in each, so the sum counts every page once: what the run takes
     from the machine, where adding up resident sizes would count shared observations many times.
-
-    Cost: 5 ms a process of 0.4 GB, 6 ms at 3 GB: the kernel visits every resident page. For reports, not for
-    each log line.
     """
     if not Path("/proc/self/smaps_rollup").is_file():
         return None
@@ -53,18 +48,12 @@ def process_tree_pss_bytes() -> int | None:
 
 
 def live_children_count() -> int:
-    """Return how many descendants of this process run; those that ended but were not waited for are none.
-
-    Cost: 1.2 ms, in proportion to the processes of the machine.
-    """
+    """Return how many descendants of this process run; those that ended but were not waited for are none."""
     return sum(_is_running(child) for child in _descendants())
 
 
 def open_files_count() -> int:
-    """Return how many file descriptors this process holds, sockets and pipes too (on Windows: open files).
-
-    Cost: 30 us.
-    """
+    """Return how many file descriptors this process holds, sockets and pipes too (on Windows: open files)."""
     process = psutil.Process()
     return process.num_fds() if psutil.POSIX else len(process.open_files())
 
@@ -73,8 +62,6 @@ def shared_memory_used_bytes() -> int | None:
     """Return the bytes used in /dev/shm by all processes of the machine or container; None without it.
 
     What a dead worker left behind stays in this count.
-
-    Cost: 5 us.
     """
     return shutil.disk_usage(_SHARED_MEMORY).used if _SHARED_MEMORY.is_dir() else None
 
@@ -84,8 +71,6 @@ def folder_disk_bytes(folder: Path) -> int:
 
     Allocated blocks are counted, so a sparse file counts what is written of it. Links are not followed, a
     file with several names in the folder counts once, and what vanishes meanwhile counts as 0.
-
-    Cost: 4 us a file.
     """
     sizes: dict[tuple[int, int], int] = {}
     for base, _, names in os.walk(folder):

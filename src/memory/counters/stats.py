@@ -24,8 +24,6 @@ def process_rss_mb() -> float:
 
     It counts what the operating system has given: memory that was freed but is kept by the C allocator counts
     too, that of child processes does not.
-
-    Cost: 30 us.
     """
     # A psutil.Process that was made before a fork reports the parent.
     return psutil.Process().memory_info().rss / _BYTES_PER_MB
@@ -33,8 +31,6 @@ def process_rss_mb() -> float:
 
 def host_memory_stats() -> dict[str, float]:
     """Return what this process holds on the host, for each log line.
-
-    Cost: 1.4 ms, most of it for the children, and 20 us for each 1,000 free blocks of the C allocator.
 
     Returns:
         `rss_mb`, as `process_rss_mb`; `in_use_mb`, held by live objects (`in_use_source()` says how exactly);
@@ -54,8 +50,6 @@ def host_memory_stats() -> dict[str, float]:
 def footprint_stats(folder: Path) -> dict[str, float]:
     """Return what a run takes from the machine, for reports.
 
-    Cost: 7 ms and 5 ms more for each child, see `process_tree_pss_bytes`; 4 us a file of the folder.
-
     Args:
         folder: Of the run.
 
@@ -69,9 +63,6 @@ def footprint_stats(folder: Path) -> dict[str, float]:
 
 
 def memory_counters() -> dict[str, float]:
-    """Return what the process and its GPU hold now, by tag; MB = 1e6 bytes. Without a GPU its tags are 0.
-
-    Cost: that of `host_memory_stats` and `cuda_memory_stats`.
-    """
+    """Return what the process and its GPU hold now, by tag; MB = 1e6 bytes. Without a GPU its tags are 0."""
     tags = {f"debug/gpu/{name}": value for name, value in (cuda_memory_stats() or _NO_GPU).items()}
     return tags | {f"debug/cpu/{name}": value for name, value in host_memory_stats().items()}

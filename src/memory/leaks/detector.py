@@ -127,10 +127,6 @@ class LeakDetector:
         """Return all samples since the last event, in bytes, oldest first, thinned to a window's length."""
         return self._history[: -(-self._count // self._spacing)].copy()
 
-    def nbytes(self) -> int:
-        """Return the bytes that the windows hold; they never change."""
-        return self._values.nbytes + self._history.nbytes
-
     @property
     def _stride(self) -> int:
         """Samples between two tests."""

@@ -158,10 +158,6 @@ class MemoryTracker:
         held = self._bytes_by_device.items()
         return sum(nbytes for place, nbytes in held if device in (place, place.partition(":")[0]))
 
-    def nbytes(self) -> int:
-        """Return the bytes of the windows; they change only with the number of components."""
-        return sum(each.detector.nbytes() for each in (self._total, *self._followed.values()))
-
     def _resolved(self, roots: Mapping[str, Any]) -> dict[str, Component]:
         """Return the registered objects that are there now."""
         found = {}
@@ -193,14 +189,7 @@ def _beyond_plan(census: Census, components: Mapping[str, Component]) -> tuple[d
 
 
 def _row(name: str, followed: _Followed, path: str | None, steps: int | None) -> ComponentRow:
-    """Return the row of a component.
-
-    Args:
-        name: What it is called.
-        followed: Its numbers.
-        path: Where it is found, for a registered one.
-        steps: Agent steps since the report before; None at the first one, which knows of no growth.
-    """
+    """Return the row of a component; `steps` is None at the first report, which knows of no growth."""
     size, planned = followed.size, followed.planned_bytes
     test = followed.detector.trend_test()
     growth_mb = 0.0 if steps is None else (size.pinned_bytes - followed.reported_bytes) / _BYTES_PER_MB

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .children import Role, dictionary_getter
 from .readers import type_attribute, type_name
-from .storages import StorageKey, is_tensor, storage_of
+from .storages import StorageKey, is_tensor, shape_of, storage_of
 from .walk import Found
 
 _C: Any = torch._C
@@ -123,7 +123,7 @@ class Nodes:
         return self._by_type[kind]
 
     def _name(self, variable: Tensor) -> str:
-        return self._names.get(id(variable)) or f"<leaf {tuple(_C.TensorBase.shape.__get__(variable))}>"
+        return self._names.get(id(variable)) or f"<leaf {shape_of(variable)}>"
 
 
 class Clusters:

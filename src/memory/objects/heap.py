@@ -15,19 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .children import Role
 from .graph import grad_fn
 from .graph_holders import GraphReport, measure_graphs
 from .readers import PRIMITIVE_IDS, SCAN, frame_locals, gradient_of, type_attribute, type_name
-from .storages import StorageKey, is_tensor, storage_of
+from .storages import StorageKey, is_tensor, shape_of, storage_of
 from .walk import Found, Visitor
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-_TENSOR: Any = torch._C.TensorBase
 _LEAST_BYTES = 1_000  # paths that hold less are not kept by name
 
 
@@ -187,11 +185,10 @@ def _kind_of(value: Tensor) -> str:
     alive in C++, where `gc.collect` does not see them.
     """
     node, gradient = grad_fn(value), gradient_of(value)
-    shape = tuple(_TENSOR.shape.__get__(value))
     made_by = "leaf" if node is None else type_name(type(node))
     is_cycle = gradient is not None and grad_fn(gradient) is not None
     cycle = ", whose grad has grad_fn: a create_graph cycle" if is_cycle else ""
-    return f"{type_name(type(value))} {shape} from {made_by}{cycle}"
+    return f"{type_name(type(value))} {shape_of(value)} from {made_by}{cycle}"
 
 
 def _members(name: str, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -53,6 +53,12 @@ def storage_of(value: Tensor | np.ndarray) -> Storage | None:
     return _of_tensor(value) if is_tensor(value) else _of_array(value)
 
 
+def shape_of(value: Tensor) -> tuple[int, ...]:
+    """Return the shape of a tensor, whatever its subclass says."""
+    with torch._C.DisableTorchFunction():
+        return tuple(_TENSOR.shape.__get__(value))
+
+
 def logical_bytes(value: Tensor | np.ndarray) -> int:
     """Return the bytes of the elements that a tensor or an array shows, however large its storage is."""
     if is_tensor(value):
