@@ -73,8 +73,6 @@ class GraphReport:
 
     truncated: bool = False
     """Whether a limit ended the search early."""
-    sampled: tuple[str, ...] = ()
-    """Long containers of which a sample was searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ def find_graph_holders(
     """
     found = walk(roots, max_objects)
     holders, is_complete = measure_graphs([*found.leaves, *found.nodes], max_nodes)
-    return GraphReport(holders, found.truncated or not is_complete, tuple(found.sampled))
+    return GraphReport(holders, found.truncated or not is_complete)
 
 
 def measure_graphs(
