@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.incident.in_use import settled_bytes
 from reverie.config.schema import TrainConfig
-from reverie.memory.objects.anchors import AnchorReport, find_anchors
+from reverie.memory.objects.graph_holders import GraphReport, find_graph_holders
 from reverie.orchestration.dreamer.parts import DreamerParts, build_dreamer
 from reverie.testing.faults import Detached, act_with_graph, observe_detaching
 
@@ -120,15 +120,16 @@ def _measure(parts: DreamerParts, no_grad: bool, detached: Detached, steps: int)
     workflow, actor = parts.workflow, Actor(parts)
     roots = {"workflow": workflow}
     actor.act(WARM_UP_STEPS)
-    found = find_anchors(roots)  # before bytes are read: the first scan of a process keeps what it learns
+    # Before bytes are read: the first search of a process keeps what it learns.
+    found = find_graph_holders(roots)
     first_bytes = settled_bytes(workflow.device)
     readings = [Reading(0, 0, num_nodes(found))]
     for piece in (steps // 2, steps - steps // 2):
         actor.act(piece)
         held = settled_bytes(workflow.device) - first_bytes
-        found = find_anchors(roots)
+        found = find_graph_holders(roots)
         readings.append(Reading(readings[-1].steps + piece, held, num_nodes(found)))
-    holders = tuple(path for anchor in found.anchors for path in anchor.paths)
+    holders = tuple(path for holder in found.holders for path in holder.paths)
     at_end = settled_bytes(workflow.device)
     workflow.world_model.rssm.forget_online_state()
     given_back = at_end - settled_bytes(workflow.device)
@@ -136,6 +137,6 @@ def _measure(parts: DreamerParts, no_grad: bool, detached: Detached, steps: int)
     return ActingRow(no_grad, detached, num_envs, tuple(readings), holders, given_back)
 
 
-def num_nodes(found: AnchorReport) -> int:
-    """Return the autograd nodes of all anchors together."""
-    return sum(anchor.nodes for anchor in found.anchors)
+def num_nodes(found: GraphReport) -> int:
+    """Return the autograd nodes of all graphs together."""
+    return sum(holder.nodes for holder in found.holders)

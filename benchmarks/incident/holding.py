@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.incident.acting import Actor, num_nodes
 from benchmarks.incident.in_use import held_bytes
 from reverie.config.schema import TrainConfig
-from reverie.memory.objects.anchors import find_anchors
+from reverie.memory.objects.graph_holders import find_graph_holders
 from reverie.orchestration.dreamer.parts import DreamerParts
 from reverie.utils.timestep import EnvSpec
 from reverie.workflows.population import TD3, Members, Piece, Sizes, Stacked
@@ -151,7 +151,7 @@ def _episode_frames(actor: Actor) -> NDArray[Any]:
 def _stored_loss(owner: DreamerWorkflow | Members, kept: str, make: Callable[[], object]) -> StoredLoss:
     held = held_bytes(make, owner.device)
     roots = {"workflow": owner, "kept": make()}
-    return StoredLoss(kept, held, num_nodes(find_anchors(roots)))
+    return StoredLoss(kept, held, num_nodes(find_graph_holders(roots)))
 
 
 def _after_backward(loss: Tensor) -> Tensor:

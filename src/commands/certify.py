@@ -13,7 +13,7 @@ from ..config.schema import Compile, Device, TrainConfig, WorkflowName
 from ..config.workflow_keys import require_read
 from ..memory.config import OnLeak
 from ..memory.counters.glibc import in_use_bytes
-from ..memory.leaks.watched import watched_resources
+from ..memory.leaks.watched import watched_counters
 from ..orchestration.recipes import recipe_of
 from ..orchestration.run import open_run
 from ..orchestration.signals import Signals
@@ -124,12 +124,12 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certi
     """
     at_start = in_use_bytes()
     with Signals() as signals, open_run(config, signals, recipe_of(config)) as run:
-        run.guard.gives_back = True
+        run.guard.trim_heap = True
         if settings.fault is not None:
             _fault_of(config, settings.fault).inject(run)
         run.run()
-    watched = watched_resources(config.memory.leak_threshold_mb, config.device is Device.cuda)
-    judged = judged_series(run.run_dir, watched, run.guard.settled_step)
+    watched = watched_counters(config.memory.leak_threshold_mb, config.device is Device.cuda)
+    judged = judged_series(run.run_dir, watched, run.guard.steady_since)
     steps = judged[0].steps
     if not len(steps):
         raise UserError(
@@ -148,7 +148,7 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certi
         unaccounted_mb=float(judged[0].values[-1]) - at_start / _MB,
         bound_mb=settings.bound_mb + (COMPILER_BYTES / _MB if config.compile is Compile.inductor else 0.0),
         instruments_fraction=instruments_fraction(run.run_dir),
-        to_decide=to_decide(config, steps, run.guard.settled_step),
+        to_decide=to_decide(config, steps, run.guard.steady_since),
     )
 
 

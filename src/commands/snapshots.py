@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..memory.leaks.verdict import Verdict
+from ..memory.leaks.verdict import TrendClass
 from ..memory.snapshots.correlate import Correlation, correlate
 from ..memory.snapshots.growth import Growth, find_snapshots, measure_growth, read_series
 from ..memory.snapshots.report import (
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if flags.out_dir is not None:
             print(f"wrote {flags.out_dir / JSON_FILE}")
         _print(growth, correlations, comparison)
-    return int(growth.verdict is Verdict.growing)
+    return int(growth.verdict is TrendClass.growing)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -30,26 +30,19 @@ class MemoryConfig:
 
     plan: OnPlan = OnPlan.refuse
     """Whether a run whose plan is over the limit is refused, or only warned of."""
-
     tracking_enabled: bool = True
     """Whether the sizes of the run's parts are followed and judged."""
-
     report_interval: int = 10_000
     """Agent steps between reports of what holds what."""
-
     leak_threshold_mb: float = 1.0
     """Growth over the judged window, in MB of 1e6 bytes, below which nothing counts as growing."""
-
     leak_share: float = 0.05
     """Share of the memory that is left, in [0, 1], which steady growth has to take before it is a leak for
     certain. Growth that has a name is one after 480 log intervals, too; with 0 any growth is one at once."""
-
     check_interval: int = 100
     """Updates between searches for autograd graphs that outlive their update."""
-
     on_leak: OnLeak = OnLeak.warn
     """Whether a certain leak, or a graph that outlives its update, is logged or ends the run."""
-
     snapshot_interval: int = 0
     """Agent steps between CUDA memory snapshots; without CUDA there are none."""
 

@@ -127,7 +127,7 @@ class Orchestrator(ABC):
             OSError: If the disk is full or fails; earlier checkpoints are intact.
         """
         require_run_folder(self.run_dir)
-        self.guard.event(self.step, "first checkpoint")
+        self.guard.mark_first(self.step, "first checkpoint")
         with self.watch("save"):
             keep, model = self.config.training.keep_checkpoints, self.parts.workflow.state_dict()
             state = self.state()

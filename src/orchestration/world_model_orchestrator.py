@@ -188,7 +188,7 @@ class WorldModelOrchestrator(Orchestrator):
             self.updates += 1
             if self.nonfinite.has_too_many:
                 return
-            self.guard.event(self.step, "first joint update" if joint else "first update")
+            self.guard.mark_first(self.step, "first joint update" if joint else "first update")
             if joint and self.compilations:
                 self.compilations.settle()
             if self.check_due(self.updates):
@@ -198,7 +198,7 @@ class WorldModelOrchestrator(Orchestrator):
     def _show(self) -> None:
         """Show what the world model believes, and record the next episode."""
         require_run_folder(self.run_dir)
-        self.guard.event(self.step, "first pictures")
+        self.guard.mark_first(self.step, "first pictures")
         if self.parts.replay.can_sample:
             with self.watch("report"):
                 # A separate generator: reports must not change what is learned.
@@ -213,7 +213,7 @@ class WorldModelOrchestrator(Orchestrator):
 
     def _evaluate(self) -> None:
         """Play episodes without learning; a signal to stop postpones it until the run is resumed."""
-        self.guard.event(self.step, "first evaluation")
+        self.guard.mark_first(self.step, "first evaluation")
         with self.watch("report"):
             episodes, seed = self.config.training.evaluation_episodes, self.config.seed
             result = evaluate(

@@ -8,7 +8,7 @@ import pytest
 
 from reverie.buffers import EpisodeReplayBuffer
 from reverie.memory import process_rss_mb
-from reverie.memory.counters.glibc import give_back_free_pages
+from reverie.memory.counters.glibc import trim_heap
 
 from .memory import in_use_bytes
 from .reference import ToyWorld, advance, fill, make_buffer
@@ -31,7 +31,7 @@ def test_nbytes_is_what_is_really_held_within_one_percent(cross_episodes: bool) 
 
 def test_all_memory_is_committed_at_construction() -> None:
     gc.collect()
-    give_back_free_pages()  # what earlier tests left resident would be used again
+    trim_heap()  # what earlier tests left resident would be used again
     before = process_rss_mb()
     buffer = make_buffer(num_envs=2, capacity=1_000_000, cross_episodes=False)
     assert process_rss_mb() - before > 0.85 * buffer.nbytes() / 1e6  # part of it was resident before

@@ -257,7 +257,7 @@ def outcome_of(run_dir: Path, fault: str | None = None, *overrides: str) -> Outc
         steps=certificate.steps,
         steps_left=config.training.total_timesteps - certificate.steps,
         verdicts=[finding.verdict.value for finding in certificate.findings],
-        culprits="\n".join(line for finding in certificate.findings for line in finding.culprits),
+        culprits="\n".join(line for finding in certificate.findings for line in finding.sources),
         found_at=certificate.findings[0].step if certificate.findings else None,
         text="\n".join(certificate.lines()),
     )

@@ -12,8 +12,8 @@ from reverie.checkpoints.run_folder import load_run
 from reverie.commands.certify import main
 from reverie.config.schema import WorkflowName
 from reverie.memory.leaks.guard import Finding
-from reverie.memory.leaks.verdict import Verdict
-from reverie.memory.leaks.watched import watched_resources
+from reverie.memory.leaks.verdict import TrendClass
+from reverie.memory.leaks.watched import watched_counters
 from reverie.testing.certificate.certificate import Certificate, Outcome
 from reverie.testing.certificate.series import judged_series
 from reverie.testing.certificate.to_decide import to_decide
@@ -72,7 +72,7 @@ def test_a_run_that_is_too_short_is_undecided_and_names_the_length_that_decides(
 
 def test_what_is_certain_outweighs_what_is_undecided(catch_run: Path) -> None:
     config = load_run(str(catch_run))
-    judged = judged_series(catch_run, watched_resources(1.0, on_cuda=False), settled_step=150)
+    judged = judged_series(catch_run, watched_counters(1.0, on_cuda=False), settled_step=150)
     undecided = Certificate(
         command="",
         run_dir=str(catch_run),
@@ -88,12 +88,12 @@ def test_what_is_certain_outweighs_what_is_undecided(catch_run: Path) -> None:
         to_decide=to_decide(config, judged[0].steps, 150),
     )
     assert undecided.outcome is Outcome.undecided
-    leak = Finding(100, "a graph", Verdict.leak, ())
+    leak = Finding(100, "a graph", TrendClass.leak, ())
     assert replace(undecided, findings=[leak]).outcome is Outcome.not_flat
     assert replace(undecided, unaccounted_mb=65.0).outcome is Outcome.not_flat
-    grown = replace(judged[0], judgement=replace(judged[0].judgement, verdict=Verdict.leak))
+    grown = replace(judged[0], judgement=replace(judged[0].judgement, verdict=TrendClass.leak))
     assert replace(undecided, judged=[grown, *judged[1:]]).outcome is Outcome.not_flat
-    flat = [replace(each, judgement=replace(each.judgement, verdict=Verdict.flat)) for each in judged]
+    flat = [replace(each, judgement=replace(each.judgement, verdict=TrendClass.flat)) for each in judged]
     assert replace(undecided, judged=flat).outcome is Outcome.flat
 
 

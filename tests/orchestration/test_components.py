@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from reverie.checkpoints.run_folder import load_run
-from reverie.memory.objects.census import take_census
+from reverie.memory.objects.census import measure_components
 from reverie.models import LEARNERS
 from reverie.orchestration.diagnostics import components
 from reverie.orchestration.parts import Parts
@@ -26,7 +26,7 @@ def bytes_of(tensors: list[torch.Tensor]) -> int:
 
 
 def test_sizes_are_those_of_the_parts(parts: Parts) -> None:
-    sizes = take_census(components(parts, {})).sizes
+    sizes = measure_components(components(parts, {})).sizes
     assert sizes["replay"].pinned_bytes == parts.replay.nbytes()
     assert sizes["replay/observations"].pinned_bytes == parts.replay.obs_bytes
     modules = [parts.workflow.world_model, parts.workflow.controller]
@@ -43,9 +43,9 @@ def test_the_parts_of_the_replay_add_up_to_it(parts: Parts) -> None:
 
 
 def test_what_a_network_gains_is_seen_where_it_is(parts: Parts) -> None:
-    before = take_census(components(parts, {})).sizes
+    before = measure_components(components(parts, {})).sizes
     parts.workflow.controller.register_buffer("leak", torch.zeros(250_000))
-    after = take_census(components(parts, {})).sizes
+    after = measure_components(components(parts, {})).sizes
     grown = {name: after[name].pinned_bytes - before[name].pinned_bytes for name in after}
     assert {name: size for name, size in grown.items() if size} == {
         "networks": 1_000_000,
@@ -55,7 +55,7 @@ def test_what_a_network_gains_is_seen_where_it_is(parts: Parts) -> None:
 
 def test_acting_shows_in_the_online_state(parts: Parts) -> None:
     parts.workflow.collect_step(parts.environment.reset())
-    sizes = take_census(components(parts, {})).sizes
+    sizes = measure_components(components(parts, {})).sizes
     state = parts.workflow.world_model.rssm._state
     assert state is not None
     held = bytes_of([state.deter, state.stoch, parts.workflow._prev_action])
@@ -63,5 +63,5 @@ def test_acting_shows_in_the_online_state(parts: Parts) -> None:
 
 
 def test_a_part_of_the_loop_is_followed_under_its_name(parts: Parts) -> None:
-    sizes = take_census(components(parts, {"metrics": [torch.zeros(10)]})).sizes
+    sizes = measure_components(components(parts, {"metrics": [torch.zeros(10)]})).sizes
     assert sizes["metrics"].pinned_bytes == 40

@@ -7,7 +7,7 @@ import pytest
 
 from reverie.memory.config import MemoryConfig, OnLeak
 from reverie.memory.leaks.guard import Finding, MemoryGuard
-from reverie.memory.leaks.verdict import Verdict
+from reverie.memory.leaks.verdict import TrendClass
 from reverie.memory.objects.census import Component
 
 KB = 1000
@@ -27,9 +27,9 @@ def guard() -> MemoryGuard:
 
 def test_a_leak_counts_however_many_warnings_came_before_it(guard: MemoryGuard) -> None:
     for step in range(300):
-        guard._report(Finding(step, "memory", Verdict.growing, ()))
+        guard._report(Finding(step, "memory", TrendClass.growing, ()))
     assert len(guard.findings) == 100
-    guard._report(Finding(300, "memory", Verdict.leak, ()))
+    guard._report(Finding(300, "memory", TrendClass.leak, ()))
     assert guard.must_stop
 
 
@@ -47,25 +47,25 @@ def keep(nbytes: int) -> Callable[[], None]:
 
 def test_slow_growth_is_named_and_ends_no_run_and_is_a_leak_once_it_has_lasted(guard: MemoryGuard) -> None:
     found = follow(guard, range(80), keep(200 * KB))
-    assert [each.verdict for each in found] == [Verdict.growing] and not guard.must_stop
+    assert [each.verdict for each in found] == [TrendClass.growing] and not guard.must_stop
     assert f"module {__name__}.KEPT[*] holds" in found[0].text() and "hours" in found[0].text()
     assert "not yet a leak" in found[0].text()
     found = follow(guard, range(80, 420), keep(200 * KB))
     assert len(found) == 1 and not guard.must_stop
     found = follow(guard, range(420, 520), keep(200 * KB))
-    assert [each.verdict for each in found] == [Verdict.growing, Verdict.leak] and guard.must_stop
+    assert [each.verdict for each in found] == [TrendClass.growing, TrendClass.leak] and guard.must_stop
 
 
 def test_growth_that_takes_a_twentieth_of_what_is_left_is_a_leak_at_once(guard: MemoryGuard) -> None:
     found = follow(guard, range(60), keep(100_000 * KB))
-    assert [each.verdict for each in found] == [Verdict.leak] and guard.must_stop
+    assert [each.verdict for each in found] == [TrendClass.leak] and guard.must_stop
     assert "nothing is left in" in found[0].text()
 
 
 def test_a_cache_that_is_full_is_no_suspect_any_more(guard: MemoryGuard) -> None:
     follow(guard, range(80), keep(200 * KB))
     found = follow(guard, range(80, 700), lambda: None)
-    assert [each.verdict for each in found] == [Verdict.growing] and not guard.must_stop
+    assert [each.verdict for each in found] == [TrendClass.growing] and not guard.must_stop
 
 
 def test_a_component_that_grows_beyond_its_plan_is_reported_by_its_own_name_and_again_when_it_grows_again(

@@ -1,4 +1,4 @@
-"""What PyTorch's allocators hold on the current CUDA device and in pinned host memory, pool by pool."""
+"""Read what PyTorch's allocators hold on the current CUDA device and in pinned host memory, by pool."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,13 +28,13 @@ def cuda_memory_stats() -> dict[str, float]:
     Reads counters on the host: no synchronisation with the device, and no CUDA context is made. Pinned host
     memory has counters since PyTorch 2.8; before that, and before its first use, its keys are absent.
 
-    Cost: two calls into PyTorch, which flattens about 150 counters; nothing without CUDA.
-
     Returns:
-        Those of `gpu_memory_stats`; `small_pool_mb` and `large_pool_mb`, live tensors of at most and over
-        1 MiB, which sum to `alloc_mb`; `inactive_split_mb`, free parts of segments that also hold live
-        blocks, so they cannot be given back; `pending_free_mb`, freed but waiting for a stream;
-        `pinned_in_use_mb` and `pinned_reserved_mb`, pinned host memory in use, and with what is cached.
+        `alloc_mb` in live tensors; `reserved_mb` taken from the driver, live and cached; `max_alloc_mb` and
+        `max_reserved_mb`, the peaks since the process began or `torch.cuda.reset_peak_memory_stats()`;
+        `small_pool_mb` and `large_pool_mb`, live tensors of at most and over 1 MiB, which sum to `alloc_mb`;
+        `inactive_split_mb`, free parts of segments that also hold live blocks, so they cannot be given back;
+        `pending_free_mb`, freed but waiting for a stream; `pinned_in_use_mb` and `pinned_reserved_mb`, pinned
+        host memory in use, and with what is cached.
     """
     if not torch.cuda.is_available():
         return {}
@@ -53,6 +53,5 @@ def device_stats_mb(counters: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _pinned_stats_mb() -> dict[str, float]:
-    read = getattr(torch.cuda, "host_memory_stats", dict)
-    counters = read()
+    counters = getattr(torch.cuda, "host_memory_stats", dict)()
     return {name: counters[key] / _BYTES_PER_MB for name, key in _PINNED_COUNTERS.items() if key in counters}

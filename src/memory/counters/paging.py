@@ -1,4 +1,4 @@
-"""Whether a CUDA driver keeps device memory in the machine's own memory, and what to tell the user then.
+"""Warn of a CUDA driver that keeps device memory in the machine's own memory.
 
 Under Windows, and so in WSL2, the driver may answer a full card by placing allocations in system memory.
 Nothing fails, everything becomes slow, and a later out-of-memory error shows more than the card has.
@@ -8,24 +8,11 @@ import platform
 
 import torch
 
-_NOT_A_COUNT = 2**63  # NVML writes "not available" as 2**64 - 1, which PyTorch prints as 17179869184.00 GiB
 _BYTES_PER_GB = 1e9
 _REMEDY = (
     'Set "CUDA - Sysmem Fallback Policy" to "Prefer No Sysmem Fallback" in the NVIDIA control panel, or call '
     "torch.cuda.set_per_process_memory_fraction(1.0), so that a full card is an error"
 )
-
-
-def used_bytes(reported: int | None) -> int | None:
-    """Return the bytes that NVML reports a process to use on the device; None where it does not know.
-
-    Windows manages the memory itself, and NVML then reports 2**64 - 1 (read as signed: -1). That is "not
-    available": no corruption, and no amount.
-
-    >>> used_bytes(2**64 - 1) is None, used_bytes(6_000_000_000)
-    (True, 6000000000)
-    """
-    return reported if reported is not None and 0 <= reported < _NOT_A_COUNT else None
 
 
 def is_windows_driver(system: str, release: str) -> bool:
@@ -65,10 +52,7 @@ def paging_warning(allocated_bytes: int, capacity_bytes: int, windows_driver: bo
 
 
 def driver_paging_warning() -> str | None:
-    """Return the warning for the current CUDA device as it is now; None without CUDA.
-
-    Cost: reads one counter of PyTorch's and two names of the system; no synchronisation with the device.
-    """
+    """Return the warning for the current CUDA device as it is now; None without CUDA."""
     if not torch.cuda.is_available():
         return None
     capacity = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory

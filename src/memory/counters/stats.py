@@ -1,4 +1,4 @@
-"""What this process holds now, under the names that a log line has; MB = 1e6 bytes."""
+"""Read what this process holds now, under the names that a log line has; MB = 1e6 bytes."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from .process import (
 )
 
 _BYTES_PER_MB = 1e6
-_GPU_NAMES = ("alloc_mb", "reserved_mb", "max_alloc_mb", "max_reserved_mb")
+_NO_GPU = dict.fromkeys(("alloc_mb", "reserved_mb", "max_alloc_mb", "max_reserved_mb"), 0.0)
 
 
 def process_rss_mb() -> float:
@@ -24,30 +24,13 @@ def process_rss_mb() -> float:
 
     It counts what the operating system has given: memory that was freed but is kept by the C allocator counts
     too, that of child processes does not.
-
-    Cost: 30 us.
     """
-    # A psutil.Process made earlier would go on reporting the parent after a fork.
+    # A psutil.Process that was made before a fork reports the parent.
     return psutil.Process().memory_info().rss / _BYTES_PER_MB
-
-
-def gpu_memory_stats() -> dict[str, float]:
-    """Return what PyTorch's allocator holds on the current CUDA device, in MB; {} on a machine without CUDA.
-
-    Reads counters on the host: no synchronisation with the device, and no CUDA context is made.
-
-    Returns:
-        `alloc_mb` in live tensors; `reserved_mb` taken from the driver, live and cached; `max_alloc_mb` and
-        `max_reserved_mb`, the peaks since the process began or `torch.cuda.reset_peak_memory_stats()`.
-    """
-    stats = cuda_memory_stats()
-    return {name: stats[name] for name in _GPU_NAMES if name in stats}
 
 
 def host_memory_stats() -> dict[str, float]:
     """Return what this process holds on the host, for each log line.
-
-    Cost: 1.4 ms, most of it for the children, and 20 us for each 1,000 free blocks of the C allocator.
 
     Returns:
         `rss_mb`, as `process_rss_mb`; `in_use_mb`, held by live objects (`in_use_source()` says how exactly);
@@ -67,8 +50,6 @@ def host_memory_stats() -> dict[str, float]:
 def footprint_stats(folder: Path) -> dict[str, float]:
     """Return what a run takes from the machine, for reports.
 
-    Cost: 7 ms and 5 ms more for each child, see `process_tree_pss_bytes`; 4 us a file of the folder.
-
     Args:
         folder: Of the run.
 
@@ -81,13 +62,7 @@ def footprint_stats(folder: Path) -> dict[str, float]:
     return stats if size is None else stats | {"tree_pss_mb": size / _BYTES_PER_MB}
 
 
-_NO_GPU = dict.fromkeys(("alloc_mb", "reserved_mb", "max_alloc_mb", "max_reserved_mb"), 0.0)
-
-
 def memory_counters() -> dict[str, float]:
-    """Return what the process and its GPU hold now, by tag; MB = 1e6 bytes. Without a GPU its tags are 0.
-
-    Cost: that of `host_memory_stats` and `cuda_memory_stats`.
-    """
+    """Return what the process and its GPU hold now, by tag; MB = 1e6 bytes. Without a GPU its tags are 0."""
     tags = {f"debug/gpu/{name}": value for name, value in (cuda_memory_stats() or _NO_GPU).items()}
     return tags | {f"debug/cpu/{name}": value for name, value in host_memory_stats().items()}

@@ -1,4 +1,4 @@
-"""From judgements to alarms: gates, repetition, history, garbage, and what the C allocator keeps."""
+"""Raise alarms about series that grow: gates, repetition, garbage, and what the C allocator keeps."""
 
 import gc
 import math
@@ -8,24 +8,24 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .verdict import MIN_SAMPLES, Judgement, Verdict, judge, saturates
+from .verdict import MIN_SAMPLES, TrendClass, TrendTest, classify_trend, saturates
 
 _RESIDENT_TOLERANCES = 5  # resident memory is a backstop: it moves by pages, and by what the allocator keeps
 _LEAST_RESIDENT_BYTES = 8e6
-_ALARM_AFTER = 2  # judgements in a row that it grows
-_JUDGEMENTS_PER_WINDOW = 12  # one for each new block: 8 blocks are two thirds of the window
+_ALARM_AFTER = 2  # trend tests in a row that it grows
+_TESTS_PER_WINDOW = 12  # one for each new block: 8 blocks are two thirds of the window
 _COLLECTABLE = 0.5  # part of the rise that a collection frees, from which on it was garbage
 _SECONDS_PER_HOUR = 3600
 
 
 class LeakDetector:
-    """Judges a rolling window of one series and raises an alarm after two judgements in a row that it grows.
+    """Tests a rolling window of one series and raises an alarm after two tests in a row that it grows.
 
     A test that is repeated during a warm-up alarms whatever the test. So the window begins anew at each event
     after which more memory is normal (`restart`): the replay is full, first update, first evaluation, first
-    checkpoint, first compile. From a half full window on, it is judged after each new twelfth, 8 samples of
-    96: two judgements in a row do not rest on the same samples, and the first alarm comes 56 samples after
-    the last event at the earliest.
+    checkpoint, first compile. From a half full window on, it is tested after each new twelfth, 8 samples of
+    96: two tests in a row do not rest on the same samples, and the first alarm comes 56 samples after the
+    last event at the earliest.
 
     Any saturating curve looks straight through a short window. So there is no alarm while the history, all
     samples since the last event thinned to a window's length, grows less and less.
@@ -48,64 +48,56 @@ class LeakDetector:
             raise ValueError(f"A window needs at least {MIN_SAMPLES} samples, got {window}.")
         self.tolerance_bytes = tolerance_bytes
         self.settle = settle
-        self.reason = ""
-        """The last event after which the window began anew; empty before the first."""
         self._values = np.zeros(window, np.float64)
         self._history = np.zeros(window, np.float64)
         self._spacing = 1  # samples between two of the history
         self._count = 0  # since the last event; may exceed the window
-        self._judged_at = 0
+        self._tested_at = 0
         self._growing_in_a_row = 0
         self._first_step: int | None = None
-        self._settled_step = -1
+        self._steady_since = -1
         self._awaited = set(wait_for)
 
     def restart(self, step: int, reason: str) -> None:
         """Forget all samples, because of an event at `step` after which more memory is normal."""
         first = self._begin(step)
-        self.reason = reason
         self._awaited.discard(reason)
-        self._settled_step = step + math.ceil(self.settle * (step - first))
-        self._count = self._judged_at = self._growing_in_a_row = 0
+        self._steady_since = step + math.ceil(self.settle * (step - first))
+        self._count = self._tested_at = self._growing_in_a_row = 0
         self._spacing = 1
 
     def add(self, step: int, value_bytes: float) -> bool:
         """Take a sample, read at the loop's fixed phase; steps must be equally spaced.
 
         Returns:
-            Whether the window was judged anew.
-
-        Cost: 1 us, and 0.2 ms with each eighth sample, for a judgement.
+            Whether the window was tested anew.
         """
         self._begin(step)
-        if self._awaited or step <= self._settled_step:
+        if self._awaited or step <= self._steady_since:
             return False
         window = len(self._values)
         self._values[self._count % window] = value_bytes
         self._remember(value_bytes)
         self._count += 1
-        if self._count < max(MIN_SAMPLES, window // 2) or self._count - self._judged_at < self._stride:
+        if self._count < max(MIN_SAMPLES, window // 2) or self._count - self._tested_at < self._stride:
             return False
-        self._judged_at = self._count
-        grows = self.judgement().verdict is Verdict.growing
+        self._tested_at = self._count
+        grows = self.trend_test().verdict is TrendClass.growing
         self._growing_in_a_row = self._growing_in_a_row + 1 if grows else 0
         return True
 
-    def judgement(self) -> Judgement:
-        """Return the judgement of the window as it is now.
-
-        Cost: 0.2 ms.
-        """
-        return judge(self.values(), self.tolerance_bytes)
+    def trend_test(self) -> TrendTest:
+        """Return the test of the window as it is now."""
+        return classify_trend(self.values(), self.tolerance_bytes)
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the last judgement was `growing`."""
+        """Whether the last test said `growing`."""
         return self._growing_in_a_row > 0
 
     @property
     def grows(self) -> bool:
-        """Whether the last two judgements were `growing`."""
+        """Whether the last two tests said `growing`."""
         return self._growing_in_a_row >= _ALARM_AFTER
 
     @property
@@ -130,14 +122,10 @@ class LeakDetector:
         """Return all samples since the last event, in bytes, oldest first, thinned to a window's length."""
         return self._history[: -(-self._count // self._spacing)].copy()
 
-    def nbytes(self) -> int:
-        """Return the bytes that the windows hold; they never change."""
-        return self._values.nbytes + self._history.nbytes
-
     @property
     def _stride(self) -> int:
-        """Samples between two judgements."""
-        return max(1, len(self._values) // _JUDGEMENTS_PER_WINDOW)
+        """Samples between two tests."""
+        return max(1, len(self._values) // _TESTS_PER_WINDOW)
 
     def _remember(self, value_bytes: float) -> None:
         """Put a sample into the history; thin it where it is full."""
@@ -149,12 +137,13 @@ class LeakDetector:
             self._history[self._count // self._spacing] = value_bytes
 
     def _begin(self, step: int) -> int:
+        """Return the step at which the run began."""
         if self._first_step is None:
             self._first_step = step
         return self._first_step
 
 
-def confirm(before_bytes: int, rise_bytes: float, measure: Callable[[], int]) -> Verdict:
+def confirm(before_bytes: int, rise_bytes: float, measure: Callable[[], int]) -> TrendClass:
     """Return whether a rise is growth, or garbage in cycles that Python had not collected yet.
 
     Python collects by the number of objects, not by their bytes: a few large tensors in cycles can pile up to
@@ -164,31 +153,29 @@ def confirm(before_bytes: int, rise_bytes: float, measure: Callable[[], int]) ->
         before_bytes: The counter now.
         rise_bytes: How much it rose over the judged samples.
         measure: Reads the same counter.
-
-    Cost: one full collection: 45 ms for 170,000 objects, 250 ms for 2 million.
     """
     gc.collect()
     freed = before_bytes - measure()
-    return Verdict.collectable if freed >= _COLLECTABLE * rise_bytes else Verdict.growing
+    return TrendClass.collectable if freed >= _COLLECTABLE * rise_bytes else TrendClass.growing
 
 
-def judge_resident(
-    in_use: Judgement, resident: Sequence[float] | NDArray[np.floating], tolerance_bytes: float
-) -> Judgement:
-    """Return the judgement of resident memory, told apart from a leak by what live objects hold.
+def classify_resident(
+    in_use: TrendTest, resident: Sequence[float] | NDArray[np.floating], tolerance_bytes: float
+) -> TrendTest:
+    """Return the test of resident memory, distinguished from a leak by what live objects hold.
 
     Where resident memory rises by more than `resident_tolerance` while the bytes in use stay flat, the C
     allocator keeps what was freed, in pages that a few live blocks hold: `allocator retention`, no leak.
 
     Args:
-        in_use: The judgement of the bytes in use over the same samples.
+        in_use: The test of the bytes in use over the same samples.
         resident: Resident bytes, best of private memory alone (`rss_anon`): the page cache comes and goes.
-        tolerance_bytes: The tolerance that the bytes in use were judged with.
+        tolerance_bytes: The tolerance that the bytes in use were tested with.
     """
-    found = judge(resident, resident_tolerance(tolerance_bytes))
-    rises = found.verdict in (Verdict.growing, Verdict.plateauing)
-    is_kept = rises and in_use.verdict is Verdict.flat
-    return replace(found, verdict=Verdict.retention) if is_kept else found
+    found = classify_trend(resident, resident_tolerance(tolerance_bytes))
+    rises = found.verdict in (TrendClass.growing, TrendClass.plateauing)
+    is_kept = rises and in_use.verdict is TrendClass.flat
+    return replace(found, verdict=TrendClass.retention) if is_kept else found
 
 
 def resident_tolerance(tolerance_bytes: float) -> float:
@@ -196,20 +183,20 @@ def resident_tolerance(tolerance_bytes: float) -> float:
     return max(_RESIDENT_TOLERANCES * tolerance_bytes, _LEAST_RESIDENT_BYTES)
 
 
-def hours_to_limit(judgement: Judgement, seconds_per_sample: float, headroom_bytes: float) -> float | None:
+def hours_to_limit(test: TrendTest, seconds_per_sample: float, headroom_bytes: float) -> float | None:
     """Return the hours until growth has used up the headroom; None if nothing grows without end.
 
     Args:
-        judgement: Of a series; only `growing` and `allocator retention` are projected.
+        test: Of a series; only `growing` and `allocator retention` are projected.
         seconds_per_sample: Wall time between two samples.
         headroom_bytes: What is left, such as `memory_available_bytes()`; nothing left is 0 hours.
 
-    >>> growth = judge([1e6 * sample for sample in range(48)], tolerance_bytes=1e6)
+    >>> growth = classify_trend([1e6 * sample for sample in range(48)], tolerance_bytes=1e6)
     >>> hours_to_limit(growth, seconds_per_sample=36, headroom_bytes=1e9)
     10.0
     """
-    grows = judgement.verdict in (Verdict.growing, Verdict.retention)
-    if not grows or judgement.slope_bytes_per_sample <= 0:
+    grows = test.verdict in (TrendClass.growing, TrendClass.retention)
+    if not grows or test.slope_bytes_per_sample <= 0:
         return None
-    samples = max(0.0, headroom_bytes) / judgement.slope_bytes_per_sample
+    samples = max(0.0, headroom_bytes) / test.slope_bytes_per_sample
     return samples * seconds_per_sample / _SECONDS_PER_HOUR

@@ -1,27 +1,35 @@
-"""Watches over the memory of a run while it runs: samples, verdicts, and the names of what grows."""
+"""Guard the memory of a run while it runs: take samples, classify them, name what grows."""
 
 import contextlib
 import gc
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ..config import MemoryConfig, OnLeak
-from ..counters.glibc import give_back_free_pages, in_use_bytes, system_bytes
+from ..counters.glibc import in_use_bytes, system_bytes, trim_heap
 from ..counters.limits import memory_available_bytes
 from ..counters.paging import driver_paging_warning
 from ..counters.stats import memory_counters
-from ..objects.culprits import ELSEWHERE, NATIVE, Culprits, Known, culprits, graph_culprits, known
+from ..objects.growth_sources import (
+    ELSEWHERE,
+    NATIVE,
+    Baseline,
+    GrowthSources,
+    baseline,
+    graph_sources,
+    growth_sources,
+)
 from ..objects.invariant import first_graph
-from .detector import LeakDetector, confirm, hours_to_limit, judge_resident
+from .detector import LeakDetector, classify_resident, confirm, hours_to_limit
 from .table import MemoryReport
 from .tracker import Component, MemoryTracker
-from .verdict import Judgement, Verdict
-from .watched import Resource, accounted_tag, watched_resources
+from .verdict import TrendClass, TrendTest
+from .watched import WatchedCounter, accounted_tag, watched_counters
 
 LEAK_EXIT_CODE = 3
 _LOG = logging.getLogger(__name__)
@@ -29,7 +37,6 @@ _BYTES_PER_MB = 1e6
 _MOST_FINDINGS = 100
 _SAMPLES_PER_GRAPH_CHECK = 8
 _PATIENCE = 480  # samples of unbroken growth, after which growth that has a name is a leak however slow it is
-_GPU = "debug/gpu/"
 _GARBAGE = "only the garbage collector frees it: objects in reference cycles"
 _MAPPED = "no Python object holds it: memory that a library maps itself, past the C allocator"
 
@@ -40,47 +47,59 @@ class Finding:
 
     step: int
     resource: str
-    verdict: Verdict
-    culprits: tuple[str, ...]
+    verdict: TrendClass
+    sources: tuple[str, ...]
+    """What holds it, one line each."""
     growth: str = ""
     """How fast, as text."""
 
     def text(self) -> str:
-        """Return the finding as text, one line for each culprit."""
-        is_certain = self.verdict is not Verdict.growing
+        """Return the finding as text, one line for each source."""
+        is_certain = self.verdict is not TrendClass.growing
         what, remark = (self.verdict.value, "") if is_certain else ("growth", "; not yet a leak: it may end")
         head = f"memory: {what} of {self.resource} at step {self.step:,}{self.growth}{remark}"
-        return "\n  ".join([head, *self.culprits])
+        return "\n  ".join([head, *self.sources])
 
 
 @dataclass(frozen=True, slots=True)
 class _Suspicion:
     """What was held when something began to look like growth."""
 
-    known: Known
+    baseline: Baseline
     counters: Mapping[str, float]
     system_bytes: int | None
+
+    def rise(self, counter: WatchedCounter) -> float:
+        """Return by how much a counter has risen since."""
+        return _now(counter) - self.counters[counter.tag] * counter.scale
+
+    def is_mapped_elsewhere(self, counter: WatchedCounter) -> bool:
+        """Return whether resident memory grew that the C allocator never had: maps of Python or a library."""
+        now = system_bytes()
+        if self.system_bytes is None or now is None:
+            return False
+        return now - self.system_bytes < self.rise(counter) / 2
 
 
 @dataclass(slots=True)
 class _Growth:
-    """What is known of a resource that grows."""
+    """What is known of a counter that grows."""
 
-    found: Culprits = field(default_factory=lambda: Culprits((), is_named=False))
-    judgements: int = 0
-    reported: tuple[Verdict, bool] | None = None
+    found: GrowthSources
+    trend_tests: int = 0
+    reported: tuple[TrendClass, bool] | None = None
     """The verdict that was reported, and whether with a name."""
 
 
 class MemoryGuard:
-    """Takes one sample of each counter per log interval and judges the series; says who holds what grew.
+    """Takes one sample of each counter per log interval, classifies the series, and names what holds growth.
 
     The samples lie at one fixed phase of the loop, after the updates of an iteration. What components account
     for is subtracted, so a replay that fills is no growth. Keeps numbers and texts, no reference to a part.
 
     Args:
         config: Thresholds and intervals.
-        events: What this run will do for a first time, by the names given to `event`; nothing is judged
+        events: What this run will do for a first time, by the names given to `mark_first`; nothing is judged
             before all of it was done, because each first time takes memory that stays.
     """
 
@@ -88,40 +107,41 @@ class MemoryGuard:
         self.config = config
         self.tracker = MemoryTracker(config)
         self.findings: list[Finding] = []
-        on_cuda = torch.cuda.is_available()
-        self._devices = ("cpu", "cuda") if on_cuda else ("cpu",)
-        self._resources = watched_resources(config.leak_threshold_mb, on_cuda)
-        self._detectors = {
-            resource.name: LeakDetector(resource.tolerance, wait_for=events) for resource in self._resources
-        }
-        self._awaited = set(events)
-        self._has_begun = False
-        self._suspicion: _Suspicion | None = None
-        self._growths: dict[str, _Growth] = {}
-        self._grown_components: dict[str, Verdict] = {}  # as reported
-        self._own_bytes = 0  # what searches for culprits have left behind in host memory
-        self._shown_graphs: set[str] = set()
-        self._clock = (time.monotonic(), 0)  # at the last event, and the samples since
-        self.gives_back = False
+        self.trim_heap = False
         """Whether the C allocator gives free pages back before each sample: resident memory is exact then."""
 
-        self.settled_step = 0
-        """Step of the last event; what comes after it is comparable."""
+        self.steady_since = 0
+        """Step of the last first time; what comes after it is comparable."""
+
+        on_cuda = torch.cuda.is_available()
+        self._devices = ("cpu", "cuda") if on_cuda else ("cpu",)
+        self._watched = {
+            counter: LeakDetector(counter.tolerance, wait_for=events)
+            for counter in watched_counters(config.leak_threshold_mb, on_cuda)
+        }
+        self._awaited = set(events)
+        self._clock: tuple[float, int] | None = None  # when comparable samples began, and how many there are
+        self._suspicion: _Suspicion | None = None
+        self._growths: dict[WatchedCounter, _Growth] = {}
+        self._grown_components: dict[str, TrendClass] = {}  # as reported
+        self._own_bytes = 0  # what searches have left behind in host memory
+        self._shown_graphs: set[str] = set()
 
     @property
     def must_stop(self) -> bool:
         """Whether a leak is certain and `memory.on_leak=stop`."""
-        return self.config.on_leak is OnLeak.stop and any(f.verdict is Verdict.leak for f in self.findings)
+        has_leak = any(finding.verdict is TrendClass.leak for finding in self.findings)
+        return has_leak and self.config.on_leak is OnLeak.stop
 
-    def event(self, step: int, name: str) -> None:
+    def mark_first(self, step: int, name: str) -> None:
         """Begin anew after a first update, evaluation, checkpoint: more memory is normal from here."""
         if name in self._awaited:
             self._awaited.remove(name)
-            for detector in self._detectors.values():
+            for detector in self._watched.values():
                 detector.restart(step, name)
             self.tracker.restart(step, name)
-            self.settled_step = step
-            self._has_begun, self._suspicion = False, None
+            self.steady_since = step
+            self._clock = None
             self._forget()
 
     def report(self, step: int) -> MemoryReport | None:
@@ -130,8 +150,8 @@ class MemoryGuard:
 
     def counters(self) -> dict[str, float]:
         """Return what the process and its GPU hold now, by the tag of a log line."""
-        if self.gives_back:
-            give_back_free_pages()
+        if self.trim_heap:
+            trim_heap()
         return memory_counters()
 
     def sample(
@@ -141,27 +161,23 @@ class MemoryGuard:
         roots: Mapping[str, Any],
         components: Mapping[str, Component],
     ) -> dict[str, float]:
-        """Take a sample of everything, at the loop's fixed phase; return what to log besides the counters.
-
-        Cost: 3 us for each object of the run, some ms; every eighth sample 0.2 ms more for each judgement.
-        """
+        """Take a sample of everything, at the loop's fixed phase; return what to log besides the counters."""
         if not self.config.tracking_enabled:
             return {}
-        if not self._has_begun:
-            self._begin()
-        self._clock = (self._clock[0], self._clock[1] + 1)
+        since, samples = self._clock or self._begin()
+        self._clock = since, samples + 1
         is_judged_anew = self.tracker.sample(step, components, roots)
         held = {device: self.tracker.accounted_bytes(device) for device in self._devices}
+        held["cpu"] += self._own_bytes
         accounted = {accounted_tag(device): nbytes / _BYTES_PER_MB for device, nbytes in held.items()}
-        accounted[accounted_tag("cpu")] += self._own_bytes / _BYTES_PER_MB
         tags = {**counters, **accounted}
-        for resource in self._resources:
-            value = resource.read(tags)
+        for counter, detector in self._watched.items():
+            value = counter.read(tags)
             if value is not None:
-                is_judged_anew |= self._detectors[resource.name].add(step, value)
+                is_judged_anew |= detector.add(step, value)
         if is_judged_anew:
             self._judge_all(step, roots)
-        if self.config.check_interval and self._clock[1] % _SAMPLES_PER_GRAPH_CHECK == 1:
+        if self.config.check_interval and samples % _SAMPLES_PER_GRAPH_CHECK == 0:
             self.check_graphs(step, roots)  # updates may be rare, and acting leaks too
         return accounted
 
@@ -170,59 +186,54 @@ class MemoryGuard:
         path = first_graph(roots)
         if path is not None and path not in self._shown_graphs:
             self._shown_graphs.add(path)
-            lines = graph_culprits(roots)
-            self._report(Finding(step, "an autograd graph that outlives its update", Verdict.leak, lines))
+            what = "an autograd graph that outlives its update"
+            self._report(Finding(step, what, TrendClass.leak, graph_sources(roots)))
 
-    def _begin(self) -> None:
-        """Start the clock of the samples that are comparable."""
+    def _begin(self) -> tuple[float, int]:
+        """Return the start of the clock of the samples that are comparable."""
         # Garbage from earlier must not be freed during the judged window, nor counted as what grew in it.
         gc.collect()
-        self._has_begun, self._clock = True, (time.monotonic(), 0)
         warning = driver_paging_warning()
         if warning is not None:
             _LOG.warning(warning)
-
-    def _judge_all(self, step: int, roots: Mapping[str, Any]) -> None:
-        """Look at every resource and component that may grow."""
-        suspects = [d for d in (*self._detectors.values(), *self.tracker.detectors()) if d.is_suspect]
-        if not suspects:
-            with self._uncounted():
-                self._suspicion = None
-            self._forget()
-            return
-        if self._suspicion is None:
-            if not self._report_garbage(
-                step
-            ):  # what grows is named later: by comparison with what is held now
-                self._suspect(step, roots, is_whole=False)
-            return
-        for resource in self._resources:
-            detector = self._detectors[resource.name]
-            if not detector.grows:
-                self._growths.pop(resource.name, None)
-            elif detector.alarm or self._is_urgent(resource, detector):
-                self._judge(step, resource, roots)
-        self._judge_components(step, roots)
+        return time.monotonic(), 0
 
     def _forget(self) -> None:
-        """Forget what grew."""
+        """Forget what was suspected and what grew."""
+        self._suspicion = None
         self._growths.clear()
         self._grown_components.clear()
+
+    def _judge_all(self, step: int, roots: Mapping[str, Any]) -> None:
+        """Look at every counter and component that may grow."""
+        detectors = (*self._watched.values(), *self.tracker.detectors())
+        if not any(detector.is_suspect for detector in detectors):
+            with self._uncounted():
+                self._forget()
+            return
+        if self._suspicion is None:
+            if not self._report_garbage(step):
+                # What grows is named later, by comparison with what is held now.
+                self._suspect(step, roots, is_whole=False)
+            return
+        for counter, detector in self._watched.items():
+            if not detector.grows:
+                self._growths.pop(counter, None)
+            elif detector.alarm or self._is_urgent(counter, detector):
+                self._judge(step, counter, self._suspicion, roots)
+        self._judge_components(step, self._suspicion, roots)
 
     def _report_garbage(self, step: int) -> bool:
         """Report each suspect that a collection explains; return whether there is one.
 
-        Now, and not with an alarm: a search for culprits collects too, and nothing would be left to see.
+        Now, and not with an alarm: a search for what holds growth collects too, and nothing would be left.
         """
         found = False
-        for resource in self._resources:
-            detector = self._detectors[resource.name]
-            if detector.is_suspect and resource.culprit is None:
-                judgement = detector.judgement()
-                verdict = confirm(_now(resource), judgement.rise_bytes, lambda each=resource: _now(each))
-                if verdict is Verdict.collectable:
-                    rate = self._rate(resource, judgement)
-                    self._report(Finding(step, resource.name, verdict, (_GARBAGE,), rate))
+        for counter, detector in self._watched.items():
+            if detector.is_suspect and counter.source is None:
+                test = detector.trend_test()
+                if self._confirmed(counter, test) is TrendClass.collectable:
+                    self._report_growth(step, counter, TrendClass.collectable, (_GARBAGE,))
                     detector.restart(step, "finding")
                     found = True
         return found
@@ -230,8 +241,8 @@ class MemoryGuard:
     def _suspect(self, step: int, roots: Mapping[str, Any], is_whole: bool) -> None:
         """Remember what is held now, with which what grows will be compared."""
         with self._uncounted():
-            held = known(roots, step, is_whole)
-        give_back_free_pages()  # as before an alarm about resident memory
+            held = baseline(roots, step, is_whole)
+        trim_heap()  # as before an alarm about resident memory
         self._suspicion = _Suspicion(held, memory_counters(), system_bytes())
 
     @contextlib.contextmanager
@@ -241,137 +252,127 @@ class MemoryGuard:
         yield
         self._own_bytes += in_use_bytes() - before
 
-    def _judge(self, step: int, resource: Resource, roots: Mapping[str, Any]) -> None:
-        """Say what an alarm means, and who is to blame."""
-        detector = self._detectors[resource.name]
-        judgement = detector.judgement()
-        growth = self._growths.get(resource.name)
+    def _judge(
+        self, step: int, counter: WatchedCounter, suspicion: _Suspicion, roots: Mapping[str, Any]
+    ) -> None:
+        """Say what an alarm means, and what holds the growth."""
+        detector = self._watched[counter]
+        growth = self._growths.get(counter)
         if growth is None:
-            verdict, lines = self._confirmed(resource, judgement)
-            if verdict is not Verdict.growing:
-                if verdict is not Verdict.flat:
-                    rate = self._rate(resource, judgement)
-                    self._report(Finding(step, resource.name, verdict, lines, rate))
-                detector.restart(step, "given back" if verdict is Verdict.flat else "finding")
+            verdict, sources = self._explain(counter, suspicion, detector.trend_test())
+            if verdict is not TrendClass.growing:
+                if verdict is not TrendClass.flat:
+                    self._report_growth(step, counter, verdict, sources)
+                detector.restart(step, "given back" if verdict is TrendClass.flat else "finding")
                 return
-            growth = self._growths[resource.name] = _Growth(Culprits(lines, is_named=bool(lines)))
-        growth.judgements += 1
-        is_power_of_two = growth.judgements & (growth.judgements - 1) == 0
+            growth = self._growths[counter] = _Growth(GrowthSources(sources, is_named=bool(sources)))
+        growth.trend_tests += 1
+        is_power_of_two = growth.trend_tests & (growth.trend_tests - 1) == 0
         if not growth.found.is_named and is_power_of_two:  # a search takes seconds
-            with self._uncounted():
-                growth.found = self._culprits(step, resource, roots)
-            if ELSEWHERE in growth.found.lines:  # the next judgement can tell
+            growth.found = self._search(step, counter, suspicion, roots)
+            if ELSEWHERE in growth.found.lines:  # the next trend test can name it
                 self._suspect(step, roots, is_whole=True)
-                growth.judgements = 0
+                growth.trend_tests = 0
                 return
-        is_leak = self._is_certain(resource, detector, growth.found.is_named)
-        if is_leak and growth.reported == (Verdict.growing, True) and resource.culprit is None:
-            with self._uncounted():  # far more has grown since the name was found
-                growth.found = self._culprits(step, resource, roots)
-        seen = (Verdict.leak if is_leak else Verdict.growing, growth.found.is_named)
+        is_leak = self._is_certain(counter, detector, growth.found.is_named)
+        if is_leak and growth.reported == (TrendClass.growing, True) and counter.source is None:
+            growth.found = self._search(step, counter, suspicion, roots)  # far more has grown since
+        seen = (TrendClass.leak if is_leak else TrendClass.growing, growth.found.is_named)
         if seen != growth.reported:
             growth.reported = seen
-            rate = self._rate(resource, judgement)
-            self._report(Finding(step, resource.name, seen[0], growth.found.lines, rate))
+            self._report_growth(step, counter, seen[0], growth.found.lines)
 
-    def _confirmed(self, resource: Resource, judgement: Judgement) -> tuple[Verdict, tuple[str, ...]]:
-        """Return what an alarm is, and who is to blame where no search is needed for that."""
-        if resource.kept_from is None:
-            verdict = confirm(_now(resource), judgement.rise_bytes, lambda: _now(resource))
-            if verdict is Verdict.collectable:
-                return verdict, (_GARBAGE,)
-            return verdict, (resource.culprit,) if resource.culprit is not None else ()
-        held = self._detectors[resource.kept_from]
-        values = self._detectors[resource.name].values()
-        if judge_resident(held.judgement(), values, held.tolerance_bytes).verdict is not Verdict.retention:
-            return Verdict.flat, ()  # what live objects hold grows too, and that has an alarm of its own
-        if _is_only_cached(resource, judgement):
-            return Verdict.flat, ()
-        if self._is_mapped_elsewhere(resource):
-            return Verdict.growing, ()
-        return Verdict.retention, (resource.culprit or "",)
+    def _confirmed(self, counter: WatchedCounter, test: TrendTest) -> TrendClass:
+        """Return whether a rise is growth, or garbage."""
+        return confirm(_now(counter), test.rise_bytes, lambda: _now(counter))
 
-    def _is_mapped_elsewhere(self, resource: Resource) -> bool:
-        """Return whether resident memory grew that the C allocator never had: maps of Python or a library."""
-        now = system_bytes()
-        if self._suspicion is None or self._suspicion.system_bytes is None or now is None:
-            return False
-        return now - self._suspicion.system_bytes < self._rise(resource) / 2
+    def _explain(
+        self, counter: WatchedCounter, suspicion: _Suspicion, test: TrendTest
+    ) -> tuple[TrendClass, tuple[str, ...]]:
+        """Return what an alarm is, and what holds the growth where no search is needed for that."""
+        known = (counter.source,) if counter.source is not None else ()
+        if counter.kept_from is None:
+            verdict = self._confirmed(counter, test)
+            return verdict, (_GARBAGE,) if verdict is TrendClass.collectable else known
+        held = next(detector for each, detector in self._watched.items() if each.name == counter.kept_from)
+        values = self._watched[counter].values()
+        found = classify_resident(held.trend_test(), values, held.tolerance_bytes)
+        if found.verdict is not TrendClass.retention:
+            return TrendClass.flat, ()  # what live objects hold grows too, and that has an alarm of its own
+        before = _now(counter)
+        trim_heap()
+        if before - _now(counter) >= test.rise_bytes / 2:  # the allocator had only kept it for later
+            return TrendClass.flat, ()
+        if suspicion.is_mapped_elsewhere(counter):
+            return TrendClass.growing, ()
+        return TrendClass.retention, known
 
-    def _culprits(self, step: int, resource: Resource, roots: Mapping[str, Any]) -> Culprits:
-        """Return who holds what grew since the suspicion."""
-        assert self._suspicion is not None
-        device = "cuda" if resource.tag.startswith(_GPU) else "cpu"
-        found = culprits(roots, step, self._suspicion.known, self._rise(resource), device)
+    def _search(
+        self, step: int, counter: WatchedCounter, suspicion: _Suspicion, roots: Mapping[str, Any]
+    ) -> GrowthSources:
+        """Return what holds the growth since the suspicion."""
+        device = "cuda" if counter.on_gpu else "cpu"
+        with self._uncounted():
+            found = growth_sources(roots, step, suspicion.baseline, suspicion.rise(counter), device)
         is_native = any(line.startswith(NATIVE) for line in found.lines)
-        return replace(found, lines=(_MAPPED,)) if resource.kept_from and is_native else found
+        return replace(found, lines=(_MAPPED,)) if counter.kept_from and is_native else found
 
-    def _rise(self, resource: Resource) -> float:
-        """Return by how much a counter has risen since the suspicion."""
-        assert self._suspicion is not None
-        return _now(resource) - self._suspicion.counters[resource.tag] * resource.scale
-
-    def _judge_components(self, step: int, roots: Mapping[str, Any]) -> None:
+    def _judge_components(self, step: int, suspicion: _Suspicion, roots: Mapping[str, Any]) -> None:
         """Report parts of the run that hold more than planned; they are named by what they are."""
-        assert self._suspicion is not None
-        grown = self.tracker.alarms()
         reported, self._grown_components = self._grown_components, {}
-        for name, detector in grown.items():
+        for name, detector in self.tracker.alarms().items():
             device = self.tracker.device_kind(name)
-            resource = next(
-                each for each in self._resources if each.tag.startswith(_GPU) is (device == "cuda")
-            )
-            is_leak = self._is_certain(resource, detector, is_named=True)
-            verdict = self._grown_components[name] = Verdict.leak if is_leak else Verdict.growing
+            counter = next(each for each in self._watched if each.on_gpu is (device == "cuda"))
+            is_leak = self._is_certain(counter, detector, is_named=True)
+            verdict = self._grown_components[name] = TrendClass.leak if is_leak else TrendClass.growing
             if reported.get(name) is not verdict:
                 with self._uncounted():
-                    found = culprits(roots, step, self._suspicion.known, 0.0, device)
+                    found = growth_sources(roots, step, suspicion.baseline, 0.0, device)
+                rate = self._rate(counter, detector.trend_test())
                 lines = found.lines if found.is_named else ()
-                rate = self._rate(resource, detector.judgement())
                 self._report(Finding(step, f"the component {name}", verdict, lines, rate))
 
-    def _is_certain(self, resource: Resource, detector: LeakDetector, is_named: bool) -> bool:
+    def _is_certain(self, counter: WatchedCounter, detector: LeakDetector, is_named: bool) -> bool:
         """Return whether growth is a leak: it is urgent, or has a name and has lasted long, or is no memory.
 
         A cache that fills grows as a leak does, and nobody knows how long; the best guess is as long again
         as it has lasted. So growth is urgent once it has taken `memory.leak_share` of what is left.
         """
         is_patient = is_named and detector.growing_samples >= _PATIENCE
-        return resource.culprit_is_certain or is_patient or self._is_urgent(resource, detector)
+        return counter.source_is_certain or is_patient or self._is_urgent(counter, detector)
 
-    def _is_urgent(self, resource: Resource, detector: LeakDetector) -> bool:
-        taken = detector.judgement().slope_bytes_per_sample * detector.growing_samples
-        return resource.unit == "MB" and taken >= self.config.leak_share * _headroom_bytes(resource)
+    def _is_urgent(self, counter: WatchedCounter, detector: LeakDetector) -> bool:
+        taken = detector.trend_test().slope_bytes_per_sample * detector.growing_samples
+        return counter.unit == "MB" and taken >= self.config.leak_share * _headroom_bytes(counter)
 
-    def _rate(self, resource: Resource, judgement: Judgement) -> str:
-        """Return how fast a resource grows, and when nothing is left of it, as text."""
-        text = f", {judgement.slope_bytes_per_sample / resource.scale:+.3f} {resource.unit} per log interval"
-        since, samples = self._clock
-        if resource.unit == "MB" and samples:
+    def _rate(self, counter: WatchedCounter, test: TrendTest) -> str:
+        """Return how fast a counter grows, and when nothing is left of it, as text."""
+        text = f", {test.slope_bytes_per_sample / counter.scale:+.3f} {counter.unit} per log interval"
+        if counter.unit == "MB" and self._clock is not None:
+            since, samples = self._clock
             seconds = (time.monotonic() - since) / samples
-            hours = hours_to_limit(judgement, seconds, _headroom_bytes(resource))
+            hours = hours_to_limit(test, seconds, _headroom_bytes(counter))
             if hours is not None:
                 text += f"; at this rate nothing is left in {hours:,.1f} hours"
         return text
 
+    def _report_growth(
+        self, step: int, counter: WatchedCounter, verdict: TrendClass, sources: tuple[str, ...]
+    ) -> None:
+        rate = self._rate(counter, self._watched[counter].trend_test())
+        self._report(Finding(step, counter.name, verdict, sources, rate))
+
     def _report(self, finding: Finding) -> None:
-        if finding.verdict is Verdict.leak or len(self.findings) < _MOST_FINDINGS:
+        is_leak = finding.verdict is TrendClass.leak
+        if is_leak or len(self.findings) < _MOST_FINDINGS:
             self.findings.append(finding)
-        _LOG.log(logging.ERROR if finding.verdict is Verdict.leak else logging.WARNING, finding.text())
+        _LOG.log(logging.ERROR if is_leak else logging.WARNING, finding.text())
 
 
-def _is_only_cached(resource: Resource, judgement: Judgement) -> bool:
-    """Return whether the C allocator gives back half of the rise when asked to."""
-    before = _now(resource)
-    give_back_free_pages()
-    return before - _now(resource) >= judgement.rise_bytes / 2
-
-
-def _now(resource: Resource) -> int:
+def _now(counter: WatchedCounter) -> int:
     """Return the counter as it is at this moment, what is planned of it included."""
-    return int(memory_counters()[resource.tag] * resource.scale)
+    return int(memory_counters()[counter.tag] * counter.scale)
 
 
-def _headroom_bytes(resource: Resource) -> int:
-    on_gpu = resource.tag.startswith(_GPU)
-    return torch.cuda.mem_get_info()[0] if on_gpu else memory_available_bytes()
+def _headroom_bytes(counter: WatchedCounter) -> int:
+    return torch.cuda.mem_get_info()[0] if counter.on_gpu else memory_available_bytes()

@@ -1,55 +1,43 @@
-"""The report of what holds what: its rows, its metrics, and the table that people read."""
+"""Report what holds what: rows, metrics, and the table that people read."""
 
 import io
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..objects.census import whole_of
-from .verdict import MIN_SAMPLES, Verdict
+from .verdict import MIN_SAMPLES, TrendClass
 
 _WIDTH = 200
-_STILL = (Verdict.flat.value, Verdict.plateauing.value, "planned")
+_STILL = (TrendClass.flat.value, TrendClass.plateauing.value, "planned")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComponentRow:
     """One component at a report; MB = 1e6 bytes."""
 
     name: str
     """Such as `replay/observations`, a part of `replay`."""
-
     size_mb: float
     """Storages that it holds, its parts included."""
-
     shown_mb: float
     """What its tensors and arrays show of them."""
-
     device: str
     """Where they lie: `cpu`, `cuda:0`, `cpu+cuda:0`; empty where nothing is held."""
-
     growth_mb: float
     """Since the report before; 0 in the first."""
-
     growth_mb_per_1000_steps: float
     """The same, per 1,000 agent steps."""
-
     planned_mb: float | None
     """What it may grow to by design."""
-
-    verdict: Verdict
+    verdict: TrendClass
     """Of what it holds beyond the plan."""
-
     samples: int
     """What the verdict rests on; under 24 it is `undecided`."""
-
     path: str | None = None
     """Where a registered object is found; None for the run's own components."""
-
     is_gone: bool = False
     """Whether it was there before and is no more."""
 
@@ -84,10 +72,9 @@ class MemoryReport:
     """What holds what at one step; numbers and texts only."""
 
     step: int
-    rows: tuple[Row, ...]
-    total: Row
+    rows: tuple[ComponentRow, ...]
+    total: ComponentRow
     """All storages of the run's own components, each once; registered objects are not added."""
-
     notes: tuple[str, ...] = ()
     """What makes the sizes less than exact."""
 
@@ -113,20 +100,17 @@ class MemoryReport:
         return f"{self.total.size_mb:,.1f} MB in {len(self.rows)} parts, {news}"
 
     def table(self) -> str:
-        """Return the report as plain text: a table, and a line for each note.
-
-        Cost: about 5 ms.
-        """
+        """Return the report as plain text: a table, and a line for each note."""
         table = Table(title=f"Memory at step {self.step:,}, MB = 1e6 bytes", title_justify="left")
         table.add_column("object", overflow="fold")
         for header in ("MB", "pinned/shown", "growth", "per 1,000 steps", "planned"):
             table.add_column(header, justify="right", no_wrap=True)
         for header in ("device", "verdict"):
             table.add_column(header, no_wrap=True)
-        names = {row.name: row for row in self.rows}
         for row in self.rows:
+            depth = sum(row.name.startswith(f"{other.name}/") for other in self.rows)
             place = f" = {row.path}" if row.path else ""
-            table.add_row(*_cells(row, f"{'  ' * _depth(row.name, names)}{row.name}{place}"))
+            table.add_row(*_cells(row, f"{'  ' * depth}{row.name}{place}"))
         table.add_section()
         table.add_row(*_cells(self.total, self.total.name))
         page = Console(file=io.StringIO(), width=_WIDTH, color_system=None)
@@ -137,22 +121,9 @@ class MemoryReport:
         return "\n".join(line.rstrip() for line in text.get().splitlines())
 
 
-def _depth(name: str, names: Mapping[str, Row]) -> int:
-    whole = whole_of(name, names)
-    return 0 if whole is None else 1 + _depth(whole, names)
-
-
-def _cells(row: Row, label: str) -> list[Text]:
+def _cells(row: ComponentRow, label: str) -> list[Text]:
     planned = "" if row.planned_mb is None else f"{row.planned_mb:,.2f}"
     ratio = "" if math.isnan(row.pinned_per_shown) else f"{row.pinned_per_shown:,.2f}"
-    texts = [
-        label,
-        f"{row.size_mb:,.2f}",
-        ratio,
-        f"{row.growth_mb:+,.2f}",
-        f"{row.growth_mb_per_1000_steps:+,.3f}",
-        planned,
-        row.device,
-        row.remark,
-    ]
+    growth, rate = f"{row.growth_mb:+,.2f}", f"{row.growth_mb_per_1000_steps:+,.3f}"
+    texts = [label, f"{row.size_mb:,.2f}", ratio, growth, rate, planned, row.device, row.remark]
     return [Text(text) for text in texts]  # never markup: a path may hold brackets

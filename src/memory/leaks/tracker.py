@@ -1,16 +1,16 @@
-"""Which part of a run holds how much, how that changes, and what to think of it."""
+"""Track how much each part of a run holds, and how that changes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ...utils.errors import UserError
 from ..config import MemoryConfig
-from ..objects.census import Census, Size, take_census, whole_of
+from ..objects.census import Census, Size, measure_components, parent_component
 from ..objects.census import Component as Component
 from ..objects.walk import resolve
 from .detector import LeakDetector
-from .table import MemoryReport, Row
+from .table import ComponentRow, MemoryReport
 
 _BYTES_PER_MB = 1e6
 _NOTHING = Size(0, 0, ())
@@ -27,15 +27,6 @@ class _Followed:
     planned_bytes: int | None = None
     reported_bytes: int = 0
     is_gone: bool = False
-
-
-@dataclass(slots=True)
-class _State:
-    """The last sample and the last report."""
-
-    bytes_by_device: dict[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    reported_step: int | None = None
 
 
 class MemoryTracker:
@@ -58,7 +49,9 @@ class MemoryTracker:
         self._paths: dict[str, str] = {}
         self._followed: dict[str, _Followed] = {}
         self._total = self._new()
-        self._state = _State()
+        self._bytes_by_device: dict[str, int] = {}
+        self._notes: tuple[str, ...] = ()
+        self._reported_step: int | None = None
 
     def register(self, name: str, path: str, roots: Mapping[str, Any] | None = None) -> None:
         """Follow one more object, found anew at each sample.
@@ -90,13 +83,11 @@ class MemoryTracker:
 
         Args:
             step: Agent steps taken so far.
-            components: The run's own parts; `take_census` says what their order means.
+            components: The run's own parts; `measure_components` says what their order means.
             roots: Where the paths of registered objects begin.
 
         Raises:
             UserError: If a registered object has the name of one of the run's own components.
-
-        Cost: that of `take_census`, once for the components and once for the registered objects.
         """
         taken = next((name for name in self._paths if name in components), None)
         if taken is not None:
@@ -104,10 +95,10 @@ class MemoryTracker:
                 f"The registered memory component `{taken}` has the name of one of the run's own. "
                 f"{_another_name(taken)}"
             )
-        own, registered = take_census(components), take_census(self._resolved(roots))
+        own, registered = measure_components(components), measure_components(self._resolved(roots))
         beyond_plan, total_beyond_plan = _beyond_plan(own, components)
         sizes = own.sizes | registered.sizes
-        # In the order of the census, wholes before their parts; then what is gone.
+        # In the order of the census, components before their parts; then what is gone.
         names = dict.fromkeys((*sizes, *self._paths, *self._followed))
         self._followed = {name: self._followed.get(name) or self._new() for name in names}
         is_judged_anew = False
@@ -117,8 +108,8 @@ class MemoryTracker:
             is_judged_anew |= followed.detector.add(step, beyond_plan.get(name, followed.size.pinned_bytes))
         self._total.size = own.total
         is_judged_anew |= self._total.detector.add(step, total_beyond_plan)
-        self._state.bytes_by_device = own.bytes_by_device
-        self._state.notes = (*_notes(own), *_notes(registered))
+        self._bytes_by_device = own.bytes_by_device
+        self._notes = (*_notes(own), *_notes(registered))
         return is_judged_anew
 
     def restart(self, step: int, reason: str) -> None:
@@ -130,23 +121,20 @@ class MemoryTracker:
         """Return the sizes of the last sample, and the growth since the report before.
 
         What is gone is shown once more; a registered object that is gone, always.
-
-        Cost: 0.3 ms a component.
         """
-        before, self._state.reported_step = self._state.reported_step, step
-        steps = None if before is None else step - before
+        steps = None if self._reported_step is None else step - self._reported_step
+        self._reported_step = step
         rows = [_row(name, each, self._paths.get(name), steps) for name, each in self._followed.items()]
         total = _row(_TOTAL, self._total, None, steps)
         for followed in (self._total, *self._followed.values()):
             followed.reported_bytes = followed.size.pinned_bytes
         self._followed = {n: f for n, f in self._followed.items() if n in self._paths or not f.is_gone}
-        return MemoryReport(step, tuple(rows), total, self._state.notes)
+        return MemoryReport(step, tuple(rows), total, self._notes)
 
     def alarms(self) -> dict[str, LeakDetector]:
-        """Return the components that grow, by their last two judgements and their history."""
-        return {
-            name: followed.detector for name, followed in self._followed.items() if followed.detector.alarm
-        }
+        """Return the components that grow, by their last two trend tests and their history."""
+        detectors = {name: followed.detector for name, followed in self._followed.items()}
+        return {name: detector for name, detector in detectors.items() if detector.alarm}
 
     def detectors(self) -> list[LeakDetector]:
         """Return the detector of each component; the total's is not among them."""
@@ -163,12 +151,8 @@ class MemoryTracker:
         Args:
             device: Such as `cpu`, `cuda:0`, or `cuda` for all of its kind.
         """
-        held = self._state.bytes_by_device.items()
+        held = self._bytes_by_device.items()
         return sum(nbytes for place, nbytes in held if device in (place, place.partition(":")[0]))
-
-    def nbytes(self) -> int:
-        """Return the bytes of the windows; they change only with the number of components."""
-        return sum(each.detector.nbytes() for each in (self._total, *self._followed.values()))
 
     def _resolved(self, roots: Mapping[str, Any]) -> dict[str, Component]:
         """Return the registered objects that are there now."""
@@ -187,32 +171,25 @@ class MemoryTracker:
 def _beyond_plan(census: Census, components: Mapping[str, Component]) -> tuple[dict[str, int], int]:
     """Return by how much each component, and the total, exceeds what is planned.
 
-    A component without a plan of its own may hold what is planned of its parts.
+    A component without a plan may hold what is planned of its parts.
     """
     beyond: dict[str, int] = {}
     planned_parts: dict[str | None, int] = {}
-    for name in reversed(census.sizes):  # parts before their whole
+    for name in reversed(census.sizes):  # parts before the component they belong to
         held, planned = census.sizes[name].pinned_bytes, components[name].planned_bytes
         allowed = min(held, planned_parts.get(name, 0) if planned is None else planned)
         beyond[name] = held - allowed
-        whole = whole_of(name, census.sizes)
-        planned_parts[whole] = planned_parts.get(whole, 0) + allowed
+        parent = parent_component(name, census.sizes)
+        planned_parts[parent] = planned_parts.get(parent, 0) + allowed
     return beyond, census.total.pinned_bytes - planned_parts.get(None, 0)
 
 
-def _row(name: str, followed: _Followed, path: str | None, steps: int | None) -> Row:
-    """Return the row of a component.
-
-    Args:
-        name: What it is called.
-        followed: Its numbers.
-        path: Where it is found, for a registered one.
-        steps: Agent steps since the report before; None at the first one, which knows of no growth.
-    """
+def _row(name: str, followed: _Followed, path: str | None, steps: int | None) -> ComponentRow:
+    """Return the row of a component; `steps` is None at the first report, which knows of no growth."""
     size, planned = followed.size, followed.planned_bytes
-    judgement = followed.detector.judgement()
+    test = followed.detector.trend_test()
     growth_mb = 0.0 if steps is None else (size.pinned_bytes - followed.reported_bytes) / _BYTES_PER_MB
-    return Row(
+    return ComponentRow(
         name=name,
         size_mb=size.pinned_bytes / _BYTES_PER_MB,
         shown_mb=size.logical_bytes / _BYTES_PER_MB,
@@ -220,8 +197,8 @@ def _row(name: str, followed: _Followed, path: str | None, steps: int | None) ->
         growth_mb=growth_mb,
         growth_mb_per_1000_steps=1000 * growth_mb / steps if steps else 0.0,
         planned_mb=None if planned is None else planned / _BYTES_PER_MB,
-        verdict=judgement.verdict,
-        samples=judgement.samples,
+        verdict=test.verdict,
+        samples=test.samples,
         path=path,
         is_gone=followed.is_gone,
     )

@@ -1,4 +1,4 @@
-"""Whether a series of sizes grows: flat, plateauing, growing, or undecided.
+"""Classify a series of sizes as flat, plateauing, growing, or undecided.
 
 Lines through all points are useless here: autocorrelation alone gives them 15 to 57 % false alarms, and any
 warm-up 100 %. So the first third is discarded, the rest is reduced to 8 block medians, which spikes do not
@@ -20,15 +20,15 @@ _DISCARDED = 1 / 3  # of the samples: what is left of a warm-up
 _BLOCKS = 8
 _ORDERED_PAIRS = 22  # Kendall's S of 28; by chance S >= 22 has probability 0.0028, if no order is likelier
 _UNORDERED_PAIRS = 14
-_RECENT = 5  # blocks that may tell of a leak that began late
+_RECENT = 5  # blocks that may show a leak that began late
 _RECENT_TOLERANCES = 1.5
 _SLOWING = 0.5  # second half's slope over the first half's, below which growth is dying out
 _SATURATING = 0.75  # the same for a history from the beginning: log n has 0.58, the square root of n 0.77
 _INTERVAL_RANK = 6  # 6th of 28 slopes from either end: 96.9 %
 
 
-class Verdict(StrEnum):
-    """What a series of sizes, and a look at the garbage, say."""
+class TrendClass(StrEnum):
+    """What a series of sizes does, and where that is known, why."""
 
     flat = "flat"
     plateauing = "plateauing"
@@ -40,11 +40,10 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class TrendTest:
     """A verdict and the numbers it rests on; the numbers are NaN for fewer than 24 samples."""
 
-    verdict: Verdict
-    """What the series does."""
+    verdict: TrendClass
     slope_bytes_per_sample: float
     """Median of the 28 slopes between two block medians (Theil-Sen); of the 10 between the last 5 for a leak
     that began late."""
@@ -59,7 +58,7 @@ class Judgement:
     """Length of the series, the discarded third included."""
 
 
-def judge(series: Sequence[float] | NDArray[np.floating], tolerance_bytes: float) -> Judgement:
+def classify_trend(series: Sequence[float] | NDArray[np.floating], tolerance_bytes: float) -> TrendTest:
     """Return whether a series grows, and how fast.
 
     It grows if the block medians rise in order (Kendall's S of at least 22 of 28) by more than the tolerance,
@@ -78,21 +77,19 @@ def judge(series: Sequence[float] | NDArray[np.floating], tolerance_bytes: float
     Raises:
         ValueError: If a value is not finite.
 
-    Cost: 0.2 ms.
-
     Reference:
         Sen 1968, "Estimates of the regression coefficient based on Kendall's tau".
 
-    >>> judge([1e6 * sample for sample in range(48)], tolerance_bytes=1e6).verdict.value
+    >>> classify_trend([1e6 * sample for sample in range(48)], tolerance_bytes=1e6).verdict.value
     'growing'
-    >>> judge([1e9] * 48, tolerance_bytes=1e6).verdict.value
+    >>> classify_trend([1e9] * 48, tolerance_bytes=1e6).verdict.value
     'flat'
     """
     values = np.asarray(series, dtype=np.float64)
     if not np.isfinite(values).all():
         raise ValueError("A series of sizes must be finite; leave out what could not be read.")
     if len(values) < MIN_SAMPLES:
-        return Judgement(Verdict.undecided, math.nan, (math.nan, math.nan), math.nan, 0, len(values))
+        return TrendTest(TrendClass.undecided, math.nan, (math.nan, math.nan), math.nan, 0, len(values))
     judged = values[int(len(values) * _DISCARDED) :]
     centres, medians = _block_medians(judged)
     order = _kendall_s(medians)
@@ -104,12 +101,12 @@ def judge(series: Sequence[float] | NDArray[np.floating], tolerance_bytes: float
         slope, interval = _trend(centres[-_RECENT:], medians[-_RECENT:], rank=1)
         rise = slope * len(judged) * _RECENT / _BLOCKS
     if grows:
-        verdict = Verdict.plateauing if _slope_ratio(centres, medians) < _SLOWING else Verdict.growing
+        verdict = TrendClass.plateauing if _slope_ratio(centres, medians) < _SLOWING else TrendClass.growing
     else:
         is_still = abs(rise) < tolerance_bytes and np.ptp(medians) < 2 * tolerance_bytes
         is_unordered = order <= _UNORDERED_PAIRS and rise < tolerance_bytes
-        verdict = Verdict.flat if is_still or is_unordered else Verdict.undecided
-    return Judgement(verdict, slope, interval, rise, order, len(values))
+        verdict = TrendClass.flat if is_still or is_unordered else TrendClass.undecided
+    return TrendTest(verdict, slope, interval, rise, order, len(values))
 
 
 def saturates(history: NDArray[np.float64]) -> bool:

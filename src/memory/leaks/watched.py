@@ -1,4 +1,4 @@
-"""The counters that must not grow, as log lines tell them: the guard watches, the certificate judges them."""
+"""Define the counters that must not grow; the guard watches them, the certificate judges them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,33 +9,33 @@ _MB = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class WatchedCounter:
     """One counter."""
 
     name: str
     tag: str
     """Where a log line has it."""
-
     tolerance: float
     """Growth over the judged samples that is none, in bytes or counts."""
-
     unit: str = "MB"
     scale: float = _MB
     """Bytes, or counts, in one unit."""
-
     planned_tag: str | None = None
     """Where a log line has what is planned of it, which is subtracted."""
-
     kept_from: str | None = None
-    """The resource of which live objects hold this; while that is flat, growth is the allocator's."""
-
-    culprit: str | None = None
-    """What to name where no path of Python leads to it; None asks who holds what."""
+    """The counter of what live objects hold of this; while that is flat, growth is the allocator's."""
+    source: str | None = None
+    """What to name where no path of Python leads to it; None to search for what holds it."""
 
     @property
-    def culprit_is_certain(self) -> bool:
+    def source_is_certain(self) -> bool:
         """Whether steady growth is a leak at once: nothing fills up with files, processes, shared memory."""
-        return self.culprit is not None and self.kept_from is None
+        return self.source is not None and self.kept_from is None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it counts memory of the GPU."""
+        return self.tag.startswith("debug/gpu/")
 
     def read(self, tags: Mapping[str, float]) -> float | None:
         """Return its value in bytes or counts, less what is planned; None where the system does not count."""
@@ -45,62 +45,43 @@ class Resource:
         return (tags[self.tag] - planned) * self.scale
 
 
-def watched_resources(threshold_mb: float, on_cuda: bool) -> list[Resource]:
+def watched_counters(threshold_mb: float, on_cuda: bool) -> list[WatchedCounter]:
     """Return what must not grow; the threshold is `memory.leak_threshold_mb`."""
     threshold = threshold_mb * _MB
-    host = Resource(
-        "host memory in use, not accounted for",
-        "debug/cpu/in_use_mb",
-        threshold,
-        planned_tag=accounted_tag("cpu"),
-    )
-    resident = Resource(
-        "resident private memory, not accounted for",
-        "debug/cpu/rss_anon_mb",
-        resident_tolerance(threshold),
-        planned_tag=accounted_tag("cpu"),
-        kept_from=host.name,
-        culprit="pages that the C allocator keeps of what was freed",
-    )
-    shared = Resource(
-        "shared memory",
-        "debug/cpu/rss_shmem_mb",
-        threshold,
-        culprit="shared memory: blocks that are not closed",
-    )
-    files = Resource(
-        "open files",
-        "debug/cpu/open_files_count",
-        4,
-        "files",
-        1,
-        culprit="open files: descriptors that are not closed",
-    )
-    children = Resource(
-        "child processes",
-        "debug/cpu/children_count",
-        1,
-        "processes",
-        1,
-        culprit="child processes: workers that are not stopped",
-    )
-    found = [host, resident, shared, files, children]
+    resident = resident_tolerance(threshold)
+    on_host, on_card = accounted_tag("cpu"), accounted_tag("cuda")
+    host, gpu = "host memory in use, not accounted for", "GPU memory in use, not accounted for"
+    pages = "pages that the C allocator keeps of what was freed"
+    segments = "segments that PyTorch's allocator keeps of what was freed"
+    blocks = "shared memory: blocks that are not closed"
+    files = "open files: descriptors that are not closed"
+    workers = "child processes: workers that are not stopped"
+    found = [
+        WatchedCounter(host, "debug/cpu/in_use_mb", threshold, planned_tag=on_host),
+        WatchedCounter(
+            "resident private memory, not accounted for",
+            "debug/cpu/rss_anon_mb",
+            resident,
+            planned_tag=on_host,
+            kept_from=host,
+            source=pages,
+        ),
+        WatchedCounter("shared memory", "debug/cpu/rss_shmem_mb", threshold, source=blocks),
+        WatchedCounter("open files", "debug/cpu/open_files_count", 4, "files", 1, source=files),
+        WatchedCounter("child processes", "debug/cpu/children_count", 1, "processes", 1, source=workers),
+    ]
     if on_cuda:
-        gpu = Resource(
-            "GPU memory in use, not accounted for",
-            "debug/gpu/alloc_mb",
-            threshold,
-            planned_tag=accounted_tag("cuda"),
-        )
-        reserved = Resource(
-            "GPU memory reserved, not accounted for",
-            "debug/gpu/reserved_mb",
-            resident_tolerance(threshold),
-            planned_tag=accounted_tag("cuda"),
-            kept_from=gpu.name,
-            culprit="segments that PyTorch's allocator keeps of what was freed",
-        )
-        found += [gpu, reserved]
+        found += [
+            WatchedCounter(gpu, "debug/gpu/alloc_mb", threshold, planned_tag=on_card),
+            WatchedCounter(
+                "GPU memory reserved, not accounted for",
+                "debug/gpu/reserved_mb",
+                resident,
+                planned_tag=on_card,
+                kept_from=gpu,
+                source=segments,
+            ),
+        ]
     return found
 
 

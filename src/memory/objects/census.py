@@ -1,16 +1,18 @@
-"""How many bytes each part of a run holds, every piece of memory counted once."""
+"""Count how many bytes each part of a run holds, every piece of memory once."""
 
+import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from .storages import Storage, StorageKey, logical_bytes, storage_of
-from .walk import Leaf, walk
+from .walk import Found, walk
 
 MAX_OBJECTS = 300_000
 """Objects that one census visits at most: one second."""
 
+_Held = dict[tuple[str, str], tuple[float, float]]  # pinned and logical bytes by component and device
 _OWNER = re.compile(r"\d+")  # how a path begins here
 
 
@@ -20,10 +22,8 @@ class Component:
 
     objects: tuple[Any, ...] = ()
     """Modules, optimisers, tensors, arrays, containers, objects; all that is reachable from them counts."""
-
     planned_bytes: int | None = None
     """What it may grow to by design; growth up to there is never a leak. None: it is meant to be constant."""
-
     declared_bytes: int | None = None
     """What it says that it holds, in host memory that no walk can see; taken where the walk finds less."""
 
@@ -34,12 +34,10 @@ class Size:
 
     pinned_bytes: int
     """Whole storages: what would be freed if the component were gone and nobody else held them."""
-
     logical_bytes: int
     """What its tensors and arrays show of them; far less than `pinned_bytes` where views pin large bases."""
-
     devices: tuple[str, ...]
-    """Where the storages lie, such as ("cpu", "cuda:0"), in order of the alphabet."""
+    """Where the storages lie, such as ("cpu", "cuda:0"), in alphabetical order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,31 +46,27 @@ class Census:
 
     sizes: dict[str, Size]
     """In the order of the components, but each followed by its parts."""
-
     total: Size
     """All storages, each once."""
-
     bytes_by_device: dict[str, int]
     """The pinned bytes of the total by where they lie."""
-
     is_complete: bool
     """False if the walk stopped at its limit of objects: the sizes are then too low."""
-
     sampled: tuple[str, ...]
     """Paths of containers of more than 1,024 objects; their sizes are extrapolated from a sample."""
 
 
 @dataclass(slots=True)
 class _Counted:
-    """One storage, as the leaves that lie on it have shown it so far."""
+    """One storage, as the tensors and arrays that lie on it have shown it so far."""
 
     owner: int
     storage: Storage
     leaves: int = 0
-    weight: float = float("inf")
+    weight: float = math.inf
     logical_bytes: float = 0.0
 
-    def add(self, leaf: Leaf) -> None:
+    def add(self, leaf: Found) -> None:
         self.leaves += 1
         self.weight = min(self.weight, leaf.weight)
         self.logical_bytes += leaf.weight * logical_bytes(leaf.value)
@@ -85,35 +79,12 @@ class _Counted:
         return pinned, min(pinned, self.logical_bytes)
 
 
-@dataclass(slots=True)
-class _Sum:
-    """Bytes of several storages."""
-
-    pinned: dict[str, float] = field(default_factory=dict)
-    logical: float = 0.0
-
-    def add(self, device: str, pinned: float, logical: float) -> None:
-        self.pinned[device] = self.pinned.get(device, 0.0) + pinned
-        self.logical += logical
-
-    @staticmethod
-    def of(*sums: "_Sum") -> "_Sum":
-        result = _Sum(logical=sum(each.logical for each in sums))
-        for each in sums:
-            for device, pinned in each.pinned.items():
-                result.add(device, pinned, 0.0)
-        return result
-
-    def size(self) -> Size:
-        return Size(round(sum(self.pinned.values())), round(self.logical), tuple(sorted(self.pinned)))
-
-
-def take_census(components: Mapping[str, Component], max_objects: int = MAX_OBJECTS) -> Census:
+def measure_components(components: Mapping[str, Component], max_objects: int = MAX_OBJECTS) -> Census:
     """Return the bytes that each component holds.
 
     The unit is the storage: a view counts its whole base, and two views of one base count it once, at its
     first owner. A name with `/` is a part of the component that is named before the `/`: parts are counted
-    before their whole, and the whole includes them. A whole without objects of its own is the sum of its
+    before the component they belong to, which includes them. A component without objects is the sum of its
     parts. Otherwise the first owner is the first component in the order of the mapping, so list what others
     can reach before them: gradients, then networks, then the optimisers that hold both.
 
@@ -126,22 +97,64 @@ def take_census(components: Mapping[str, Component], max_objects: int = MAX_OBJE
         components: What to count, by name.
         max_objects: Objects that are visited before the census gives up.
     """
-    names = list(_families(components, parts_first=True))
-    counted, is_complete, sampled = _count(names, components, max_objects)
-    own = {name: _Sum() for name in names}
+    place = _places(components)
+    parts_first = sorted(components, key=lambda name: (*place(name), math.inf))
+    counted, is_complete, sampled = _count(parts_first, components, max_objects)
+    held: _Held = {}
     for found in counted:
-        own[names[found.owner]].add(found.storage.device, *found.sizes())
+        _add(held, parts_first[found.owner], found.storage.device, *found.sizes())
     for name, component in components.items():
-        unseen = (component.declared_bytes or 0) - sum(own[name].pinned.values())
+        unseen = (component.declared_bytes or 0) - _sum(held, [name])[0].pinned_bytes
         if unseen > 0:
-            own[name].add("cpu", unseen, unseen)
+            _add(held, name, "cpu", unseen, unseen)
     sizes = {}
-    for name in _families(components, parts_first=False):
-        parts = (own[part] for part in names if part.startswith(f"{name}/"))
-        sizes[name] = _Sum.of(own[name], *parts).size()
-    total = _Sum.of(*own.values())
-    by_device = {device: round(pinned) for device, pinned in total.pinned.items()}
-    return Census(sizes, total.size(), by_device, is_complete, sampled)
+    for name in sorted(components, key=place):
+        family = [each for each in components if f"{each}/".startswith(f"{name}/")]
+        sizes[name], _ = _sum(held, family)
+    return Census(sizes, *_sum(held, components), is_complete, sampled)
+
+
+def parent_component(name: str, names: Mapping[str, Any]) -> str | None:
+    """Return the nearest of `names` of which `name` is a part, None if there is none.
+
+    >>> parent_component("replay/observations/image", {"replay": 0, "networks": 0})
+    'replay'
+    """
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        if name in names:
+            return name
+    return None
+
+
+def _add(held: _Held, name: str, device: str, pinned: float, logical: float) -> None:
+    """Add bytes to what a component holds on a device."""
+    before = held.get((name, device), (0.0, 0.0))
+    held[name, device] = before[0] + pinned, before[1] + logical
+
+
+def _sum(held: _Held, names: Iterable[str]) -> tuple[Size, dict[str, int]]:
+    """Return what several components hold together, and how much of it lies on each device."""
+    chosen, by_device, logical = set(names), dict[str, float](), 0.0
+    for (name, device), (pinned, shown) in held.items():
+        if name in chosen:
+            by_device[device] = by_device.get(device, 0.0) + pinned
+            logical += shown
+    size = Size(round(sum(by_device.values())), round(logical), tuple(sorted(by_device)))
+    return size, {device: round(pinned) for device, pinned in by_device.items()}
+
+
+def _places(names: Mapping[str, Any]) -> Callable[[str], tuple[float, ...]]:
+    """Return a key to sort names by: in their order, but parts next to the component they belong to."""
+    positions = {name: position for position, name in enumerate(names)}
+
+    def place(name: str) -> tuple[float, ...]:
+        place, above = (positions[name],), parent_component(name, names)
+        while above is not None:
+            place, above = (positions[above], *place), parent_component(above, names)
+        return place
+
+    return place
 
 
 def _count(
@@ -170,36 +183,3 @@ def _number(path: str) -> int:
     begin = _OWNER.match(path)
     assert begin is not None
     return int(begin.group())
-
-
-def whole_of(name: str, names: Mapping[str, Any]) -> str | None:
-    """Return the nearest of `names` of which `name` is a part, None if there is none.
-
-    >>> whole_of("replay/observations/image", {"replay": 0, "networks": 0})
-    'replay'
-    """
-    while "/" in name:
-        name = name.rpartition("/")[0]
-        if name in names:
-            return name
-    return None
-
-
-def _families(names: Mapping[str, Any], parts_first: bool) -> Iterator[str]:
-    """Yield all names, each next to its parts, else in their order."""
-    parts: dict[str | None, list[str]] = {}
-    for name in names:
-        parts.setdefault(whole_of(name, names), []).append(name)
-
-    for name in parts.get(None, ()):
-        yield from _family(name, parts, parts_first)
-
-
-def _family(name: str, parts: Mapping[str | None, list[str]], parts_first: bool) -> Iterator[str]:
-    # A function of the module: one inside another that calls itself would be a reference cycle each time.
-    if not parts_first:
-        yield name
-    for part in parts.get(name, ()):
-        yield from _family(part, parts, parts_first)
-    if parts_first:
-        yield name

@@ -1,14 +1,17 @@
-"""What one Python object holds, read without running code of the object: the step that every walk repeats."""
+"""List what one Python object holds, without running code of the object: the step that every walk repeats."""
 
 import _io
 import collections
+import ctypes
 import functools
 import logging
+import mmap
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
 
 import numpy as np
@@ -19,11 +22,16 @@ from .readers import PRIMITIVE_IDS, Child, type_attribute
 
 Reader = Callable[[Any], Iterable[Child]]
 
-_OPAQUE = (
-    *(type, types.ModuleType, types.CodeType, weakref.ReferenceType, *weakref.ProxyTypes),
-    *(logging.Logger, logging.Manager, _io._IOBase, np.generic, np.dtype),
+_CLOSED = (
+    *(type, types.ModuleType, types.CodeType, types.GenericAlias, types.UnionType),
+    *(types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType),
+    *(types.ClassMethodDescriptorType, types.WrapperDescriptorType),
+    *(weakref.ReferenceType, *weakref.ProxyTypes, ModuleSpec, SourceFileLoader),
 )
-_OPAQUE_MODULES = (
+"""Types whose objects are not entered: modules, classes, and what is many and holds nothing that grows."""
+
+_LIBRARY_TYPES = (logging.Logger, logging.Manager, _io._IOBase, np.generic, np.dtype)
+_LIBRARY_MODULES = (
     *("torch._", "torch.fx.", "torch.cuda.", "numpy."),
     *("importlib.", "_frozen_importlib.", "_thread."),
 )
@@ -32,33 +40,28 @@ _LANGUAGE: dict[type, Reader] = {
     list: functools.partial(readers.sequence, list),
     tuple: functools.partial(readers.sequence, tuple),
     collections.deque: readers.queue,
-    set: functools.partial(readers.members, set),
-    frozenset: functools.partial(readers.members, frozenset),
+    set: readers.referents,
+    frozenset: readers.referents,
     np.ndarray: readers.object_array,
     types.FunctionType: readers.function,
     types.MethodType: functools.partial(readers.fields, types.MethodType, ("__self__", "__func__")),
-    types.BuiltinFunctionType: functools.partial(
-        readers.fields, types.BuiltinFunctionType, ("__self__",)
-    ),  # `store.append`, kept as a callback
-    functools.partial: readers.partial,
-    types.CellType: readers.cell,
-    types.GeneratorType: functools.partial(readers.suspended, "gi_frame"),
-    types.CoroutineType: functools.partial(readers.suspended, "cr_frame"),
-    types.AsyncGeneratorType: functools.partial(readers.suspended, "ag_frame"),
+    # `store.append`, kept as a callback, holds the store
+    types.BuiltinFunctionType: functools.partial(readers.fields, types.BuiltinFunctionType, ("__self__",)),
+    functools.partial: functools.partial(readers.fields, functools.partial, ("func", "args", "keywords")),
+    types.GeneratorType: functools.partial(readers.fields, types.GeneratorType, ("gi_frame",)),
+    types.CoroutineType: functools.partial(readers.fields, types.CoroutineType, ("cr_frame",)),
+    types.AsyncGeneratorType: functools.partial(readers.fields, types.AsyncGeneratorType, ("ag_frame",)),
     BaseException: readers.exception,
     types.TracebackType: readers.traceback,
     types.FrameType: readers.frame,
+    functools._lru_cache_wrapper: readers.lru_cache,
 }
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
-
-
-_LENGTHS: dict[type, Callable[[Any], int]] = {
-    base: base.__len__ for base in (dict, list, tuple, collections.deque, set, frozenset)
-}
+_CDATA: Any = ctypes.Array.__mro__[1]
 
 
 class Role(Enum):
-    """What a walk does with an object, besides going on to what it holds."""
+    """What a walk does with an object, besides visiting what it holds."""
 
     plain = "plain"
     leaf = "leaf"
@@ -68,49 +71,47 @@ class Role(Enum):
     """A node of an autograd graph."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How to read the objects of a type."""
+
+    type: type
+    """The type itself: its id must not be given to another one."""
+    role: Role
+    readers: tuple[Reader, ...]
+    dictionary: Any | None
+    """The descriptor that reads `__dict__`, None where there is none, or where asking would make one."""
+    size: Callable[[Any], int]
+    """Reads the bytes of an object by C code alone."""
+
+
 class Children:
     """Lists what objects hold. How to read a type is decided once, at its first object.
 
-    Types are known by their id, so what is read must stay alive for as long as this object is used.
+    Args:
+        enters_libraries: Whether to list what lies inside PyTorch, NumPy, loggers and files, too.
     """
 
-    def __init__(self) -> None:
-        self._by_type: dict[int, _Known] = {}
+    def __init__(self, enters_libraries: bool = False) -> None:
+        self._enters_libraries = enters_libraries
+        self._by_type: dict[int, Kind] = {}
 
     def __call__(self, value: Any) -> list[Child]:
-        """Return what an object holds. Call it under `torch._C.DisableTorchFunction`."""
-        return [child for read in self._known(type(value)).readers for child in read(value)]
+        """Return what an object holds."""
+        return [child for read in self.kind_of(value).readers for child in read(value)]
 
-    def role(self, value: Any) -> Role:
-        """Return the role of an object, which is that of its type."""
-        return self._known(type(value)).role
-
-    def length(self, value: Any) -> int:
-        """Return the number of elements of a container, 0 for anything else."""
-        count = self._known(type(value)).count
-        return 0 if count is None else count(value)
-
-    def _known(self, kind: type) -> "_Known":
+    def kind_of(self, value: Any) -> Kind:
+        """Return how to read an object."""
+        kind = type(value)
         known = self._by_type.get(id(kind))
         if known is None:
-            count = next((count for base, count in _LENGTHS.items() if issubclass(kind, base)), None)
-            known = self._by_type[id(kind)] = _Known(_role(kind), tuple(_readers(kind)), count)
+            role = _role(kind)
+            is_closed = id(kind) in PRIMITIVE_IDS or issubclass(kind, _CLOSED)
+            is_entered = self._enters_libraries or role is Role.leaf or not _is_of_a_library(kind, role)
+            found = tuple(_readers(kind)) if is_entered and not is_closed else ()
+            dictionary = None if kind is types.FunctionType else dictionary_getter(kind)
+            known = self._by_type[id(kind)] = Kind(kind, role, found, dictionary, _size_reader(kind))
         return known
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What is known of a type."""
-
-    role: Role
-    readers: tuple[Reader, ...]
-    count: Callable[[Any], int] | None
-
-
-def is_node(kind: type) -> bool:
-    """Return whether a type is that of a node of an autograd graph."""
-    found = (type_attribute(c, "__dict__").get("next_functions") for c in type_attribute(kind, "__mro__"))
-    return any(type(descriptor) is types.GetSetDescriptorType for descriptor in found)
 
 
 def dictionary_getter(kind: type) -> Any | None:
@@ -127,16 +128,25 @@ def dictionary_getter(kind: type) -> Any | None:
 
 
 def _role(kind: type) -> Role:
-    if is_node(kind):
-        return Role.node
-    return Role.leaf if issubclass(kind, (Tensor, np.ndarray)) else Role.plain
+    if issubclass(kind, (Tensor, np.ndarray)):
+        return Role.leaf
+    for base in type_attribute(kind, "__mro__"):
+        if type(type_attribute(base, "__dict__").get("next_functions")) is types.GetSetDescriptorType:
+            return Role.node
+    return Role.plain
+
+
+def _is_of_a_library(kind: type, role: Role) -> bool:
+    """Return whether a type belongs to the insides of PyTorch, NumPy or the interpreter; modules do not."""
+    name = type_attribute(kind, "__module__")
+    is_internal = type(name) is str and f"{name}.".startswith(_LIBRARY_MODULES)
+    return not issubclass(kind, nn.Module) and (
+        is_internal or role is Role.node or issubclass(kind, _LIBRARY_TYPES)
+    )
 
 
 def _readers(kind: type) -> Iterator[Reader]:
-    """Yield how to read a type; nothing for one that holds nothing of the user's."""
-    is_module = issubclass(kind, nn.Module)
-    if id(kind) in PRIMITIVE_IDS or (is_opaque(kind) and not is_module):
-        return
+    """Yield how to read a type."""
     dictionary = dictionary_getter(kind)
     if issubclass(kind, Tensor):
         yield functools.partial(readers.tensor, dictionary)
@@ -147,21 +157,11 @@ def _readers(kind: type) -> Iterator[Reader]:
     slots = [slot for base in type_attribute(kind, "__mro__") for slot in _slots(base)]
     if slots:
         yield functools.partial(readers.slot_values, slots)
-    if dictionary is not None:
-        read = readers.module_attributes if is_module else readers.attributes
+    if dictionary is not None and kind is not types.FunctionType:
+        read = readers.module_attributes if issubclass(kind, nn.Module) else readers.attributes
         yield functools.partial(read, dictionary)
-    is_unknown = not (language or slots or dictionary)
-    if is_unknown or kind is functools._lru_cache_wrapper:
+    if not (language or slots or dictionary):
         yield readers.referents
-
-
-def is_opaque(kind: type) -> bool:
-    """Return whether a walk stops at objects of a type: insides of PyTorch, NumPy and the interpreter."""
-    if _role(kind) is Role.leaf:
-        return False
-    name = type_attribute(kind, "__module__")
-    is_internal = type(name) is str and f"{name}.".startswith(_OPAQUE_MODULES)
-    return is_internal or _role(kind) is Role.node or issubclass(kind, _OPAQUE)
 
 
 def _slots(kind: type) -> Iterator[tuple[str, Any]]:
@@ -170,3 +170,22 @@ def _slots(kind: type) -> Iterator[tuple[str, Any]]:
         for name, value in type_attribute(kind, "__dict__").items():
             if type(value) is types.MemberDescriptorType:
                 yield name, value
+
+
+def _size_reader(kind: type) -> Callable[[Any], int]:
+    if issubclass(kind, _CDATA):
+        return ctypes.sizeof
+    if kind is mmap.mmap:
+        return _map_bytes
+    for base in type_attribute(kind, "__mro__"):
+        reader = type_attribute(base, "__dict__").get("__sizeof__")
+        if type(reader) is types.MethodDescriptorType:  # written in Python it would be code of the user's
+            return reader
+    return object.__sizeof__
+
+
+def _map_bytes(value: mmap.mmap) -> int:
+    try:
+        return mmap.mmap.__len__(value)
+    except ValueError:  # closed
+        return 0

@@ -1,4 +1,4 @@
-"""Autograd graphs as data: the nodes behind a tensor, and the memory they keep alive.
+"""Read autograd graphs as data: the nodes behind a tensor, and the memory they keep alive.
 
 Saved tensors are read through `SavedTensor.data`, which runs no unpack hook: a checkpointed block is not
 recomputed and nothing is loaded back from the host. Each node is visited once.
@@ -6,30 +6,37 @@ recomputed and nothing is loaded back from the host. Each node is visited once.
 
 import types
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .children import dictionary_getter
+from .children import Role, dictionary_getter
 from .readers import type_attribute, type_name
-from .storages import StorageKey, is_tensor, storage_of
+from .storages import StorageKey, is_tensor, shape_of, storage_of
+from .walk import Found
 
 _C: Any = torch._C
 CAN_READ_SAVED = hasattr(_C._autograd.SavedTensor, "data")
 """Whether this PyTorch shows saved tensors without running hooks; without it only nodes are counted."""
 
-_TENSOR: Any = torch._C.TensorBase
-
 
 def grad_fn(value: Tensor) -> Any | None:
-    """Return the node that made a tensor, whatever its subclass says; call with torch functions disabled."""
-    try:
-        return _TENSOR.grad_fn.__get__(value)
-    except RuntimeError:  # one of several views of a base that was changed in place: its node cannot be made
-        return None
+    """Return the node that made a tensor, whatever its subclass says."""
+    with torch._C.DisableTorchFunction():
+        try:
+            return _C.TensorBase.grad_fn.__get__(value)
+        except RuntimeError:  # one of several views of a base that was changed in place: it has no node
+            return None
+
+
+def node_of(found: Found) -> Any | None:
+    """Return the last node of the graph that an object keeps alive; None if it has no graph."""
+    if found.role is Role.node:
+        return found.value
+    return grad_fn(found.value) if is_tensor(found.value) else None
 
 
 @dataclass(slots=True)
@@ -40,14 +47,10 @@ class Totals:
 
     storages: dict[StorageKey, int] = field(default_factory=dict)
     """Bytes of the storages that the nodes keep alive."""
-
     uses: Counter[str] = field(default_factory=Counter)
     """How often each parameter is consumed, by its path."""
-
     oldest: int | None = None
-    newest: int = -1
-    """Sequence numbers, which count the nodes made by one thread."""
-
+    """Sequence number, which counts the nodes made by one thread."""
     saved: int = 0
     freed: int = 0
     """Slots for saved tensors, and how many of them backward has emptied already."""
@@ -58,11 +61,13 @@ class Nodes:
 
     Args:
         names: Paths of known leaves of the graph, by the id of the tensor.
+        held_elsewhere: Storages that are alive anyway; they are not counted.
     """
 
-    def __init__(self, names: dict[int, str]) -> None:
+    def __init__(self, names: dict[int, str], held_elsewhere: set[StorageKey]) -> None:
         self._names = names
-        self._by_type: dict[int, tuple[bool, tuple[Any, ...], Any | None]] = {}
+        self._held_elsewhere = held_elsewhere
+        self._by_type: dict[type, tuple[bool, tuple[Any, ...], Any | None]] = {}
 
     def is_shared_leaf(self, node: Any) -> bool:
         """Return whether a node belongs to a parameter, and so to every graph through that parameter."""
@@ -72,19 +77,18 @@ class Nodes:
         """Return the nodes whose results a node consumed."""
         return [previous for previous, _ in node.next_functions if previous is not None]
 
-    def add(self, node: Any, totals: Totals, held_elsewhere: set[StorageKey]) -> None:
-        """Count one node, and what it keeps alive that is not held elsewhere anyway."""
+    def add(self, node: Any, totals: Totals) -> None:
+        """Count one node, and what it keeps alive."""
         totals.nodes += 1
         if not self.is_shared_leaf(node):
             number = node._sequence_nr()
-            totals.newest = max(totals.newest, number)
             totals.oldest = number if totals.oldest is None else min(totals.oldest, number)
         for previous in self.before(node):
             if self.is_shared_leaf(previous):
                 totals.uses[self._name(previous.variable)] += 1
         for tensor in self._tensors(node, totals):
             storage = storage_of(tensor)
-            if storage is not None and storage.key not in held_elsewhere:
+            if storage is not None and storage.key not in self._held_elsewhere:
                 totals.storages[storage.key] = storage.nbytes
 
     def _tensors(self, node: Any, totals: Totals) -> Iterator[Tensor]:
@@ -108,21 +112,85 @@ class Nodes:
     def _known(self, node: Any) -> tuple[bool, tuple[Any, ...], Any | None]:
         """Return whether it is a leaf, the descriptors of its saved tensors, and that of its `__dict__`."""
         kind = type(node)
-        known = self._by_type.get(id(kind))
-        if known is None:
-            namespaces = [type_attribute(base, "__dict__") for base in type_attribute(kind, "__mro__")]
+        if kind not in self._by_type:
             saved = tuple(
                 descriptor
-                for namespace in namespaces
-                for name, descriptor in namespace.items()
+                for base in type_attribute(kind, "__mro__")
+                for name, descriptor in type_attribute(base, "__dict__").items()
                 if name.startswith("_raw_saved_") and type(descriptor) is types.GetSetDescriptorType
             )
-            known = (type_name(kind) == "AccumulateGrad", saved, dictionary_getter(kind))
-            self._by_type[id(kind)] = known
-        return known
+            self._by_type[kind] = type_name(kind) == "AccumulateGrad", saved, dictionary_getter(kind)
+        return self._by_type[kind]
 
     def _name(self, variable: Tensor) -> str:
-        return self._names.get(id(variable)) or f"<leaf {tuple(_TENSOR.shape.__get__(variable))}>"
+        return self._names.get(id(variable)) or f"<leaf {shape_of(variable)}>"
+
+
+class Clusters:
+    """The nodes behind some ends of graphs, and which ends belong together.
+
+    Ends that share a node are one cluster: releasing only one of them frees nothing. Graphs of one parameter
+    all meet in the node of that parameter, which therefore joins nothing.
+
+    Args:
+        ends: Nodes to start from.
+        groups: A label for each end; ends of the same label are one cluster, whether they meet or not.
+        reader: Reads nodes.
+        max_nodes: Nodes after which it stops.
+    """
+
+    def __init__(
+        self, ends: Sequence[Any], groups: Sequence[Hashable], reader: Nodes, max_nodes: int
+    ) -> None:
+        self.nodes: list[Any] = []
+        """Every node once."""
+
+        self.is_complete = True
+        self.members = {end: [end] for end in range(len(ends))}
+        """The ends of each cluster, by its first end."""
+
+        self._cluster = list(range(len(ends)))  # of each end
+        self._met: set[int] = set()  # ends that share a node with another one
+        self._reached_by: dict[int, int] = {}  # the end that reached a node first, by the id of the node
+        first_of_group: dict[Hashable, int] = {}
+        for end, group in enumerate(groups):
+            self._join(first_of_group.setdefault(group, end), end)
+        for end, node in enumerate(ends):
+            self._explore(end, node, reader, max_nodes)
+
+    def of_node(self, node: Any) -> int:
+        """Return the cluster of a node."""
+        return self._cluster[self._reached_by[id(node)]]
+
+    def are_apart(self, cluster: int) -> bool:
+        """Return whether no two ends of a cluster share a node."""
+        return self._met.isdisjoint(self.members[cluster])
+
+    def _explore(self, end: int, node: Any, reader: Nodes, max_nodes: int) -> None:
+        stack = [node]
+        while stack:
+            node = stack.pop()
+            first = self._reached_by.get(id(node))
+            if first is not None:  # what lies behind it is known already
+                if first != end and not reader.is_shared_leaf(node):
+                    self._met |= {first, end}
+                    self._join(first, end)
+                continue
+            if len(self.nodes) >= max_nodes:
+                self.is_complete = False
+                return
+            self._reached_by[id(node)] = end
+            self.nodes.append(node)  # held, so that its id stays its own
+            stack.extend(reader.before(node))
+
+    def _join(self, one: int, other: int) -> None:
+        """Make one cluster of those of two ends."""
+        first, second = sorted((self._cluster[one], self._cluster[other]))
+        if first != second:
+            moved = self.members.pop(second)
+            for end in moved:
+                self._cluster[end] = first
+            self.members[first] = sorted(self.members[first] + moved)
 
 
 def _packed(data: object) -> Iterator[Tensor]:

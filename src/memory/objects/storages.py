@@ -1,4 +1,4 @@
-"""Which memory a tensor or an array keeps alive: its storage, by device and address.
+"""Find the memory that a tensor or an array keeps alive: its storage, by device and address.
 
 Two views of one memory have one key, also when one is a tensor and the other an array, so that a census can
 count each storage once. Nothing is copied, no device is waited for, and no code of a subclass runs.
@@ -38,11 +38,6 @@ def is_tensor(value: object) -> bool:
     return issubclass(type(value), Tensor)
 
 
-def is_array(value: object) -> bool:
-    """Return whether a value is a NumPy array; as `is_tensor`."""
-    return issubclass(type(value), np.ndarray)
-
-
 def storage_of(value: Tensor | np.ndarray) -> Storage | None:
     """Return the storage that a tensor or an array keeps alive.
 
@@ -58,22 +53,18 @@ def storage_of(value: Tensor | np.ndarray) -> Storage | None:
     return _of_tensor(value) if is_tensor(value) else _of_array(value)
 
 
+def shape_of(value: Tensor) -> tuple[int, ...]:
+    """Return the shape of a tensor, whatever its subclass says."""
+    with torch._C.DisableTorchFunction():
+        return tuple(_TENSOR.shape.__get__(value))
+
+
 def logical_bytes(value: Tensor | np.ndarray) -> int:
     """Return the bytes of the elements that a tensor or an array shows, however large its storage is."""
     if is_tensor(value):
         with torch._C.DisableTorchFunction():
             return _TENSOR.numel(value) * _TENSOR.element_size(value)
     return _array_attribute(value, "nbytes")
-
-
-def buffer_bytes(value: object) -> int:
-    """Return the bytes of memory that a map holds besides the object itself, 0 for anything else."""
-    if type(value) is mmap.mmap:
-        try:
-            return mmap.mmap.__len__(value)
-        except ValueError:  # closed
-            return 0
-    return 0
 
 
 def _of_tensor(tensor: Any) -> Storage | None:
@@ -90,7 +81,7 @@ def _of_tensor(tensor: Any) -> Storage | None:
 
 def _of_array(value: Any) -> Storage | None:
     root, base = value, _array_attribute(value, "base")
-    while is_array(base):
+    while issubclass(type(base), np.ndarray):
         root, base = base, _array_attribute(base, "base")
     if is_tensor(base):
         return _of_tensor(base)

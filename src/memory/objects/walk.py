@@ -1,111 +1,123 @@
-"""The tensors and arrays that are reachable from named roots, each with the path of its first owner."""
+"""Walk over what named roots hold; find the tensors and arrays among it, each with its path."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
+from typing import Any, NamedTuple
 
 from .children import Children, Role
 from .readers import PRIMITIVE_IDS
 
-LONG = 100
-"""Elements from which on the length of a container is noted."""
+_LONGEST_PATH = 240  # of a longer one, as in a linked list, only the beginning is kept
+_NUMBERED = re.compile(r"\[[^\]]*\d[^\]]*\]|<[\w.]+ \d+>")
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A tensor or an array, and where it was found."""
+class Found(NamedTuple):
+    """An object, and where it was found."""
 
     path: str
     """As in `workflow.world_model.rssm._state.deter` or `store[3]['x']`."""
-
-    owner: str
-    """Path of the object or container that holds it."""
-
+    pattern: str
+    """The path with the numbers of elements as `*`, as in `store[*]['x']`: a growing list has one pattern."""
     value: Any
-    """The tensor or array itself; in `Walk.nodes` the node."""
+
+    role: Role
 
     weight: float = 1.0
-    """Number of leaves this one stands for; over 1 inside a long container, of which a sample was walked."""
+    """Number of objects this one stands for; > 1 inside a long container, of which a sample was walked."""
 
 
 @dataclass(slots=True)
 class Walk:
     """What a walk found. It holds the tensors: drop it when done."""
 
-    leaves: list[Leaf] = field(default_factory=list)
-
-    nodes: list[Leaf] = field(default_factory=list)
+    leaves: list[Found] = field(default_factory=list)
+    """Tensors and arrays."""
+    nodes: list[Found] = field(default_factory=list)
     """Nodes of autograd graphs that Python holds without their tensor."""
-
     objects: int = 0
     """Objects visited, each once; plain numbers and texts are not counted."""
-
     truncated: bool = False
     """Whether `max_objects` ended the walk early: there is more than was seen."""
-
     sampled: list[str] = field(default_factory=list)
     """Paths of the containers of which only a sample was walked."""
-
-    lengths: dict[str, int] = field(default_factory=dict)
-    """Elements, plain numbers too, of the containers of at least `LONG` elements, by path."""
 
 
 def walk(roots: Mapping[str, Any], max_objects: int = 2_000_000) -> Walk:
     """Return every tensor and array that is reachable from the roots.
 
-    Depth first, by identity, each object visited once: at its first owner in the order of roots, attributes
-    and elements. Not descended into: modules, classes, code, loggers, files, and the insides of PyTorch and
-    NumPy. Of a container of more than 1,024 objects a sample is walked (`Leaf.weight`, `Walk.sampled`).
+    Each object is visited once: at its first owner in the order of roots, attributes and elements. Not
+    entered: modules, classes, code, loggers, files, and the insides of PyTorch and NumPy. Of a container of
+    more than 1,024 objects a sample is walked (`Found.weight`, `Walk.sampled`).
 
     Runs no code of what it visits, copies no tensor and waits for no device.
 
     Cost: 4 us an object.
     """
-    found = Walk()
+    result, visitor = Walk(), Visitor()
+    for found in visitor.visit(roots.items()):
+        if result.objects >= max_objects:
+            result.truncated = True
+            break
+        result.objects += 1
+        if found.role is not Role.plain:
+            (result.leaves if found.role is Role.leaf else result.nodes).append(found)
+    result.sampled = visitor.sampled
+    return result
 
-    def collect(role: Role, leaf: Leaf) -> bool:
-        (found.leaves if role is Role.leaf else found.nodes).append(leaf)
-        return False
 
-    traverse(roots, max_objects, collect, found)
-    return found
+class Visitor:
+    """Visits all that is reachable from some starts, depth first, each object once.
 
-
-def traverse(
-    roots: Mapping[str, Any], max_objects: int, visit: Callable[[Role, Leaf], bool], found: Walk
-) -> None:
-    """Walk, showing each tensor, array and node to `visit` until that returns True.
-
-    Counts and flags are kept in `found`.
+    Args:
+        everything: Whether to visit numbers, texts and the insides of libraries, too.
     """
-    children, seen = Children(), set[int]()
-    keep: list[Any] = []  # an id must not be given to a new object while the walk lasts
-    stack = [(name, name, 1.0, root) for name, root in reversed(list(roots.items()))]
-    with torch._C.DisableTorchFunction():
-        while stack:
-            path, owner, weight, value = stack.pop()
-            if id(type(value)) in PRIMITIVE_IDS or id(value) in seen:
-                continue
-            if found.objects >= max_objects:
-                found.truncated = True
-                return
-            seen.add(id(value))
-            keep.append(value)
-            found.objects += 1
-            role = children.role(value)
-            if role is not Role.plain and visit(role, Leaf(path, owner, value, weight)):
-                return
-            length = children.length(value)
-            if length >= LONG:
-                found.lengths[path] = length
-            held = children(value)
-            if any(each > 1.0 for _, _, each in held):
-                found.sampled.append(path)
-            # What hangs on a tensor belongs to the owner of the tensor.
-            here = owner if role is Role.leaf else path
-            stack.extend((path + step, here, weight * each, child) for step, child, each in reversed(held))
+
+    def __init__(self, everything: bool = False) -> None:
+        self.children = Children(enters_libraries=everything)
+        self.seen: set[int] = set()
+        """Ids of what was visited. Add more to pass over it."""
+
+        self.sampled: list[str] = []
+        """Paths of the containers of which only a sample is visited."""
+
+        self._skipped = frozenset() if everything else PRIMITIVE_IDS
+        self._keep: list[Any] = []  # an id must not be given to a new object while the walk lasts
+        self._patterns: dict[str, str] = {}
+
+    def visit(self, starts: Iterable[tuple[str, Any]]) -> Iterator[Found]:
+        """Yield each object before those that it holds."""
+        for name, start in starts:
+            stack = [(name, pattern_of(name), 1.0, start)]
+            while stack:
+                path, pattern, weight, value = stack.pop()
+                if id(value) in self.seen or id(type(value)) in self._skipped:
+                    continue
+                self.seen.add(id(value))
+                self._keep.append(value)
+                held = self.children(value)
+                yield Found(path, pattern, value, self.children.kind_of(value).role, weight)
+                if any(share > 1.0 for _, _, share in held):
+                    self.sampled.append(path)
+                for step, child, share in reversed(held):
+                    stack.append((*self._extended(path, pattern, step), weight * share, child))
+
+    def _extended(self, path: str, pattern: str, step: str) -> tuple[str, str]:
+        """Return path and pattern of what is one step further."""
+        if len(path) > _LONGEST_PATH:
+            return path, pattern
+        if step not in self._patterns:
+            self._patterns[step] = pattern_of(step)
+        return path + step, pattern + self._patterns[step]
+
+
+def pattern_of(path: str) -> str:
+    """Return a path with the numbers of elements as `*`.
+
+    >>> pattern_of("module trainer.CACHE[17]['obs'].<set 3>")
+    "module trainer.CACHE[*]['obs'].<set *>"
+    """
+    return _NUMBERED.sub(_as_star, path)
 
 
 def resolve(roots: Mapping[str, Any], path: str) -> Any:
@@ -118,17 +130,21 @@ def resolve(roots: Mapping[str, Any], path: str) -> Any:
     if name is None:
         raise KeyError(f"No root begins the path `{path}`; roots: {', '.join(roots)}.")
     done, value, children = name, roots[name], Children()
-    with torch._C.DisableTorchFunction():
-        while done != path:
-            rest = path[len(done) :]
-            fitting = [(step, child) for step, child, _ in children(value) if _begins(rest, step)]
-            if not fitting:
-                raise KeyError(f"`{done}` has no `{rest}`.")
-            step, value = max(fitting, key=lambda pair: len(pair[0]))
-            done += step
+    while done != path:
+        rest = path[len(done) :]
+        fitting = [(step, child) for step, child, _ in children(value) if _begins(rest, step)]
+        if not fitting:
+            raise KeyError(f"`{done}` has no `{rest}`.")
+        step, value = max(fitting, key=lambda pair: len(pair[0]))
+        done += step
     return value
 
 
+def _as_star(match: re.Match[str]) -> str:
+    text = match[0]
+    return "[*]" if text[0] == "[" else f"{text.rpartition(' ')[0]} *>"
+
+
 def _begins(path: str, part: str) -> bool:
-    """Return whether a path begins with a part and ends there or goes on with another."""
+    """Return whether a path begins with a part and either ends there or continues with another part."""
     return path.startswith(part) and path[len(part) : len(part) + 1] in ("", ".", "[")

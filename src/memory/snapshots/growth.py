@@ -1,4 +1,4 @@
-"""Measure how fast memory grows over a series of snapshots, from which call-sites, and judge it."""
+"""Measure how fast memory grows over a series of snapshots, from which call-sites, and classify_trend it."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 from ...utils.errors import UserError
 from ..config import MemoryConfig
-from ..leaks.verdict import Judgement, Verdict, judge
+from ..leaks.verdict import TrendTest, TrendClass, classify_trend
 from .sites import SiteChange, compare
 from .summary import Summary, read_summary
 
@@ -24,9 +24,9 @@ class Growth:
     summaries: tuple[Summary, ...]
     """One of each snapshot, by rising step."""
 
-    active: Judgement
-    reserved: Judgement
-    verdict: Verdict
+    active: TrendTest
+    reserved: TrendTest
+    verdict: TrendClass
     """That of active bytes; `retention` where these are flat while reserved bytes rise."""
 
     bytes_per_step: float
@@ -71,21 +71,21 @@ def read_series(files: dict[int, Path]) -> list[Summary]:
 def measure_growth(summaries: Sequence[Summary], tolerance_bytes: float = TOLERANCE_BYTES) -> Growth:
     """Judge a series of at least one snapshot, by rising step.
 
-    `judge` supposes equal distances between steps, and needs 24 snapshots to say more than `undecided`.
+    `classify_trend` supposes equal distances between steps, and needs 24 snapshots to say more than `undecided`.
 
     Args:
         summaries: The series.
         tolerance_bytes: Growth over the judged snapshots below which nothing is called a leak.
     """
-    active = judge([summary.active_bytes for summary in summaries], tolerance_bytes)
-    reserved = judge([summary.reserved_bytes for summary in summaries], tolerance_bytes)
-    is_retention = active.verdict is Verdict.flat and reserved.verdict is Verdict.growing
+    active = classify_trend([summary.active_bytes for summary in summaries], tolerance_bytes)
+    reserved = classify_trend([summary.reserved_bytes for summary in summaries], tolerance_bytes)
+    is_retention = active.verdict is TrendClass.flat and reserved.verdict is TrendClass.growing
     steps = [summary.step for summary in summaries]
     return Growth(
         summaries=tuple(summaries),
         active=active,
         reserved=reserved,
-        verdict=Verdict.retention if is_retention else active.verdict,
+        verdict=TrendClass.retention if is_retention else active.verdict,
         bytes_per_step=_slope(steps, [summary.active_bytes for summary in summaries]),
         blocks_per_step=_slope(steps, [summary.active_blocks for summary in summaries]),
         sites=tuple(compare(summaries[0].sites, summaries[-1].sites)),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..leaks.verdict import MIN_SAMPLES, Judgement, Verdict
+from ..leaks.verdict import MIN_SAMPLES, TrendTest, TrendClass
 from .correlate import Correlation
 from .growth import Growth
 from .sites import SiteChange, frame_lines, site_label
@@ -74,10 +74,10 @@ def verdict_sentence(growth: Growth) -> str:
     if count < MIN_SAMPLES:
         return f"{sentence} {span}; a verdict needs {MIN_SAMPLES}."
     sentence += f", {span}."
-    if growth.verdict is Verdict.growing and growth.sites and growth.sites[0].bytes_more > 0:
+    if growth.verdict is TrendClass.growing and growth.sites and growth.sites[0].bytes_more > 0:
         share = growth.sites[0].bytes_more / sum(max(site.bytes_more, 0) for site in growth.sites)
         sentence += f" {share:.0%} of the growth comes from {site_label(growth.sites[0].stack)}."
-    if growth.verdict is Verdict.retention:
+    if growth.verdict is TrendClass.retention:
         rise = growth.reserved.rise_bytes / _MB
         sentence += f" What is reserved for it rises by {rise:,.1f} MB: fragmentation, not a leak."
     return sentence
@@ -120,7 +120,7 @@ def _numbers(summary: Summary) -> dict[str, float]:
     return {column.key: getattr(summary, column.key) for column in COLUMNS}
 
 
-def _judgement(judgement: Judgement) -> dict[str, Any]:
+def _judgement(judgement: TrendTest) -> dict[str, Any]:
     """Return a judgement; JSON has no NaN, so what too few samples leave open is null."""
     is_open = judgement.samples < MIN_SAMPLES
     return {

@@ -157,7 +157,7 @@ class PopulationOrchestrator(Orchestrator):
         with self.watch("learn"):
             before, losses = self._learn()
         if losses:
-            self.guard.event(self.step, "first lesson")
+            self.guard.mark_first(self.step, "first lesson")
             if self.config.memory.check_interval:
                 with self.watch("memory"):
                     self.guard.check_graphs(self.step, self.roots())

@@ -14,7 +14,7 @@ import torch
 from ... import __version__
 from ...memory.counters.glibc import in_use_source
 from ...memory.leaks.guard import Finding
-from ...memory.leaks.verdict import Verdict
+from ...memory.leaks.verdict import TrendClass
 from .series import AT_REST, Judged
 from .to_decide import ToDecide
 
@@ -58,10 +58,10 @@ class Certificate:
     def outcome(self) -> Outcome:
         """Whether every resource is flat, nothing was found, and the bound is kept; or not, or open."""
         verdicts = {each.judgement.verdict for each in self.judged}
-        has_leak = any(finding.verdict is Verdict.leak for finding in self.findings)
-        if has_leak or self.unaccounted_mb > self.bound_mb or verdicts - {*AT_REST, Verdict.undecided}:
+        has_leak = any(finding.verdict is TrendClass.leak for finding in self.findings)
+        if has_leak or self.unaccounted_mb > self.bound_mb or verdicts - {*AT_REST, TrendClass.undecided}:
             return Outcome.not_flat
-        return Outcome.undecided if Verdict.undecided in verdicts else Outcome.flat
+        return Outcome.undecided if TrendClass.undecided in verdicts else Outcome.flat
 
     def lines(self) -> list[str]:
         """Return the outcome as text, one line a resource."""

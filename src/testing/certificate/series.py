@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...memory.leaks.detector import judge_resident
-from ...memory.leaks.verdict import Judgement, Verdict, judge
-from ...memory.leaks.watched import Resource, accounted_tag
+from ...memory.leaks.detector import classify_resident
+from ...memory.leaks.verdict import TrendClass, TrendTest, classify_trend
+from ...memory.leaks.watched import WatchedCounter, accounted_tag
 from ...utils.logging import read_lines
 from ...utils.logging.writer import METRICS_FILE
 
-AT_REST = (Verdict.flat, Verdict.plateauing)
+AT_REST = (TrendClass.flat, TrendClass.plateauing)
 """What does not grow, or less and less."""
 
 
@@ -20,7 +20,7 @@ AT_REST = (Verdict.flat, Verdict.plateauing)
 class Judged:
     """A series and what to think of it."""
 
-    resource: Resource
+    resource: WatchedCounter
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
     """In the resource's unit."""
@@ -28,7 +28,7 @@ class Judged:
     judged_from: int
     """First step of the judged part."""
 
-    judgement: Judgement
+    judgement: TrendTest
 
     @property
     def per_1000_steps(self) -> tuple[float, float, float]:
@@ -57,7 +57,7 @@ def instruments_fraction(run_dir: Path) -> float:
     return float(np.average([line["time/memory_fraction"] for line in samples], weights=seconds))
 
 
-def judged_series(run_dir: Path, watched: list[Resource], settled_step: int) -> list[Judged]:
+def judged_series(run_dir: Path, watched: list[WatchedCounter], settled_step: int) -> list[Judged]:
     """Return every resource's series over the run, judged after `settled_step`.
 
     A resource that the system does not count is left out.
@@ -72,10 +72,10 @@ def judged_series(run_dir: Path, watched: list[Resource], settled_step: int) -> 
         series = np.array(values, np.float64)
         after = series[steps > settled_step]
         if resource.kept_from is None:
-            judgement = judge(after, resource.tolerance)
+            judgement = classify_trend(after, resource.tolerance)
         else:
             held = found[resource.kept_from]
-            judgement = judge_resident(held.judgement, after, held.resource.tolerance)
+            judgement = classify_resident(held.judgement, after, held.resource.tolerance)
         found[resource.name] = Judged(resource, steps, series / resource.scale, settled_step, judgement)
     return list(found.values())
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 
 from reverie.memory.counters import glibc, limits, process, stats
-from reverie.memory.leaks.verdict import judge
-from reverie.memory.objects.anchors import find_anchors
+from reverie.memory.leaks.verdict import classify_trend
+from reverie.memory.objects.graph_holders import find_graph_holders
 from reverie.memory.objects.invariant import first_graph
 from reverie.memory.objects.walk import walk
 
@@ -41,10 +41,10 @@ if __name__ == "__main__":
     cost("host_memory_stats (all of these)", stats.host_memory_stats)
     cost("process_tree_pss_bytes", process.process_tree_pss_bytes)
     cost("memory_available_bytes", limits.memory_available_bytes)
-    cost("judge, 96 samples", lambda: judge([1e6 * sample for sample in range(96)], 1e6))
+    cost("judge, 96 samples", lambda: classify_trend([1e6 * sample for sample in range(96)], 1e6))
     objects = {"store": [[torch.ones(1)] for _ in range(THINGS // 2)]}
     cost("walk, 1,001 objects", lambda: walk(objects))
     cost("first_graph, 1,001 objects", lambda: first_graph(objects))
     graph = {"state": chain()}
-    nodes = find_anchors(graph).anchors[0].nodes
-    cost(f"find_anchors, {nodes:,} nodes", lambda: find_anchors(graph))
+    nodes = find_graph_holders(graph).holders[0].nodes
+    cost(f"find_graph_holders, {nodes:,} nodes", lambda: find_graph_holders(graph))

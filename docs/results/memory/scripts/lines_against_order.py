@@ -1,12 +1,12 @@
 """Four ways to call a leak: `PYTHONPATH=. python docs/results/memory/scripts/lines_against_order.py`.
 
-The series are those of `tests/utils/memory/test_verdict_simulation.py`; 6 seconds.
+The series are those of `tests/memory/test_verdict_simulation.py`; 6 seconds.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.utils.memory import test_verdict_simulation as study
+from tests.memory import test_verdict_simulation as study
 
 Flags = NDArray[np.bool_]
 

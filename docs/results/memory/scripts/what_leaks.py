@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from reverie.memory.counters.glibc import in_use_bytes
 from reverie.memory.counters.process import resident_bytes_by_kind
-from reverie.memory.objects.anchors import find_anchors
+from reverie.memory.objects.graph_holders import find_graph_holders
 
 COUNT, NUMBERS = 50, 250_000  # float32: 1 MB
 NET = nn.Sequential(nn.Linear(64, 256), nn.SiLU(), nn.Linear(256, 256), nn.SiLU(), nn.Linear(256, 1))
@@ -150,7 +150,7 @@ def sharing() -> None:
     print("share memory with their array:", shared)
     print("as_tensor(array) shares memory:", torch.as_tensor(array).data_ptr() == array.ctypes.data)
     print("tensor(array) shares memory:", torch.tensor(array).data_ptr() == array.ctypes.data)
-    print("autograd nodes of a loss of the network:", find_anchors({"loss": loss}).anchors[0].nodes)
+    print("autograd nodes of a loss of the network:", find_graph_holders({"loss": loss}).holders[0].nodes)
     print("as_tensor(loss) is loss:", torch.as_tensor(loss) is loss)
     print("loss.detach() shares its storage:", loss.detach().data_ptr() == loss.data_ptr())
     print("x.to('cpu') is x:", BATCH.to("cpu") is BATCH)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reverie.memory.leaks.verdict import Verdict
+from reverie.memory.leaks.verdict import TrendClass
 from reverie.memory.snapshots.growth import Growth, find_snapshots, measure_growth, read_series
 from reverie.memory.snapshots.report import TOP_SITES, top_sites
 from reverie.memory.snapshots.sites import NO_STACK, Frame, compare, frame_lines, site_label
@@ -77,15 +77,15 @@ def test_a_comparison_the_other_way_round_is_its_mirror() -> None:
 @pytest.mark.parametrize(
     ("sizes", "verdict"),
     [
-        ([10_000_000 + 512 * 200 * i for i in range(45)], Verdict.growing),
-        ([10_000_000] * 45, Verdict.flat),
-        ([10_000_000 + 5_000_000 * (i % 3) for i in range(45)], Verdict.flat),
-        ([10_000_000 + min(i, 10) * 9_000_000 for i in range(45)], Verdict.flat),  # a warm-up, then nothing
-        ([10_000_000 + 512 * 200 * i for i in range(20)], Verdict.undecided),
+        ([10_000_000 + 512 * 200 * i for i in range(45)], TrendClass.growing),
+        ([10_000_000] * 45, TrendClass.flat),
+        ([10_000_000 + 5_000_000 * (i % 3) for i in range(45)], TrendClass.flat),
+        ([10_000_000 + min(i, 10) * 9_000_000 for i in range(45)], TrendClass.flat),  # a warm-up
+        ([10_000_000 + 512 * 200 * i for i in range(20)], TrendClass.undecided),
     ],
     ids=["leak", "flat", "sawtooth", "warm-up", "too few"],
 )
-def test_a_series_is_judged(sizes: list[int], verdict: Verdict) -> None:
+def test_a_series_is_judged(sizes: list[int], verdict: TrendClass) -> None:
     assert growing(sizes).verdict is verdict
 
 
@@ -99,8 +99,8 @@ def test_the_slope_is_per_step_whatever_the_distance_of_the_snapshots() -> None:
 
 def test_reserved_memory_that_rises_over_flat_active_memory_is_no_leak() -> None:
     growth = growing([1_000_000] * 45, reserved=[1_000_000 + 2_097_152 * i for i in range(45)])
-    assert growth.verdict is Verdict.retention
-    assert growth.active.verdict is Verdict.flat
+    assert growth.verdict is TrendClass.retention
+    assert growth.active.verdict is TrendClass.flat
 
 
 def test_snapshots_are_found_by_number_among_other_files(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from reverie.memory.objects.census import Census, Component, Size, take_census
+from reverie.memory.objects.census import Census, Component, Size, measure_components
 
 
 def census_of(*objects: Any) -> Size:
-    return take_census({"it": Component(objects)}).sizes["it"]
+    return measure_components({"it": Component(objects)}).sizes["it"]
 
 
 def pinned(census: Census) -> dict[str, int]:
@@ -89,7 +89,7 @@ def test_adam_holds_two_moments_beside_gradients_and_parameters() -> None:
     net(torch.ones(1, 1000)).sum().backward()
     optimizer.step()
     parameters = 1001 * 999 * 4
-    census = take_census(
+    census = measure_components(
         {
             "gradients": Component(tuple(parameter.grad for parameter in net.parameters())),
             "networks": Component((net,)),
@@ -123,7 +123,7 @@ def test_plain_containers_are_reached(container: Any) -> None:
 def test_parts_are_counted_before_their_whole_which_includes_them() -> None:
     observations, rewards = torch.zeros(1000), torch.zeros(10)
     everything = {"observations": observations, "rewards": rewards, "index": np.zeros(5)}
-    census = take_census(
+    census = measure_components(
         {
             "replay": Component((everything,)),
             "networks": Component((torch.zeros(1), observations)),
@@ -142,7 +142,7 @@ def test_parts_are_counted_before_their_whole_which_includes_them() -> None:
 
 
 def test_a_whole_without_objects_is_the_sum_of_its_parts() -> None:
-    census = take_census(
+    census = measure_components(
         {
             "networks": Component(),
             "networks/world_model": Component((torch.zeros(100),)),
@@ -166,7 +166,7 @@ def test_the_total_is_every_storage_once_whoever_holds_it(holders: list[tuple[in
     for owner, which in holders:
         held[owner].append(storages[which][-1:])
     names = {0: "a", 1: "a/b", 2: "c", 3: "a/b/d"}
-    census = take_census({names[owner]: Component((tensors,)) for owner, tensors in held.items()})
+    census = measure_components({names[owner]: Component((tensors,)) for owner, tensors in held.items()})
     expected = sum(10**which for which in {which for _, which in holders})
     assert census.total.pinned_bytes == expected
     assert census.sizes["a"].pinned_bytes + census.sizes["c"].pinned_bytes == expected
@@ -174,7 +174,7 @@ def test_the_total_is_every_storage_once_whoever_holds_it(holders: list[tuple[in
 
 
 def test_declared_bytes_count_where_a_walk_finds_less() -> None:
-    census = take_census(
+    census = measure_components(
         {
             "native": Component(declared_bytes=5000),
             "seen": Component((torch.zeros(1000),), declared_bytes=3000),
@@ -186,24 +186,24 @@ def test_declared_bytes_count_where_a_walk_finds_less() -> None:
 
 def test_a_long_container_is_extrapolated_and_says_so() -> None:
     long = [np.zeros(100, np.uint8) for _ in range(5000)]
-    census = take_census({"metrics": Component(({"history": long},))})
+    census = measure_components({"metrics": Component(({"history": long},))})
     assert census.sizes["metrics"].pinned_bytes == pytest.approx(500_000, rel=0.01)
     assert census.sizes["metrics"].logical_bytes == pytest.approx(500_000, rel=0.01)
     assert census.sampled == ("metrics[0]['history']",)
     base = np.zeros((5000, 100), np.uint8)
-    views = take_census({"views": Component((list(base),))})
+    views = measure_components({"views": Component((list(base),))})
     assert views.sizes["views"] == Size(500_000, 500_000, ("cpu",))
 
 
 def test_a_thousand_objects_of_a_component_are_not_sampled() -> None:
     tensors = tuple(torch.zeros(1 + index % 2) for index in range(3000))
-    census = take_census({"gradients": Component(tensors)})
+    census = measure_components({"gradients": Component(tensors)})
     assert census.sizes["gradients"].pinned_bytes == 3000 * 6
     assert (census.sampled, census.is_complete) == ((), True)
 
 
 def test_a_census_that_stops_early_says_that_it_is_incomplete() -> None:
-    census = take_census({"it": Component(([torch.zeros(1) for _ in range(100)],))}, max_objects=50)
+    census = measure_components({"it": Component(([torch.zeros(1) for _ in range(100)],))}, max_objects=50)
     assert not census.is_complete
     assert census.sizes["it"].pinned_bytes < 400
 
@@ -218,14 +218,14 @@ def test_no_code_of_the_objects_runs() -> None:
 
 
 def test_names_with_dots_and_brackets_are_names() -> None:
-    census = take_census({"a.b[0]": Component((torch.zeros(1),)), "a": Component((torch.zeros(2),))})
+    census = measure_components({"a.b[0]": Component((torch.zeros(1),)), "a": Component((torch.zeros(2),))})
     assert pinned(census) == {"a.b[0]": 4, "a": 8}
 
 
 def test_a_census_keeps_nothing_alive() -> None:
     tensor = torch.zeros(1000)
     gone = weakref.ref(tensor)
-    census = take_census({"it": Component(({"x": [tensor]},))})
+    census = measure_components({"it": Component(({"x": [tensor]},))})
     del tensor
     gc.collect()
     assert gone() is None
@@ -234,6 +234,6 @@ def test_a_census_keeps_nothing_alive() -> None:
 
 @pytest.mark.gpu
 def test_devices_are_told_apart() -> None:
-    census = take_census({"it": Component((torch.zeros(100), torch.zeros(200, device="cuda")))})
+    census = measure_components({"it": Component((torch.zeros(100), torch.zeros(200, device="cuda")))})
     assert census.sizes["it"].devices == ("cpu", "cuda:0")
     assert census.bytes_by_device == {"cpu": 400, "cuda:0": 800}

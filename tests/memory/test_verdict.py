@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from reverie.memory.leaks.verdict import MIN_SAMPLES, Verdict, judge
+from reverie.memory.leaks.verdict import MIN_SAMPLES, TrendClass, classify_trend
 
 KB, MB = 1e3, 1e6
 
@@ -25,8 +25,8 @@ def slow_slopes(series: list[float]) -> list[float]:
 
 
 def test_a_straight_line_is_a_leak_with_its_slope() -> None:
-    judgement = judge([5e9 + 20 * KB * sample for sample in range(96)], tolerance_bytes=0.25 * MB)
-    assert judgement.verdict is Verdict.growing
+    judgement = classify_trend([5e9 + 20 * KB * sample for sample in range(96)], tolerance_bytes=0.25 * MB)
+    assert judgement.verdict is TrendClass.growing
     assert judgement.slope_bytes_per_sample == pytest.approx(20 * KB)
     assert judgement.interval == pytest.approx((20 * KB, 20 * KB))
     assert judgement.rise_bytes == pytest.approx(64 * 20 * KB)  # over the 64 samples after the first third
@@ -36,7 +36,7 @@ def test_a_straight_line_is_a_leak_with_its_slope() -> None:
 
 def test_slope_and_interval_are_order_statistics_of_the_slopes_between_blocks() -> None:
     series = [*np.random.default_rng(3).normal(0, MB, 96) + 30 * KB * np.arange(96)]
-    judgement, slopes = judge(series, MB), slow_slopes(series)
+    judgement, slopes = classify_trend(series, MB), slow_slopes(series)
     assert len(slopes) == 28
     assert judgement.slope_bytes_per_sample == pytest.approx((slopes[13] + slopes[14]) / 2)
     assert judgement.interval == pytest.approx((slopes[5], slopes[22]))
@@ -58,26 +58,26 @@ def test_the_interval_holds_the_true_slope_as_often_as_it_says() -> None:
     rng, series = np.random.default_rng(0), 2000
     hits = 0
     for _ in range(series):
-        low, high = judge(rng.normal(0, MB, 96) + 30 * KB * np.arange(96), MB).interval
+        low, high = classify_trend(rng.normal(0, MB, 96) + 30 * KB * np.arange(96), MB).interval
         hits += low <= 30 * KB <= high
     assert hits / series == pytest.approx(0.969, abs=3 * math.sqrt(0.969 * 0.031 / series))
 
 
 def test_growth_that_slows_to_less_than_half_is_plateauing() -> None:
     samples = np.arange(96)
-    assert judge(100 * MB * (1 - np.exp(-samples / 24)), MB).verdict is Verdict.plateauing
-    assert judge(100 * MB * samples, MB).verdict is Verdict.growing
+    assert classify_trend(100 * MB * (1 - np.exp(-samples / 24)), MB).verdict is TrendClass.plateauing
+    assert classify_trend(100 * MB * samples, MB).verdict is TrendClass.growing
 
 
 def test_a_leak_that_begins_late_is_found() -> None:
     # From sample 60 on: of the 8 blocks of 8 samples, the last 5 begin with sample 56.
     series = 500 * KB * np.maximum(0, np.arange(96) - 60)
-    judgement = judge(series, 3 * MB)
-    assert judgement.verdict is Verdict.growing
+    judgement = classify_trend(series, 3 * MB)
+    assert judgement.verdict is TrendClass.growing
     assert judgement.kendall_s < 28  # ties before it began
     later = 500 * KB * np.maximum(0, np.arange(96) - 62) + np.where(np.arange(96) < 56, 40 * MB, 0)
-    judgement = judge(later, 3 * MB)  # less than there was, and rising
-    assert judgement.verdict is Verdict.growing
+    judgement = classify_trend(later, 3 * MB)  # less than there was, and rising
+    assert judgement.verdict is TrendClass.growing
     assert judgement.kendall_s < 22
     assert judgement.slope_bytes_per_sample == pytest.approx(500 * KB, rel=0.05)
     assert judgement.interval[0] < 500 * KB <= judgement.interval[1]
@@ -85,36 +85,36 @@ def test_a_leak_that_begins_late_is_found() -> None:
 
 
 def test_falling_memory_is_flat() -> None:
-    assert judge(1e9 - MB * np.arange(96), MB).verdict is Verdict.flat
+    assert classify_trend(1e9 - MB * np.arange(96), MB).verdict is TrendClass.flat
 
 
 def test_steps_within_the_tolerance_are_flat_and_the_same_steps_over_it_a_leak() -> None:
     series = np.repeat(np.arange(12), 8) * 10 * KB  # 80 KB over the judged samples
-    assert judge(series, 100 * KB).verdict is Verdict.flat
-    assert judge(series, 50 * KB).verdict is Verdict.growing
+    assert classify_trend(series, 100 * KB).verdict is TrendClass.flat
+    assert classify_trend(series, 50 * KB).verdict is TrendClass.growing
 
 
 def test_a_single_step_up_is_no_leak() -> None:
     for at in range(1, 95):
         series = np.where(np.arange(96) < at, 0, 50 * MB)
-        assert judge(series, MB).verdict is not Verdict.growing, f"step at {at}"
+        assert classify_trend(series, MB).verdict is not TrendClass.growing, f"step at {at}"
 
 
 def test_too_few_samples_are_undecided_and_have_no_slope() -> None:
-    judgement = judge([MB * sample for sample in range(MIN_SAMPLES - 1)], MB)
-    assert judgement.verdict is Verdict.undecided
+    judgement = classify_trend([MB * sample for sample in range(MIN_SAMPLES - 1)], MB)
+    assert judgement.verdict is TrendClass.undecided
     assert math.isnan(judgement.slope_bytes_per_sample)
     assert judgement.samples == 23
-    assert judge([MB * sample for sample in range(MIN_SAMPLES)], MB).verdict is Verdict.growing
+    assert classify_trend([MB * sample for sample in range(MIN_SAMPLES)], MB).verdict is TrendClass.growing
 
 
 def test_the_unit_and_the_level_do_not_matter() -> None:
     series = np.random.default_rng(1).normal(0, 1, 120).cumsum()
-    small, large = judge(series, 3.0), judge(1e12 + series * 1e6, 3e6)
+    small, large = classify_trend(series, 3.0), classify_trend(1e12 + series * 1e6, 3e6)
     assert small.verdict is large.verdict
     assert large.slope_bytes_per_sample == pytest.approx(small.slope_bytes_per_sample * 1e6)
 
 
 def test_a_counter_that_could_not_be_read_is_not_judged() -> None:
     with pytest.raises(ValueError, match="must be finite"):
-        judge([1.0] * 30 + [math.nan], 1.0)
+        classify_trend([1.0] * 30 + [math.nan], 1.0)

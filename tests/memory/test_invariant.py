@@ -11,7 +11,7 @@ from reverie.memory.objects.walk import walk
 from reverie.utils.metrics import MetricMeans
 from reverie.workflows.world_models import DreamerWorkflow
 
-from ...workflows.tiny import IMAGE, make_arrival, make_batch, tiny_workflow
+from ..workflows.tiny import IMAGE, make_arrival, make_batch, tiny_workflow
 
 
 def trained() -> dict[str, Any]:

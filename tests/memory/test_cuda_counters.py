@@ -8,7 +8,6 @@ from reverie.memory.counters.paging import (
     driver_paging_warning,
     is_windows_driver,
     paging_warning,
-    used_bytes,
 )
 
 GB = 1_000_000_000
@@ -75,14 +74,6 @@ def test_windows_is_told_beforehand_and_a_linux_driver_is_left_in_peace() -> Non
 )
 def test_wsl_is_a_windows_driver(system: str, release: str, expected: bool) -> None:
     assert is_windows_driver(system, release) is expected
-
-
-def test_the_sentinel_of_nvml_is_not_an_amount() -> None:
-    assert used_bytes(2**64 - 1) is None  # printed by PyTorch as 17179869184.00 GiB
-    assert used_bytes(-1) is None
-    assert used_bytes(None) is None
-    assert used_bytes(0) == 0
-    assert used_bytes(80 * GB) == 80 * GB
 
 
 @pytest.mark.gpu

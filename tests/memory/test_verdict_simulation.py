@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from reverie.memory.leaks.detector import LeakDetector
-from reverie.memory.leaks.verdict import Verdict, judge
+from reverie.memory.leaks.verdict import TrendClass, classify_trend
 
 Series = NDArray[np.float64]
 SERIES, SAMPLES, TOLERANCE_MB = 400, 120, 3.0
@@ -64,8 +64,8 @@ def run(samples: int = SAMPLES) -> Series:
     return np.arange(samples) / samples
 
 
-def rate(series: Series, tolerance_mb: float, verdict: Verdict = Verdict.growing) -> float:
-    return float(np.mean([judge(row, tolerance_mb).verdict is verdict for row in series]))
+def rate(series: Series, tolerance_mb: float, verdict: TrendClass = TrendClass.growing) -> float:
+    return float(np.mean([classify_trend(row, tolerance_mb).verdict is verdict for row in series]))
 
 
 def margin(expected: float) -> float:
@@ -111,7 +111,7 @@ def test_the_rate_of_leak_verdicts_is_that_of_the_study(name: str) -> None:
 
 def test_a_warm_up_of_a_quarter_of_the_run_is_called_plateauing() -> None:
     series = warm_up(np.random.default_rng(1), 0.25)
-    assert rate(series, TOLERANCE_MB, Verdict.plateauing) > 0.95
+    assert rate(series, TOLERANCE_MB, TrendClass.plateauing) > 0.95
 
 
 def exact(slope_mb: Series | float, samples: int) -> Series:
@@ -125,7 +125,7 @@ def test_an_exact_counter_finds_8_kb_a_sample_in_32_samples() -> None:
 
 
 def test_an_exact_counter_that_is_flat_is_called_flat() -> None:
-    assert rate(exact(0.0, 32), EXACT_TOLERANCE_MB, Verdict.flat) == 1.0
+    assert rate(exact(0.0, 32), EXACT_TOLERANCE_MB, TrendClass.flat) == 1.0
 
 
 def test_a_leak_of_2_mb_each_tenth_sample_needs_48_to_64_samples() -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from reverie.memory.objects.anchors import AnchorReport
-from reverie.memory.objects.orphans import cpp_held, orphan_heads
+from reverie.memory.objects.graph_holders import GraphHolder
+from reverie.memory.objects.heap import measure_heap
 
 GLOBAL_TRACE: list[Any] = []
 LAST_HOOK: list[Callable[[], Tensor]] = []
@@ -18,9 +18,16 @@ class Agent:
     cache: dict[str, Tensor] = {}  # noqa: RUF012 - the mistake that is looked for
 
 
-def owners(report: AnchorReport) -> list[str]:
-    """Return the owners of this file's making."""
-    return sorted(anchor.owner for anchor in report.anchors if "test_orphans" in anchor.owner)
+def graphs(roots: dict[str, Any]) -> list[GraphHolder]:
+    """Return the graphs that this file's making holds."""
+    found = measure_heap(roots, is_whole=False).graphs.holders
+    return sorted((each for each in found if "test_heap_graphs" in each.pattern), key=lambda g: g.pattern)
+
+
+def held_by_cpp() -> dict[str, float]:
+    """Return the bytes of the tensors that only C++ holds, by what they are."""
+    held = measure_heap({}, is_whole=True).held["cpu"]
+    return {path: nbytes for path, nbytes in held.items() if "held by C++ only" in path}
 
 
 def setup_function() -> None:
@@ -36,19 +43,18 @@ def trace(weight: nn.Parameter, count: int) -> None:
 def test_a_list_in_a_module_that_no_root_reaches_is_named() -> None:
     weight = nn.Parameter(torch.ones(1000))
     trace(weight, 3)
-    report = orphan_heads({"weight": weight})
-    assert owners(report) == [f"module {__name__}.GLOBAL_TRACE[*]['x']"]
-    anchor = next(a for a in report.anchors if "GLOBAL_TRACE" in a.owner)
-    assert anchor.paths[1] == f"module {__name__}.GLOBAL_TRACE[1]['x']"
-    assert anchor.num_paths == 3 and anchor.nbytes == 3 * 4000
+    [holder] = graphs({"weight": weight})
+    assert holder.pattern == f"module {__name__}.GLOBAL_TRACE[*]['x']"
+    assert holder.paths[1] == f"module {__name__}.GLOBAL_TRACE[1]['x']"
+    assert holder.num_paths == 3 and holder.nbytes == 3 * 4000
     GLOBAL_TRACE.clear()
-    assert owners(orphan_heads({"weight": weight})) == []
+    assert graphs({"weight": weight}) == []
 
 
-def test_what_a_root_reaches_is_no_orphan() -> None:
+def test_what_a_root_reaches_has_the_name_of_the_root() -> None:
     weight = nn.Parameter(torch.ones(10))
     trace(weight, 3)
-    assert owners(orphan_heads({"weight": weight, "trace": GLOBAL_TRACE})) == []
+    assert graphs({"weight": weight, "trace": GLOBAL_TRACE}) == []
 
 
 def test_an_attribute_of_a_class_and_a_closure_are_named() -> None:
@@ -60,28 +66,18 @@ def test_an_attribute_of_a_class_and_a_closure_are_named() -> None:
         LAST_HOOK.append(lambda: z)
 
     fill()
-    report = orphan_heads({"weight": weight})
-    assert owners(report) == [
+    assert [holder.pattern for holder in graphs({"weight": weight})] == [
         f"class {__name__}.Agent.cache['loss']",
-        f"module {__name__}.LAST_HOOK[*].<function>[*].<cell>",
+        f"module {__name__}.LAST_HOOK[*].<closure z>",
     ]
 
 
 def test_a_variable_of_a_running_function_is_named() -> None:
     weight = nn.Parameter(torch.ones(10))
     losses = [weight.exp()]
-    names = [anchor.paths[0] for anchor in orphan_heads({"weight": weight}).anchors]
-    assert [name.split(" ", 2)[2] for name in names if "running_function" in name] == ["losses[0]"]
+    paths = [holder.paths[0] for holder in measure_heap({"weight": weight}, is_whole=False).graphs.holders]
+    assert "frame test_a_variable_of_a_running_function_is_named losses[0]" in paths
     del losses
-
-
-def test_only_the_end_of_a_graph_is_reported() -> None:
-    weight = nn.Parameter(torch.ones(10))
-    inner = weight.exp()
-    GLOBAL_TRACE.append([inner, inner.sin()])
-    del inner
-    paths = [path for anchor in orphan_heads({"weight": weight}).anchors for path in anchor.paths]
-    assert [path for path in paths if "GLOBAL_TRACE" in path] == [f"module {__name__}.GLOBAL_TRACE[0][1]"]
 
 
 @pytest.mark.filterwarnings(r"ignore:Using backward\(\) with create_graph=True")
@@ -93,21 +89,19 @@ def test_parameters_in_a_cycle_with_their_gradients_are_held_by_cpp() -> None:
     for _ in range(10):
         step()
     gc.collect()
-    rows = [row for row in cpp_held({}, limit=10_000) if row.shape == (2017,) and row.is_cycle]
-    assert [(row.kind, row.count, row.nbytes) for row in rows] == [("Parameter", 10, 10 * 2017 * 4)]
-    assert rows[0].text() == (
-        "10 x Parameter (2017,) from leaf, 0.1 MB, held by C++ only: grad has grad_fn, a create_graph cycle"
-    )
+    rows = {path: nbytes for path, nbytes in held_by_cpp().items() if "(2017,)" in path}
+    cycle = "<Parameter (2017,) from leaf, whose grad has grad_fn: a create_graph cycle, held by C++ only>"
+    assert rows == {cycle: 10 * 2017 * 4, f"{cycle}.grad": 10 * 2017 * 4}
     for o in gc.get_objects():  # the cycles would outlive the test
         if issubclass(type(o), nn.Parameter) and o.shape == (2017,):
             o.grad = None
-    assert [row for row in cpp_held({}, limit=10_000) if row.shape == (2017,)] == []
+    assert not any("(2017,)" in path for path in held_by_cpp())
 
 
 def test_what_python_holds_is_not_held_by_cpp() -> None:
     kept = [torch.zeros(2018)]
     local = torch.zeros(2019)
-    assert [row for row in cpp_held({}, limit=10_000) if row.shape in ((2018,), (2019,))] == []
+    assert not any("(2018,)" in path or "(2019,)" in path for path in held_by_cpp())
     assert len(kept) == 1 and local.ndim == 1
 
 
@@ -127,8 +121,7 @@ def test_the_search_through_all_objects_runs_none_of_their_code() -> None:
     trace(weight, 2)
     kept[0].trace = GLOBAL_TRACE  # type: ignore[attr-defined]
     calls.clear()
-    orphan_heads({"weight": weight})
-    cpp_held({"weight": weight})
+    measure_heap({"weight": weight}, is_whole=True)
     assert calls == []
 
 
@@ -136,8 +129,7 @@ def test_the_search_keeps_nothing_alive() -> None:
     weight = nn.Parameter(torch.ones(10))
     trace(weight, 2)
     reference = weakref.ref(GLOBAL_TRACE[1]["x"])
-    orphan_heads({"weight": weight})
-    cpp_held({"weight": weight})
+    measure_heap({"weight": weight}, is_whole=True)
     GLOBAL_TRACE.clear()
     gc.collect()
     assert reference() is None
