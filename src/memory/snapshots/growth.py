@@ -9,7 +9,7 @@ import numpy as np
 
 from ...utils.errors import UserError
 from ..config import MemoryConfig
-from ..leaks.verdict import TrendTest, TrendClass, classify_trend
+from ..leaks.verdict import TrendClass, TrendTest, classify_trend
 from .sites import SiteChange, compare
 from .summary import Summary, read_summary
 
@@ -71,7 +71,7 @@ def read_series(files: dict[int, Path]) -> list[Summary]:
 def measure_growth(summaries: Sequence[Summary], tolerance_bytes: float = TOLERANCE_BYTES) -> Growth:
     """Judge a series of at least one snapshot, by rising step.
 
-    `classify_trend` supposes equal distances between steps, and needs 24 snapshots to say more than `undecided`.
+    `classify_trend` assumes equal distances between steps; 24 snapshots say more than `undecided`.
 
     Args:
         summaries: The series.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..leaks.verdict import MIN_SAMPLES, TrendTest, TrendClass
+from ..leaks.verdict import MIN_SAMPLES, TrendClass, TrendTest
 from .correlate import Correlation
 from .growth import Growth
 from .sites import SiteChange, frame_lines, site_label
