@@ -277,7 +277,7 @@ class DreamerWorkflow:
         norms = torch.cat([self.optimizers[part].gradient_norms() for part in parts])
         finite = total.detach().isfinite() & norms.isfinite().all()
         for part in parts:
-            metrics |= _named(part, self.optimizers[part].step(finite))
+            metrics |= _named(part, self.optimizers[part].step(finite=finite))
         if controller:
             self.controller.update_slow_critic(finite)
         for average, before in averages.items():  # `losses` has moved them
