@@ -12,8 +12,8 @@ from ..checkpoints.run_folder import require_run_folder
 from ..config.schema import TrainConfig, TrainingConfig
 from ..envs.episodes import EpisodeRecorder, EpisodeTracker
 from ..memory.leaks.guard import MemoryGuard
-from ..utils.checked_files import reading
 from ..utils.compilation import Compilations
+from ..utils.durable_io import reading
 from ..utils.metrics import MetricMeans
 from ..utils.schedule import Every, UpdateRatio
 from ..utils.seeding import numpy_generator, set_global_state

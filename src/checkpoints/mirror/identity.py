@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
 from ...config.schema import TrainConfig
-from ...utils.checked_files import folder_to_disk, parse_json, read_json, reading, write_json
+from ...utils.durable_io import fsync_dir, parse_json, read_json, reading, write_json
 from ...utils.errors import UserError
 from ...utils.remote_urls import require_protocol
 from ..run_folder import CONFIG_FILE, EXPERIMENTS, UNFINISHED
@@ -66,7 +66,7 @@ def save_identity(identity: Identity, run_dir: Path) -> None:
     unfinished.unlink(missing_ok=True)
     write_json(unfinished, asdict(identity))
     os.replace(unfinished, path)
-    folder_to_disk(run_dir)
+    fsync_dir(run_dir)
 
 
 def require_own(remote: Remote, identity: Identity) -> None:

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from fsspec.core import url_to_fs
 
-from ...utils.checked_files import JSON_BYTES
-from ...utils.own_files import open_own
+from ...utils.durable_io import JSON_BYTES, open_regular
 from ...utils.remote_urls import SIGN, shown
 
 PIECE_BYTES = 2**23
@@ -86,7 +85,7 @@ class Remote:
         unfinished = f"{target}{UNFINISHED}" if self._has_folders else target
         if self._has_folders:
             self._system.makedirs(target.rpartition("/")[0], exist_ok=True)
-        with open_own(local) as source, self._system.open(unfinished, "wb", block_size=size) as sink:
+        with open_regular(local) as source, self._system.open(unfinished, "wb", block_size=size) as sink:
             shutil.copyfileobj(source, sink, PIECE_BYTES)
         if self._has_folders:
             self._system.mv(unfinished, target)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ...utils.checked_files import JSON_BYTES, FileRecord, fault_of
+from ...utils.durable_io import JSON_BYTES, FileRecord, verify_file
 from ...utils.errors import UserError
 from ...utils.remote_urls import check_url, reason_of, require_protocol, shown
 from ..checkpoint import CHECKPOINTS, MANIFEST, SHARED_FOLDER, Checkpoint, Damaged
@@ -116,7 +116,7 @@ def _receive(remote: Remote, checkpoint: Checkpoint) -> None:
     checkpoint.folder.mkdir()
     remote.get(manifest_name(checkpoint.step), checkpoint.folder / MANIFEST, JSON_BYTES)
     for name, record in checkpoint.manifest()["files"].items():
-        if fault_of(root / name, FileRecord(record["bytes"], record["sha256"])):
+        if verify_file(root / name, FileRecord(record["bytes"], record["sha256"])):
             with suppress(FileNotFoundError):  # which `verify` names
                 remote.get(f"{CHECKPOINTS}/{name}", root / name, record["bytes"])
     checkpoint.verify()

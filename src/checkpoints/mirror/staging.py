@@ -12,10 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...utils.checked_files import FileRecord
+from ...utils.durable_io import FileRecord, open_regular
 from ...utils.errors import UserError
 from ...utils.logging.writer import METRICS_FILE
-from ...utils.own_files import open_own
 from ..checkpoint import CHECKPOINTS, MANIFEST, SHARED_FOLDER, Checkpoint, Damaged, list_checkpoints
 from ..run_folder import CONFIG_FILE, LINEAGE_FILE
 from .identity import IDENTITY_FILE
@@ -116,7 +115,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> FileRecord:
-    with open_own(source) as read, target.open("wb") as written:
+    with open_regular(source) as read, target.open("wb") as written:
         shutil.copyfileobj(read, written)
     with target.open("rb") as file:
         return FileRecord(target.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())

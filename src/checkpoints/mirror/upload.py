@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Container
 from typing import Any
 
-from ...utils.checked_files import FileRecord, parse_json
+from ...utils.durable_io import FileRecord, parse_json
 from ...utils.remote_urls import reason_of
 from ..checkpoint import CHECKPOINTS, MANIFEST, SHARED_FOLDER, SHARED_SUFFIX
 from .identity import Identity, require_own

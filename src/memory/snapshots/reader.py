@@ -24,8 +24,8 @@ import re
 from pathlib import Path
 from typing import NoReturn
 
+from ...utils.durable_io import open_regular
 from ...utils.errors import UserError
-from ...utils.own_files import open_own
 
 MAX_FILE_BYTES = 128 * 2**20
 MAX_PARTS = 8_000_000
@@ -172,7 +172,7 @@ def _refuse_cut(path: Path, size: int) -> NoReturn:
 def _read(path: Path, max_bytes: int) -> bytes:
     """Return the file's bytes; refuse what is too large, empty, unreadable or no file."""
     try:
-        with open_own(path) as file:
+        with open_regular(path) as file:
             data = file.read(max_bytes + 1)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from error

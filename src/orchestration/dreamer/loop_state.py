@@ -7,9 +7,9 @@ import numpy as np
 
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.compatibility import MADE_WITH_KEY, made_with
-from ...utils.checked_files import reading
+from ...utils.durable_io import reading
 from ...utils.seeding import global_state
-from ...utils.state_files import require_same_form
+from ...utils.state_files import check_structure
 from ...utils.timestep import EnvSpec
 
 if TYPE_CHECKING:
@@ -78,12 +78,12 @@ def _check(state: Mapping[str, Any], own: Mapping[str, Any], spec: EnvSpec) -> N
     Raises:
         ValueError: Naming the first thing that is wrong; also other errors of access to `state`.
     """
-    require_same_form({name: state[name] for name in own}, dict(own))
+    check_structure({name: state[name] for name in own}, dict(own))
     environment, recorder = state["environment"], state["recorder"]
     lengths = [len(environment["actions"][name]) for name in sorted(environment["actions"])]
-    require_same_form(environment, _environment_form(spec, lengths))
+    check_structure(environment, _environment_form(spec, lengths))
     frames = None if recorder["frames"] is None else np.empty(recorder["frames"].shape, np.uint8)
-    require_same_form(recorder, {"wanted": False, "frames": frames})
+    check_structure(recorder, {"wanted": False, "frames": frames})
     if frames is not None and frames.ndim != 4:
         raise ValueError(f"recorder/frames has {frames.ndim} axes instead of 4")
     if not isinstance(state["best_return"], float | None):

@@ -10,9 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.logging import RichHandler
 
-from ..checked_files import reading
+from ..durable_io import open_regular, reading
 from ..errors import printable
-from ..own_files import open_own
 
 LOG_FILE = "train.log"
 CONSOLE = Console(stderr=True)
@@ -44,7 +43,7 @@ def configure_logging(run_dir: Path | None = None) -> Callable[[], None]:
         path = run_dir / LOG_FILE
         if os.path.lexists(path):
             with reading(path):
-                open_own(path).close()
+                open_regular(path).close()
         handlers["file"] = _LogFile(path, encoding="utf-8")
         handlers["file"].setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
     for name, handler in handlers.items():

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..checked_files import parse_json, reading, writing
+from ..durable_io import open_regular, parse_json, reading, writing
 from ..errors import UserError
-from ..own_files import open_own
 
 _LINE_BYTES = 2**20
 _NAMES_OF_NUMBERS = ("NaN", "Infinity", "-Infinity")
@@ -43,7 +42,7 @@ class JsonLines:
             self._file.write("".join(texts))
             self._file.flush()
 
-    def to_disk(self) -> None:
+    def flush(self) -> None:
         """Bring the lines to disk, where a loss of power leaves them."""
         with writing(self._path):
             os.fsync(self._file.fileno())
@@ -60,14 +59,14 @@ def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Raises:
         UserError: If it is no regular file, or a line is longer than any that is written.
     """
-    with reading(path), open_own(path) as file:
+    with reading(path), open_regular(path) as file:
         number = 0
         while line := file.readline(_LINE_BYTES):
             number += 1
             if line.endswith(b"\n"):
                 yield number, line
             elif len(line) == _LINE_BYTES:
-                raise strange_line(path, number)
+                raise malformed_line_error(path, number)
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -80,7 +79,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield _parsed(line, path, number)
 
 
-def strange_line(path: Path, number: int) -> UserError:
+def malformed_line_error(path: Path, number: int) -> UserError:
     """Return the error of a line, counted from 1, that no run has written."""
     return UserError(f"Line {number:,} of {path} is none that Reverie wrote. Delete that line and try again.")
 
@@ -126,7 +125,7 @@ def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         is_ours = False
     if not is_ours:
-        raise strange_line(path, number)
+        raise malformed_line_error(path, number)
     return told
 
 

@@ -20,7 +20,7 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from ..checked_files import writing
+from ..durable_io import writing
 
 
 class EventFile:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..checked_files import writing
+from ..durable_io import writing
 from ..metrics import require_detached_scalar
 from ..video import encode_animation, encode_image, upscale
 from .json_lines import JsonLines
@@ -61,7 +61,7 @@ class MetricsWriter:
             values: Numbers by tag. A tensor costs one wait for its device; use `MetricMeans` for many.
 
         Raises:
-            GraphKept: If a tensor requires grad; nothing is written then.
+            AttachedMetricError: If a tensor requires grad; nothing is written then.
             ValueError: If a tensor has a dimension; nothing is written then.
         """
         numbers: dict[str, float] = {}
@@ -90,9 +90,9 @@ class MetricsWriter:
         if self._events:
             self._events.text(step, tag, markdown)
 
-    def to_disk(self) -> None:
+    def flush(self) -> None:
         """Bring the lines to disk, where a loss of power leaves them."""
-        self._lines.to_disk()
+        self._lines.flush()
 
     def close(self) -> None:
         """Close all files, also if one of them has a disk that is full; a second call does nothing."""
