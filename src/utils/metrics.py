@@ -91,7 +91,7 @@ class MetricMeans:
         return {name: total / counts[name] for name, total in totals.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums so far: they belong to an interval that a resumed run goes on with."""
+        """Return the sums so far: they belong to an interval that a resumed run continues."""
         return {
             "tensors": [
                 {"names": list(names), "device": str(device), "total": each.total, "count": each.count}
@@ -101,7 +101,7 @@ class MetricMeans:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up the sums."""
+        """Restore the sums."""
         self._tensors.clear()
         for each in state["tensors"]:
             device = torch.device(each["device"])
@@ -172,7 +172,7 @@ class PhaseTimer:
             self._seconds[phase] = before + self._clock() - started
 
     def flush(self) -> dict[str, float]:
-        """Return `time/<phase>_fraction` of the wall time since the last flush, and start anew."""
+        """Return `time/<phase>_fraction` of the wall time since the last flush, and start again."""
         now = self._clock()
         elapsed = max(now - self._started, 1e-9)
         fractions = {f"time/{phase}_fraction": seconds / elapsed for phase, seconds in self._seconds.items()}

@@ -30,8 +30,8 @@ class MetricsWriter:
     Args:
         run_dir: The run folder, created when missing. Its `metrics.jsonl` is continued when there is one.
         tensorboard: Whether to write `tensorboard/` too; without it text goes nowhere.
-        resume_step: Agent steps of the checkpoint the run goes on from. Lines of later steps, written between
-            that checkpoint and a crash, are dropped, because the run writes them again.
+        resume_step: Agent steps of the checkpoint that the run continues from. Lines of later steps, written
+            between that checkpoint and a crash, are dropped, because the run writes them again.
         wandb: Whether W&B gets the same scalars and images. Its helper process writes them with a delay.
 
     Raises:
