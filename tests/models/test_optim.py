@@ -209,3 +209,22 @@ def test_gradient_norms_are_those_of_each_tensor_and_zero_without_a_gradient() -
     optimizer.parameters[0].grad = torch.tensor([3.0, 0.0, 4.0])
     optimizer.parameters[2].grad = torch.tensor([1e30, 0.0, 0.0])
     assert optimizer.gradient_norms().tolist() == [5.0, 0.0, float("inf")]
+
+
+def test_schedulers_hooks_and_closures_see_a_torch_optimiser() -> None:
+    optimizer = LaProp(parameters(), OptimizerConfig(learning_rate=1.0, warmup_updates=0))
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+    seen = []
+    optimizer.register_step_post_hook(lambda each, *_: seen.append(each))
+    rates = []
+
+    def closure() -> None:
+        torch.cat([p.flatten() for p in optimizer.parameters]).square().sum().backward()
+
+    for _ in range(3):
+        rates.append(float(optimizer.step(closure)["learning_rate"]))
+        scheduler.step()
+    assert rates == [1.0, 0.5, 0.25] and seen == [optimizer] * 3
+    assert {name for state in optimizer.state.values() for name in state} == {"mean_square", "momentum"}
+    with pytest.raises(ValueError, match="one group"):
+        optimizer.add_param_group({"params": parameters()})
