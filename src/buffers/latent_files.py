@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int64
 
-from ..utils.checked_files import FileRecord, not_written, read_tensors, write_tensors
+from ..utils.durable_io import FileRecord, corrupt_file_error, read_tensors, write_tensors
 from .episode_index import EpisodeIndex
 from .segments import LATENT_FIELDS, check_fields, has_size, new_path
 from .storage import Arena
@@ -93,7 +93,7 @@ def check_latents(folder: Path, chain: list[LatentFile], tail: Sequence[int], ar
         env, position = tensors["env"].numpy(), tensors["index"].numpy()
         is_known = (env >= 0) & (env < len(tail)) & (position >= 0)
         if not is_known.all() or not (position < np.array(tail)[env]).all():
-            raise not_written(path, "it holds latents of records that never were")
+            raise corrupt_file_error(path, "it holds latents of records that never were")
 
 
 def read_latents(folder: Path, chain: list[LatentFile], index: EpisodeIndex, arena: Arena) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 
-from ..utils.checked_files import FileRecord, not_written, read_json, reading, write_json
+from ..utils.durable_io import FileRecord, corrupt_file_error, read_json, reading, write_json
 from ..utils.errors import UserError
 from .episode_index import EpisodeIndex
 from .latent_files import LatentFile, check_latents, read_latents, write_latents
@@ -178,7 +178,7 @@ def _check_index(
         and _is_gapless(head, segments)
     )
     if not is_right:
-        raise not_written(path, "its numbers do not fit together")
+        raise corrupt_file_error(path, "its numbers do not fit together")
 
 
 def _is_gapless(head: list[int], segments: list[Segment]) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..utils.checked_files import FileRecord, not_written, read_tensors, write_tensors
+from ..utils.durable_io import FileRecord, corrupt_file_error, read_tensors, write_tensors
 from .episode_index import EpisodeIndex
 from .storage import Arena
 
@@ -106,7 +106,7 @@ def check_fields(
     for name in sorted(tensors.keys() | expected.keys()):
         found = (tensors[name].dtype, tuple(tensors[name].shape)) if name in tensors else None
         if found != expected.get(name):
-            raise not_written(path, f"{name} is {_kind(found)} instead of {_kind(expected.get(name))}")
+            raise corrupt_file_error(path, f"{name} is {_kind(found)} instead of {_kind(expected.get(name))}")
 
 
 def _kind(field: tuple[torch.dtype, tuple[int, ...]] | None) -> str:

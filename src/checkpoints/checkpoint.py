@@ -24,17 +24,17 @@ import torch
 
 from .. import __version__
 from ..buffers import REPLAY_FILES, EpisodeReplayBuffer
-from ..utils.checked_files import (
+from ..utils.durable_io import (
     JSON_BYTES,
     FileRecord,
-    fault_of,
-    folder_to_disk,
+    fsync_dir,
     parse_json,
+    read_regular,
     reading,
+    verify_file,
     write_json,
 )
 from ..utils.errors import UserError, printable
-from ..utils.own_files import read_own
 from ..utils.state_files import load_state, save_state
 from ..workflows import Learner
 
@@ -96,7 +96,7 @@ class Checkpoint:
         """
         path = self.folder / MANIFEST
         try:
-            manifest = parse_json(read_own(path, JSON_BYTES))
+            manifest = parse_json(read_regular(path, JSON_BYTES))
             checksum = manifest.pop("checksum")
         except FileNotFoundError as error:
             if (self.folder / _OLD_LOOP_FILE).exists():
@@ -131,7 +131,7 @@ class Checkpoint:
             path = self.folder.parent / name
             if path.parent.name != SHARED_FOLDER:
                 path = self.folder / path.name  # the folder may have been moved aside
-            if fault := fault_of(path, FileRecord(record["bytes"], record["sha256"])):
+            if fault := verify_file(path, FileRecord(record["bytes"], record["sha256"])):
                 raise Damaged(f"{path} {fault}")
 
 
@@ -173,7 +173,7 @@ def save_checkpoint(
     if not shared.is_dir():
         root.mkdir(exist_ok=True)
         shared.mkdir()
-        folder_to_disk(run_dir)
+        fsync_dir(run_dir)
     _clean_if_possible(root)
     try:
         unfinished.mkdir()
@@ -182,8 +182,8 @@ def save_checkpoint(
         files = {f"{folder.name}/{name}": record for name, record in (own | saved.own).items()}
         files |= {f"{SHARED_FOLDER}/{name}": record for name, record in saved.shared.items()}
         _write_manifest(unfinished / MANIFEST, step, best, files)
-        folder_to_disk(shared)
-        folder_to_disk(unfinished)
+        fsync_dir(shared)
+        fsync_dir(unfinished)
         if folder.exists():  # the same step again: the old one is deleted only once the new one has its name
             os.replace(folder, root / f"{_REPLACED}{unfinished.name}")
         os.replace(unfinished, folder)
@@ -191,7 +191,7 @@ def save_checkpoint(
         _clean_if_possible(root)  # a full disk gets its space back
         raise
     replay.commit(saved)
-    folder_to_disk(root)
+    fsync_dir(root)
     _clean_if_possible(root, _unwanted(run_dir, step, keep))
     return Checkpoint(folder, step)
 

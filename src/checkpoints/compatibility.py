@@ -7,7 +7,7 @@ from typing import Any
 
 from ..config.schema import TrainConfig, leaves
 from ..config.workflow_keys import ONLY
-from ..utils.checked_files import reading
+from ..utils.durable_io import reading
 from ..utils.errors import UserError
 from .checkpoint import Checkpoint, latest_checkpoint
 from .run_folder import CONFIG_FILE, FIXED_BY_CHECKPOINT, RESUMABLE_EXCEPTIONS

@@ -12,9 +12,8 @@ from typing import Any
 
 from ..config.checkpoint import CheckpointConfig
 from ..config.schema import TrainConfig
-from ..utils.checked_files import JSON_BYTES, FileRecord, fault_of, parse_json
+from ..utils.durable_io import JSON_BYTES, FileRecord, open_regular, parse_json, read_regular, verify_file
 from ..utils.errors import UserError
-from ..utils.own_files import open_own, read_own
 from ..utils.remote_urls import describe_error, require_protocol
 from .checkpoint import CHECKPOINTS, MANIFEST, SHARED_FOLDER, Checkpoint, Damaged, list_checkpoints
 from .remote import (
@@ -282,9 +281,9 @@ class Uploader:
     def _put(self, path: Path, name: str, record: FileRecord | None = None) -> None:
         if self._is_cancelled():
             raise UploadCancelled
-        if record and (fault := fault_of(path, record)):
+        if record and (fault := verify_file(path, record)):
             raise Damaged(f"{path} {fault}")
-        with open_own(path) as source:
+        with open_regular(path) as source:
             self._remote.put(source, name)
 
     def _prune(self, sizes: dict[str, int], wanted: Records) -> None:
@@ -302,7 +301,7 @@ class Uploader:
 def _local_records(checkpoint: Checkpoint) -> Records | None:
     """Return the files of a checkpoint; None if its manifest was deleted or damaged."""
     try:
-        content = read_own(checkpoint.folder / MANIFEST, JSON_BYTES)
+        content = read_regular(checkpoint.folder / MANIFEST, JSON_BYTES)
         name = f"{CHECKPOINTS}/step_{checkpoint.step:09d}/{MANIFEST}"
         return _records(name, content, checkpoint.manifest()["files"])
     except (Damaged, UserError, OSError):

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from fsspec.core import url_to_fs
 from fsspec.implementations.dirfs import DirFileSystem
 
-from ..utils.checked_files import folder_to_disk, parse_json, read_json, reading, write_json
+from ..utils.durable_io import fsync_dir, parse_json, read_json, reading, write_json
 from ..utils.errors import UserError
 from ..utils.logging.writer import METRICS_FILE
 from ..utils.remote_urls import URL_SEPARATOR, check_url, describe_error, redact_url, require_protocol
@@ -145,7 +145,7 @@ def save_identity(identity: Identity, run_dir: Path) -> None:
     unfinished.unlink(missing_ok=True)
     write_json(unfinished, identity._asdict())
     os.replace(unfinished, run_dir / IDENTITY_FILE)
-    folder_to_disk(run_dir)
+    fsync_dir(run_dir)
 
 
 def _name_of(run_dir: Path) -> str:

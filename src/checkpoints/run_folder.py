@@ -18,7 +18,7 @@ from ..config.ray import Engine
 from ..config.resolve import typed
 from ..config.saved import read_config
 from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device
-from ..utils.checked_files import folder_to_disk, write_file
+from ..utils.durable_io import fsync_dir, write_file
 from ..utils.errors import UserError, did_you_mean
 
 CONFIG_FILE = "config.yaml"
@@ -114,7 +114,7 @@ def save_config(config: TrainConfig, folder: Path) -> None:
             unfinished.unlink(missing_ok=True)
             write_file(unfinished, [OmegaConf.to_yaml(OmegaConf.structured(config)).encode()])
             os.replace(unfinished, folder / CONFIG_FILE)
-            folder_to_disk(folder)
+            fsync_dir(folder)
         except OSError:
             with contextlib.suppress(OSError):  # a folder that is read-only has none
                 unfinished.unlink()

@@ -17,8 +17,8 @@ from ..config.workflow_keys import require_read
 from ..orchestration.recipes import recipe_of
 from ..planning.fit import Fit, largest_fit
 from ..planning.preflight import environment_spec, preflight_of
-from ..planning.refusal import require_fit
 from ..planning.resources import MemoryPlan
+from ..planning.suggestions import require_fit
 from ..planning.table import show
 from ..utils.errors import UserError, exit_on_user_error
 from .options import asks_for_help, read_settings, settings_help

@@ -32,7 +32,7 @@ from ..orchestration.population.engines.base import ClusterLost
 from ..orchestration.population.engines.ray_cluster import Cluster
 from ..orchestration.recipes import recipe_of
 from ..planning import check_run
-from ..utils.checked_files import read_json, reading, write_json
+from ..utils.durable_io import read_json, reading, write_json
 from ..utils.errors import UserError, exit_on_user_error
 from ..utils.logging import read_lines
 from ..utils.logging.writer import METRICS_FILE

@@ -12,9 +12,8 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..utils.checked_files import not_written, reading
+from ..utils.durable_io import corrupt_file_error, read_regular, reading
 from ..utils.errors import UserError
-from ..utils.own_files import read_own
 from .overrides import describe, setting_types
 from .schema import TrainConfig
 
@@ -34,7 +33,7 @@ def read_config(path: Path) -> DictConfig:
         UserError: If it is no regular file, too large, no YAML of plain values, or holds what is no setting.
     """
     with reading(path):
-        text = read_own(path, CONFIG_BYTES).decode()
+        text = read_regular(path, CONFIG_BYTES).decode()
     try:
         _require_plain(text, path)
         saved = OmegaConf.load(io.StringIO(text))
@@ -57,7 +56,7 @@ def read_config(path: Path) -> DictConfig:
         TypeError,
         ValueError,
     ) as error:
-        raise not_written(path, type(error).__name__) from error
+        raise corrupt_file_error(path, type(error).__name__) from error
     if not saved:
         raise UserError(f"{path} is empty. Put it back from a copy, or start a new run.")
     assert isinstance(config, DictConfig)

@@ -1,16 +1,18 @@
 """The optimiser: adaptive gradient clipping, then LaProp, over all parameters at once."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.optim import Optimizer
 
 from ..utils.errors import UserError
 
 LEARNERS = ("world_model", "actor", "critic")
-"""What has an optimiser, and may have a learning rate, of its own."""
+"""What has its own optimiser, and may have its own learning rate."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -57,7 +59,7 @@ class OptimizerConfig:
             raise UserError(f"optimizer.warmup_updates must not be negative, got {self.warmup_updates}.")
         for name in ("agc_clip", "agc_floor", "eps"):
             if getattr(self, name) <= 0:
-                raise UserError(f"optimizer.{name} must be over 0, got {getattr(self, name)}.")
+                raise UserError(f"optimizer.{name} must be > 0, got {getattr(self, name)}.")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"optimizer.{name} must be in [0, 1), got {getattr(self, name)}.")
@@ -68,7 +70,7 @@ class OptimizerConfig:
         return self if own is None else replace(self, learning_rate=own)
 
 
-class LaProp:
+class LaProp(Optimizer):
     """Adaptive gradient clipping per tensor, RMS normalisation, then momentum: m(normalised(clipped(g))).
 
         g  <- g / max(1, |g| / (agc_clip * max(agc_floor, |p|)))          per tensor, L2 norms
@@ -76,16 +78,22 @@ class LaProp:
         m  <- beta1 m + (1 - beta1) g / (sqrt(v / (1 - beta2^t)) + eps)
         p  <- p - lr_t m / (1 - beta1^t)
 
-    All state is float32 and lies on the parameters' device, counters and learning rate included, so that a
-    step never waits for the host. With eps=1e-20 a gradient whose square underflows would be divided by
-    almost nothing; such entries (|g| < `TINY`) are set to zero first.
+    All state is float32 and lies on the parameters' device, counters included, so that a step never waits
+    for the host. With eps=1e-20 a gradient whose square underflows would be divided by almost nothing; such
+    entries (|g| < `TINY`) are set to zero first.
 
-    Gradients that are not finite would ruin all of it for ever. Only the device knows whether there are such,
-    so the update is then made with gradients of 0, decays of 1 and a step size of 0: it changes nothing.
+    Gradients that are not finite would ruin all of it. Only the device knows whether there are such, so the
+    update is then made with gradients of 0, decays of 1 and a step size of 0: it changes nothing.
+
+    There is one group of parameters. `lr` in it is the step size after the warm-up, which a learning-rate
+    scheduler may change.
 
     Args:
         parameters: Tensors to train; the order is kept for the state.
         config: Settings.
+
+    Raises:
+        ValueError: If there is no parameter, or a second group.
 
     Reference:
         Ziyin et al. 2020, arXiv:2002.04839 (LaProp); Brock et al. 2021, arXiv:2102.06171 (clipping);
@@ -96,14 +104,38 @@ class LaProp:
     """Smaller gradients count as zero: (1 - beta2) g^2 would be below float32's smallest normal, 1.2e-38."""
 
     def __init__(self, parameters: Iterable[Parameter], config: OptimizerConfig) -> None:
+        super().__init__(parameters, {"lr": config.learning_rate})
         self.config = config
-        self.parameters: list[Tensor] = list(parameters)
+        for parameter in self.parameters:
+            self.state[parameter] = {
+                "mean_square": torch.zeros_like(parameter, dtype=torch.float32),
+                "momentum": torch.zeros_like(parameter, dtype=torch.float32),
+            }
         device = self.parameters[0].device
-        self.mean_square = [torch.zeros_like(p, dtype=torch.float32) for p in self.parameters]
-        self.momentum = [torch.zeros_like(p, dtype=torch.float32) for p in self.parameters]
         self.updates = torch.zeros((), dtype=torch.float32, device=device)
         self.beta1_power = torch.ones((), dtype=torch.float64, device=device)
         self.beta2_power = self.beta1_power.clone()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add the one group of parameters; norms are taken over all of them."""
+        if self.param_groups:
+            raise ValueError("LaProp has one group of parameters.")
+        super().add_param_group(param_group)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The tensors to train."""
+        return self.param_groups[0]["params"]
+
+    @property
+    def mean_square(self) -> list[Tensor]:
+        """The mean square v of each parameter's gradients."""
+        return [self.state[parameter]["mean_square"] for parameter in self.parameters]
+
+    @property
+    def momentum(self) -> list[Tensor]:
+        """The momentum m of each parameter."""
+        return [self.state[parameter]["momentum"] for parameter in self.parameters]
 
     @torch.no_grad()
     def gradient_norms(self) -> Tensor:
@@ -115,20 +147,28 @@ class LaProp:
         return torch.stack(torch._foreach_norm([zero if p.grad is None else p.grad for p in self.parameters]))
 
     @torch.no_grad()
-    def step(self, finite: Tensor) -> dict[str, Tensor]:
+    def step(  # pyright: ignore[reportIncompatibleMethodOverride]: metrics in the place of the loss
+        self, closure: Callable[[], Any] | None = None, finite: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """Apply one update from the parameters' `grad`, which are freed.
 
         A parameter without a gradient, its loss being switched off, counts as one with a gradient of zeros.
 
         Args:
+            closure: Computes the gradients first; its result is not used.
             finite: 0-d bool on the parameters' device. If false, every parameter and all state, counters
-                included, keep their values.
+                included, keep their values. None: whether all `gradient_norms` are finite.
 
         Returns:
             0-d float32 tensors: `gradient_norm` and `clipped_norm`, the L2 norm over all tensors before and
             after clipping, and `learning_rate`, the step size of this update.
         """
-        c = self.config
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        if finite is None:
+            finite = self.gradient_norms().isfinite().all()
+        c, mean_square, momentum = self.config, self.mean_square, self.momentum
         gradients: list[Tensor] = []
         for parameter in self.parameters:
             gradient = parameter.grad
@@ -136,18 +176,18 @@ class LaProp:
             parameter.grad = None
         before, after = self._clip(gradients, finite)
         beta1_power, beta2_power = self.beta1_power * c.beta1, self.beta2_power * c.beta2
-        torch._foreach_mul_(self.mean_square, torch.where(finite, c.beta2, 1.0))
-        torch._foreach_addcmul_(self.mean_square, gradients, gradients, 1.0 - c.beta2)
-        scale = torch._foreach_mul(self.mean_square, (1.0 / (1.0 - beta2_power)).float())
+        torch._foreach_mul_(mean_square, torch.where(finite, c.beta2, 1.0))
+        torch._foreach_addcmul_(mean_square, gradients, gradients, 1.0 - c.beta2)
+        scale = torch._foreach_mul(mean_square, (1.0 / (1.0 - beta2_power)).float())
         torch._foreach_sqrt_(scale)
         torch._foreach_add_(scale, c.eps)
         torch._foreach_div_(gradients, scale)
         share = torch.where(finite, 1.0 - c.beta1, 0.0)
-        for momentum, gradient in zip(self.momentum, gradients, strict=True):
-            momentum.lerp_(gradient, share)  # foreach would ask the host for the number
+        for average, gradient in zip(momentum, gradients, strict=True):
+            average.lerp_(gradient, share)  # foreach would ask the host for the number
         learning_rate = self.learning_rate()
         step_size = torch.where(finite, learning_rate / (1.0 - beta1_power).float(), 0.0)
-        torch._foreach_add_(self.parameters, torch._foreach_mul(self.momentum, -step_size))
+        torch._foreach_add_(self.parameters, torch._foreach_mul(momentum, -step_size))
         self.beta1_power.copy_(torch.where(finite, beta1_power, self.beta1_power))
         self.beta2_power.copy_(torch.where(finite, beta2_power, self.beta2_power))
         self.updates.add_(finite)
@@ -157,7 +197,7 @@ class LaProp:
         """Return the step size of the next update, 0-d float32 on the parameters' device."""
         warmup = self.config.warmup_updates
         share = (self.updates / warmup).clamp(max=1.0) if warmup else torch.ones_like(self.updates)
-        return self.config.learning_rate * share
+        return self.param_groups[0]["lr"] * share
 
     def _clip(self, gradients: list[Tensor], finite: Tensor) -> tuple[Tensor, Tensor]:
         """Clip in place and set to zero what counts as zero; return the norms over all before and after."""
@@ -171,7 +211,7 @@ class LaProp:
             gradient.masked_fill_((gradient.abs() < self.TINY).logical_or_(is_blocked), 0.0)
         return norms.square().sum().sqrt(), (norms * shrink).square().sum().sqrt()
 
-    def state_dict(self) -> dict[str, Tensor | list[Tensor]]:
+    def state_dict(self) -> dict[str, Any]:
         """Return every tensor of the state; they are the live ones, not copies."""
         return {
             "mean_square": self.mean_square,
@@ -182,10 +222,10 @@ class LaProp:
         }
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Tensor | list[Tensor]]) -> None:
-        """Copy a state of the same parameters into this one."""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Copy a state of the same parameters into this one, whose tensors stay where they are."""
         for name, mine in self.state_dict().items():
-            theirs = state[name]
+            theirs = state_dict[name]
             targets = mine if isinstance(mine, list) else [mine]
             sources = theirs if isinstance(theirs, list) else [theirs]
             for target, source in zip(targets, sources, strict=True):

@@ -13,7 +13,7 @@ from ..config.schema import TrainConfig
 from ..memory.counters.stats import footprint_stats
 from ..memory.leaks.guard import MemoryGuard
 from ..memory.leaks.tracker import Component
-from ..utils.metrics import StopWatch
+from ..utils.metrics import PhaseTimer
 from .diagnostics import components, diagnostics
 from .parts import AnyParts
 from .reports import Reports
@@ -56,7 +56,7 @@ class Orchestrator(ABC):
         self.config, self.parts, self.reports, self.run_dir = config, parts, reports, run_dir
         self.signals = signals
         self.step, self.updates = 0, 0
-        self.watch = StopWatch(*phases, "save", "memory")
+        self.watch = PhaseTimer(*phases, "save", "memory")
         self.guard = MemoryGuard(config.memory)
         self.is_best = False  # and no checkpoint holds it yet
         self.saved_step: int | None = None
@@ -131,7 +131,7 @@ class Orchestrator(ABC):
         with self.watch("save"):
             keep, model = self.config.training.keep_checkpoints, self.parts.workflow.state_dict()
             state = self.state()
-            self.reports.to_disk()  # a log must not be behind its checkpoint
+            self.reports.flush()  # a log must not be behind its checkpoint
             checkpoint = save_checkpoint(
                 self.run_dir, self.step, state, model, self.parts.replay, keep, self.is_best
             )

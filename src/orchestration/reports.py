@@ -106,7 +106,7 @@ class Reports:
         if words and not self._has_noted:
             _LOG.info("%s, once: it may take half a minute", words)
             self._has_noted = True
-        self._progress.note(words)
+        self._progress.set_status(words)
 
     def memory(
         self, step: int, report: MemoryReport | None, footprint: dict[str, float], is_last: bool
@@ -140,9 +140,9 @@ class Reports:
         """Write a still (H, W, 3)."""
         self._writer.image(step, f"image/{name}", image)
 
-    def to_disk(self) -> None:
+    def flush(self) -> None:
         """Bring all that was written to disk, where a loss of power leaves it."""
-        self._writer.to_disk()
+        self._writer.flush()
 
     def close(self) -> None:
         """Close files and give the terminal back; a second call does nothing."""

@@ -15,12 +15,12 @@ from ..config.schema import TrainConfig, TrainingConfig
 from ..envs import state_form
 from ..envs.episodes import EpisodeRecorder, EpisodeTracker
 from ..memory.leaks.guard import MemoryGuard
-from ..utils.checked_files import reading
 from ..utils.compilation import Compilations
+from ..utils.durable_io import reading
 from ..utils.metrics import MetricMeans
 from ..utils.schedule import Every, UpdateRatio
 from ..utils.seeding import global_state, numpy_generator, set_global_state
-from ..utils.state_files import require_same_form
+from ..utils.state_files import check_structure
 from ..utils.timestep import Arrival
 from .dreamer.nonfinite import NonFiniteGuard
 from .dreamer.parts import DreamerParts
@@ -290,12 +290,12 @@ class WorldModelOrchestrator(Orchestrator):
             "episodes": self.tracker.state_dict(),
             "nonfinite": self.nonfinite.state_dict(),
         }
-        require_same_form({name: state[name] for name in own}, own)
+        check_structure({name: state[name] for name in own}, own)
         environment, recorder = state["environment"], state["recorder"]
         lengths = [len(environment["actions"][name]) for name in sorted(environment["actions"])]
-        require_same_form(environment, state_form(self.parts.environment.spec, lengths))
+        check_structure(environment, state_form(self.parts.environment.spec, lengths))
         frames = None if recorder["frames"] is None else np.empty(recorder["frames"].shape, np.uint8)
-        require_same_form(recorder, {"wanted": False, "frames": frames})
+        check_structure(recorder, {"wanted": False, "frames": frames})
         if frames is not None and frames.ndim != 4:
             raise ValueError(f"recorder/frames has {frames.ndim} axes instead of 4")
         if not isinstance(state["best_return"], float | None):

@@ -7,7 +7,6 @@ from .preflight import preflight_of as preflight_of
 from .recipe import DryRun as DryRun
 from .recipe import Recipe as Recipe
 from .recipe import Written as Written
-from .refusal import over_text as over_text
 from .resources import DISK as DISK
 from .resources import GPU as GPU
 from .resources import HOST as HOST
@@ -15,4 +14,5 @@ from .resources import MemoryPlan as MemoryPlan
 from .resources import Resource as Resource
 from .resources import Row as Row
 from .suggestions import Compose as Compose
+from .suggestions import over_text as over_text
 from .table import plan_lines as plan_lines

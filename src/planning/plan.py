@@ -16,8 +16,8 @@ from ..envs import Suite, Vectorization
 from ..envs.episodes import MAX_FRAMES
 from ..memory.counters.limits import memory_available_bytes, memory_limit_bytes
 from ..memory.counters.process import folder_disk_bytes
-from ..utils.checked_files import PIECE_BYTES
 from ..utils.compilation import load_compiler
+from ..utils.durable_io import PIECE_BYTES
 from ..utils.timestep import EnvSpec
 from ..utils.units import size_text
 from . import constants

@@ -14,9 +14,8 @@ from ..models import check_images
 from ..utils.timestep import EnvSpec
 from .plan import plan_run
 from .recipe import Recipe
-from .refusal import require_fit
 from .resources import MemoryPlan
-from .suggestions import Compose
+from .suggestions import Compose, require_fit
 
 
 @dataclass(frozen=True, slots=True)

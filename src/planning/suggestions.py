@@ -1,24 +1,59 @@
-"""Changes of a run that make its plan fit: each is planned before it is proposed."""
+"""Refuse a run whose plan is over a limit, with changes that fit: each is planned before it is proposed."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 from omegaconf import OmegaConf
 
-from ..buffers import ReplayStorage, plan_replay
+from ..buffers import plan_replay
 from ..config.presets import model_presets
 from ..config.resolve import typed
-from ..config.schema import Device, Precision, TrainConfig
+from ..config.schema import Device, TrainConfig
+from ..memory.config import OnPlan
 from ..utils.errors import UserError
 from ..utils.timestep import EnvSpec
+from ..utils.units import size_text
 from .plan import plan_run
 from .recipe import Recipe
-from .resources import DISK, GPU, HOST, MemoryPlan
+from .resources import GPU, HOST, MemoryPlan, Resource
+from .table import limit_text
 
 Compose = Callable[[str], TrainConfig]
 """Gives the configuration of the same command line with one more override, a choice of a group."""
+
+_MOST_CHANGES = 3
+_WORTH_NAMING = 0.1  # share of the total
+
+
+def require_fit(
+    plan: MemoryPlan, config: TrainConfig, spec: EnvSpec, recipe: Recipe, compose: Compose | None = None
+) -> None:
+    """Check that every resource suffices; with `memory.plan=warn` it need not.
+
+    Raises:
+        UserError: If a resource does not suffice; it names up to three changes, each of which was planned
+            and fits.
+    """
+    if not plan.over or config.memory.plan is not OnPlan.refuse:
+        return
+    changes = list(islice(fitting_changes(plan, config, spec, recipe, compose), _MOST_CHANGES))
+    repair = f"Set {' or '.join(changes)}" if changes else "No single change makes it fit"
+    raise UserError(f"{over_text(plan.over[0])}. {repair}; memory.plan=warn starts it regardless.")
+
+
+def over_text(resource: Resource) -> str:
+    """Return what is over which limit, as the beginning of a sentence."""
+    total = resource.total_bytes
+    rows = sorted(resource.rows, key=lambda row: -row.nbytes)[:2]
+    largest = [f"{row.name} {size_text(row.nbytes)}" for row in rows if row.nbytes > _WORTH_NAMING * total]
+    return (
+        f"This run needs {size_text(total)} of {resource.name} ({', '.join(largest)}), "
+        f"over {limit_text(resource)}"
+    )
 
 
 def fitting_changes(
@@ -39,15 +74,16 @@ def fitting_changes(
     capacity = largest_capacity_that_fits(config, spec, recipe)
     if capacity is not None:
         yield f"buffer.capacity={capacity}"
-    for candidates in _settings(config, over, recipe):
-        found = next((c for c in candidates if _fits(partial(changed, config, c), spec, recipe)), None)
-        if found is not None:
-            yield found
+    kinds: list[Iterable[str]] = []
+    if GPU in over or (HOST in over and config.device is Device.cpu):
+        kinds.append(f"training.batch_size={size}" for size in halves(config.training.batch_size, 1))
+    for candidates in (*kinds, *recipe.smaller(config, over)):
+        fitting = (c for c in candidates if _fits(partial(changed, config, c), spec, recipe))
+        yield from islice(fitting, 1)
     if compose is not None and recipe.has_model_presets:
-        for name in _smaller_models(plan.num_parameters):
-            if _fits(partial(compose, f"model={name}"), spec, recipe):
-                yield f"model={name}"
-                break
+        smaller = (name for name in reversed(model_sizes()) if _millions(name) * 10**6 < plan.num_parameters)
+        models = (f"model={name}" for name in smaller)
+        yield from islice((m for m in models if _fits(partial(compose, m), spec, recipe)), 1)
 
 
 def largest_capacity_that_fits(
@@ -59,26 +95,20 @@ def largest_capacity_that_fits(
     run may be a little larger than this one.
     """
 
-    def fits(capacity: int) -> bool:
-        return _fits(
-            lambda: replace(config, buffer=replace(config.buffer, capacity=capacity)),
-            spec,
-            recipe,
-            gpu_limit_bytes,
-        )
+    def is_too_large(capacity: int) -> bool:
+        run = replace(config, buffer=replace(config.buffer, capacity=capacity))
+        return not _fits(lambda: run, spec, recipe, gpu_limit_bytes)
 
-    least = recipe.least_capacity(config, spec)
-    low, high = least, config.buffer.capacity
-    if fits(high):
-        return high
-    if not fits(low):
+    if not is_too_large(config.buffer.capacity):
+        return config.buffer.capacity
+    capacities = range(recipe.least_capacity(config, spec), config.buffer.capacity)
+    count = bisect_left(capacities, True, key=is_too_large)
+    if not count:
         return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    low -= low // 100
-    unit = 10 ** max(0, len(str(low)) - 2)
-    return max(least, low // unit * unit)
+    most = capacities[count - 1]
+    most -= most // 100
+    unit = 10 ** max(0, len(str(most)) - 2)
+    return max(capacities[0], most // unit * unit)
 
 
 def changed(config: TrainConfig, change: str) -> TrainConfig:
@@ -93,43 +123,21 @@ def changed(config: TrainConfig, change: str) -> TrainConfig:
     return typed(structured, must_run_here=False)
 
 
-def model_sizes() -> list[str]:
-    """Return the presets of `configs/model` that are named by their size, smallest first."""
-    names = [name for name in model_presets() if re.fullmatch(r"size\d+m", name)]
-    return sorted(names, key=lambda name: int(name[4:-1]))
-
-
-def _settings(config: TrainConfig, over: set[str], recipe: Recipe) -> Iterator[Iterable[str]]:
-    """Yield kinds of change, those that cost learning least first; in each the smallest change is first."""
-    storage = config.buffer.storage
-    if DISK in over:
-        keep = config.training.keep_checkpoints
-        yield (f"training.keep_checkpoints={count}" for count in range(keep - 1, 0, -1))
-        if storage is ReplayStorage.mmap:
-            yield ["buffer.storage=ram"]
-    if HOST in over and storage is ReplayStorage.ram:
-        yield ["buffer.storage=mmap"]
-    if GPU in over and storage is ReplayStorage.cuda:
-        yield ["buffer.storage=ram"]
-    if GPU in over and config.precision is Precision.float32:
-        yield ["precision=bfloat16"]
-    if GPU in over or (HOST in over and config.device is Device.cpu):
-        yield (f"training.batch_size={size}" for size in halves(config.training.batch_size, 1))
-    yield from recipe.smaller(config, over)
-
-
-def _smaller_models(parameters: int) -> Iterator[str]:
-    """Yield the presets with fewer parameters, largest first."""
-    for name in reversed(model_sizes()):
-        if int(name[4:-1]) * 1_000_000 < parameters:
-            yield name
-
-
 def halves(number: int, least: int) -> Iterator[int]:
     """Yield half of a number, half of that, and so on, as long as it is at least `least`."""
     while number // 2 >= least:
         number //= 2
         yield number
+
+
+def model_sizes() -> list[str]:
+    """Return the presets of `configs/model` that are named by their size, smallest first."""
+    return sorted((name for name in model_presets() if re.fullmatch(r"size\d+m", name)), key=_millions)
+
+
+def _millions(name: str) -> int:
+    """Return the parameters of a preset that is named by its size, in millions."""
+    return int(name.removeprefix("size").removesuffix("m"))
 
 
 def _fits(

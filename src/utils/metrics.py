@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 
-class GraphKept(ValueError):
+class AttachedMetricError(ValueError):
     """A metric still requires grad: keeping it would keep the graph of a whole update alive."""
 
 
@@ -22,11 +22,11 @@ def require_detached_scalar(name: str, value: Tensor) -> None:
     """Check that a metric is one number and holds no graph.
 
     Raises:
-        GraphKept: If `value` requires grad.
+        AttachedMetricError: If `value` requires grad.
         ValueError: If `value` has any dimension.
     """
     if value.requires_grad:
-        raise GraphKept(
+        raise AttachedMetricError(
             f"Metric `{name}` requires grad (grad_fn={value.grad_fn}): keeping it would keep its graph. "
             "Pass it as `.detach()`."
         )
@@ -59,7 +59,7 @@ class MetricMeans:
                 tensors are read now, in stream order, and may be overwritten afterwards.
 
         Raises:
-            GraphKept: If a tensor requires grad; nothing is added then.
+            AttachedMetricError: If a tensor requires grad; nothing is added then.
             ValueError: If a tensor has a dimension; nothing is added then.
         """
         by_device: dict[torch.device, dict[str, Tensor]] = defaultdict(dict)
@@ -91,7 +91,7 @@ class MetricMeans:
         return {name: total / counts[name] for name, total in totals.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums so far: they belong to an interval that a resumed run goes on with."""
+        """Return the sums so far: they belong to an interval that a resumed run continues."""
         return {
             "tensors": [
                 {"names": list(names), "device": str(device), "total": each.total, "count": each.count}
@@ -101,7 +101,7 @@ class MetricMeans:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up the sums."""
+        """Restore the sums."""
         self._tensors.clear()
         for each in state["tensors"]:
             device = torch.device(each["device"])
@@ -134,7 +134,7 @@ class _VectorSum:
         self.count += 1
 
 
-class StopWatch:
+class PhaseTimer:
     """The share of wall time spent in each phase since the last flush.
 
     The seconds are the host's. Work on CUDA is asynchronous: a phase that only queues kernels looks cheap,
@@ -145,7 +145,7 @@ class StopWatch:
         phases: Names of all phases; each is reported at every flush, 0 when it did not run.
         clock: Seconds since some fixed moment.
 
-    >>> watch = StopWatch("collect", "update")
+    >>> watch = PhaseTimer("collect", "update")
     >>> with watch("update"):
     ...     pass
     >>> sorted(watch.flush())
@@ -172,7 +172,7 @@ class StopWatch:
             self._seconds[phase] = before + self._clock() - started
 
     def flush(self) -> dict[str, float]:
-        """Return `time/<phase>_fraction` of the wall time since the last flush, and start anew."""
+        """Return `time/<phase>_fraction` of the wall time since the last flush, and start again."""
         now = self._clock()
         elapsed = max(now - self._started, 1e-9)
         fractions = {f"time/{phase}_fraction": seconds / elapsed for phase, seconds in self._seconds.items()}

@@ -30,7 +30,7 @@ class Progress:
     Args:
         total_steps: Agent steps of the whole run.
         mode: See `ProgressMode`.
-        start_step: Agent steps a resumed run has behind it.
+        start_step: Agent steps that a resumed run has already made.
         clock: Seconds since some fixed moment.
     """
 
@@ -41,13 +41,19 @@ class Progress:
         start_step: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._total_steps = total_steps
-        self._clock = clock
+        self._total_steps, self._clock = total_steps, clock
         self._pace = deque([(clock(), start_step)], maxlen=_PACE_UPDATES)
-        self._bar = None
-        self._words = "starting"
+        self._bar, self._status = None, "starting"
         if mode is ProgressMode.bar or (mode is ProgressMode.auto and CONSOLE.is_terminal):
-            self._bar = _bar(total_steps, start_step)
+            self._bar = progress.Progress(
+                progress.TextColumn("step {task.completed:,} of {task.total:,}"),
+                progress.BarColumn(bar_width=20),
+                progress.TaskProgressColumn(),
+                progress.TextColumn("{task.description}"),
+                console=CONSOLE,
+                refresh_per_second=2,  # its thread shares the interpreter with the training loop
+            )
+            self._task = self._bar.add_task(self._status, total=total_steps, completed=start_step)
             self._bar.start()
 
     def update(
@@ -66,26 +72,26 @@ class Progress:
             episode_return: Return of the last finished episode in raw units; None before the first.
             updates_per_second: Optimiser steps per second of wall time.
             memory_mb: Memory in use, in units of 1e6 bytes.
-            planned_mb: Memory the run has planned for, in units of 1e6 bytes; None when there is no plan.
+            planned_mb: Memory that the run plans for, in units of 1e6 bytes; None when there is no plan.
         """
         self._pace.append((self._clock(), step))
-        words = [
+        parts = [
             "no episode finished" if episode_return is None else f"return {episode_return:.4g}",
             f"{updates_per_second:.3g} updates/s",
             f"memory {memory_mb:,.0f}{'' if planned_mb is None else f' of {planned_mb:,.0f}'} MB",
             self._time_left(step),
         ]
-        self._words = ", ".join(words)
+        self._status = ", ".join(parts)
         if self._bar:
-            self._bar.update(self._bar.task_ids[0], completed=step, description=self._words)
+            self._bar.update(self._task, completed=step, description=self._status)
         else:
             done = f"step {step:,} of {self._total_steps:,} ({step / self._total_steps:.1%})"
-            _LOG.info(", ".join([done, *words]))
+            _LOG.info("%s, %s", done, self._status)
 
-    def note(self, words: str | None) -> None:
-        """Say what takes its time between two calls of `update`, on the bar alone; None for nothing more."""
+    def set_status(self, text: str | None) -> None:
+        """Say on the bar what the run does between two calls of `update`; None shows the numbers again."""
         if self._bar:
-            self._bar.update(self._bar.task_ids[0], description=words or self._words)
+            self._bar.update(self._task, description=text or self._status)
 
     def close(self) -> None:
         """Leave the bar as it stands and give the terminal back; a second call does nothing."""
@@ -100,17 +106,3 @@ class Progress:
             return "time left unknown"
         left = max(self._total_steps - step, 0) * seconds / steps
         return f"{timedelta(seconds=round(left))} left"
-
-
-def _bar(total_steps: int, start_step: int) -> progress.Progress:
-    """Return a bar with one task, not yet shown."""
-    bar = progress.Progress(
-        progress.TextColumn("step {task.completed:,} of {task.total:,}"),
-        progress.BarColumn(bar_width=20),
-        progress.TaskProgressColumn(),
-        progress.TextColumn("{task.description}"),
-        console=CONSOLE,
-        refresh_per_second=2,  # its thread shares the interpreter with the training loop
-    )
-    bar.add_task("starting", total=total_steps, completed=start_step)
-    return bar

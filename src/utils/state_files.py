@@ -1,6 +1,5 @@
-"""A nest of tensors, arrays and plain values as two files that no code runs from: JSON and safetensors."""
+"""A nest of tensors, arrays and plain values as two files that run no code: JSON and safetensors."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checked_files import (
+from .durable_io import (
+    SAFETENSORS_DTYPES,
     FileRecord,
-    can_be_written,
-    not_written,
+    corrupt_file_error,
     read_json,
     read_tensors,
     reading,
@@ -64,39 +63,39 @@ def load_state(folder: Path, name: str, device: torch.device | str = "cpu") -> A
     with reading(path):
         state = _join(plain, tensors, torch.device(device))
     if tensors:
-        raise not_written(folder / f"{name}.safetensors", f"{path.name} knows no tensor {min(tensors)!r}")
+        reason = f"{path.name} knows no tensor {min(tensors)!r}"
+        raise corrupt_file_error(folder / f"{name}.safetensors", reason)
     return state
 
 
-def require_same_form(state: Any, own: Any) -> None:
+def check_structure(state: Any, own: Any, name: str = "") -> None:
     """Refuse a nest that cannot take the place of `own`.
 
     Dicts need the same keys, lists the same length, tensors and arrays the same dtype and shape, all else the
     same type; whole numbers are counts, at least 0 and below 2**63.
 
+    Args:
+        state: What was read.
+        own: What it is to replace.
+        name: Where in a larger nest both stand.
+
     Raises:
         ValueError: Naming the first thing that differs.
     """
-    for difference in _differences(state, own, ""):
-        raise ValueError(difference)
-
-
-def _differences(state: Any, own: Any, name: str) -> Iterator[str]:
-    """Yield in words what differs."""
     if isinstance(own, dict) and isinstance(state, dict):
         for key in sorted(state.keys() ^ own.keys(), key=str):
-            yield f"{name}/{key}".lstrip("/") + (" is missing" if key in own else " is not known")
-        for key in own.keys() & state.keys():
-            yield from _differences(state[key], own[key], f"{name}/{key}")
+            raise ValueError(f"{name}{key} is {'missing' if key in own else 'not known'}")
+        for key in own:
+            check_structure(state[key], own[key], f"{name}{key}/")
     elif isinstance(own, list | tuple) and isinstance(state, list | tuple) and len(own) == len(state):
         for index, (theirs, mine) in enumerate(zip(state, own, strict=True)):
-            yield from _differences(theirs, mine, f"{name}/{index}")
+            check_structure(theirs, mine, f"{name}{index}/")
     elif _form(state) != _form(own):
-        yield f"{name.lstrip('/')} is {_form(state)} instead of {_form(own)}"
+        raise ValueError(f"{name.rstrip('/')} is {_form(state)} instead of {_form(own)}")
 
 
 def _form(value: Any) -> str:
-    """Return in words what has to be the same."""
+    """Return what has to be the same, to read."""
     if isinstance(value, Tensor | np.ndarray):
         return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     if isinstance(value, list | tuple):
@@ -129,8 +128,8 @@ def _split(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any
 
 
 def _put(tensor: Tensor, path: tuple[str, ...], tensors: dict[str, Tensor]) -> str:
-    """Keep a tensor under a name of its own and return the name."""
-    if not can_be_written(tensor):
+    """Keep a tensor under its own name and return the name."""
+    if tensor.dtype not in SAFETENSORS_DTYPES:
         raise _refusal(tensor.dtype, path)
     name = "/".join(path)
     while name in tensors or name == _RESERVED:  # keys may hold a slash too

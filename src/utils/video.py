@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from .checked_files import writing
+from .durable_io import writing
 from .errors import UserError
 
 VIDEO_SUFFIXES = (".mp4", ".gif")

@@ -52,7 +52,7 @@ def gradients() -> list[Tensor]:
 def step(optimizer: LaProp, values: list[Tensor]) -> dict[str, Tensor]:
     for parameter, gradient in zip(optimizer.parameters, values, strict=True):
         parameter.grad = gradient.clone()
-    return optimizer.step(FINITE)
+    return optimizer.step(finite=FINITE)
 
 
 @pytest.mark.parametrize("warmup", [0, 7])
@@ -156,7 +156,7 @@ def test_a_missing_gradient_counts_as_zeros() -> None:
         step(zeros, values)
         for parameter, gradient in zip(missing.parameters[1:], values[1:], strict=True):
             parameter.grad = gradient.clone()
-        missing.step(FINITE)
+        missing.step(finite=FINITE)
     assert all(torch.equal(a, b) for a, b in zip(missing.parameters, zeros.parameters, strict=True))
     is_still = [torch.equal(p, initial) for p, initial in zip(missing.parameters, start, strict=True)]
     assert is_still == [True, False, False, False]
@@ -183,7 +183,7 @@ def test_an_update_that_is_not_finite_leaves_parameters_and_state_as_they_are(
         parameter.grad = gradient
     norms = optimizer.gradient_norms()
     assert norms.isfinite().tolist() == [True, True, False, True]
-    optimizer.step(norms.isfinite().all())
+    optimizer.step()
     for before, now in zip(state, [optimizer.parameters, *optimizer.state_dict().values()], strict=True):
         torch.testing.assert_close(now, before, rtol=0, atol=0)
     assert all(p.grad is None for p in optimizer.parameters)
@@ -197,7 +197,7 @@ def test_after_updates_that_were_not_applied_the_next_one_is_as_without_them() -
         values = gradients()
         for parameter in gated.parameters:
             parameter.grad = torch.full_like(parameter, float("nan"))
-        gated.step(~FINITE)
+        gated.step(finite=~FINITE)
         ours, theirs = step(gated, values), step(plain, values)
         assert all(torch.equal(ours[name], theirs[name]) for name in ours), update
     assert all(torch.equal(a, b) for a, b in zip(gated.parameters, plain.parameters, strict=True))
@@ -209,3 +209,22 @@ def test_gradient_norms_are_those_of_each_tensor_and_zero_without_a_gradient() -
     optimizer.parameters[0].grad = torch.tensor([3.0, 0.0, 4.0])
     optimizer.parameters[2].grad = torch.tensor([1e30, 0.0, 0.0])
     assert optimizer.gradient_norms().tolist() == [5.0, 0.0, float("inf")]
+
+
+def test_schedulers_hooks_and_closures_see_a_torch_optimiser() -> None:
+    optimizer = LaProp(parameters(), OptimizerConfig(learning_rate=1.0, warmup_updates=0))
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+    seen = []
+    optimizer.register_step_post_hook(lambda each, *_: seen.append(each))
+    rates = []
+
+    def closure() -> None:
+        torch.cat([p.flatten() for p in optimizer.parameters]).square().sum().backward()
+
+    for _ in range(3):
+        rates.append(float(optimizer.step(closure)["learning_rate"]))
+        scheduler.step()
+    assert rates == [1.0, 0.5, 0.25] and seen == [optimizer] * 3
+    assert {name for state in optimizer.state.values() for name in state} == {"mean_square", "momentum"}
+    with pytest.raises(ValueError, match="one group"):
+        optimizer.add_param_group({"params": parameters()})

@@ -21,7 +21,7 @@ def write(run_dir: Path, *fitness: list[float], resume_step: int | None = None, 
     for generation, each in enumerate(fitness, start=first):
         origins = [LEARNER, ELITE, CHILD] if generation else [INITIAL] * 3
         lineage.generation(100 * (generation + 1), generation, each, origins)
-    lineage.to_disk()
+    lineage.flush()
     lineage.close()
     lineage.close()
 

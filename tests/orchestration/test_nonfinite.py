@@ -67,9 +67,7 @@ def test_a_bad_reward_is_named_as_the_first_and_the_batch_is_kept_bit_for_bit(
     (record,) = caplog.records
     message = record.getMessage()
     assert record.levelno == logging.WARNING
-    assert message.startswith(
-        "step 1,234: an update was not applied, for batch/reward is not finite (nor are "
-    )
+    assert message.startswith("step 1,234: skipped update: non-finite batch/reward (+")
     assert str(guard.folder / "step_000001234.safetensors") in message
     assert names_in(guard.folder) == ["step_000001234.json", "step_000001234.safetensors"]
     evidence = load_state(guard.folder, "step_000001234")
@@ -110,7 +108,7 @@ def test_a_bad_gradient_behind_finite_losses_is_named_alone(
     good(guard, 7, workflow)
     handle.remove()
     assert load_state(guard.folder, "step_000000007")["not_finite"] == [f"gradient/{ACTOR_BIAS}"]
-    assert f"for gradient/{ACTOR_BIAS} is not finite; batch and workflow are kept" in caplog.text
+    assert f"non-finite gradient/{ACTOR_BIAS}; batch and workflow saved" in caplog.text
 
 
 def test_a_batch_of_a_run_without_stored_latents_is_kept_too(
@@ -159,7 +157,7 @@ def test_evidence_is_kept_of_five_steps_at_most_and_of_each_step_once(
     assert names_in(guard.folder) == sorted(f"{n}.{end}" for n in kept for end in ("json", "safetensors"))
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == guard.total == 7
-    assert ["earlier ones are kept" in message for message in told] == [False, True, *[False] * 4, True]
+    assert ["earlier batches are" in message for message in told] == [False, True, *[False] * 4, True]
 
 
 def test_a_folder_that_cannot_be_written_costs_the_evidence_and_not_the_run(
@@ -168,7 +166,7 @@ def test_a_folder_that_cannot_be_written_costs_the_evidence_and_not_the_run(
     (tmp_path / "nonfinite").write_text("a file in the place of the folder")
     guard = NonFiniteGuard(tmp_path, max_in_a_row=3, state=dict)
     bad(guard, 1, workflow)
-    assert guard.in_a_row == 1 and "the batch could not be kept (" in caplog.text
+    assert guard.in_a_row == 1 and "the batch could not be saved (" in caplog.text
 
 
 def test_evidence_that_could_only_be_written_in_part_is_taken_away(
@@ -178,7 +176,7 @@ def test_evidence_that_could_only_be_written_in_part_is_taken_away(
         parents=True
     )  # the names can be written, the batch not
     bad(guard, 1, workflow)
-    assert "the batch could not be kept (" in caplog.text
+    assert "the batch could not be saved (" in caplog.text
     assert names_in(guard.folder) == ["step_000000001.safetensors"]
 
 

@@ -113,7 +113,7 @@ def test_a_run_that_cannot_fit_is_refused_with_changes_that_do(empty_folder: Pat
     assert re.match(
         r"error: This run needs [\d,.]+ GiB of host RAM \(replay [\d,.]+ GiB\), over ", refused.error
     )
-    assert "80% of the" in refused.error and "memory.plan=warn goes on regardless." in refused.error
+    assert "80% of the" in refused.error and "memory.plan=warn starts it regardless." in refused.error
     proposed = re.findall(r"[\w.]+=\w+", refused.error.partition("Set ")[2])
     assert proposed[0].startswith("buffer.capacity=") and proposed.pop() == "memory.plan=warn"
     for change in proposed:  # in processes as small as the one that proposed them: that, too, is in the plan
@@ -157,7 +157,7 @@ def test_with_warn_a_run_over_its_limit_goes_on(
     monkeypatch.setattr(plan_module, "memory_limit_bytes", lambda: 100_000_000)
     short = (*CARTPOLE, "training.total_timesteps=50")
     error = train_error(capsys, *short, "run_dir=run")
-    assert "No single change makes it fit; memory.plan=warn goes on regardless." in error
+    assert "No single change makes it fit; memory.plan=warn starts it regardless." in error
     assert not list(empty_folder.iterdir())
     log = (start(empty_folder / "run", *short, "memory.plan=warn") / "train.log").read_text()
     assert "WARNING This run needs" in log and "finished" in log

@@ -18,10 +18,10 @@ from reverie.commands.sweep import last_metrics
 from reverie.commands.train import train
 from reverie.config.saved import CONFIG_BYTES
 from reverie.testing.fingerprint import main as compare
+from reverie.utils.durable_io import open_regular
 from reverie.utils.errors import UserError
 from reverie.utils.logging import configure_logging, read_lines
 from reverie.utils.logging.console import LOG_FILE
-from reverie.utils.own_files import open_own
 
 from .forged import SHORT, file_of, put, write_manifest
 from .helpers import error_of, files_in, resume, start
@@ -225,7 +225,7 @@ def test_a_return_that_is_not_a_number_is_averaged_as_one(tmp_path: Path) -> Non
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="it is a folder, not a regular file"):
-        open_own(tmp_path)
+        open_regular(tmp_path)
 
 
 def test_runs_are_compared_by_what_they_hold(

@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 from tensorboard.util import img_mime_type_detector, tensor_util
 
 from reverie.utils.logging import MetricsWriter, configure_logging
-from reverie.utils.metrics import GraphKept
+from reverie.utils.metrics import AttachedMetricError
 
 Frames = NDArray[np.uint8]
 
@@ -100,7 +100,9 @@ def test_a_tensor_with_a_graph_is_refused_by_name_and_nothing_is_written(
     tmp_path: Path, writer: MetricsWriter
 ) -> None:
     loss = torch.ones(2, requires_grad=True).sum()
-    with pytest.raises(GraphKept, match=r"Metric `loss/critic` requires grad \(grad_fn=<SumBackward0"):
+    with pytest.raises(
+        AttachedMetricError, match=r"Metric `loss/critic` requires grad \(grad_fn=<SumBackward0"
+    ):
         writer.scalars(1, {"return": 1.0, "loss/critic": loss})
     assert lines_of(tmp_path) == []
     assert events_of(tmp_path).Tags()["tensors"] == []

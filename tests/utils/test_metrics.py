@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.utils.metrics import GraphKept, MetricMeans, StopWatch
+from reverie.utils.metrics import AttachedMetricError, MetricMeans, PhaseTimer
 
 
 def clock_showing(*seconds: float) -> Iterator[float]:
@@ -97,7 +97,7 @@ def test_metrics_made_inside_inference_mode_are_averaged_with_others() -> None:
 )
 def test_a_tensor_with_a_graph_is_refused_by_name_and_nothing_is_added(tensor: Tensor) -> None:
     means = MetricMeans()
-    with pytest.raises(GraphKept, match=r"Metric `loss/actor` requires grad .*`\.detach\(\)`"):
+    with pytest.raises(AttachedMetricError, match=r"Metric `loss/actor` requires grad .*`\.detach\(\)`"):
         means.add({"loss/image": torch.tensor(1.0), "return": 1.0, "loss/actor": tensor})
     assert means.flush() == {}
 
@@ -156,7 +156,7 @@ def test_ten_thousand_calls_keep_no_tensor_alive() -> None:
 
 def test_phases_share_the_wall_time_between_two_flushes() -> None:
     times = clock_showing(100.0, 101.0, 103.0, 104.0, 109.0, 110.0)
-    watch = StopWatch("collect", "update", "log", clock=times.__next__)
+    watch = PhaseTimer("collect", "update", "log", clock=times.__next__)
     with watch("collect"):  # 101 to 103
         pass
     with watch("update"):  # 104 to 109
@@ -167,7 +167,7 @@ def test_phases_share_the_wall_time_between_two_flushes() -> None:
 
 def test_the_same_phase_adds_up_and_a_flush_starts_anew() -> None:
     times = clock_showing(0.0, 0.0, 1.0, 2.0, 4.0, 4.0, 4.0, 6.0, 8.0)
-    watch = StopWatch("update", clock=times.__next__)
+    watch = PhaseTimer("update", clock=times.__next__)
     with watch("update"):
         pass
     with watch("update"):
@@ -180,12 +180,12 @@ def test_the_same_phase_adds_up_and_a_flush_starts_anew() -> None:
 
 def test_the_time_of_a_phase_that_raises_is_counted() -> None:
     times = clock_showing(0.0, 0.0, 3.0, 4.0)
-    watch = StopWatch("update", clock=times.__next__)
+    watch = PhaseTimer("update", clock=times.__next__)
     with pytest.raises(RuntimeError), watch("update"):
         raise RuntimeError
     assert watch.flush() == {"time/update_fraction": 0.75}
 
 
 def test_a_phase_without_a_name_given_before_is_refused() -> None:
-    with pytest.raises(KeyError, match="udpate"), StopWatch("update")("udpate"):
+    with pytest.raises(KeyError, match="udpate"), PhaseTimer("update")("udpate"):
         pass

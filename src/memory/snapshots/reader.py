@@ -21,8 +21,8 @@ from typing import NoReturn
 
 import psutil
 
+from ...utils.durable_io import read_regular
 from ...utils.errors import UserError, printable
-from ...utils.own_files import read_own
 
 MAX_FILE_BYTES = 128 * 2**20
 MAX_MEMORY_BYTES = 4 * 2**30
@@ -54,7 +54,7 @@ def load(path: Path) -> object:
         UserError: If the file cannot be read, is over a limit, is damaged, or is anything but plain data.
     """
     try:
-        data = read_own(path, MAX_FILE_BYTES)
+        data = read_regular(path, MAX_FILE_BYTES)
     except OSError as error:
         repair = " Record it without a history." if error.errno == errno.EFBIG else ""
         raise UserError(f"{path} cannot be read: {error.strerror}.{repair}") from error

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ...checkpoints.run_folder import LINEAGE_FILE
-from ...utils.checked_files import parse_json
+from ...utils.durable_io import parse_json
 from ...utils.errors import UserError
-from ...utils.logging import JsonLines, strange_line, whole_lines
+from ...utils.logging import JsonLines, malformed_line_error, whole_lines
 from ...workflows.population import Origin
 
 _NAMES_OF_NUMBERS = ("NaN", "Infinity", "-Infinity")
@@ -70,9 +70,9 @@ class Lineage:
         ]
         self._lines.write(*lines)
 
-    def to_disk(self) -> None:
+    def flush(self) -> None:
         """Bring the lines to disk, where a loss of power leaves them."""
-        self._lines.to_disk()
+        self._lines.flush()
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -102,7 +102,7 @@ def read_lineage(path: Path) -> list[list[LineageMember]]:
             except UserError:
                 raise
             except (ValueError, TypeError, KeyError, RecursionError) as error:
-                raise strange_line(path, number) from error
+                raise malformed_line_error(path, number) from error
     if len(generations) > 1 and len(generations[-1]) < len(generations[0]):
         generations.pop()
     if not generations:

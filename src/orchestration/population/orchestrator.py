@@ -14,10 +14,10 @@ from ...checkpoints.compatibility import SETTINGS_KEY, checkpoint_settings
 from ...checkpoints.run_folder import require_run_folder
 from ...config.schema import TrainConfig
 from ...memory.leaks.guard import MemoryGuard
-from ...utils.checked_files import reading
+from ...utils.durable_io import reading
 from ...utils.errors import UserError
 from ...utils.schedule import Every
-from ...utils.state_files import require_same_form
+from ...utils.state_files import check_structure
 from ...workflows.population import Lesson, rank
 from ..orchestrator import Orchestrator, StopReason
 from ..reports import Reports
@@ -71,7 +71,7 @@ class PopulationOrchestrator(Orchestrator):
         if checkpoint is not None:
             state = checkpoint.state()
             with reading(checkpoint.state_path):
-                require_same_form({name: state[name] for name in _COUNTS}, dict.fromkeys(_COUNTS, 0))
+                check_structure({name: state[name] for name in _COUNTS}, dict.fromkeys(_COUNTS, 0))
                 self.generation, self.updates = (state[name] for name in _COUNTS)
             self.step = self.saved_step = checkpoint.step
         self.start_updates = self.updates
@@ -238,7 +238,7 @@ class PopulationOrchestrator(Orchestrator):
 
     def state(self) -> dict[str, Any]:
         """Return what `__init__` takes up."""
-        self.lineage.to_disk()
+        self.lineage.flush()
         return {
             SETTINGS_KEY: checkpoint_settings(self.config),
             "generation": self.generation,

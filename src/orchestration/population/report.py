@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from ...checkpoints.run_folder import LINEAGE_FILE
-from ...utils.checked_files import writing
+from ...utils.durable_io import writing
 from ...utils.html_page import cards, document, image, table
 from .ancestry import Generations, best_place, outcomes
 from .figures import draw_fitness, draw_lineage

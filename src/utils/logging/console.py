@@ -10,9 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.logging import RichHandler
 
-from ..checked_files import reading
+from ..durable_io import open_regular, reading
 from ..errors import printable
-from ..own_files import open_own
 
 LOG_FILE = "train.log"
 CONSOLE = Console(stderr=True)
@@ -35,7 +34,7 @@ def configure_logging(run_dir: Path | None = None) -> Callable[[], None]:
         A function that closes the file and undoes the set-up.
 
     Raises:
-        UserError: If `train.log` is there, and no regular file.
+        UserError: If `train.log` exists and is no regular file.
     """
     _remove_own_handlers()
     handlers = {"console": _console_handler()}
@@ -44,7 +43,7 @@ def configure_logging(run_dir: Path | None = None) -> Callable[[], None]:
         path = run_dir / LOG_FILE
         if os.path.lexists(path):
             with reading(path):
-                open_own(path).close()
+                open_regular(path).close()
         handlers["file"] = _LogFile(path, encoding="utf-8")
         handlers["file"].setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
     for name, handler in handlers.items():
@@ -56,7 +55,7 @@ def configure_logging(run_dir: Path | None = None) -> Callable[[], None]:
 
 
 class _Printable(logging.Formatter):
-    """Lines without what steers a terminal, or has no place in UTF-8: names may come from files and disks."""
+    """Drops what steers a terminal or has no place in UTF-8: names may come from files and disks."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the lines of a record."""
@@ -64,7 +63,7 @@ class _Printable(logging.Formatter):
 
 
 class _LogFile(logging.FileHandler):
-    """A file whose lines are lost while its disk is full: what a run says is also on the terminal."""
+    """A log file that loses lines while its disk is full: they are also on the terminal."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Pass over a disk that cannot be written; logging would print a traceback for each line."""
@@ -72,7 +71,7 @@ class _LogFile(logging.FileHandler):
             super().handleError(record)
 
     def close(self) -> None:
-        """Close the file, without the lines that found no room."""
+        """Close the file, without the lines that did not fit on the disk."""
         with contextlib.suppress(OSError):
             super().close()
 

@@ -1,4 +1,4 @@
-"""A log of one JSON object a line, of which a resumed run drops what came after its checkpoint."""
+"""A log of one JSON object a line, from which a resumed run drops what came after its checkpoint."""
 
 import json
 import math
@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..checked_files import parse_json, reading, writing
+from ..durable_io import open_regular, parse_json, reading, writing
 from ..errors import UserError
-from ..own_files import open_own
 
 _LINE_BYTES = 2**20
 _NAMES_OF_NUMBERS = ("NaN", "Infinity", "-Infinity")
@@ -23,8 +22,8 @@ class JsonLines:
 
     Args:
         path: The file, continued when there is one. A last line that a crash left unfinished is dropped.
-        resume_step: Agent steps of the checkpoint the run goes on from. Lines of later steps, written between
-            that checkpoint and a crash, are dropped, because the run writes them again.
+        resume_step: Agent steps of the checkpoint that the run continues from. Lines of later steps, written
+            between that checkpoint and a crash, are dropped, because the run writes them again.
 
     Raises:
         UserError: If the file holds something else; nothing is written then.
@@ -38,12 +37,13 @@ class JsonLines:
 
     def write(self, *lines: Mapping[str, object]) -> None:
         """Write flat objects, each with an integer `step`, as a line each."""
-        texts = (json.dumps(_finite(line), allow_nan=False) + "\n" for line in lines)
+        named = ({key: _named(value) for key, value in line.items()} for line in lines)
+        texts = (json.dumps(line, allow_nan=False) + "\n" for line in named)
         with writing(self._path):
             self._file.write("".join(texts))
             self._file.flush()
 
-    def to_disk(self) -> None:
+    def flush(self) -> None:
         """Bring the lines to disk, where a loss of power leaves them."""
         with writing(self._path):
             os.fsync(self._file.fileno())
@@ -60,14 +60,14 @@ def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Raises:
         UserError: If it is no regular file, or a line is longer than any that is written.
     """
-    with reading(path), open_own(path) as file:
+    with reading(path), open_regular(path) as file:
         number = 0
         while line := file.readline(_LINE_BYTES):
             number += 1
             if line.endswith(b"\n"):
                 yield number, line
             elif len(line) == _LINE_BYTES:
-                raise strange_line(path, number)
+                raise malformed_line_error(path, number)
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -80,21 +80,16 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield _parsed(line, path, number)
 
 
-def strange_line(path: Path, number: int) -> UserError:
+def malformed_line_error(path: Path, number: int) -> UserError:
     """Return the error of a line, counted from 1, that no run has written."""
     return UserError(f"Line {number:,} of {path} is none that Reverie wrote. Delete that line and try again.")
 
 
-def _finite(line: Mapping[str, object]) -> dict[str, object]:
-    """Return the object with a name for each number that JSON has none for."""
-    return {key: _json_number(value) if isinstance(value, float) else value for key, value in line.items()}
-
-
-def _json_number(number: float) -> float | str:
-    """Return the number, or its name in the spelling of protocol buffers' JSON when JSON has none."""
-    if math.isfinite(number):
-        return number
-    return "NaN" if math.isnan(number) else ("Infinity" if number > 0 else "-Infinity")
+def _named(value: object) -> object:
+    """Return the value, or its name in protocol buffers' JSON if it is a number that is not finite."""
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def _drop_unwanted_lines(path: Path, resume_step: int | None) -> None:
@@ -117,17 +112,15 @@ def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
     """Return the object of a line.
 
     Raises:
-        UserError: If it is none that `JsonLines` writes; a run shall not depend on one line of its log.
+        UserError: If `JsonLines` does not write such a line; a run shall not depend on one line of its log.
     """
-    told: dict[str, Any] = {}
     try:
-        told = parse_json(line)
-        is_ours = type(told["step"]) is int and told["step"] >= 0 and all(map(_is_ours, told.values()))
+        values: dict[str, Any] = parse_json(line)
+        if type(values["step"]) is int and values["step"] >= 0 and all(map(_is_ours, values.values())):
+            return values
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        is_ours = False
-    if not is_ours:
-        raise strange_line(path, number)
-    return told
+        pass
+    raise malformed_line_error(path, number)
 
 
 def _is_ours(value: object) -> bool:

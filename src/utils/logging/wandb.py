@@ -1,15 +1,16 @@
 """Weights & Biases, a second home for metrics that has to be asked for: `logger.wandb=offline|online`.
 
-The package comes with the extra `wandb`, and nothing of it is imported before it is asked for. While a run is
-open, it keeps one helper process (`wandb-core`) and two threads; all of them end in `close`. What it writes
-stays under `<run folder>/wandb`: its own defaults would also write to the user's cache folder and report its
-use to its maker.
+The package comes with the extra `wandb` and is imported only when it is asked for. While a run is open, it
+keeps one helper process (`wandb-core`) and two threads; all of them end in `close`. Everything that it writes
+stays under `<run folder>/wandb`, where its defaults would also write to the user's cache folder and report
+its use to its maker.
 """
 
 import importlib.util
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class WandbRun:
     crashed run wrote after its last checkpoint. Offline runs are uploaded later with `wandb sync`.
     `WANDB_PROJECT` and `WANDB_ENTITY`, W&B's own variables, are heeded; else the project is `reverie`.
 
-    The helper process is one for the whole process: `close` ends it for any other W&B run, too.
+    The process has one helper: `close` ends it for any other W&B run, too.
 
     Cost, wandb 0.31 on a CPU: 1 s to open; 0.5 ms for 60 scalars; 50 MB of memory for the helper process. The
     training process itself does not grow: 7 KB over 20,000 calls.
@@ -66,32 +67,43 @@ class WandbRun:
         if mode is WandbMode.off:
             raise ValueError("A W&B run is offline or online, got off.")
         require_wandb(mode)
-        folder = run_dir.resolve() / WANDB_FOLDER
+        run_dir = run_dir.resolve()
+        folder = run_dir / WANDB_FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        # Read whenever a helper process or a reporter starts, so they hold as long as the run is open.
-        self._environment = _Environment(
-            WANDB_CACHE_DIR=str(folder / "cache"), WANDB_ERROR_REPORTING="false", WANDB_SILENT="true"
-        )
-        import wandb
-
-        self._wandb: Any = wandb
-        try:
-            if mode is WandbMode.online:
-                self._require_login()
-            self._run: Any = wandb.init(
-                dir=str(run_dir.resolve()),
-                project=os.environ.get("WANDB_PROJECT", _PROJECT),
-                name=run_dir.resolve().name,
-                group=run_dir.resolve().name,
-                mode=mode.value,
-                settings=self._settings(),
+        with ExitStack() as closing:
+            # Read whenever a helper process or a reporter starts, so they hold as long as the run is open.
+            closing.enter_context(
+                _environment(
+                    WANDB_CACHE_DIR=str(folder / "cache"), WANDB_ERROR_REPORTING="false", WANDB_SILENT="true"
+                )
             )
-        except BaseException:
-            self._end_helper()
-            raise
-        # The own axis: W&B's would refuse a second row of a step, and one of an earlier step.
-        self._run.define_metric("step")
-        self._run.define_metric("*", step_metric="step")
+            import wandb
+
+            closing.callback(wandb.teardown)
+            if mode is WandbMode.online:
+                _require_login(wandb)
+            self._wandb: Any = wandb
+            self._run: Any = wandb.init(
+                dir=str(run_dir),
+                project=os.environ.get("WANDB_PROJECT", _PROJECT),
+                name=run_dir.name,
+                group=run_dir.name,
+                mode=mode.value,
+                settings=wandb.Settings(  # no output, no counters, no code and no list of packages
+                    console="off",
+                    disable_code=True,
+                    disable_git=True,
+                    silent=True,
+                    x_disable_meta=True,
+                    x_disable_stats=True,
+                    x_save_requirements=False,
+                ),
+            )
+            closing.callback(self._run.finish)
+            # The own axis: W&B's would refuse a second row of a step, and one of an earlier step.
+            self._run.define_metric("step")
+            self._run.define_metric("*", step_metric="step")
+            self._closing = closing.pop_all()
         self._media = folder / ".image.png"
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
@@ -103,62 +115,40 @@ class WandbRun:
         self._media.write_bytes(encoded)
         # Given a file, W&B copies its bytes; given pixels, it would keep the first frame alone.
         with warnings.catch_warnings():
-            # It forgets to close the file of an animation.
-            warnings.simplefilter("ignore", ResourceWarning)
+            warnings.simplefilter("ignore", ResourceWarning)  # it forgets to close the file of an animation
             shown = self._wandb.Image(str(self._media))
         self._run.log({"step": step, tag: shown})
         self._media.unlink()
 
     def close(self) -> None:
         """Write what is left and end the helper process; a second call does nothing."""
-        if self._run is None:
-            return
-        self._run.finish()
-        self._run = None
-        self._end_helper()
-
-    def _end_helper(self) -> None:
-        """End the helper process, and put the environment back."""
-        self._wandb.teardown()
-        self._environment.restore()
-
-    def _settings(self) -> Any:
-        """Return settings under which W&B adds no output, no counters, no code and no package list."""
-        return self._wandb.Settings(
-            console="off",
-            disable_code=True,
-            disable_git=True,
-            silent=True,
-            x_disable_meta=True,
-            x_disable_stats=True,
-            x_save_requirements=False,
-        )
-
-    def _require_login(self) -> None:
-        """Ask for no key in the middle of a run's output: it has to be there already."""
-        try:
-            if self._wandb.login(prompt=False):
-                return
-            reason = "no login was found"
-        except (self._wandb.errors.Error, OSError) as error:
-            reason = str(error).splitlines()[0].rstrip(".")
-        raise UserError(
-            f"logger.wandb=online could not log in to W&B: {reason}. "
-            "Run `wandb login`, or set logger.wandb=offline."
-        )
+        self._closing.close()
 
 
-class _Environment:
-    """Environment variables that are set now, and put back by `restore`."""
-
-    def __init__(self, **values: str) -> None:
-        self._before = {name: os.environ.get(name) for name in values}
-        os.environ.update(values)
-
-    def restore(self) -> None:
-        """Give each variable the value it had, or none."""
-        for name, value in self._before.items():
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Set environment variables inside the `with` block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
             if value is None:
-                os.environ.pop(name, None)
+                del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _require_login(wandb: Any) -> None:
+    """Ask for no key in the middle of a run's output: it has to be there already."""
+    try:
+        if wandb.login(prompt=False):
+            return
+        reason = "no login was found"
+    except (wandb.errors.Error, OSError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+    raise UserError(
+        f"logger.wandb=online could not log in to W&B: {reason}. "
+        "Run `wandb login`, or set logger.wandb=offline."
+    )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..checked_files import writing
+from ..durable_io import writing
 from ..metrics import require_detached_scalar
 from ..video import encode_animation, encode_image, upscale
 from .json_lines import JsonLines
@@ -30,8 +30,8 @@ class MetricsWriter:
     Args:
         run_dir: The run folder, created when missing. Its `metrics.jsonl` is continued when there is one.
         tensorboard: Whether to write `tensorboard/` too; without it text goes nowhere.
-        resume_step: Agent steps of the checkpoint the run goes on from. Lines of later steps, written between
-            that checkpoint and a crash, are dropped, because the run writes them again.
+        resume_step: Agent steps of the checkpoint that the run continues from. Lines of later steps, written
+            between that checkpoint and a crash, are dropped, because the run writes them again.
         wandb: Whether W&B gets the same scalars and images. Its helper process writes them with a delay.
 
     Raises:
@@ -61,7 +61,7 @@ class MetricsWriter:
             values: Numbers by tag. A tensor costs one wait for its device; use `MetricMeans` for many.
 
         Raises:
-            GraphKept: If a tensor requires grad; nothing is written then.
+            AttachedMetricError: If a tensor requires grad; nothing is written then.
             ValueError: If a tensor has a dimension; nothing is written then.
         """
         numbers: dict[str, float] = {}
@@ -90,9 +90,9 @@ class MetricsWriter:
         if self._events:
             self._events.text(step, tag, markdown)
 
-    def to_disk(self) -> None:
+    def flush(self) -> None:
         """Bring the lines to disk, where a loss of power leaves them."""
-        self._lines.to_disk()
+        self._lines.flush()
 
     def close(self) -> None:
         """Close all files, also if one of them has a disk that is full; a second call does nothing."""

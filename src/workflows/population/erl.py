@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...utils.errors import UserError
 from ...utils.seeding import torch_generator
-from ...utils.state_files import require_same_form
+from ...utils.state_files import check_structure
 from ...utils.timestep import Arrival, EnvSpec
 from .config import PopulationConfig, TD3Config
 from .evolution import INITIAL, Origin, evolve, rank
@@ -135,7 +135,7 @@ class ERLWorkflow:
         Raises:
             ValueError: If names, dtypes or shapes are others; nothing is changed then.
         """
-        require_same_form(state["best_actor"], self.best_actor)
+        check_structure(state["best_actor"], self.best_actor)
         origins = [Origin(tuple(parents), tuple(operators)) for parents, operators in state["origins"]]
         if len(origins) != self.population.size:
             raise ValueError(f"origins of {len(origins)} members instead of {self.population.size}")

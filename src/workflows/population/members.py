@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ...models import DeterministicActor, TwinCritic
-from ...utils.pytree import leaves, mapped
-from ...utils.state_files import require_same_form
+from ...utils.state_files import check_structure
 from ...utils.timestep import EnvSpec
 from .config import TD3Config
 
@@ -106,11 +106,11 @@ class Members:
 
         A copy of its own: what leaves for another process must not be views of all members.
         """
-        return mapped(self.state_dict(), Tensor, lambda tensor: tensor[start:stop].cpu().clone())
+        return tree_map_only(Tensor, lambda tensor: tensor[start:stop].cpu().clone(), self.state_dict())
 
     def put(self, start: int, rows: Mapping[str, Any]) -> None:
         """Write what `rows` returned into the members from `start` on."""
-        for mine, theirs in zip(leaves(self.state_dict(), Tensor), leaves(rows, Tensor), strict=True):
+        for mine, theirs in zip(self.tensors(), filter(torch.is_tensor, tree_leaves(rows)), strict=True):
             mine[start : start + len(theirs)].copy_(theirs)
         self.updates = rows["updates"]
 
@@ -131,7 +131,9 @@ class Members:
         """Let every member that has a number that is not finite be as it was; return which ones."""
         bad = (~self.is_finite()).nonzero().flatten()
         if len(bad):
-            for mine, theirs in zip(leaves(self.state_dict(), Tensor), leaves(before, Tensor), strict=True):
+            for mine, theirs in zip(
+                self.tensors(), filter(torch.is_tensor, tree_leaves(before)), strict=True
+            ):
                 mine[bad] = theirs[bad.cpu()].to(self.device)
         return bad.tolist()
 
@@ -161,7 +163,7 @@ class Members:
         Raises:
             ValueError: If names, dtypes or shapes are others; nothing is changed then.
         """
-        require_same_form(dict(state), self.state_dict())
+        check_structure(dict(state), self.state_dict())
         self.put(0, state)
 
 

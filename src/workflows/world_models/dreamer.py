@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...buffers import SequenceBatch, StoredLatent
 from ...models import Drawn, LaProp, LatentState, ModelConfig, Noise, Observed, OptimizerConfig
 from ...utils.seeding import torch_generator
-from ...utils.state_files import require_same_form
+from ...utils.state_files import check_structure
 from ...utils.timestep import Arrival, EnvSpec
 from ..base import Collected, Updated
 from .config import ControllerConfig, WorldModelConfig
@@ -241,13 +241,13 @@ class DreamerWorkflow:
         """
         own = self.state_dict()
         learned = ("world_model", "controller", "optimizers")
-        require_same_form({name: state[name] for name in learned}, {name: own[name] for name in learned})
+        check_structure({name: state[name] for name in learned}, {name: own[name] for name in learned})
         online, width = state["online"], self._prev_action.shape[1]
         count = len(online["prev_action"])
         fresh = self.world_model.rssm.initial(count)
         latents = {"deter": fresh.deter, "stoch": fresh.stoch}
         form = {"prev_action": self._prev_action.new_empty(count, width)}
-        require_same_form(online, form | (dict.fromkeys(latents) if online["deter"] is None else latents))
+        check_structure(online, form | (dict.fromkeys(latents) if online["deter"] is None else latents))
         self.world_model.load_state_dict(state["world_model"])
         self.controller.load_state_dict(state["controller"])
         for name, optimizer in self.optimizers.items():
@@ -277,7 +277,7 @@ class DreamerWorkflow:
         norms = torch.cat([self.optimizers[part].gradient_norms() for part in parts])
         finite = total.detach().isfinite() & norms.isfinite().all()
         for part in parts:
-            metrics |= _named(part, self.optimizers[part].step(finite))
+            metrics |= _named(part, self.optimizers[part].step(finite=finite))
         if controller:
             self.controller.update_slow_critic(finite)
         for average, before in averages.items():  # `losses` has moved them

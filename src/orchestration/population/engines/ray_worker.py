@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from ....buffers import TransitionTable
 from ....envs import EnvConfig
-from ....utils.pytree import mapped
 from ....workflows.population import TD3, Lesson, Members, PopulationConfig, Sizes, TD3Config
 from ....workflows.population.members import Stacked
 from .base import Losses
@@ -109,12 +109,12 @@ def rows_to_send(members: Members, start: int, stop: int) -> tuple[Arrays, Array
 
 def as_arrays(state: Mapping[str, Any], start: int = 0, stop: int | None = None) -> Arrays:
     """Return a nest of tensors as one of arrays, some rows of each."""
-    return mapped(state, Tensor, lambda tensor: tensor[start:stop].cpu().numpy())
+    return tree_map_only(Tensor, lambda tensor: tensor[start:stop].cpu().numpy(), state)
 
 
 def as_tensors(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Return a nest of arrays, which may be read-only, as one of tensors in memory of their own."""
-    return mapped(arrays, np.ndarray, torch.tensor)
+    return tree_map_only(np.ndarray, torch.tensor, arrays)
 
 
 def own_copy(played: Played) -> Played:

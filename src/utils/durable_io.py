@@ -1,12 +1,17 @@
-"""Files that are on disk once their writer returns, and whose damage is found: bytes, JSON, safetensors.
+"""Durable, verified files: on disk once their writer returns, with a checksum, and read with bounds.
 
-safetensors is a header of names, dtypes and shapes, then raw bytes: reading it can run no code. It is written
-here and not by its library, so that one pass writes and sums, with no copy of what lies in host memory.
+A run folder may come from a stranger. Only regular files are opened, for a pipe would be waited on, a device
+has no end, and a link leads to a file that was never meant. JSON and safetensors run no code when they are
+read. safetensors is a header of names, dtypes and shapes, then raw bytes; it is written here, because its
+library copies everything on a GPU to the host at once and reports a full disk as an error of the format.
 """
 
+import errno
 import hashlib
+import io
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,15 +25,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from .errors import UserError, printable
-from .own_files import open_own, read_own
 
 PIECE_BYTES = 8_000_000
 """Most that is copied at once on its way from a GPU to disk."""
 
 JSON_BYTES = 256 * 2**20
-"""Most that a JSON file may have: the manifest of a replay of 800,000 files."""
+"""Largest JSON file that is read: the manifest of a replay of 800,000 files."""
 
-_SAFETENSORS_DTYPES = {
+SAFETENSORS_DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -43,23 +47,26 @@ _SAFETENSORS_DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+"""The dtypes that `write_tensors` writes, and their names in the format."""
+
 _WRONG_CONTENT = (
     SafetensorError,
     ArithmeticError,
     AssertionError,
     AttributeError,
     LookupError,
-    RuntimeError,  # torch's for shapes, and what Python says of deep nests
+    RuntimeError,  # torch's for shapes, Python's for deep nesting
     TypeError,
     ValueError,
 )
 _MOST_DIGITS = 40  # the states of generators have 128 bits
 _REPAIR = "Put it back from a copy, or start a new run."
+_KINDS = {"p": "a pipe", "d": "a folder", "c": "a device", "b": "a device", "s": "a socket"}
 
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """What a file was when it was written."""
+    """Size and checksum of a file when it was written."""
 
     nbytes: int
 
@@ -68,7 +75,7 @@ class FileRecord:
 
 
 def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
-    """Write a new file and bring it to disk; the name is on disk only after `folder_to_disk` of its folder.
+    """Write a new file and bring it to disk; its name is on disk only after `fsync_dir` of its folder.
 
     Raises:
         OSError: If the file exists (nothing is ever overwritten), or the disk is full or fails.
@@ -91,13 +98,13 @@ def write_json(path: Path, value: Any) -> FileRecord:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
     """Write tensors of any device as safetensors, as `write_file` does; a graph is dropped.
 
-    Cost: no copy of tensors that lie contiguous in host memory, `PIECE_BYTES` for those of a GPU.
+    Cost: no copy of tensors that are contiguous in host memory, `PIECE_BYTES` for those of a GPU.
     """
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # so that each is aligned
     header, stop = {}, 0
     for name, tensor in ordered:
         start, stop = stop, stop + tensor.nbytes
-        dtype = _SAFETENSORS_DTYPES[tensor.dtype]
+        dtype = SAFETENSORS_DTYPES[tensor.dtype]
         header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, stop]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -105,9 +112,21 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
     return write_file(path, chain([len(text).to_bytes(8, "little"), text], data))
 
 
-def can_be_written(tensor: Tensor) -> bool:
-    """Return whether safetensors knows the dtype."""
-    return tensor.dtype in _SAFETENSORS_DTYPES
+def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
+    """Yield the bytes of a tensor; those of a GPU in pieces."""
+    flat = tensor.detach().contiguous().view(-1)
+    size = max(1, flat.numel() if flat.device.type == "cpu" else PIECE_BYTES // flat.element_size())
+    for piece in flat.split(size):
+        yield piece.cpu().view(torch.uint8).numpy().data
+
+
+def fsync_dir(folder: Path) -> None:
+    """Bring the names of a folder's files to disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager
@@ -124,10 +143,10 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what goes wrong inside, where the content of a file is taken up, into a sentence that names it.
+    """Turn errors inside, where the content of a file is used, into one sentence that names the file.
 
-    For files that are whole by their checksum and still not what Reverie writes. Nothing but taking up may
-    happen inside: a fault of the program itself would be blamed on the file.
+    For files whose checksum is right and whose content Reverie does not write. Nothing else may happen
+    inside: a fault of the program itself would be blamed on the file.
 
     Raises:
         UserError: In the place of every error that wrong content can lead to.
@@ -139,11 +158,11 @@ def reading(path: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or _reason(error)}. {_REPAIR}") from error
     except _WRONG_CONTENT as error:
-        raise not_written(path, _reason(error)) from error
+        raise corrupt_file_error(path, _reason(error)) from error
 
 
-def not_written(path: Path, reason: str) -> UserError:
-    """Return the error for a file whose content is none that Reverie writes."""
+def corrupt_file_error(path: Path, reason: str) -> UserError:
+    """Return the error for a file whose content Reverie does not write."""
     return UserError(f"{path} is not a file that Reverie wrote ({reason}). {_REPAIR}")
 
 
@@ -153,6 +172,46 @@ def _reason(error: Exception) -> str:
     return printable(f"{type(error).__name__}: {first_line}")
 
 
+def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader:
+    """Open a regular file for reading, without waiting for it and without following a link.
+
+    Args:
+        path: The file; folders on the way to it may be links.
+        most_bytes: Largest size that is accepted; None for any size.
+
+    Raises:
+        OSError: If it is no regular file, too large, or cannot be read; `strerror` says which.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            error.strerror = "it is a link, not a regular file"
+        raise
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            kind = _KINDS.get(stat.filemode(status.st_mode)[0], "of an unknown kind")
+            raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
+        if most_bytes is not None and status.st_size > most_bytes:
+            reason = f"it has {status.st_size:,} bytes, and at most {most_bytes:,} are read"
+            raise OSError(errno.EFBIG, reason, str(path))
+        return os.fdopen(handle, "rb")
+    except OSError:
+        os.close(handle)
+        raise
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """Return the bytes of a regular file.
+
+    Raises:
+        OSError: As `open_regular`.
+    """
+    with open_regular(path, most_bytes) as file:
+        return file.read(most_bytes)
+
+
 def read_json(path: Path) -> Any:
     """Return the value in a JSON file.
 
@@ -160,7 +219,7 @@ def read_json(path: Path) -> Any:
         UserError: If there is none in it, or it is no regular file.
     """
     with reading(path):
-        return parse_json(read_own(path, JSON_BYTES))
+        return parse_json(read_regular(path, JSON_BYTES))
 
 
 def parse_json(data: bytes | str) -> Any:
@@ -185,17 +244,20 @@ def read_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Te
     Raises:
         UserError: If it is of another kind, or no regular file.
     """
-    with reading(path), open_own(path) as file:  # the library would wait for a pipe, and takes UTF-8 alone
+    with (
+        reading(path),
+        open_regular(path) as file,
+    ):  # the library would wait for a pipe, and takes UTF-8 alone
         return load_file(f"/dev/fd/{file.fileno()}", device=str(device))
 
 
-def fault_of(path: Path, record: FileRecord) -> str | None:
+def verify_file(path: Path, record: FileRecord) -> str | None:
     """Return what is wrong with a file, as the end of a sentence that begins with its name, or None.
 
     Cost: reads the file once, at 0.3 to 2 GB/s.
     """
     try:
-        with open_own(path) as file:
+        with open_regular(path) as file:
             nbytes = os.fstat(file.fileno()).st_size
             if nbytes != record.nbytes:
                 return f"has {nbytes:,} bytes instead of {record.nbytes:,}"
@@ -206,20 +268,3 @@ def fault_of(path: Path, record: FileRecord) -> str | None:
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     return None
-
-
-def folder_to_disk(folder: Path) -> None:
-    """Bring the names of a folder's files to disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
-    """Yield the bytes of a tensor; those of a GPU in pieces."""
-    flat = tensor.detach().contiguous().view(-1)
-    size = max(1, flat.numel() if flat.device.type == "cpu" else PIECE_BYTES // flat.element_size())
-    for piece in flat.split(size):
-        yield piece.cpu().view(torch.uint8).numpy().data
