@@ -1,4 +1,4 @@
-"""What a checkpoint was made with: a run goes on only with the same."""
+"""Compare what a checkpoint was made with to the run that continues from it."""
 
 import json
 from enum import Enum
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from ..config.schema import TrainConfig, leaves
-from ..config.workflow_keys import ONLY
 from ..utils.checked_files import reading
 from ..utils.errors import UserError
 from .checkpoint import Checkpoint, latest_checkpoint
@@ -18,13 +17,10 @@ MADE_WITH_KEY = "made_with"
 
 def made_with(config: TrainConfig) -> dict[str, Any]:
     """Return the settings that a checkpoint cannot do without, by their keys, as JSON has them."""
-    others = [name for workflow, names in ONLY.items() if workflow is not config.workflow for name in names]
     return {
         key: value.value if isinstance(value, Enum) else value
         for key, value in leaves(config)
-        if (key in MADE_WITH or key.partition(".")[0] in MADE_WITH)
-        and key not in FREE
-        and not any(key == name or key.startswith(f"{name}.") for name in others)
+        if (key in MADE_WITH or key.partition(".")[0] in MADE_WITH) and key not in FREE
     }
 
 

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..utils.errors import UserError
+from ..utils.ranges import require_range
 from ..utils.remote_urls import check_url
-
-_LONGEST_WAIT = 86_400.0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -17,12 +15,9 @@ class CheckpointConfig:
     has a folder of its own in it. null for no copy. Credentials come from the environment alone."""
 
     mirror_wait: float = 60.0
-    """Seconds that the end of a run waits at most for the copy of its last checkpoint."""
+    """Most seconds that the end of a run waits for the copy of its last checkpoint, from 0 to a day."""
 
     def __post_init__(self) -> None:
         if self.mirror is not None:
             check_url("checkpoint.mirror", self.mirror)
-        if not 0 <= self.mirror_wait <= _LONGEST_WAIT:
-            raise UserError(
-                f"checkpoint.mirror_wait must be 0 to {_LONGEST_WAIT:g} seconds, got {self.mirror_wait:g}."
-            )
+        require_range("checkpoint", self, "mirror_wait", ge=0, le=86_400)
