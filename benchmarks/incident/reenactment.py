@@ -14,6 +14,8 @@ from rich.table import Table
 from benchmarks.incident.acting import ActingRow, acting_rows
 from benchmarks.incident.holding import KeptArray, StoredLoss, held_by, stored_losses_of_agents
 from reverie.commands.command_line import compose_jobs
+from reverie.config.dreamer import DreamerTrainConfig
+from reverie.config.population import PopulationTrainConfig
 from reverie.config.resolve import typed
 from reverie.config.schema import TrainConfig, WorkflowName
 from reverie.orchestration.dreamer.parts import build_dreamer
@@ -107,9 +109,9 @@ class Reenactment:
 
     def _losses_table(self) -> Table:
         training = self.config.training
-        shape = f"{training.batch_size} sequences of {training.sequence_length} steps"
-        if self.config.workflow is WorkflowName.population:
-            shape = f"{training.batch_size} transitions, one agent"
+        shape = f"{training.batch_size} transitions, one agent"
+        if isinstance(self.config, DreamerTrainConfig):
+            shape = f"{training.batch_size} sequences of {self.config.training.sequence_length} steps"
         table = _table(f"The loss of an update on {shape}", ["stored"], ["bytes held", "autograd nodes"])
         for row in self.losses:
             table.add_row(row.kept, f"{row.held_bytes:,}", f"{row.nodes:,}")
@@ -147,9 +149,10 @@ def run_reenactment(settings: ReenactmentConfig, overrides: list[str], command: 
 
 def reenact(config: TrainConfig, steps: int, command: str) -> Reenactment:
     """Return the re-enactment with the parts of one run, made anew for each combination of guards."""
-    if config.workflow is WorkflowName.population:
+    if isinstance(config, PopulationTrainConfig):
         losses = stored_losses_of_agents(config, environment_spec(config, recipe_of(config)))
         return Reenactment(command, config, [], losses, [])
+    assert isinstance(config, DreamerTrainConfig)
     gc.freeze()  # what is there now stays; each of the hundred collections to come is then short
     try:
         acting = acting_rows(config, steps)

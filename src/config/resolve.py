@@ -1,7 +1,7 @@
 """From what Hydra composed to checked dataclasses, with device, precision and compiler decided."""
 
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from hydra.core.config_store import ConfigStore
@@ -46,11 +46,15 @@ def register_schemas() -> None:
     OmegaConf.register_new_resolver("by_device", _by_device, replace=True)
 
 
-def typed(composed: DictConfig, *, must_run_here: bool = True) -> TrainConfig:
+Config = TypeVar("Config", bound=TrainConfig)
+
+
+def typed(composed: DictConfig, kind: type[Config] = TrainConfig, *, must_run_here: bool = True) -> Config:
     """Return the checked dataclasses of a composed configuration, its device and precision decided.
 
     Args:
         composed: A run in the schema of its workflow, composed or saved.
+        kind: The class of the result, where the caller knows the workflow.
         must_run_here: Whether the device has to be in this machine. Otherwise device=cuda stands for some
             card that computes bfloat16, as all do since 2020: for plans.
 
@@ -65,7 +69,7 @@ def typed(composed: DictConfig, *, must_run_here: bool = True) -> TrainConfig:
             has_bfloat16 = is_dreamer and _has_bfloat16(config.device, must_run_here)
             config.precision = Precision.bfloat16 if has_bfloat16 else Precision.float32
         result = OmegaConf.to_object(config)
-        assert isinstance(result, TrainConfig)
+        assert isinstance(result, kind)
         if result.compile is Compile.auto:
             result.compile = _compile_that_pays(result)
     except OmegaConfBaseException as error:

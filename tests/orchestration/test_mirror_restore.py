@@ -79,7 +79,7 @@ START = ("run_dir=new", *CARTPOLE)
         ([*START, "checkpoint.mirror=s3://"], "names no folder"),
         ([*START, "checkpoint.mirror=s4://bucket"], "Those of most use are s3, gs"),
         ([*START, "checkpoint.mirror=oss://bucket"], "Run `pip install 'ossfs'`."),
-        ([*START, "checkpoint.mirror_wait=-1"], "checkpoint.mirror_wait must be 0 to 86400 seconds, got -1."),
+        ([*START, "checkpoint.mirror_wait=-1"], "checkpoint.mirror_wait must be in [0, 86400], got -1."),
         (
             ["run_dir=pole", *CARTPOLE, "checkpoint.mirror=file://{remote}"],
             "/pole already holds another run. Go on with that one by resume=file://",
