@@ -82,7 +82,9 @@ class Reenactment:
             "versions": versions(self.config.device.value),
             "num_envs": self.config.env.num_envs,
             "batch_size": self.config.training.batch_size,
-            "sequence_length": self.config.training.sequence_length,
+            "sequence_length": getattr(
+                self.config.training, "sequence_length", None
+            ),  # a population has none
             "acting": [row.as_dict() for row in self.acting],
             "stored_losses": [row.as_dict() for row in self.losses],
             "kept_arrays": [row.as_dict() for row in self.arrays],

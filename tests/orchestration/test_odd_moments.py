@@ -122,7 +122,7 @@ def test_too_many_non_finite_updates_end_a_step_that_owes_more(
         "training.max_consecutive_nonfinite=4",
     )
     with pytest.raises(SystemExit):
-        start(tmp_path / "run", *CATCH, *many, *few)
+        start(tmp_path / "run", *CATCH, *many, "training.checkpoint_interval=0")
     log = (tmp_path / "run" / "train.log").read_text()
     assert (
         "4 updates in a row had a loss or gradient that is not finite (training.max_consecutive_nonfinite=4)"

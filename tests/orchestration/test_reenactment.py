@@ -13,8 +13,8 @@ from benchmarks.incident.acting import ActingRow, Actor, measure_acting
 from benchmarks.incident.holding import KeptArray, StoredLoss, kept_arrays, stored_losses
 from reverie.commands.certify import main
 from reverie.config.compose import compose_jobs
-from reverie.config.resolve import typed
 from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
+from reverie.config.resolve import typed
 from reverie.orchestration.recipes import recipe_of
 from reverie.testing.faults.acting import Detached
 
