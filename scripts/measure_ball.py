@@ -15,6 +15,7 @@ from PIL import Image
 
 from reverie.checkpoints.checkpoint import latest_checkpoint
 from reverie.checkpoints.run_folder import load_run
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.envs import Suite, make_environment
 from reverie.orchestration.dreamer.parts import build_workflow
 from reverie.orchestration.parts import build_replay
@@ -79,6 +80,7 @@ def measure(run_dir: Path, picture: Path | None) -> None:
 def reconstruct(run_dir: Path) -> tuple[NDArray[np.int16], NDArray[np.int16], int]:
     """Return frames (N, 64, 64, 3) of replay, their reconstructions, and the step of the checkpoint."""
     config = load_run(str(run_dir))
+    assert isinstance(config, DreamerTrainConfig)
     env = config.env
     if (env.suite, env.game, env.image_size) != (Suite.atari, "pong", 64):
         raise UserError(f"{run_dir} is no run of Pong in frames of 64 x 64; no other is measured.")

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.incident.in_use import settled_bytes
-from reverie.config.schema import TrainConfig
+from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
 from reverie.memory.objects.graph_holders import GraphReport, find_graph_holders
 from reverie.orchestration.dreamer.parts import DreamerParts, build_dreamer
 from reverie.testing.faults import Detached, act_with_graph, observe_detaching

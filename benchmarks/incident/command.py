@@ -17,6 +17,8 @@ from benchmarks.incident.acting import ActingRow, acting_rows
 from benchmarks.incident.holding import KeptArray, StoredLoss, held_by, stored_losses_of_agents
 from reverie.commands.options import asks_for_help, read_settings, settings_help
 from reverie.config.compose import compose_jobs
+from reverie.config.dreamer import DreamerTrainConfig
+from reverie.config.population import PopulationTrainConfig
 from reverie.config.resolve import typed
 from reverie.config.schema import TrainConfig, WorkflowName
 from reverie.orchestration.dreamer.parts import build_dreamer
@@ -88,7 +90,9 @@ class Reenactment:
             "versions": versions(self.config.device.value),
             "num_envs": self.config.env.num_envs,
             "batch_size": self.config.training.batch_size,
-            "sequence_length": self.config.training.sequence_length,
+            "sequence_length": getattr(
+                self.config.training, "sequence_length", None
+            ),  # a population has none
             "acting": [row.as_dict() for row in self.acting],
             "stored_losses": [row.as_dict() for row in self.losses],
             "kept_arrays": [row.as_dict() for row in self.arrays],
@@ -115,9 +119,9 @@ class Reenactment:
 
     def _losses_table(self) -> Table:
         training = self.config.training
-        shape = f"{training.batch_size} sequences of {training.sequence_length} steps"
-        if self.config.workflow is WorkflowName.population:
-            shape = f"{training.batch_size} transitions, one agent"
+        shape = f"{training.batch_size} transitions, one agent"
+        if isinstance(self.config, DreamerTrainConfig):
+            shape = f"{training.batch_size} sequences of {self.config.training.sequence_length} steps"
         table = _table(f"The loss of an update on {shape}", ["stored"], ["bytes held", "autograd nodes"])
         for row in self.losses:
             table.add_row(row.kept, f"{row.held_bytes:,}", f"{row.nodes:,}")
@@ -164,9 +168,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 def reenact(config: TrainConfig, steps: int, command: str) -> Reenactment:
     """Return the re-enactment with the parts of one run, made anew for each combination of guards."""
-    if config.workflow is WorkflowName.population:
+    if isinstance(config, PopulationTrainConfig):
         losses = stored_losses_of_agents(config, environment_spec(config, recipe_of(config)))
         return Reenactment(command, config, [], losses, [])
+    assert isinstance(config, DreamerTrainConfig)
     gc.freeze()  # what is there now stays; each of the hundred collections to come is then short
     try:
         acting = acting_rows(config, steps)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.incident.acting import Actor, num_nodes
 from benchmarks.incident.in_use import held_bytes
-from reverie.config.schema import TrainConfig
+from reverie.config.population import PopulationTrainConfig as TrainConfig
 from reverie.memory.objects.graph_holders import find_graph_holders
 from reverie.orchestration.dreamer.parts import DreamerParts
 from reverie.utils.timestep import EnvSpec

@@ -11,8 +11,8 @@ import torch
 from benchmarks.suite.floors import Rates, measure_rates
 from benchmarks.suite.process import ProcessVariant
 from reverie.commands.command_line import compose_jobs
+from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
 from reverie.config.resolve import typed
-from reverie.config.schema import TrainConfig
 from reverie.orchestration.dreamer.parts import autocast_dtype, build_workflow
 from reverie.utils.errors import UserError
 from reverie.utils.seeding import seed_global
@@ -120,7 +120,7 @@ class Bench:
     def compose(self, *overrides: str) -> TrainConfig:
         """Return the checked configuration of a row."""
         [job] = compose_jobs(self.overrides_of(*overrides))
-        return typed(job)
+        return typed(job, TrainConfig)
 
     def workflow(self, config: TrainConfig, num_envs: int = 1) -> DreamerWorkflow:
         """Return a workflow for Pong, without an emulator; the same seed gives the same parameters."""

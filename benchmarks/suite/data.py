@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from reverie.buffers import SampledPositions, SequenceBatch, StoredLatent
-from reverie.config.schema import TrainConfig
+from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
 from reverie.utils.timestep import Arrival, EnvSpec
 
 _EPISODE = 1000

@@ -13,7 +13,7 @@ from benchmarks.suite.data import random_actions
 from benchmarks.suite.networks import update_work
 from benchmarks.suite.results import Floor, Result
 from benchmarks.suite.timing import Local, Variant
-from reverie.config.schema import TrainConfig
+from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
 from reverie.envs import make_environment
 from reverie.envs.atari import AtariSimulators
 from reverie.orchestration.recipes import recipe_of

@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.suite.bench import pong_spec
 from benchmarks.suite.data import random_batch
 from reverie.commands.command_line import compose_jobs
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
 from reverie.memory.counters.glibc import in_use_bytes
 from reverie.orchestration.dreamer.parts import build_workflow
@@ -26,7 +27,7 @@ def main() -> None:
     """Print one JSON object: what is resident before, and what each update needs and leaves behind."""
     options = json.loads(sys.argv[1])
     torch.set_num_threads(options["threads"])
-    config = typed(compose_jobs(options["overrides"])[0])
+    config = typed(compose_jobs(options["overrides"])[0], DreamerTrainConfig)
     device = torch.device(config.device.value)
     seed_global(config.seed)
     before_mb = _peak_mb(device)

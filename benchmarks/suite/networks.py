@@ -10,7 +10,8 @@ from benchmarks.suite.data import random_arrival, random_batch
 from benchmarks.suite.floors import Work, count_work
 from benchmarks.suite.results import Floor, Result
 from benchmarks.suite.timing import Local
-from reverie.config.schema import Compile, TrainConfig
+from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
+from reverie.config.schema import Compile
 
 PEER_SIZES = {"size1m": "1M", "size12m": "12M"}
 _FLOOR = "our convolutions and matrix products at the better of their measured rates"

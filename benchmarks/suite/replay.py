@@ -17,7 +17,7 @@ from benchmarks.suite.data import flagged, random_actions, random_arrival
 from benchmarks.suite.results import Floor, Result
 from benchmarks.suite.timing import Local, Variant
 from reverie.buffers import EpisodeReplayBuffer, ReplayStorage, StoredLatent
-from reverie.config.schema import TrainConfig
+from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
 from reverie.memory.counters.glibc import in_use_bytes
 from reverie.orchestration.parts import build_replay
 from reverie.orchestration.recipes import recipe_of

@@ -5,7 +5,7 @@ from enum import Enum
 
 import torch
 
-from ..utils.errors import UserError
+from ..utils.ranges import require_range
 
 
 class ReplayStorage(Enum):
@@ -61,9 +61,5 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         """Check the bounds of single fields; those that need the environment are checked by `plan_replay`."""
-        if self.capacity < 1:
-            raise UserError(f"buffer.capacity={self.capacity} must be at least 1 step.")
-        if not self.memory_budget_gib > 0:
-            raise UserError(f"buffer.memory_budget_gib={self.memory_budget_gib:g} must be more than 0 GiB.")
-        if self.chunk_length < 1:
-            raise UserError(f"buffer.chunk_length={self.chunk_length} must be at least 1 step.")
+        require_range("buffer", self, "capacity", "chunk_length", ge=1)
+        require_range("buffer", self, "memory_budget_gib", gt=0)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from ..config.schema import TrainConfig, leaves
-from ..config.workflow_keys import ONLY
 from ..utils.durable_io import reading
 from ..utils.errors import UserError
 from .checkpoint import Checkpoint, latest_checkpoint
@@ -18,13 +17,11 @@ SETTINGS_KEY = "made_with"
 
 def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
     """Return the settings that a checkpoint cannot do without, by their keys, as JSON has them."""
-    others = [name for workflow, names in ONLY.items() if workflow is not config.workflow for name in names]
     return {
         key: value.value if isinstance(value, Enum) else value
         for key, value in leaves(config)
         if (key in FIXED_BY_CHECKPOINT or key.partition(".")[0] in FIXED_BY_CHECKPOINT)
         and key not in RESUMABLE_EXCEPTIONS
-        and not any(key == name or key.startswith(f"{name}.") for name in others)
     }
 
 

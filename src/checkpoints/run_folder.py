@@ -13,11 +13,12 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from ..buffers import ReplayStorage
-from ..config.overrides import check_setting, setting_types
+from ..config.overrides import check_setting
 from ..config.ray import Engine
 from ..config.resolve import typed
 from ..config.saved import read_config
 from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device
+from ..config.workflow import require_key, setting_types
 from ..utils.durable_io import fsync_dir, write_file
 from ..utils.errors import UserError, did_you_mean
 
@@ -144,9 +145,10 @@ def load_run(folder: str, changes: Iterable[Override] = (), device: Device | Non
     config = _read(folder)
     for change in changes:
         check_change(change)
+        require_key(change.key_or_group, config)
         OmegaConf.update(config, change.key_or_group, change.value())
     config.run_dir = folder
-    if device is not None:
+    if device is not None and "engine" in config:
         config.engine = Engine.local  # whoever names a device plays in this process
     if device is not None and actual_device(device) is not config.device:
         config.device, config.precision, config.compile = device, Precision.auto, Compile.auto

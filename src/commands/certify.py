@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config.compose import compose_jobs
-from ..config.overrides import parse
+from ..config.population import PopulationTrainConfig
 from ..config.ray import Engine
 from ..config.resolve import typed
 from ..config.schema import Compile, Device, TrainConfig, WorkflowName
-from ..config.workflow_keys import require_read
 from ..memory.config import OnLeak
 from ..memory.counters.glibc import in_use_bytes
 from ..memory.leaks.watched import watched_counters
@@ -111,9 +110,7 @@ def _compose(overrides: list[str], steps: int | None) -> TrainConfig:
         steps = DREAMER_STEPS
     if steps is not None:
         job.training.total_timesteps = steps
-    config = typed(job)
-    require_read(config, [item.key_or_group for item in parse(overrides)])
-    return config
+    return typed(job)
 
 
 def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certificate:
@@ -160,7 +157,7 @@ def _fault_of(config: TrainConfig, name: str) -> Fault:
             f"certify.fault={name} is a fault of workflow={fault.workflow.value}, got workflow="
             f"{config.workflow.value}. Choose another experiment."
         )
-    if config.workflow is WorkflowName.population:
+    if isinstance(config, PopulationTrainConfig):
         for key, value, only in (
             ("engine", config.engine, Engine.local),
             ("population.gradient", config.population.gradient, True),

@@ -1,7 +1,7 @@
-"""From the command line to checked runs; a mistake gives one sentence and exit code 2, and creates nothing.
+"""Turn the command line into checked runs; a mistake gives one sentence and exit code 2, and creates nothing.
 
 A single run is composed here and handed to the task. A multirun is checked job by job, then left to Hydra,
-whose launchers stay usable; so are `--cfg`, `--info` and `--help`.
+whose launchers stay usable; so are `--info`, `--help` and what `--cfg` shows of Hydra.
 """
 
 import argparse
@@ -15,17 +15,17 @@ from pathlib import Path
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from .. import __version__
 from ..checkpoints.remote import restore
 from ..checkpoints.run_folder import check_change, resume_run
-from ..config.compose import HYDRA_VERSION_BASE, _with_experiment, compose_jobs
+from ..config.compose import HYDRA_VERSION_BASE, compose_jobs, with_experiment
 from ..config.overrides import parse
 from ..config.presets import device_notice
 from ..config.resolve import CONFIG_PACKAGE, register_schemas, typed
 from ..config.schema import TrainConfig
-from ..config.workflow_keys import require_read
+from ..config.workflow import in_own_schema
 from ..orchestration.recipes import recipe_of
 from ..planning import Compose, Preflight, check_run, preflight_of
 from ..utils.errors import FlagParser, UserError, did_you_mean, exit_on_user_error
@@ -39,34 +39,41 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
     """Run `task` for what the command line asks: one run, a resumed run, or every job of a multirun.
 
     Args:
-        task: Called once per run, in this process and folder. What it raises passes, but for `UserError`.
+        task: Called once per run, in this process and folder. What it raises passes, except `UserError`.
         arguments: Command line without the program's name; None for that of this process.
 
     Raises:
         SystemExit: With code 2 after a `UserError`, whose message is then the only line on stderr.
     """
     with exit_on_user_error():
-        flags = _parse_flags(sys.argv[1:] if arguments is None else list(arguments))
-        if flags.hydra_help:
-            return _leave_to_hydra(flags, task)
+        typed_here = list(sys.argv[1:] if arguments is None else arguments)
+        flags = _parse_flags(typed_here)
         overrides = parse(flags.overrides)
+        named = [str(item.input_line) for item in overrides]
+        options = [argument for argument in typed_here if argument not in flags.overrides]
+        for_hydra = [*options, *with_experiment(named)]
+        if flags.hydra_help:
+            return _leave_to_hydra(for_hydra, task)
         resume = {item.key_or_group: item.value() for item in overrides}.get("resume")
         if resume is not None:
-            changes = [item for item in overrides if item.key_or_group != "resume"]
-            return _resume(task, flags, str(resume), changes)
-        composed = compose_jobs(flags.overrides, multirun=flags.multirun, config_dir=flags.config_dir)
+            if options:
+                raise UserError(
+                    f"resume={resume} continues one run as it was saved; it takes values, not flags."
+                )
+            return _resume(task, str(resume), [item for item in overrides if item.key_or_group != "resume"])
+        composed = compose_jobs(named, multirun=flags.multirun, config_dir=flags.config_dir)
+        if flags.cfg == "job" and not flags.multirun:
+            return print(OmegaConf.to_yaml(composed[0], resolve=flags.resolve))
         if flags.help or flags.info or flags.cfg:
-            return _leave_to_hydra(flags, task)
-        configs = [typed(job) for job in composed]
-        for config in configs:
-            require_read(config, [item.key_or_group for item in overrides])
+            return _leave_to_hydra(for_hydra, task)
 
         def compose(change: str) -> TrainConfig:
-            return typed(compose_jobs([*flags.overrides, change], config_dir=flags.config_dir)[0])
+            return typed(compose_jobs([*named, change], config_dir=flags.config_dir)[0])
 
+        configs = [typed(job) for job in composed]
         checked = _check_runs(configs, None if flags.multirun else compose)
         if flags.multirun:
-            return _leave_to_hydra(flags, task)
+            return _leave_to_hydra(for_hydra, task, is_shown_at_once=True)
         task(configs[0], checked[0], device_notice(composed[0]))
 
 
@@ -94,7 +101,7 @@ def _parse_flags(arguments: list[str]) -> argparse.Namespace:
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir={flags.config_dir} is not a folder.")
     if flags.resolve and not flags.cfg:
-        raise UserError("--resolve only goes with --cfg; write --cfg job --resolve.")
+        raise UserError("--resolve needs --cfg; write --cfg job --resolve.")
     return flags
 
 
@@ -109,10 +116,8 @@ def _check_runs(configs: list[TrainConfig], compose: Compose | None) -> list[Pre
     return [check_run(config, recipe_of(config), compose) for config in configs]
 
 
-def _resume(task: Task, flags: argparse.Namespace, folder: str, changes: list[Override]) -> None:
-    """Run `task` with the configuration saved in `folder`, or in the remote copy of which that is the URL."""
-    if flags.multirun or flags.cfg or flags.help or flags.info or flags.config_dir:
-        raise UserError(f"resume={folder} goes on with one run as it was saved; it takes values, not flags.")
+def _resume(task: Task, folder: str, changes: list[Override]) -> None:
+    """Run `task` with the configuration saved in `folder`, a path or the URL of a remote copy."""
     restored: list[str] = []
     if URL_SEPARATOR in folder:
         typed_folders = [str(change.value()) for change in changes if change.key_or_group == "run_dir"]
@@ -121,32 +126,26 @@ def _resume(task: Task, flags: argparse.Namespace, folder: str, changes: list[Ov
             check_change(change)
         folder, restored = restore(folder, next(iter(typed_folders), None))
     config, notices = resume_run(folder, changes)
-    require_read(config, [item.key_or_group for item in changes])
     task(config, check_run(config, recipe_of(config)), [*restored, *notices])
 
 
-def _leave_to_hydra(flags: argparse.Namespace, task: Task) -> None:
+def _leave_to_hydra(arguments: list[str], task: Task, *, is_shown_at_once: bool = False) -> None:
     """Let Hydra do what the flags ask; overrides were checked before, so it has nothing to complain about."""
     register_schemas()
 
-    def job(composed: DictConfig) -> None:
+    @hydra.main(f"pkg://{CONFIG_PACKAGE}", config_name="train", version_base=HYDRA_VERSION_BASE)
+    def main(composed: DictConfig) -> None:
         with exit_on_user_error():  # inside, since Hydra would print a traceback
-            config = typed(composed)
+            job = in_own_schema(composed)
+            config = typed(job)
             config.run_dir = config.run_dir or os.path.relpath(HydraConfig.get().runtime.output_dir)
             task(config, preflight_of(config, recipe_of(config)), device_notice(composed))
 
-    asked = [(f"--{name.replace('_', '-')}", value) for name, value in vars(flags).items() if value]
-    before = sys.argv
-    sys.argv = [before[0], *_with_experiment(flags.overrides)]
-    for flag, value in asked:
-        if flag != "--overrides":
-            sys.argv.append(flag if value is True else f"{flag}={value}")
-    shown = io.StringIO()
-    show = contextlib.nullcontext() if flags.multirun else contextlib.redirect_stdout(shown)
-    try:
-        main = hydra.main(f"pkg://{CONFIG_PACKAGE}", config_name="train", version_base=HYDRA_VERSION_BASE)
-        with show:  # Hydra answers output that cannot be written by a traceback
-            main(job)()
+    before, shown = sys.argv, io.StringIO()
+    sys.argv = [before[0], *arguments]
+    try:  # Hydra answers output that cannot be written by a traceback
+        with contextlib.nullcontext() if is_shown_at_once else contextlib.redirect_stdout(shown):
+            main()
     finally:
         sys.argv = before
         print(shown.getvalue(), end="")

@@ -1,4 +1,4 @@
-"""The settings of a command itself, which a run does not have: read from key=value, and told by --help."""
+"""Read the settings of a command itself, which no run has, from key=value, and explain them for --help."""
 
 import ast
 import inspect
@@ -28,13 +28,13 @@ def read_settings(
         schema: A dataclass of plain values, all with a default.
         arguments: Those of the command line that are for the command itself.
         command: Its name in messages.
-        prefix: What stands before every name.
+        prefix: What every name begins with.
 
     Raises:
         UserError: If an argument is no setting, holds an interpolation, or has a value of another type.
     """
-    known = [prefix + name for name in get_type_hints(schema)]
-    values: dict[str, str | None] = {}
+    known = [prefix + field.name for field in fields(schema)]  # pyright: ignore[reportArgumentType]
+    values = OmegaConf.structured(schema)
     for argument in arguments:
         key, sign, text = argument.partition("=")
         if "${" in argument:
@@ -44,15 +44,13 @@ def read_settings(
             raise UserError(
                 f"{argument} is not a setting of {command}; they are {names}." + did_you_mean(key, known)
             )
-        # As strings, not as YAML: a folder called 007 is not the number 7. The schema converts numbers.
-        values[key.removeprefix(prefix)] = None if text == "null" else text
-    try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), values)
-        for name in values:
-            check_number(prefix + name, OmegaConf.select(merged, name))
-        settings = OmegaConf.to_object(merged)
-    except OmegaConfBaseException as error:
-        raise UserError(f"{prefix}{error.full_key}: {error.msg or error}".splitlines()[0]) from error
+        name = key.removeprefix(prefix)
+        try:  # the text, not YAML: a folder called 007 is not the number 7; the schema converts numbers
+            values[name] = None if text == "null" else text
+        except OmegaConfBaseException as error:
+            raise UserError(f"{key}: {error.msg or error}".splitlines()[0]) from error
+        check_number(key, values[name])
+    settings = OmegaConf.to_object(values)
     assert isinstance(settings, schema)
     return settings
 
@@ -82,7 +80,7 @@ def _typed(default: Any) -> str:
 
 
 def _docstrings(schema: type[Any]) -> dict[str, str]:
-    """Return the docstring under each field, on one line; Python keeps them nowhere but in the source."""
+    """Return the docstring below each field, on one line; Python keeps them only in the source."""
     [definition] = ast.parse(dedent(inspect.getsource(schema))).body
     assert isinstance(definition, ast.ClassDef)
     texts = {}

@@ -13,7 +13,6 @@ from ..config.compose import compose_jobs
 from ..config.overrides import parse
 from ..config.resolve import typed
 from ..config.schema import TrainConfig
-from ..config.workflow_keys import require_read
 from ..orchestration.recipes import recipe_of
 from ..planning.fit import Fit, largest_fit
 from ..planning.preflight import environment_spec, preflight_of
@@ -123,9 +122,7 @@ def _compose(overrides: list[str]) -> TrainConfig:
     keys = {item.key_or_group for item in parse(overrides)}
     if "resume" in keys:
         raise UserError("resume= is planned when the run continues; leave it out and type the settings.")
-    config = typed(compose_jobs(overrides)[0], must_run_here=False)
-    require_read(config, sorted(keys))
-    return config
+    return typed(compose_jobs(overrides)[0], must_run_here=False)
 
 
 def _write(plan: MemoryPlan, fit: Fit | None, form: PlanFormat) -> None:

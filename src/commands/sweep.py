@@ -22,12 +22,10 @@ from rich.table import Table
 
 from ..checkpoints.run_folder import CONFIG_FILE, create_run_folder, save_config
 from ..config.compose import compose_jobs
-from ..config.overrides import parse
 from ..config.ray import RayConfig, require_ray
 from ..config.resolve import typed
 from ..config.saved import read_config
 from ..config.schema import Compile, TrainConfig, leaves
-from ..config.workflow_keys import require_read
 from ..orchestration.population.engines.base import ClusterLost
 from ..orchestration.population.engines.ray_cluster import Cluster
 from ..orchestration.recipes import recipe_of
@@ -142,8 +140,6 @@ def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
     require_ray("a sweep")
     out = Path(config.out)
     configs = [typed(job) for job in compose_jobs(overrides, multirun=True)]
-    for run in configs:
-        require_read(run, [item.key_or_group for item in parse(overrides)])
     jobs = _jobs(out, configs)
     _take_results(out, jobs)
     for job, run in zip(jobs, configs, strict=True):

@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ..utils.errors import UserError
 from .overrides import check, explain, parse
 from .resolve import CONFIG_PACKAGE, register_schemas
+from .workflow import in_own_schema
 
 HYDRA_VERSION_BASE = "1.3"
 
@@ -23,7 +24,9 @@ HYDRA_VERSION_BASE = "1.3"
 def compose_jobs(
     arguments: Sequence[str], *, multirun: bool = False, config_dir: str | None = None
 ) -> list[DictConfig]:
-    """Return the composed, unresolved configuration of every job that the overrides `arguments` ask for.
+    """Return the configuration of every job that the overrides `arguments` ask for, not resolved.
+
+    Each is in the schema of its workflow.
 
     Args:
         arguments: Overrides in Hydra's grammar, without flags.
@@ -34,22 +37,25 @@ def compose_jobs(
         UserError: If an override is wrong, or a file of the configuration is.
     """
     register_schemas()
-    arguments = _with_experiment(arguments)
+    arguments = with_experiment(arguments)
     search = [] if config_dir is None else [f"hydra.searchpath=[file://{Path(config_dir).absolute()}]"]
     with hydra.initialize_config_module(CONFIG_PACKAGE, version_base=HYDRA_VERSION_BASE):
         loader = GlobalHydra.instance().config_loader()
         groups = _group_choices(config_dir)
-        jobs = _jobs(parse(arguments, loader), multirun)
+        overrides = parse(arguments, loader)
+        jobs = _jobs(overrides, multirun)
         for override in parse(dict.fromkeys(itertools.chain(*jobs)), loader):
             check(override, groups)
         try:
-            return [hydra.compose("train", overrides=[*search, *job]) for job in jobs]
+            composed = [hydra.compose("train", overrides=[*search, *job]) for job in jobs]
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
             raise explain(error) from error  # ValueError: Hydra's own, for malformed groups
+    typed_keys = [override.key_or_group for override in overrides]
+    return [in_own_schema(job, typed_keys) for job in composed]
 
 
-def _with_experiment(arguments: Sequence[str]) -> list[str]:
-    """Return overrides in which an environment without an experiment gets one that is tuned for no task."""
+def with_experiment(arguments: Sequence[str]) -> list[str]:
+    """Return overrides with an experiment that is tuned for no task, if they name an environment and none."""
     groups = {argument.partition("=")[0] for argument in arguments}
     return ["experiment=dreamer"] * ("env" in groups and "experiment" not in groups) + [*arguments]
 

@@ -1,4 +1,4 @@
-"""Overrides of the command line, checked one by one so that each mistake gets its own sentence.
+"""Check the overrides of the command line one by one, so that each mistake gets its own sentence.
 
 Hydra would refuse the same mistakes, in several lines each and without what is allowed.
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cache
 from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -18,16 +18,19 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..utils.errors import UserError, did_you_mean
-from .schema import TrainConfig, check_number, leaves
+from .renamed import RENAMED, with_new_name
+from .schema import check_number
+from .workflow import AnyTrainConfig, setting_types
 
 
 def parse(arguments: Iterable[str], loader: ConfigLoader | None = None) -> list[Override]:
-    """Return the overrides that `arguments` spell in Hydra's grammar.
+    """Return the overrides that `arguments` spell in Hydra's grammar, old keys replaced by new ones.
 
     Raises:
         UserError: If one is not `key=value`, or has no value.
     """
-    return [_parse_one(argument, OverridesParser.create(config_loader=loader)) for argument in arguments]
+    parser = OverridesParser.create(config_loader=loader)
+    return [_parse_one(with_new_name(argument), parser) for argument in arguments]
 
 
 def check(override: Override, groups: Mapping[str, list[str]]) -> None:
@@ -40,50 +43,52 @@ def check(override: Override, groups: Mapping[str, list[str]]) -> None:
     Raises:
         UserError: Otherwise; it names key and value as typed, what is allowed, and the nearest known name.
     """
-    key = override.key_or_group
+    key, value = override.key_or_group, override.value()
     if override.is_hydra_override() or override.is_delete() or override.package is not None:
         return  # Hydra's own settings and rare forms: Hydra checks them when it composes
-    if key in groups:
-        if not isinstance(override.value(), dict):
-            _check_choice(override, groups[key])
-        return
-    check_setting(override)
+    if key not in groups:
+        return check_setting(override)
+    for choice in [] if isinstance(value, dict) else value if isinstance(value, list) else [value]:
+        if str(choice) not in groups[key]:
+            raise UserError(
+                f"{override.input_line}: there is no {key} `{'null' if choice is None else choice}`; choose "
+                f"one of {', '.join(groups[key])}.{did_you_mean(str(choice), groups[key])}"
+            )
 
 
 def check_setting(override: Override) -> None:
-    """Check that an override names one setting of `TrainConfig` and gives it a value of its type.
+    """Check that an override names one setting of any workflow and gives it a value of its type.
 
     Raises:
         UserError: Otherwise.
     """
-    key, typed = override.key_or_group, override.input_line
+    key, typed, value = override.key_or_group, str(override.input_line), override.value()
     if key not in setting_types():
         raise UserError(f"{typed}: {_unknown_key(key)}")
-    value = override.value()
+    kind = setting_types()[key]
     check_number(key, value)
     if isinstance(value, str) and "${" in value:
         return  # an interpolation: its value is checked when it is composed
     try:
         OmegaConf.update(_scratch(), key, value)
     except OmegaConfBaseException as error:
-        expected = f"{key} must be {describe(setting_types()[key])}, got `{_value_text(override)}`."
-        raise UserError(f"{typed}: {expected}{_hint(key, value)}") from error
+        hint = ""
+        if isinstance(value, float) and value.is_integer() and kind in (int, int | None):
+            hint = f" Write {key}={int(value)}."
+        elif isinstance(kind, type) and issubclass(kind, Enum):
+            hint = did_you_mean(str(value), kind.__members__)
+        got = typed.partition("=")[2]
+        raise UserError(f"{typed}: {key} must be {describe(kind)}, got `{got}`.{hint}") from error
 
 
 @cache
 def _scratch() -> DictConfig:
-    """Return a configuration to try values on, one after the other; to make it takes 50 ms."""
-    return OmegaConf.structured(TrainConfig)
-
-
-@cache
-def setting_types() -> dict[str, Any]:
-    """Return the type of every setting by its dotted key."""
-    return {key: _type_of(key.split("."), TrainConfig) for key, _ in leaves(TrainConfig())}
+    """Return a configuration to try values on, one after the other; making it takes 50 ms."""
+    return OmegaConf.structured(AnyTrainConfig)
 
 
 def describe(kind: Any) -> str:
-    """Return a type in words.
+    """Return a type as a user reads it.
 
     >>> describe(int), describe(float | None)
     ('a whole number', 'a number or null')
@@ -111,43 +116,33 @@ def explain(error: Exception) -> UserError:
             f"{file} has `override /{group}`, which would take the place of its own values of {group}. "
             f"Write `/{group}/<choice>` there."
         )
+    if found := re.match(r"(In '.+'): \w+ raised while composing config: (.+) full_key: (\S+)", text):
+        file, problem, key = found.groups()
+        return UserError(f"{file}: {problem}." + (f" {key} is now {RENAMED[key]}." if key in RENAMED else ""))
     return UserError(text)
 
 
 def _parse_one(argument: str, parser: OverridesParser) -> Override:
-    if "=" not in argument and not argument.startswith("~"):
+    key, sign, value = argument.partition("=")
+    if not sign and not argument.startswith("~"):
         known = setting_types()
         hint = f" Write {argument}=VALUE." if argument in known else did_you_mean(argument, known)
         raise UserError(f"`{argument}` is not of the form key=value, as in training.batch_size=16.{hint}")
+    if sign and not value and not argument.startswith("~"):
+        raise UserError(f"{argument} has no value; write {key}=VALUE.")
     try:
-        override = parser.parse_overrides([argument])[0]
+        return parser.parse_overrides([argument])[0]
     except HydraException as error:
-        key = argument.split("=")[0]
         raise UserError(
             f"{argument}: not in Hydra's grammar ({_first_line(error)}). Quote the value twice if it holds "
             f"spaces, commas or brackets: '{key}=\"...\"'."
         ) from error
-    except ValueError as error:  # Python's own, for a number of over 4,300 digits
-        key = argument.split("=")[0]
+    except ValueError as error:  # Python's own, for a number of more than 4,300 digits
         raise UserError(f"{key} must be below 2**63, got a number of thousands of digits.") from error
-    if not override.is_delete() and override.get_value_string() == "":
-        raise UserError(f"{argument} has no value; write one behind the sign, as in {argument}VALUE.")
-    return override
-
-
-def _check_choice(override: Override, options: list[str]) -> None:
-    value = override.value()
-    for choice in value if isinstance(value, list) else [value]:
-        if str(choice) not in options:
-            name = "null" if choice is None else choice
-            raise UserError(
-                f"{override.input_line}: there is no {override.key_or_group} `{name}`; choose one of "
-                f"{', '.join(options)}.{did_you_mean(str(choice), options)}"
-            )
 
 
 def _unknown_key(key: str) -> str:
-    """Return the sentence about a key that is no setting: what is near, and what stands beside it."""
+    """Return the sentence about a key that is no setting: its section's keys, and the nearest name."""
     known = list(setting_types())
     below = [name for name in known if name.startswith(f"{key}.")]
     if below:
@@ -159,35 +154,10 @@ def _unknown_key(key: str) -> str:
     while section and not any(name.startswith(f"{section}.") for name in known):
         section = section.rpartition(".")[0]
     start = f"{section}." if section else ""
-    beside = sorted({name.removeprefix(start).split(".")[0] for name in known if name.startswith(start)})
+    keys = sorted({name.removeprefix(start).split(".")[0] for name in known if name.startswith(start)})
     where = f"{section} has the keys" if section else "the sections and keys are"
-    return f"there is no key {key}; {where} {', '.join(beside)}.{hint}"
-
-
-def _type_of(path: list[str], owner: Any) -> Any:
-    """Return the annotation at the end of a path of fields."""
-    kind = get_type_hints(owner)[path[0]]
-    if len(path) == 1:
-        return kind
-    if getattr(kind, "__origin__", None) is dict:
-        return get_args(kind)[1]
-    return _type_of(path[1:], kind)
-
-
-def _value_text(override: Override) -> str:
-    return override.input_line.partition("=")[2] if override.input_line else str(override.value())
-
-
-def _hint(key: str, value: Any) -> str:
-    """Return the repair of two near misses: a float that is a whole number, a misspelt member of an enum."""
-    kind = setting_types()[key]
-    if isinstance(value, float) and value.is_integer() and kind in (int, int | None):
-        return f" Write {key}={int(value)}."
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return did_you_mean(str(value), kind.__members__)
-    return ""
+    return f"there is no key {key}; {where} {', '.join(keys)}.{hint}"
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
+    return str(error).partition("\n")[0] or type(error).__name__

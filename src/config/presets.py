@@ -1,4 +1,4 @@
-"""What presets choose: by device, and by the size of the model."""
+"""Name what presets choose: by device, and by the size of the model."""
 
 from collections.abc import Iterator
 from importlib import resources
@@ -7,8 +7,12 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from ..models import ModelConfig
 from .resolve import CONFIG_PACKAGE
 from .schema import actual_device
+
+_SIZES = ("units", "hidden", "deter", "stoch", "classes", "depth")
+"""What tells one preset of the model from another; all other settings may differ from the preset's."""
 
 
 def device_choices(composed: DictConfig) -> dict[str, Any]:
@@ -20,8 +24,9 @@ def device_choices(composed: DictConfig) -> dict[str, Any]:
 def device_notice(composed: DictConfig) -> list[str]:
     """Return the line that says what the device decided and how to decide otherwise; none if nothing was."""
     choices = device_choices(composed)
-    size = preset_of(OmegaConf.to_container(composed.model, resolve=True))
-    if size is not None and any(key.startswith("model.") for key in choices):
+    by_device = any(key.startswith("model.") for key in choices)
+    size = preset_of(OmegaConf.to_container(composed.model, resolve=True)) if by_device else None
+    if size is not None:
         named = {f"model.{key}" for key in model_presets()[size]}
         choices = {"model": size} | {key: value for key, value in choices.items() if key not in named}
     if not choices:
@@ -35,12 +40,22 @@ def device_notice(composed: DictConfig) -> list[str]:
 
 
 def model_presets() -> dict[str, dict[str, int]]:
-    """Return the sizes of every preset of `configs/model` but `by_device`, those with most settings first."""
+    """Return the sizes of every preset of `configs/model` except `by_device`, those with most settings first.
+
+    Those of `_SIZES` are always named, as the preset sets them or by default.
+    """
     files = resources.files(CONFIG_PACKAGE).joinpath("model").iterdir()
     named = {file.name.removesuffix(".yaml"): file for file in files if file.name.endswith(".yaml")}
-    sizes = {name: yaml.safe_load(file.read_text()) for name, file in named.items() if name != "by_device"}
-    for size in sizes.values():
-        del size["defaults"]
+    defaults = {name: getattr(ModelConfig(), name) for name in _SIZES}
+    sizes = {
+        name: {
+            key: value
+            for key, value in (defaults | yaml.safe_load(file.read_text())).items()
+            if key != "defaults"
+        }
+        for name, file in named.items()
+        if name != "by_device"
+    }
     return dict(sorted(sizes.items(), key=lambda item: -len(item[1])))
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ..utils.errors import UserError
+from ..utils.ranges import require_range
 
 
 class Engine(Enum):
@@ -34,13 +35,8 @@ class RayConfig:
     """Shared memory through which weights and transitions travel, in MiB, of a cluster started here."""
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise UserError(f"ray.workers must be at least 1, got {self.workers}.")
-        if self.object_store_mib < LEAST_OBJECT_STORE_MIB:
-            raise UserError(
-                f"ray.object_store_mib must be at least {LEAST_OBJECT_STORE_MIB} MiB, got "
-                f"{self.object_store_mib}."
-            )
+        require_range("ray", self, "workers", ge=1)
+        require_range("ray", self, "object_store_mib", ge=LEAST_OBJECT_STORE_MIB)
 
 
 def require_ray(asked: str, otherwise: str = "") -> None:

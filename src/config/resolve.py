@@ -1,7 +1,7 @@
 """From what Hydra composed to checked dataclasses, with device, precision and compiler decided."""
 
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from hydra.core.config_store import ConfigStore
@@ -9,7 +9,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..utils.errors import UserError
+from .dreamer import DreamerTrainConfig
 from .schema import Compile, Device, Precision, TrainConfig, WorkflowName, actual_device, no_bfloat16
+from .workflow import AnyTrainConfig
 
 CONFIG_PACKAGE = "reverie.configs"
 
@@ -22,7 +24,7 @@ GROUPS = {
 
 
 COMPILE_SECONDS = 60.0
-"""What compiling must save of a run's time on a CPU for `compile=auto` to do it; it takes 20 to 60 s."""
+"""Seconds that compiling must save on a CPU for `compile=auto` to choose it; it takes 20 to 60 s."""
 
 
 SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
@@ -34,21 +36,25 @@ SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
 def register_schemas() -> None:
     """Give Hydra its schemas and the resolver `${by_device:value on CPU,value on CUDA}`.
 
-    `train_schema` is all of `TrainConfig`; `<group>_schema` is that of one group, with which its files begin:
-    a choice of the command line then leaves nothing of what an experiment said.
+    `train_schema` has every setting; `<group>_schema` has those of one group, with their defaults. The files
+    of a group begin with it: a choice of the command line then leaves nothing of what an experiment said.
     """
-    store, whole = ConfigStore.instance(), OmegaConf.structured(TrainConfig)
-    store.store(name="train_schema", node=TrainConfig)
+    store, whole = ConfigStore.instance(), OmegaConf.structured(AnyTrainConfig)
+    store.store(name="train_schema", node=AnyTrainConfig)
     for group, names in GROUPS.items():
         store.store(name=f"{group}_schema", node=OmegaConf.masked_copy(whole, names), package="_global_")
     OmegaConf.register_new_resolver("by_device", _by_device, replace=True)
 
 
-def typed(composed: DictConfig, *, must_run_here: bool = True) -> TrainConfig:
+Config = TypeVar("Config", bound=TrainConfig)
+
+
+def typed(composed: DictConfig, kind: type[Config] = TrainConfig, *, must_run_here: bool = True) -> Config:
     """Return the checked dataclasses of a composed configuration, its device and precision decided.
 
     Args:
-        composed: What Hydra composed, or a saved run.
+        composed: A run in the schema of its workflow, composed or saved.
+        kind: The class of the result, where the caller knows the workflow.
         must_run_here: Whether the device has to be in this machine. Otherwise device=cuda stands for some
             card that computes bfloat16, as all do since 2020: for plans.
 
@@ -58,13 +64,12 @@ def typed(composed: DictConfig, *, must_run_here: bool = True) -> TrainConfig:
     config = composed.copy()
     try:
         config.device = actual_device(config.device)
-        if config.workflow is WorkflowName.population and config.precision is Precision.auto:
-            config.precision = Precision.float32
         if config.precision is Precision.auto:
-            has_bfloat16 = _has_bfloat16(config.device, must_run_here)
+            is_dreamer = config.workflow is WorkflowName.dreamer  # a population learns in float32 alone
+            has_bfloat16 = is_dreamer and _has_bfloat16(config.device, must_run_here)
             config.precision = Precision.bfloat16 if has_bfloat16 else Precision.float32
         result = OmegaConf.to_object(config)
-        assert isinstance(result, TrainConfig)
+        assert isinstance(result, kind)
         if result.compile is Compile.auto:
             result.compile = _compile_that_pays(result)
     except OmegaConfBaseException as error:
@@ -76,7 +81,7 @@ def typed(composed: DictConfig, *, must_run_here: bool = True) -> TrainConfig:
 
 def _compile_that_pays(config: TrainConfig) -> Compile:
     """Return the mode for a run of which nothing else is known."""
-    if config.workflow is WorkflowName.population:
+    if not isinstance(config, DreamerTrainConfig):
         return Compile.none
     training = config.training
     saved = training.total_timesteps / config.env.num_envs * SAVED_PER_ACTION
@@ -85,7 +90,7 @@ def _compile_that_pays(config: TrainConfig) -> Compile:
 
 
 def _check_machine(config: TrainConfig) -> None:
-    """Refuse a device that this machine has not, or that cannot compute in the precision asked for."""
+    """Refuse a device that this machine lacks, or that cannot compute in the precision asked for."""
     if config.device is Device.cuda and not torch.cuda.is_available():
         raise UserError("device=cuda was asked for, but torch sees no CUDA device here. Set device=cpu.")
     if config.precision is Precision.bfloat16 and not _has_bfloat16(config.device, True):

@@ -1,6 +1,6 @@
-"""Reading `config.yaml` of a run back: data alone, in which nothing refers to anything.
+"""Read the `config.yaml` of a run: data alone, in which nothing refers to anything.
 
-The file may come from a stranger, or be another file altogether. So of its text no error says more than the
+The file may come from a stranger, or be another file altogether. So no error repeats its text: it gives the
 number of a line.
 """
 
@@ -14,13 +14,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..utils.durable_io import corrupt_file_error, read_regular, reading
 from ..utils.errors import UserError
-from .overrides import describe, setting_types
-from .schema import TrainConfig
+from .overrides import describe
+from .renamed import rename_saved
+from .workflow import AnyTrainConfig, in_own_schema, setting_types
 
 CONFIG_BYTES = 100_000
-"""Most that a configuration may have; one of Reverie's has 6,000."""
+"""Largest size of a configuration; one of Reverie's has 6,000 bytes."""
 
-_DEEPEST = 20  # the reader of YAML takes the square of it in time
+_DEEPEST = 20  # the time of the YAML reader grows with the square of it
 _OPENING = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken)
 _CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken)
 _REFERRING = (yaml.AliasToken, yaml.AnchorToken)
@@ -29,6 +30,8 @@ _REFERRING = (yaml.AliasToken, yaml.AnchorToken)
 def read_config(path: Path) -> DictConfig:
     """Return all settings of a run, those of a file in the place of the defaults; relations are not checked.
 
+    The file may be of version 0.2: settings of the other workflow, which it also saved, are left out.
+
     Raises:
         UserError: If it is no regular file, too large, no YAML of plain values, or holds what is no setting.
     """
@@ -36,8 +39,10 @@ def read_config(path: Path) -> DictConfig:
         text = read_regular(path, CONFIG_BYTES).decode()
     try:
         _require_plain(text, path)
-        saved = OmegaConf.load(io.StringIO(text))
-        config = OmegaConf.merge(OmegaConf.structured(TrainConfig), saved)
+        saved = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
+        if isinstance(saved, dict):
+            rename_saved(saved)  # pyright: ignore[reportArgumentType]
+        config = OmegaConf.merge(OmegaConf.structured(AnyTrainConfig), saved)
     except UserError:
         raise
     except yaml.MarkedYAMLError as error:
@@ -60,7 +65,7 @@ def read_config(path: Path) -> DictConfig:
     if not saved:
         raise UserError(f"{path} is empty. Put it back from a copy, or start a new run.")
     assert isinstance(config, DictConfig)
-    return config
+    return in_own_schema(config)
 
 
 def _require_plain(text: str, path: Path) -> None:

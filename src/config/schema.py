@@ -1,13 +1,14 @@
-"""The whole run as one dataclass, and how Hydra's configuration becomes it.
+"""What every run reads, as one dataclass; `dreamer.py` and `population.py` add what one workflow reads.
 
-The settings of each part stand beside the part: `EnvConfig` in `envs`, `ReplayConfig` in `buffers`,
+The settings of each part are defined next to the part: `EnvConfig` in `envs`, `ReplayConfig` in `buffers`,
 `ModelConfig` and `OptimizerConfig` in `models`, those of losses and of evolution in `workflows`. Here are the
-settings of the run itself and the relations between the parts. Values are in `configs/`.
+settings of the run itself and the relations between the parts. The defaults are here too: `configs/` has
+only what a preset changes.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
@@ -16,17 +17,16 @@ import torch
 from ..buffers import ReplayConfig, ReplayStorage
 from ..envs import EnvConfig
 from ..memory.config import MemoryConfig
-from ..models import ModelConfig, OptimizerConfig
 from ..utils.errors import UserError
 from ..utils.logging import WandbMode, require_wandb
 from ..utils.progress import ProgressMode
-from ..workflows.population import PopulationConfig, TD3Config
-from ..workflows.world_models import ControllerConfig, WorldModelConfig
 from .checkpoint import CheckpointConfig
-from .ray import Engine, RayConfig, require_ray
 from .training import TrainingConfig
 
 LARGEST_NUMBER = 1e30
+
+NO_SETTING = {"omegaconf_ignore": True}
+"""Metadata of a field that a user cannot set: neither composed, nor saved."""
 
 
 class WorkflowName(Enum):
@@ -83,7 +83,7 @@ class LoggerConfig:
 
 @dataclass(kw_only=True, slots=True)
 class TrainConfig:
-    """A whole run; the root of `configs/train.yaml`."""
+    """A run of any workflow; what is composed is always a subclass."""
 
     name: str = "run"
     """Name of the run; its folder is `experiments/<name>-<time>`."""
@@ -92,10 +92,7 @@ class TrainConfig:
     """The one seed from which every random stream of the run is derived; not negative."""
 
     workflow: WorkflowName = WorkflowName.dreamer
-    """What is trained."""
-
-    engine: Engine = Engine.local
-    """Where a population plays and learns: in this process, or in workers of a Ray cluster."""
+    """What is trained; it decides which settings there are."""
 
     device: Device = Device.auto
     """Where networks live; `auto` is `cuda` where there is one."""
@@ -114,17 +111,10 @@ class TrainConfig:
     """Folder of the run; null for a new folder in `experiments/`."""
 
     resume: str | None = None
-    """Folder of an earlier run to go on with, or URL of its remote copy, which is brought here first; its
+    """Folder of an earlier run to continue, or URL of its remote copy, which is brought here first; its
     `config.yaml` takes the place of every group."""
 
     env: EnvConfig = field(default_factory=EnvConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    world_model: WorldModelConfig = field(default_factory=WorldModelConfig)
-    controller: ControllerConfig = field(default_factory=ControllerConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    population: PopulationConfig = field(default_factory=PopulationConfig)
-    td3: TD3Config = field(default_factory=TD3Config)
-    ray: RayConfig = field(default_factory=RayConfig)
     buffer: ReplayConfig = field(default_factory=ReplayConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
@@ -140,68 +130,7 @@ class TrainConfig:
             )
         for key, value in leaves(self):
             check_number(key, value)
-        if self.workflow is WorkflowName.dreamer:
-            self._check_windows()
-            self._check_updates()
-        else:
-            self._check_population()
         self._check_device()
-
-    def _check_windows(self) -> None:
-        """Refuse windows that the replay could never hold."""
-        capacity, num_envs = self.buffer.capacity, self.env.num_envs
-        length, starts = self.training.sequence_length, self.training.learning_starts
-        window = length + 1
-        share = capacity // num_envs
-        if window > share:
-            raise UserError(
-                f"training.sequence_length={length} needs windows of {window} records, but buffer.capacity="
-                f"{capacity} leaves {share} for each of env.num_envs={num_envs}. Set buffer.capacity="
-                f"{window * num_envs} or more, or training.sequence_length={max(1, share - 1)} or less."
-            )
-        if starts < window * num_envs:
-            raise UserError(
-                f"training.learning_starts={starts} is too early: one window of {window} records in each of "
-                f"env.num_envs={num_envs} takes {window * num_envs} steps. Set training.learning_starts="
-                f"{window * num_envs} or more."
-            )
-
-    def _check_updates(self) -> None:
-        """Refuse a ratio whose regular share of updates would be forgiven as if it were a stall."""
-        limit, num_envs = self.training.max_updates_owed, self.env.num_envs
-        updates = math.ceil(self.training.updates_per_step * num_envs)
-        if updates > limit:
-            raise UserError(
-                f"training.train_ratio={self.training.train_ratio:g} owes {updates} updates each time "
-                f"env.num_envs={num_envs} environments step, over training.max_updates_owed={limit}. Set "
-                f"training.max_updates_owed={updates} or lower the ratio."
-            )
-
-    def _check_population(self) -> None:
-        """Refuse what a population cannot be run with."""
-        for key, value, only in (
-            ("precision", self.precision, (Precision.auto, Precision.float32)),
-            ("compile", self.compile, (Compile.auto, Compile.none)),
-            ("buffer.storage", self.buffer.storage, (ReplayStorage.mmap, ReplayStorage.ram)),
-        ):
-            if value not in only:
-                raise UserError(
-                    f"{key}={value.value} is not for workflow=population. Set {key}={only[-1].value}."
-                )
-        if self.engine is Engine.ray:
-            self._check_ray()
-
-    def _check_ray(self) -> None:
-        """Refuse what workers cannot do."""
-        require_ray("engine=ray", ", or set engine=local")
-        if actual_device(self.device) is not Device.cpu:
-            raise UserError("engine=ray computes on the CPUs of its workers. Set device=cpu.")
-        if self.population.size < self.ray.workers:
-            raise UserError(
-                f"ray.workers={self.ray.workers} are more than the members of population.size="
-                f"{self.population.size}. "
-                f"Set ray.workers={self.population.size}."
-            )
 
     def _check_device(self) -> None:
         """Refuse what the device cannot do, wherever it is."""
@@ -227,11 +156,15 @@ def actual_device(asked: Device) -> Device:
     return asked
 
 
+def is_setting(item: Field[Any]) -> bool:
+    """Return whether a user can set a field."""
+    return NO_SETTING.items().isdisjoint(item.metadata.items())
+
+
 def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value) of every single setting of a config dataclass, in the order of its fields."""
-    items = (
-        section if isinstance(section, dict) else {f.name: getattr(section, f.name) for f in fields(section)}
-    )
+    names = section if isinstance(section, dict) else [f.name for f in fields(section) if is_setting(f)]
+    items = {name: section[name] if isinstance(section, dict) else getattr(section, name) for name in names}
     for name, value in items.items():
         if isinstance(value, dict) or is_dataclass(value):
             yield from leaves(value, f"{prefix}{name}.")
@@ -243,7 +176,7 @@ def check_number(key: str, value: object) -> None:
     """Refuse a number that no arithmetic here is made for.
 
     Raises:
-        UserError: If it is not finite, over `LARGEST_NUMBER`, or a whole number of over 64 bits.
+        UserError: If it is not finite, above `LARGEST_NUMBER`, or a whole number of more than 64 bits.
     """
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{key} must be a finite number, got {value}.")
@@ -254,7 +187,7 @@ def check_number(key: str, value: object) -> None:
 
 
 def no_bfloat16(device: Device) -> UserError:
-    """Return the refusal of bfloat16 on a device."""
+    """Return the error of a device that does not compute in bfloat16."""
     return UserError(
         f"precision=bfloat16 is not supported on device={device.value}; allowed there: float32. "
         "Set precision=float32."

@@ -11,6 +11,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from ..utils.errors import UserError, did_you_mean, with_place
+from ..utils.ranges import require_range
 
 
 class Suite(Enum):
@@ -76,17 +77,10 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         """Check the bounds of each field alone."""
-        for name, least in (("num_envs", 1), ("action_repeat", 1), ("image_size", 8), ("noop_max", 0)):
-            _require_at_least(name, getattr(self, name), least)
-        if self.image_size > 256:  # here, before anything of that size is made
-            raise UserError(f"env.image_size must be at most 256, got {self.image_size}.")
-        _require_at_least("max_episode_frames", self.max_episode_frames, 1)
-        _require_at_least("max_restarts", self.max_restarts, 0)
-        _require_at_least("worker_timeout", self.worker_timeout, 0)
-        if self.time_limit is not None:
-            _require_at_least("time_limit", self.time_limit, 1)
-        if not 0.0 <= self.sticky_actions <= 1.0:
-            raise UserError(f"env.sticky_actions is a probability in [0, 1], got {self.sticky_actions}.")
+        require_range("env", self, "num_envs", "action_repeat", "max_episode_frames", "time_limit", ge=1)
+        require_range("env", self, "image_size", ge=8, le=256)  # here, before anything of that size is made
+        require_range("env", self, "noop_max", "max_restarts", "worker_timeout", ge=0)
+        require_range("env", self, "sticky_actions", ge=0, le=1)
 
 
 def validate_env(config: EnvConfig) -> None:
@@ -116,11 +110,6 @@ def atari_games() -> list[str]:
     """Return the games that ale-py registers; it ends the process on its other ROMs, made for two players."""
     specs = (spec for env_id, spec in gymnasium.registry.items() if env_id.startswith("ALE/"))
     return sorted({spec.kwargs["game"] for spec in specs})
-
-
-def _require_at_least(name: str, value: float, least: int) -> None:
-    if value < least:
-        raise UserError(f"env.{name} must be at least {least}, got {value}.")
 
 
 def _validate_game(game: str) -> None:

@@ -1,10 +1,9 @@
 """Settings of the memory instruments."""
 
-import math
 from dataclasses import dataclass
 from enum import Enum
 
-from ..utils.errors import UserError
+from ..utils.ranges import require_range
 
 
 class OnLeak(Enum):
@@ -47,10 +46,6 @@ class MemoryConfig:
     """Agent steps between CUDA memory snapshots; without CUDA there are none."""
 
     def __post_init__(self) -> None:
-        for name in ("report_interval", "check_interval", "snapshot_interval"):
-            if getattr(self, name) < 0:
-                raise UserError(f"memory.{name} must be at least 0, got {getattr(self, name)}.")
-        if not (math.isfinite(self.leak_threshold_mb) and self.leak_threshold_mb > 0):
-            raise UserError(f"memory.leak_threshold_mb must be > 0, got {self.leak_threshold_mb}.")
-        if not 0 <= self.leak_share <= 1:
-            raise UserError(f"memory.leak_share must be in [0, 1], got {self.leak_share}.")
+        require_range("memory", self, "report_interval", "check_interval", "snapshot_interval", ge=0)
+        require_range("memory", self, "leak_threshold_mb", gt=0)
+        require_range("memory", self, "leak_share", ge=0, le=1)

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, fields
 
 from ..utils.errors import UserError
+from ..utils.ranges import require_range
 
 LARGEST_SIZE, MOST_LAYERS = 100_000, 100
-"""Far over what any machine trains; twice as many digits would be no sizes of tensors any more."""
+"""Far more than any machine trains: a number with twice as many digits is no size of a tensor."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -62,20 +63,17 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type is int and value < 1:
-                raise UserError(f"model.{field.name} must be at least 1, got {value}.")
-            most = MOST_LAYERS if field.name.endswith("_layers") else LARGEST_SIZE
-            if field.type is int and value > most:
-                raise UserError(f"model.{field.name} must be at most {most:,}, got {value:,}.")
+            if field.type is int:
+                require_range("model", self, field.name, ge=1)
+                most = MOST_LAYERS if field.name.endswith("_layers") else LARGEST_SIZE
+                require_range("model", self, field.name, le=most)
+        require_range("model", self, "latent_unimix", ge=0, lt=1)
         if self.classes > 256:
             raise UserError(f"model.classes must be at most 256 (one byte per latent), got {self.classes}.")
         if self.deter % self.blocks:
             raise UserError(f"model.blocks={self.blocks} must divide model.deter={self.deter}.")
         if 4 * self.depth % self.blocks:
             raise UserError(f"model.blocks={self.blocks} must divide 4 * model.depth={4 * self.depth}.")
-        if not 0.0 <= self.latent_unimix < 1.0:
-            raise UserError(f"model.latent_unimix must be in [0, 1), got {self.latent_unimix}.")
         if self.bins % 2 == 0 or self.bins < 3:
             raise UserError(
                 f"model.bins must be odd, so that one bin is zero, and at least 3, got {self.bins}."

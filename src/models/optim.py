@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from ..utils.errors import UserError
+from ..utils.ranges import require_range
 
 LEARNERS = ("world_model", "actor", "critic")
 """What has its own optimiser, and may have its own learning rate."""
@@ -51,18 +51,10 @@ class OptimizerConfig:
     """Added to the root mean square."""
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", *(f"{part}_learning_rate" for part in LEARNERS)):
-            rate = getattr(self, name)
-            if rate is not None and rate <= 0:
-                raise UserError(f"optimizer.{name} must be > 0, got {rate}.")
-        if self.warmup_updates < 0:
-            raise UserError(f"optimizer.warmup_updates must not be negative, got {self.warmup_updates}.")
-        for name in ("agc_clip", "agc_floor", "eps"):
-            if getattr(self, name) <= 0:
-                raise UserError(f"optimizer.{name} must be > 0, got {getattr(self, name)}.")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"optimizer.{name} must be in [0, 1), got {getattr(self, name)}.")
+        rates = ("learning_rate", *(f"{part}_learning_rate" for part in LEARNERS))
+        require_range("optimizer", self, *rates, "agc_clip", "agc_floor", "eps", gt=0)
+        require_range("optimizer", self, "warmup_updates", ge=0)
+        require_range("optimizer", self, "beta1", "beta2", ge=0, lt=1)
 
     def of(self, learner: str) -> "OptimizerConfig":
         """Return the settings of one of `LEARNERS`: its own learning rate, or the common one."""

@@ -1,10 +1,12 @@
 """The kinds of run: one recipe for each workflow."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..checkpoints.checkpoint import Checkpoint
-from ..config.schema import TrainConfig, WorkflowName
+from ..config.dreamer import DreamerTrainConfig
+from ..config.population import PopulationTrainConfig
+from ..config.schema import TrainConfig
 from ..planning.recipe import Recipe
 from ..utils.progress import ProgressMode
 from ..utils.timestep import EnvSpec
@@ -55,12 +57,13 @@ class RunRecipe(Recipe, Protocol):
         ...
 
 
-_RECIPES: dict[WorkflowName, RunRecipe] = {
-    WorkflowName.dreamer: DreamerRecipe(),
-    WorkflowName.population: PopulationRecipe(),
+# Any: each takes the runs of its own class alone, which the type of a dict cannot say.
+_RECIPES: dict[type[TrainConfig], Any] = {
+    DreamerTrainConfig: DreamerRecipe(),
+    PopulationTrainConfig: PopulationRecipe(),
 }
 
 
 def recipe_of(config: TrainConfig) -> RunRecipe:
     """Return the recipe of a run."""
-    return _RECIPES[config.workflow]
+    return _RECIPES[type(config)]

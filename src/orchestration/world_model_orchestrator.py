@@ -11,7 +11,8 @@ from ..buffers import SequenceBatch
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.compatibility import SETTINGS_KEY, checkpoint_settings
 from ..checkpoints.run_folder import require_run_folder
-from ..config.schema import TrainConfig, TrainingConfig
+from ..config.dreamer import DreamerTrainConfig as TrainConfig
+from ..config.dreamer import DreamerTraining as TrainingConfig
 from ..envs import state_form
 from ..envs.episodes import EpisodeRecorder, EpisodeTracker
 from ..memory.leaks.guard import MemoryGuard
@@ -57,12 +58,15 @@ class WorldModelOrchestrator(Orchestrator):
     ) -> None:
         super().__init__(config, parts, reports, run_dir, signals, ("collect", "sample", "update", "report"))
         self.parts: DreamerParts = parts
+        self.config: TrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
         training = config.training
-        self.update_ratio = UpdateRatio(training.updates_per_step, training.max_updates_owed)
+        self.update_ratio = UpdateRatio(training.updates_per_step, training.max_updates_per_step)
         self.tracker = EpisodeTracker(config.env.num_envs)
         self.recorder = EpisodeRecorder(parts.environment.spec)
         self.means = MetricMeans()
-        self.nonfinite = NonFiniteGuard(run_dir, training.max_nonfinite, parts.workflow.state_dict)
+        self.nonfinite = NonFiniteGuard(
+            run_dir, training.max_consecutive_nonfinite, parts.workflow.state_dict
+        )
         self.best_return: float | None = None
         self.best_step: int | None = None
         self.owes_evaluation = False

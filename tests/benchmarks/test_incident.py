@@ -13,8 +13,8 @@ from benchmarks.incident.acting import ActingRow, Actor, measure_acting
 from benchmarks.incident.command import main
 from benchmarks.incident.holding import KeptArray, StoredLoss, kept_arrays, stored_losses
 from reverie.config.compose import compose_jobs
+from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
 from reverie.config.resolve import typed
-from reverie.config.schema import TrainConfig
 from reverie.orchestration.recipes import recipe_of
 from reverie.testing.faults import Detached
 
@@ -36,7 +36,7 @@ def frozen() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def config() -> TrainConfig:
-    return typed(compose_jobs(CATCH)[0])
+    return typed(compose_jobs(CATCH)[0], TrainConfig)
 
 
 @pytest.fixture(scope="module")

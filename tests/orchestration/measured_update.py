@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reverie.buffers import EpisodeReplayBuffer, StoredLatent
 from reverie.config.compose import compose_jobs
+from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
 from reverie.config.resolve import typed
-from reverie.config.schema import TrainConfig
 from reverie.envs import VectorEnvironment, make_environment
 from reverie.memory.counters.glibc import in_use_bytes
 from reverie.orchestration.dreamer.parts import build_workflow
@@ -71,7 +71,7 @@ def fill(config: TrainConfig, environment: VectorEnvironment, replay: EpisodeRep
 
 def main() -> None:
     torch.set_num_threads(1)
-    config = typed(compose_jobs(sys.argv[1:])[0])
+    config = typed(compose_jobs(sys.argv[1:])[0], TrainConfig)
     with TemporaryDirectory() as folder, closing(make_environment(config.env, config.seed)) as environment:
         plan = recipe_of(config).dry_run(config, environment.spec)
         replay = build_replay(

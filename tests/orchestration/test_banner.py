@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from reverie.config.compose import compose_jobs
+from reverie.config.dreamer import DreamerTraining
 from reverie.config.presets import device_choices, device_notice
 from reverie.config.resolve import typed
-from reverie.config.schema import TrainConfig, TrainingConfig
+from reverie.config.schema import TrainConfig
 from reverie.models import ModelConfig
 from reverie.orchestration.banner import start_banner
 from reverie.orchestration.recipes import recipe_of
@@ -80,18 +81,17 @@ def test_a_ratio_over_one_update_per_step_counts_updates() -> None:
 def test_a_run_that_ends_before_learning_starts_makes_no_update() -> None:
     config = flagship("training.total_timesteps=1000")
     assert ", 0 updates in total" in updates(config)
-    at_start = replace(config, training=TrainingConfig(total_timesteps=1088, learning_starts=1088))
+    at_start = replace(config, training=DreamerTraining(total_timesteps=1088, learning_starts=1088))
     assert ", 1 update in total" in updates(at_start)
 
 
 def test_the_notice_names_what_the_device_chose_and_how_to_choose_otherwise() -> None:
     [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cpu"])
     assert device_notice(job) == [
-        "device=cpu: chose model=small, env.num_envs=4, world_model.decoder_scale=200, "
-        "optimizer.learning_rate=0.001, "
-        "optimizer.warmup_updates=200, training.train_ratio=32, training.batch_size=8, "
-        "training.sequence_length=16, training.log_interval=500, "
-        "training.checkpoint_interval=5000; to change one, set it, as in model=size12m"
+        "device=cpu: chose model=small, env.num_envs=4, training.batch_size=8, "
+        "training.checkpoint_interval=5000, training.train_ratio=32, training.sequence_length=16, "
+        "training.log_interval=500, world_model.decoder_scale=200, optimizer.learning_rate=0.001, "
+        "optimizer.warmup_updates=200; to change one, set it, as in model=size12m"
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from reverie.checkpoints.run_folder import load_run
 from reverie.commands.certify import main
-from reverie.config.schema import WorkflowName
+from reverie.config.population import PopulationTrainConfig
 from reverie.memory.leaks.guard import Finding
 from reverie.memory.leaks.verdict import TrendClass
 from reverie.memory.leaks.watched import watched_counters
@@ -112,9 +112,10 @@ def test_the_length_that_decides_counts_from_the_last_first_time(
     assert to_decide(load_run(str(catch_run)), steps, judged_from).steps == expected
 
 
-def test_a_population_is_decided_by_generations(cartpole_run: Path) -> None:
-    config = replace(load_run(str(cartpole_run)), workflow=WorkflowName.population)
-    found = to_decide(config, np.array([100, 200, 300]), 100)  # the first generation is not judged
+def test_a_population_is_decided_by_generations() -> None:
+    found = to_decide(
+        PopulationTrainConfig(), np.array([100, 200, 300]), 100
+    )  # the first generation is not judged
     assert (found.samples, found.steps) == (2, 2600)
     assert found.settings == "training.generations=26 certify.steps=null"
 

@@ -11,6 +11,8 @@ from omegaconf import OmegaConf
 
 from reverie.checkpoints.run_folder import create_run_folder, save_config
 from reverie.commands.command_line import run_from_command_line
+from reverie.config.dreamer import DreamerTrainConfig
+from reverie.config.renamed import _note
 from reverie.config.schema import TrainConfig
 from reverie.planning import Preflight
 from reverie.utils.errors import UserError
@@ -60,8 +62,11 @@ MISTAKES = {
         ["no key batch_size", "Did you mean `training.batch_size`?"],
     ),
     "added key": (["+training.foo=3"], ["+training.foo=3", "no key training.foo"]),
-    "section for a key": (["world_model=3"], ["world_model is a section", "world_model.kl.rep_scale"]),
-    "key in a section given whole": (["training={foo:3}"], ["training.foo", "not in 'TrainingConfig'"]),
+    "section for a key": (
+        ["world_model=3"],
+        ["world_model is a section", "world_model.kl.free_nats"],
+    ),
+    "key in a section given whole": (["training={foo:3}"], ["training.foo", "not in 'DreamerTraining'"]),
     "unknown experiment": (
         ["experiment=dreamer_pong"],
         ["experiment=dreamer_pong", "dreamer_catch", "Did you mean `dreamer_ataripong`?"],
@@ -130,7 +135,22 @@ MISTAKES = {
     ),
     "replay on a device that is not used": (["buffer=cuda"], ["buffer.storage=cuda needs device=cuda"]),
     "no assignment": (["foo"], ["`foo` is not of the form key=value"]),
-    "no value": (["training.batch_size="], ["training.batch_size= has no value"]),
+    "no value": (
+        ["training.batch_size="],
+        ["has no value; write training.batch_size=VALUE"],
+    ),
+    "setting of the other workflow": (
+        ["training.generations=3"],
+        ["training.generations is a setting of workflow=population; dreamer_ataripong runs workflow="],
+    ),
+    "group of the other workflow": (
+        ["experiment=erl_pendulum", "model=size1m"],
+        ["model is a setting of workflow=dreamer; erl_pendulum runs workflow=population. Leave it out."],
+    ),
+    "constant of a population": (
+        ["experiment=erl_pendulum", "buffer.store_latents=true"],
+        ["buffer.store_latents is a setting of workflow=dreamer; erl_pendulum runs workflow=population"],
+    ),
     "broken grammar": (["run_dir=a b("], ["run_dir=a b(", "not in Hydra's grammar", "Quote"]),
     "interpolation of nothing": (["env.game=${foo}"], ["env.game", "'foo' not found"]),
     "several values without -m": (["seed=1,2"], ["seed=1,2 lists several values; add -m"]),
@@ -184,6 +204,20 @@ def test_a_mistake_ends_the_process_with_exit_code_2(
     assert list(empty_folder.iterdir()) == []
 
 
+def test_an_old_key_works_and_its_new_name_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    _note.cache_clear()
+    old = ["training.max_nonfinite=7", "++world_model.kl.rep_scale=0.2"]
+    for _ in range(2):
+        [(config, _notices)] = run("experiment=dreamer_catch", CPU, *old)
+        assert isinstance(config, DreamerTrainConfig)
+        assert config.training.max_consecutive_nonfinite == 7
+        assert config.world_model.kl.representation_scale == 0.2
+    assert [record.message.partition(";")[0] for record in caplog.records] == [
+        "training.max_nonfinite is now training.max_consecutive_nonfinite",
+        "world_model.kl.rep_scale is now world_model.kl.representation_scale",
+    ]
+
+
 def test_a_user_error_inside_the_run_is_told_in_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
     def task(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None:
         raise UserError("the disk\nis full.")
@@ -207,6 +241,7 @@ def test_a_single_run_is_called_once_with_its_values_and_the_notice(empty_folder
         "experiment=dreamer_ataripong", CPU, "seed=7", "world_model.losses.continue=false"
     )
     assert (config.seed, config.run_dir) == (7, None)
+    assert isinstance(config, DreamerTrainConfig)
     assert config.world_model.losses == {"decoder": True, "reward": True, "continue": False, "kl": True}
     assert notices[0].startswith("device=cpu: chose model=small")
     assert list(empty_folder.iterdir()) == []
@@ -276,10 +311,14 @@ def test_files_of_the_user_join_the_groups(capsys: pytest.CaptureFixture[str], e
     folder.mkdir(parents=True)
     (folder / "boxing.yaml").write_text("game: boxing\n")
     (folder / "wrong.yaml").write_text("gaem: boxing\n")
+    (folder.parent / "training").mkdir()
+    (folder.parent / "training" / "old.yaml").write_text("max_nonfinite: 3\n")
     [(config, _)] = run("--config-dir=mine", "env=boxing", "experiment=dreamer_atari100k", CPU)
     assert config.env.game == "boxing"
     assert "Key 'gaem' not in 'EnvConfig'" in error_of(capsys, "--config-dir=mine", "env=wrong", CPU)
     assert "Did you mean `boxing`?" in error_of(capsys, "--config-dir=mine", "env=boxin", CPU)
+    message = error_of(capsys, "--config-dir=mine", "training=old", CPU)
+    assert "training.max_nonfinite is now training.max_consecutive_nonfinite" in message
 
 
 def test_a_multirun_gives_each_job_its_values_and_its_folder(empty_folder: Path) -> None:
@@ -333,6 +372,7 @@ def test_a_run_that_moved_is_resumed_where_it_is(finished: str, empty_folder: Pa
         (["training.batch_size=0"], "training.batch_size must be at least 1, got 0"),
         (["buffer.memory_budget_gib=0.01"], "over buffer.memory_budget_gib=0.01"),
         (["-m"], "it takes values, not flags"),
+        (["td3.discount=0.9"], "td3.discount is a setting of workflow=population; dreamer_catch runs"),
     ],
 )
 def test_a_change_that_a_resumed_run_cannot_take_is_refused(

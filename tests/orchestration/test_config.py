@@ -13,16 +13,19 @@ from omegaconf import DictConfig, OmegaConf
 
 from reverie.buffers import ReplayConfig, ReplayStorage
 from reverie.config.compose import compose_jobs
+from reverie.config.dreamer import DreamerTrainConfig, DreamerTraining
+from reverie.config.population import PopulationTrainConfig
 from reverie.config.resolve import GROUPS, typed
+from reverie.config.saved import read_config
 from reverie.config.schema import (
     Compile,
     Device,
     Precision,
     TrainConfig,
-    TrainingConfig,
     actual_device,
     leaves,
 )
+from reverie.config.workflow import AnyTrainConfig, in_own_schema
 from reverie.envs import EnvConfig, Suite
 from reverie.models import ModelConfig
 from reverie.utils.errors import UserError
@@ -101,7 +104,7 @@ def test_a_small_experiment_is_the_same_on_every_device(
 
 
 def test_the_incident_trains_only_the_world_model_for_25000_steps() -> None:
-    config = typed(composed("experiment=dreamer_incident", "device=cpu"))
+    config = typed(composed("experiment=dreamer_incident", "device=cpu"), DreamerTrainConfig)
     assert config.training.warmup_steps == 25_000
 
 
@@ -116,7 +119,7 @@ def test_the_flagship_keeps_the_constants_of_the_reference_code() -> None:
     assert values(
         config,
         "world_model.kl.dynamics_scale",
-        "world_model.kl.rep_scale",
+        "world_model.kl.representation_scale",
         "world_model.kl.free_nats",
         "controller.horizon",
         "controller.discount_horizon",
@@ -132,7 +135,7 @@ def test_the_flagship_keeps_the_constants_of_the_reference_code() -> None:
     "name", ["size1m", "size12m", "size25m", "size50m", "size100m", "size200m", "size400m"]
 )
 def test_every_size_follows_the_rule_of_the_paper(name: str) -> None:
-    model = typed(composed(f"model={name}", "device=cpu")).model
+    model = typed(composed(f"model={name}", "device=cpu"), DreamerTrainConfig).model
     assert (model.deter, model.hidden) == (8 * model.units, model.units)
     assert (model.depth, model.classes, model.stoch) == (model.units // 16, model.units // 16, 32)
 
@@ -157,7 +160,7 @@ EXPERIMENTS = FILES.pop("experiment")
 def stated(group: str, choice: str) -> DictConfig:
     """All that a file of a group sets, read without Hydra: its own values over those it begins with."""
     own = yaml.safe_load(resources.files("reverie.configs").joinpath(group, f"{choice}.yaml").read_text())
-    result = OmegaConf.structured(TrainConfig)
+    result = OmegaConf.structured(AnyTrainConfig)
     for name in own.pop("defaults"):
         if name != f"/{group}_schema":
             result = stated(group, name)
@@ -168,8 +171,19 @@ def stated(group: str, choice: str) -> DictConfig:
 
 def assert_whole(job: DictConfig, choices: dict[str, str]) -> None:
     for group, choice in choices.items():
+        expected = stated(group, choice)
+        expected.workflow = job.workflow  # of each section, what the run's workflow reads
+        expected = in_own_schema(expected)
         for section in GROUPS[group]:
-            assert job[section] == stated(group, choice)[section], f"{group}={choice}"
+            if section in job and section != "workflow":
+                assert job[section] == expected[section], f"{group}={choice}"
+
+
+def of_one_workflow(choices: dict[str, str]) -> dict[str, str]:
+    """Those choices that a run can be asked for."""
+    return {
+        name: each for name, each in choices.items() if (name, choices["workflow"]) != ("model", "population")
+    }
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -177,22 +191,22 @@ def test_what_the_command_line_chooses_takes_the_place_of_all_that_an_experiment
     experiment: str,
 ) -> None:
     for end in (0, -1):
-        choices = {group: names[end] for group, names in FILES.items()}
+        choices = of_one_workflow({group: names[end] for group, names in FILES.items()})
         typed_choices = [f"{group}={choice}" for group, choice in choices.items()]
         assert_whole(composed(f"experiment={experiment}", *typed_choices), choices)
 
 
 def test_no_choice_leaves_a_value_of_an_experiment_that_sets_them_all(tmp_path: Path) -> None:
-    hostile = OmegaConf.structured(TrainConfig)
+    hostile = OmegaConf.structured(AnyTrainConfig)
     sections = [section for group in GROUPS.values() for section in group]
-    for key, value in leaves(TrainConfig()):
+    for key, value in leaves(AnyTrainConfig()):
         if key.split(".")[0] in sections:
             OmegaConf.update(hostile, key, another(value))
     (tmp_path / "experiment").mkdir()
     text = OmegaConf.to_yaml(OmegaConf.masked_copy(hostile, sections))
     (tmp_path / "experiment" / "hostile.yaml").write_text(f"# @package _global_\n{text}")
     for turn in range(max(map(len, FILES.values()))):
-        choices = {group: names[turn % len(names)] for group, names in FILES.items()}
+        choices = of_one_workflow({group: names[turn % len(names)] for group, names in FILES.items()})
         typed_choices = [f"{group}={choice}" for group, choice in choices.items()]
         [job] = compose_jobs(["experiment=hostile", *typed_choices], config_dir=str(tmp_path))
         assert_whole(job, choices)
@@ -232,10 +246,74 @@ def test_an_experiment_that_chooses_for_the_command_line_is_refused_with_the_rig
         compose_jobs(["experiment=mine"], config_dir=str(tmp_path))
 
 
-def test_the_yaml_of_the_root_names_no_value_twice() -> None:
+def own_and_before(group: str, choice: str) -> tuple[dict[str, Any], DictConfig]:
+    """What a file sets, and what holds without that, read without Hydra."""
+    own = yaml.safe_load(resources.files("reverie.configs").joinpath(group, f"{choice}.yaml").read_text())
+    before = OmegaConf.structured(AnyTrainConfig)
+    for name in own.pop("defaults"):
+        if not name.endswith("_schema"):
+            base_group, _, base = name.strip("/").rpartition("/")
+            first, stated_before = own_and_before(base_group or group, base)
+            before = OmegaConf.merge(before, stated_before, first)
+    own = own if group in ("workflow", "experiment") else {group: own}
+    assert isinstance(before, DictConfig)
+    return own, before
+
+
+def test_a_file_says_only_what_it_changes() -> None:
     root = yaml.safe_load(resources.files("reverie.configs").joinpath("train.yaml").read_text())
-    own = {"name", "seed", "device", "precision", "compile", "deterministic", "run_dir", "resume"}
-    assert set(root) == {"defaults", "hydra", "checkpoint"} | own
+    assert set(root) == {"defaults", "hydra"}
+    for group, choice in [(g, c) for g, names in {**FILES, "experiment": EXPERIMENTS}.items() for c in names]:
+        own, before = own_and_before(group, choice)
+        for key, value in leaves(own):
+            assert value != plain(before, key), (choice, key)
+
+
+def plain(config: DictConfig, key: str) -> Any:
+    """A value as YAML has it, not resolved."""
+    value: Any = OmegaConf.to_container(config, resolve=False, enum_to_str=True)
+    for name in key.split("."):
+        value = value[name]
+    return value
+
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [("dreamer_pendulum/seed_1", DreamerTrainConfig), ("population/pendulum/seed_1", PopulationTrainConfig)],
+)
+def test_a_configuration_saved_by_version_0_2_is_read(folder: str, kind: type[TrainConfig]) -> None:
+    text = yaml.safe_load((RESULTS / folder / "config.yaml").read_text())
+    config = typed(read_config(RESULTS / folder / "config.yaml"))
+    assert type(config) is kind
+    for key, value in leaves(config):
+        saved: Any = text
+        for name in key.split("."):
+            saved = saved.get(name) if isinstance(saved, dict) else None
+        if saved is not None:
+            assert getattr(value, "name", value) == saved, key
+    if isinstance(config, DreamerTrainConfig):
+        assert config.training.max_updates_per_step == text["training"]["max_updates_owed"]
+        assert config.world_model.kl.representation_scale == text["world_model"]["kl"]["rep_scale"]
+
+
+def test_a_workflow_has_only_the_settings_that_it_reads() -> None:
+    population = composed("experiment=erl_pendulum")
+    assert not {"model", "world_model", "controller", "optimizer"} & set(population)
+    assert "num_envs" not in population.env and "store_latents" not in population.buffer
+    dreamer = composed("experiment=dreamer_catch")
+    assert not {"population", "td3", "engine", "ray"} & set(dreamer)
+    assert "generations" not in dreamer.training
+
+
+def test_a_value_chooses_the_workflow_as_its_group_does(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\ndefaults:\n  - /env/gymnasium\nworkflow: population\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(text)
+    [job] = compose_jobs(["experiment=mine", "device=cpu", "td3.hidden_units=32"], config_dir=str(tmp_path))
+    assert typed(job, PopulationTrainConfig).td3.hidden_units == 32
 
 
 def test_auto_is_decided_before_the_run_starts() -> None:
@@ -252,18 +330,18 @@ def test_deciding_leaves_the_composed_configuration_as_it_was() -> None:
 
 
 def test_updates_per_step_is_the_ratio_over_the_steps_of_a_batch() -> None:
-    assert TrainingConfig(train_ratio=1024, batch_size=16, sequence_length=64).updates_per_step == 1.0
-    assert TrainingConfig(train_ratio=32, batch_size=8, sequence_length=32).updates_per_step == 0.125
+    assert DreamerTraining(train_ratio=1024, batch_size=16, sequence_length=64).updates_per_step == 1.0
+    assert DreamerTraining(train_ratio=32, batch_size=8, sequence_length=32).updates_per_step == 0.125
 
 
 def test_leaves_are_single_settings_with_dotted_keys() -> None:
-    settings = dict(leaves(TrainConfig()))
+    settings = dict(leaves(DreamerTrainConfig()))
     assert settings["world_model.losses.continue"] is True
     assert settings["training.batch_size"] == 16
     assert "training" not in settings
 
 
-RUN = TrainConfig(device=Device.cpu, model=ModelConfig(), env=EnvConfig(), buffer=ReplayConfig())
+RUN = DreamerTrainConfig(device=Device.cpu, model=ModelConfig(), env=EnvConfig(), buffer=ReplayConfig())
 
 
 @pytest.mark.parametrize(
@@ -277,12 +355,12 @@ RUN = TrainConfig(device=Device.cpu, model=ModelConfig(), env=EnvConfig(), buffe
             "each of env.num_envs=1. Set buffer.capacity=65 or more, or training.sequence_length=63 or less",
         ),
         (
-            {"training": TrainingConfig(learning_starts=64)},
+            {"training": DreamerTraining(learning_starts=64)},
             "training.learning_starts=64 is too early: .* Set training.learning_starts=65 or more",
         ),
         (
-            {"training": TrainingConfig(train_ratio=1024 * 65)},
-            "training.train_ratio=66560 owes 65 updates .* Set training.max_updates_owed=65 or lower the",
+            {"training": DreamerTraining(train_ratio=1024 * 65)},
+            "training.train_ratio=66560 owes 65 updates .* Set training.max_updates_per_step=65 or lower the",
         ),
         (
             {"precision": Precision.bfloat16},
@@ -330,7 +408,7 @@ def test_nothing_is_compiled_for_a_gpu_unless_asked_for() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_number_that_is_not_finite_is_refused_by_its_key(value: float) -> None:
     with pytest.raises(UserError, match=r"training\.train_ratio must be a finite number"):
-        replace(RUN, training=TrainingConfig(train_ratio=value))
+        replace(RUN, training=DreamerTraining(train_ratio=value))
 
 
 @pytest.mark.parametrize(
@@ -338,7 +416,7 @@ def test_a_number_that_is_not_finite_is_refused_by_its_key(value: float) -> None
 )
 def test_a_training_setting_below_its_limit_is_refused(key: str, limit: int) -> None:
     with pytest.raises(UserError, match=f"training.{key} must be at least {limit}, got {limit - 1}"):
-        TrainingConfig(**{key: limit - 1})
+        DreamerTraining(**{key: limit - 1})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")

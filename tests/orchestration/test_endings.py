@@ -38,11 +38,14 @@ def test_losses_that_stay_non_finite_lead_back_once_and_then_to_an_end(
     )
     run_dir = tmp_path / "run"
     with pytest.raises(SystemExit) as stopped:
-        start(run_dir, *CATCH, "training.checkpoint_interval=60", "training.max_nonfinite=4")
+        start(run_dir, *CATCH, "training.checkpoint_interval=60", "training.max_consecutive_nonfinite=4")
     assert stopped.value.code == NONFINITE_EXIT_CODE
     log = (run_dir / "train.log").read_text()
     assert log.count("going back to the newest checkpoint") == 1
-    assert "4 updates in a row had a loss or gradient that is not finite (training.max_nonfinite=4)" in log
+    assert (
+        "4 updates in a row had a loss or gradient that is not finite (training.max_consecutive_nonfinite=4)"
+        in log
+    )
     assert "loss/total is not finite" in log
     kept = json.loads(next((run_dir / "nonfinite").glob("*.json")).read_text())
     assert "loss/total" in kept["not_finite"]

@@ -19,6 +19,7 @@ from PIL import Image, ImageSequence
 from reverie.checkpoints.checkpoint import latest_checkpoint
 from reverie.checkpoints.run_folder import load_run
 from reverie.commands import evaluate as module
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.envs import EnvConfig, make_environment
 from reverie.envs.episodes import Episode, EpisodeTracker
 from reverie.orchestration.dreamer.parts import build_workflow
@@ -59,6 +60,7 @@ def result_of(command: Callable[..., None], capsys: pytest.CaptureFixture[str]) 
 
 def workflow_of(run_dir: Path) -> tuple[DreamerWorkflow, EnvConfig]:
     run = load_run(str(run_dir))
+    assert isinstance(run, DreamerTrainConfig)
     with closing(make_environment(run.env, run.seed)) as environment:
         workflow = build_workflow(run, environment.spec)
     workflow.load_state_dict(latest_checkpoint(run_dir).model(workflow.device))

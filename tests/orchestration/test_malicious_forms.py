@@ -14,6 +14,7 @@ from torch import Tensor
 from reverie.buffers import EpisodeReplayBuffer
 from reverie.checkpoints.checkpoint import Checkpoint, latest_checkpoint
 from reverie.checkpoints.run_folder import load_run
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.orchestration.dreamer.parts import build_workflow
 from reverie.orchestration.parts import build_replay
 from reverie.orchestration.recipes import recipe_of
@@ -35,6 +36,7 @@ class Parts:
 
     def __init__(self, run_dir: Path) -> None:
         config = load_run(str(run_dir))
+        assert isinstance(config, DreamerTrainConfig)
         spec = environment_spec(config, recipe_of(config))
         self.workflow: DreamerWorkflow = build_workflow(config, spec)
         self.replay: EpisodeReplayBuffer = build_replay(

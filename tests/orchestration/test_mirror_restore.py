@@ -83,7 +83,7 @@ START = ("run_dir=new", *CARTPOLE)
         ([*START, "checkpoint.mirror=oss://bucket"], "Run `pip install 'ossfs'`."),
         (
             [*START, "checkpoint.mirror_timeout=-1"],
-            "checkpoint.mirror_timeout must be 0 to 86400 seconds, got -1.",
+            "checkpoint.mirror_timeout must be in [0, 86400], got -1.",
         ),
         (
             ["run_dir=pole", *CARTPOLE, "checkpoint.mirror=file://{remote}"],

@@ -144,7 +144,7 @@ def test_the_second_time_the_run_must_stop_and_says_why(
         asked.append((guard.wants_rollback, guard.must_stop))
     assert asked == [(False, False), (False, False), (False, True)]
     sentence = guard.stop_sentence()
-    assert "training.max_nonfinite=3" in sentence and "did not help" in sentence
+    assert "training.max_consecutive_nonfinite=3" in sentence and "did not help" in sentence
     assert str(guard.folder) in sentence and "\n" not in sentence
 
 

@@ -106,7 +106,7 @@ def test_a_signal_counts_more_than_a_rollback(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(DreamerWorkflow, "total", spoilt)
     run_dir = tmp_path / "run"
     with pytest.raises(SystemExit) as stopped:
-        start(run_dir, *CATCH, "training.checkpoint_interval=60", "training.max_nonfinite=4")
+        start(run_dir, *CATCH, "training.checkpoint_interval=60", "training.max_consecutive_nonfinite=4")
     assert stopped.value.code == RESUME_ME_EXIT_CODE
     assert (run_dir / "train.log").read_text().count("going back to the newest checkpoint") == 0
 
@@ -116,11 +116,18 @@ def test_too_many_non_finite_updates_end_a_step_that_owes_more(
 ) -> None:
     total = DreamerWorkflow.total
     monkeypatch.setattr(DreamerWorkflow, "total", lambda self, losses: total(self, losses) * torch.nan)
-    many = ("training.train_ratio=180", "training.max_updates_owed=99", "training.max_nonfinite=4")
+    many = (
+        "training.train_ratio=180",
+        "training.max_updates_per_step=99",
+        "training.max_consecutive_nonfinite=4",
+    )
     with pytest.raises(SystemExit):
         start(tmp_path / "run", *CATCH, *many, "training.checkpoint_interval=0")
     log = (tmp_path / "run" / "train.log").read_text()
-    assert "4 updates in a row had a loss or gradient that is not finite (training.max_nonfinite=4)" in log
+    assert (
+        "4 updates in a row had a loss or gradient that is not finite (training.max_consecutive_nonfinite=4)"
+        in log
+    )
 
 
 def test_a_folder_that_moves_away_ends_the_run_and_is_not_made_again(

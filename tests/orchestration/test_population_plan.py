@@ -9,8 +9,8 @@ import torch
 from reverie.buffers import EpisodeRecords
 from reverie.checkpoints.checkpoint import CHECKPOINTS
 from reverie.config.compose import compose_jobs
+from reverie.config.population import PopulationTrainConfig as TrainConfig
 from reverie.config.resolve import typed
-from reverie.config.schema import TrainConfig
 from reverie.memory.counters.process import folder_disk_bytes
 from reverie.orchestration.parts import build_replay
 from reverie.orchestration.population.dry_run import generation_steps
@@ -27,7 +27,7 @@ from .helpers import POPULATION, start
 
 
 def configured(*overrides: str) -> TrainConfig:
-    return typed(compose_jobs([*POPULATION, *overrides])[0])
+    return typed(compose_jobs([*POPULATION, *overrides])[0], TrainConfig)
 
 
 def test_the_rows_are_the_bytes_that_the_parts_own(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from reverie.commands.command_line import run_from_command_line
 from reverie.commands.train import CLUSTER_EXIT_CODE, train
 from reverie.config.compose import compose_jobs
+from reverie.config.population import PopulationTrainConfig as TrainConfig
 from reverie.config.resolve import typed
-from reverie.config.schema import TrainConfig
 from reverie.orchestration.parts import build_replay
 from reverie.orchestration.population.engines.ray_worker import (
     GroupWorker,
@@ -142,7 +142,7 @@ def test_a_lost_cluster_ends_the_run_where_it_can_be_resumed(
 
 
 def composed(*changes: str) -> TrainConfig:
-    return typed(compose_jobs([*TINY, *changes])[0])
+    return typed(compose_jobs([*TINY, *changes])[0], TrainConfig)
 
 
 @pytest.mark.parametrize("hidden", [16, 256])

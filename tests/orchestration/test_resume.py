@@ -219,7 +219,7 @@ def test_a_signal_leaves_a_checkpoint_and_the_command_that_goes_on(
 def test_a_second_ctrl_c_ends_a_run_at_once(tmp_path: Path, server: Server) -> None:
     run_dir = tmp_path / "run"
     # It is busy with the updates of step 40 for longer than anybody waits.
-    busy = ("training.log_interval=39", "training.train_ratio=12e6", "training.max_updates_owed=1000000")
+    busy = ("training.log_interval=39", "training.train_ratio=12e6", "training.max_updates_per_step=1000000")
     process = server.start("train", *CARTPOLE, *busy, f"run_dir={run_dir}")
     process.wait_for('"step": 39', run_dir / "metrics.jsonl")
     time.sleep(1.0)  # one step to the updates

@@ -18,12 +18,13 @@ from reverie.checkpoints.run_folder import (
     resume_run,
     save_config,
 )
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.overrides import parse
-from reverie.config.schema import Compile, Device, Precision, TrainConfig
+from reverie.config.schema import Compile, Device, Precision
 from reverie.utils.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
-RUN = TrainConfig(name="try", device=Device.cpu, precision=Precision.float32)
+RUN = DreamerTrainConfig(name="try", device=Device.cpu, precision=Precision.float32)
 
 
 def test_runs_of_one_name_in_one_second_get_folders_of_their_own() -> None:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ...buffers import SampledPositions, SequenceBatch, StoredLatent
 from ...buffers.plan import OBSERVATION_PREFIX, record_fields
-from ...config.schema import Device, TrainConfig
+from ...config.dreamer import DreamerTrainConfig as TrainConfig
+from ...config.schema import Device
 from ...models import LaProp
 from ...models.device import meta_stands_for
 from ...planning.cuda_rules import CudaForward

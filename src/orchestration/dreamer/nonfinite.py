@@ -112,7 +112,7 @@ class NonFiniteGuard:
         """Return why the run ends."""
         return (
             f"{self.in_a_row} updates in a row had a loss or gradient that is not finite "
-            f"(training.max_nonfinite={self.max_in_a_row}), and going back to a checkpoint "
+            f"(training.max_consecutive_nonfinite={self.max_in_a_row}), and going back to a checkpoint "
             f"{'did not help' if self.has_rolled_back else 'is not possible'}; what was not finite, and the "
             f"batches, are in {self.folder}."
         )

@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 
 from ...buffers import LatentSpec, ReplayRequest
-from ...config.schema import Compile, Precision, TrainConfig
+from ...config.dreamer import DreamerTrainConfig as TrainConfig
+from ...config.schema import Compile, Precision
 from ...envs import VectorEnvironment, make_environment
 from ...utils.timestep import EnvSpec
 from ...workflows.world_models import CapturedDreamer, CompiledDreamer, DreamerConfig, DreamerWorkflow

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from ...buffers import ReplayRequest
 from ...checkpoints.checkpoint import Checkpoint
+from ...config.dreamer import DreamerTrainConfig as TrainConfig
 from ...config.presets import preset_of
-from ...config.schema import Compile, Device, TrainConfig
+from ...config.schema import Compile, Device
 from ...planning import GPU, HOST, DryRun, Row, Written
 from ...planning.suggestions import halves
 from ...utils.compilation import Compilations

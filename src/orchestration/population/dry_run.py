@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 
 from ...buffers.plan import OBSERVATION_PREFIX, record_fields
-from ...config.schema import TrainConfig
+from ...config.population import PopulationTrainConfig as TrainConfig
 from ...planning.live_bytes import LiveBytes
 from ...planning.meta_shapes import MetaShapes
 from ...planning.recipe import DryRun

@@ -1,14 +1,13 @@
 """Build the parts of a population run."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from ...buffers import ReplayRequest
 from ...buffers.plan import measure
+from ...config.population import PopulationTrainConfig as TrainConfig
 from ...config.ray import Engine
-from ...config.schema import TrainConfig
 from ...envs import spec_of
 from ...utils.timestep import EnvSpec
 from ...workflows.population import ERLWorkflow
@@ -53,8 +52,7 @@ def replay_request(config: TrainConfig, env: EnvSpec) -> ReplayRequest:
 
     One stream has the whole episodes of all members; windows are pairs of records inside one episode.
     """
-    buffer = replace(config.buffer, store_latents=False, cross_episodes=False)
-    return ReplayRequest(buffer, env.observation, env.action, num_envs=1, window_length=2, latent=None)
+    return ReplayRequest(config.buffer, env.observation, env.action, num_envs=1, window_length=2, latent=None)
 
 
 def ray_traffic(config: TrainConfig, spec: EnvSpec) -> Traffic:

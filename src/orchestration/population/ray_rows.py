@@ -1,7 +1,7 @@
 """What engine=ray takes on the machine of the run."""
 
+from ...config.population import PopulationTrainConfig as TrainConfig
 from ...config.ray import Engine
-from ...config.schema import TrainConfig
 from ...planning.resources import Basis, Row
 from ...utils.timestep import EnvSpec
 from .parts import ray_traffic

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from ...buffers import ReplayRequest
 from ...checkpoints.checkpoint import Checkpoint
-from ...config.schema import Device, TrainConfig
+from ...config.population import PopulationTrainConfig as TrainConfig
+from ...config.schema import Device
 from ...planning import GPU, HOST, DryRun, Row, Written
 from ...planning.suggestions import halves
 from ...utils.errors import UserError

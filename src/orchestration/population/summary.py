@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ...config.training import TrainingConfig
+from ...config.population import PopulationTraining as TrainingConfig
 from ...workflows.population import Best
 
 

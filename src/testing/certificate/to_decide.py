@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...config.schema import TrainConfig, WorkflowName
+from ...config.dreamer import DreamerTrainConfig
+from ...config.schema import TrainConfig
 from ...memory.leaks.verdict import MIN_SAMPLES
 
 
@@ -44,7 +45,7 @@ def to_decide(config: TrainConfig, steps: NDArray[np.int64], judged_from: int) -
     """
     samples = int((steps > judged_from).sum())
     wanted = 1 + (MIN_SAMPLES if samples < MIN_SAMPLES else 2 * samples)  # 1: what is due comes a little late
-    if config.workflow is WorkflowName.population:
+    if not isinstance(config, DreamerTrainConfig):
         generations = len(steps) - samples + wanted
         end = math.ceil(generations * int(steps[-1]) / len(steps))
         return ToDecide(end, f"training.generations={generations} certify.steps=null", samples, judged_from)

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from ...utils.errors import UserError
+from ...utils.ranges import require_range
 
 _LARGEST = 1e30
-"""Of what multiplies or bounds weights, which are float32."""
+"""Limit of what multiplies or bounds weights, which are float32."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -59,35 +60,19 @@ class PopulationConfig:
     """No weight of a child is larger than this in magnitude."""
 
     def __post_init__(self) -> None:
-        for name, most in (("size", 10_000), ("episodes", 10_000), ("tournament_size", 10_000)):
-            if not 1 <= getattr(self, name) <= most:
-                raise UserError(f"population.{name} must be from 1 to {most}, got {getattr(self, name)}.")
-        if self.exploration_episodes < 0:
-            raise UserError(
-                f"population.exploration_episodes must not be negative, got {self.exploration_episodes}."
-            )
-        shares = (
-            "elite_fraction",
-            "crossover_rate",
-            "crossover_fraction",
-            "mutation_rate",
-            "mutation_fraction",
-            "super_mutation_rate",
-            "reset_rate",
+        require_range("population", self, "size", "episodes", "tournament_size", ge=1, le=10_000)
+        require_range("population", self, "exploration_episodes", ge=0)
+        require_range(
+            "population", self, "elite_fraction", "crossover_rate", "crossover_fraction", ge=0, le=1
         )
-        for name in shares:
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"population.{name} must be in [0, 1], got {getattr(self, name)}.")
+        require_range("population", self, "mutation_rate", "mutation_fraction", ge=0, le=1)
+        require_range("population", self, "super_mutation_rate", "reset_rate", ge=0, le=1)
+        require_range("population", self, "mutation_strength", "weight_limit", gt=0, le=_LARGEST)
         if self.super_mutation_rate + self.reset_rate > 1:
             raise UserError(
                 f"population.super_mutation_rate={self.super_mutation_rate} and population.reset_rate="
-                f"{self.reset_rate} are shares of the same changes: together they must not be over 1."
+                f"{self.reset_rate} are shares of the same changes: together they must be at most 1."
             )
-        for name in ("mutation_strength", "weight_limit"):
-            if not 0 < getattr(self, name) <= _LARGEST:
-                raise UserError(
-                    f"population.{name} must be over 0 and at most {_LARGEST:g}, got {getattr(self, name)}."
-                )
         if not (self.evolution or self.gradient):
             raise UserError(
                 "population.evolution=off with population.gradient=off learns nothing. Switch one of them on."
@@ -97,7 +82,6 @@ class PopulationConfig:
                 "population.size=1 with population.gradient=off learns nothing: one member cannot evolve. "
                 "Set population.size=16 or population.gradient=on."
             )
-
         if self.evolves and self.num_elites == self.size:
             raise UserError(
                 f"population.elite_fraction={self.elite_fraction} makes all {self.size} members elites: "
@@ -156,16 +140,8 @@ class TD3Config:
     """Standard deviation of the noise of exploring episodes, where actions lie in [-1, 1]."""
 
     def __post_init__(self) -> None:
-        for name, most in (("hidden_units", 65_536), ("policy_delay", 1_000_000)):
-            if not 1 <= getattr(self, name) <= most:
-                raise UserError(f"td3.{name} must be from 1 to {most}, got {getattr(self, name)}.")
-        for name in ("actor_learning_rate", "critic_learning_rate"):
-            if not 0 < getattr(self, name) <= 1:
-                raise UserError(f"td3.{name} must be over 0 and at most 1, got {getattr(self, name)}.")
-        for name in ("target_noise", "target_noise_clip", "exploration_noise"):
-            if getattr(self, name) < 0:
-                raise UserError(f"td3.{name} must not be negative, got {getattr(self, name)}.")
-        if not 0 <= self.discount < 1:
-            raise UserError(f"td3.discount must be in [0, 1), got {self.discount}.")
-        if not 0 < self.target_rate <= 1:
-            raise UserError(f"td3.target_rate must be in (0, 1], got {self.target_rate}.")
+        require_range("td3", self, "hidden_units", ge=1, le=65_536)
+        require_range("td3", self, "policy_delay", ge=1, le=1_000_000)
+        require_range("td3", self, "actor_learning_rate", "critic_learning_rate", "target_rate", gt=0, le=1)
+        require_range("td3", self, "target_noise", "target_noise_clip", "exploration_noise", ge=0)
+        require_range("td3", self, "discount", ge=0, lt=1)

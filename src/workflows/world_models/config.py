@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from ...utils.errors import UserError, did_you_mean
+from ...utils.ranges import require_range
 
 LOSS_SWITCHES = ("decoder", "reward", "continue", "kl")
 
@@ -14,16 +15,14 @@ class KLConfig:
     dynamics_scale: float = 1.0
     """Weight of KL(sg(posterior) || prior), which trains the prior."""
 
-    rep_scale: float = 0.1
+    representation_scale: float = 0.1
     """Weight of KL(posterior || sg(prior)), which makes the posterior predictable."""
 
     free_nats: float = 1.0
     """KL per step, in nats, below which neither loss has a gradient."""
 
     def __post_init__(self) -> None:
-        for name in ("dynamics_scale", "rep_scale", "free_nats"):
-            if getattr(self, name) < 0:
-                raise UserError(f"world_model.kl.{name} must not be negative, got {getattr(self, name)}.")
+        require_range("world_model.kl", self, "dynamics_scale", "representation_scale", "free_nats", ge=0)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -46,8 +45,7 @@ class WorldModelConfig:
                     f"world_model.losses.{name} is not a loss; the switches are {', '.join(LOSS_SWITCHES)}."
                     + did_you_mean(name, LOSS_SWITCHES)
                 )
-        if self.decoder_scale < 0:
-            raise UserError(f"world_model.decoder_scale must not be negative, got {self.decoder_scale}.")
+        require_range("world_model", self, "decoder_scale", ge=0)
         self.losses = {name: self.losses.get(name, True) for name in LOSS_SWITCHES}
 
 
@@ -89,18 +87,12 @@ class ControllerConfig:
     """Upper percentile of returns, as a fraction."""
 
     def __post_init__(self) -> None:
-        if self.horizon < 1:
-            raise UserError(f"controller.horizon must be at least 1 imagined step, got {self.horizon}.")
-        if self.discount_horizon <= 1:
-            raise UserError(f"controller.discount_horizon must be over 1 step, got {self.discount_horizon}.")
-        if not 0 <= self.actor_unimix < 1:
-            raise UserError(f"controller.actor_unimix must be in [0, 1), got {self.actor_unimix}.")
-        for name in ("return_lambda", "slow_critic_decay", "return_rate", "return_low", "return_high"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"controller.{name} must be in [0, 1], got {getattr(self, name)}.")
-        for name in ("entropy_scale", "slow_critic_scale", "replay_value_scale"):
-            if getattr(self, name) < 0:
-                raise UserError(f"controller.{name} must not be negative, got {getattr(self, name)}.")
+        require_range("controller", self, "horizon", ge=1)
+        require_range("controller", self, "discount_horizon", gt=1)
+        require_range("controller", self, "actor_unimix", ge=0, lt=1)
+        shares = ("return_lambda", "slow_critic_decay", "return_rate", "return_low", "return_high")
+        require_range("controller", self, *shares, ge=0, le=1)
+        require_range("controller", self, "entropy_scale", "slow_critic_scale", "replay_value_scale", ge=0)
         if self.return_low >= self.return_high:
             raise UserError(
                 f"controller.return_low={self.return_low} must be below "

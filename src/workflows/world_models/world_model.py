@@ -120,7 +120,10 @@ class WorldModel(nn.Module):
 
     def scales(self) -> dict[str, float]:
         """Return the scales that differ from 1."""
-        scales = {"dynamics": self.config.kl.dynamics_scale, "representation": self.config.kl.rep_scale}
+        scales = {
+            "dynamics": self.config.kl.dynamics_scale,
+            "representation": self.config.kl.representation_scale,
+        }
         keys = [*self.decoder.image_channels, *self.decoder.vector_shapes]
         return scales | {f"decoder/{key}": self.config.decoder_scale for key in keys}
 

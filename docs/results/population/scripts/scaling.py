@@ -15,9 +15,9 @@ import psutil
 import torch
 
 from reverie.config.compose import compose_jobs
+from reverie.config.population import PopulationTrainConfig as TrainConfig
 from reverie.config.ray import Engine
 from reverie.config.resolve import typed
-from reverie.config.schema import TrainConfig
 from reverie.orchestration.parts import build_replay
 from reverie.orchestration.population.parts import build_engine, build_erl, ray_traffic
 from reverie.orchestration.recipes import recipe_of
@@ -30,7 +30,7 @@ STORE_GENERATIONS = 30
 
 
 def composed(*changes: str) -> TrainConfig:
-    return typed(compose_jobs(["experiment=erl_pendulum", "device=cpu", *changes])[0])
+    return typed(compose_jobs(["experiment=erl_pendulum", "device=cpu", *changes])[0], TrainConfig)
 
 
 def store_bytes() -> tuple[float, int]:

@@ -22,6 +22,7 @@ import torch
 from reverie.buffers import StoredLatent
 from reverie.checkpoints.checkpoint import save_checkpoint
 from reverie.config.compose import compose_jobs
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
 from reverie.orchestration.recipes import recipe_of
 
@@ -31,7 +32,8 @@ REPEATS = 4  # in which the open chunks of 4 environments fill up once
 
 def main(out: Path, overrides: list[str]) -> None:
     capacity = f"buffer.capacity={max(FILLS) + 2 * NEW_STEPS * (REPEATS + 1)}"
-    config = typed(compose_jobs(["experiment=dreamer_ataripong", "device=cpu", capacity, *overrides])[0])
+    [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cpu", capacity, *overrides])
+    config = typed(job, DreamerTrainConfig)
     with tempfile.TemporaryDirectory(dir=".") as folder:
         run_dir = Path(folder)
         parts = recipe_of(config).build(config, run_dir)

@@ -1,0 +1,114 @@
+"""The settings of a Dreamer run: those of every run, and what only Dreamer reads."""
+
+# pyright: reportIncompatibleVariableOverride=false
+# A section of this run is a subclass of the section of every run; nobody assigns a plain one.
+
+import math
+from dataclasses import dataclass, field
+
+from ..models import ModelConfig, OptimizerConfig
+from ..utils.errors import UserError
+from ..utils.ranges import require_range
+from ..workflows.world_models import ControllerConfig, WorldModelConfig
+from .schema import TrainConfig
+from .training import TrainingConfig
+
+
+@dataclass(kw_only=True, slots=True)
+class DreamerTraining(TrainingConfig):
+    """Settings of Dreamer's training loop."""
+
+    train_ratio: float = 256.0
+    """Replayed steps trained on per agent step."""
+
+    sequence_length: int = 64
+    """Trained steps per window, at least 2; the window also holds one earlier record for its context."""
+
+    warmup_steps: int = 0
+    """Agent steps during which only the world model is trained."""
+
+    log_interval: int = 1000
+    """Agent steps between lines of metrics; at least 1."""
+
+    evaluation_interval: int = 0
+    """Agent steps between evaluations."""
+
+    evaluation_episodes: int = 10
+    """Episodes of one evaluation."""
+
+    video_interval: int = 10_000
+    """Agent steps between videos of an episode and of open-loop predictions."""
+
+    max_consecutive_nonfinite: int = 10
+    """Updates in a row with a loss or gradient that is not finite, none of which is applied, before the run
+    returns to its newest checkpoint; the second time it stops with exit code 4."""
+
+    max_updates_per_step: int = 64
+    """Most updates made at once, after one step of all environments; a stall that owes more is forgiven."""
+
+    def __post_init__(self) -> None:
+        TrainingConfig.__post_init__(self)  # super() finds no class in a dataclass with slots
+        intervals = ("warmup_steps", "evaluation_interval", "video_interval")
+        counts = ("log_interval", "evaluation_episodes", "max_consecutive_nonfinite", "max_updates_per_step")
+        require_range("training", self, *intervals, ge=0)
+        require_range("training", self, *counts, ge=1)
+        # Two steps at least: the return of a replayed step is made of what follows it.
+        require_range("training", self, "sequence_length", ge=2)
+        require_range("training", self, "train_ratio", gt=0)
+
+    @property
+    def planned_updates(self) -> int:
+        """Updates of the whole run; the first is made at once."""
+        steps = self.total_timesteps - self.learning_starts
+        return 1 + int(steps * self.updates_per_step) if steps >= 0 else 0
+
+    @property
+    def updates_per_step(self) -> float:
+        """Updates per agent step."""
+        return self.train_ratio / (self.batch_size * self.sequence_length)
+
+
+@dataclass(kw_only=True, slots=True)
+class DreamerTrainConfig(TrainConfig):
+    """A run of `workflow=dreamer`."""
+
+    training: DreamerTraining = field(default_factory=DreamerTraining)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    world_model: WorldModelConfig = field(default_factory=WorldModelConfig)
+    controller: ControllerConfig = field(default_factory=ControllerConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+
+    def __post_init__(self) -> None:
+        TrainConfig.__post_init__(self)
+        self._check_windows()
+        self._check_updates()
+
+    def _check_windows(self) -> None:
+        """Refuse windows that the replay could never hold."""
+        capacity, num_envs = self.buffer.capacity, self.env.num_envs
+        length, starts = self.training.sequence_length, self.training.learning_starts
+        window = length + 1
+        share = capacity // num_envs
+        if window > share:
+            raise UserError(
+                f"training.sequence_length={length} needs windows of {window} records, but buffer.capacity="
+                f"{capacity} leaves {share} for each of env.num_envs={num_envs}. Set buffer.capacity="
+                f"{window * num_envs} or more, or training.sequence_length={max(1, share - 1)} or less."
+            )
+        if starts < window * num_envs:
+            raise UserError(
+                f"training.learning_starts={starts} is too early: one window of {window} records in each of "
+                f"env.num_envs={num_envs} takes {window * num_envs} steps. Set training.learning_starts="
+                f"{window * num_envs} or more."
+            )
+
+    def _check_updates(self) -> None:
+        """Refuse a ratio whose regular share of updates would be forgiven as if it were a stall."""
+        limit, num_envs = self.training.max_updates_per_step, self.env.num_envs
+        updates = math.ceil(self.training.updates_per_step * num_envs)
+        if updates > limit:
+            raise UserError(
+                f"training.train_ratio={self.training.train_ratio:g} owes {updates} updates each time "
+                f"env.num_envs={num_envs} environments step, above training.max_updates_per_step={limit}. "
+                f"Set training.max_updates_per_step={updates} or lower the ratio."
+            )

@@ -1,0 +1,112 @@
+"""The settings of a population run: those of every run, and what only a population reads."""
+
+# pyright: reportIncompatibleVariableOverride=false
+# A section of this run is a subclass of the section of every run; nobody assigns a plain one.
+
+from dataclasses import dataclass, field
+
+from ..buffers import ReplayConfig, ReplayStorage
+from ..buffers.config import LatentDtype
+from ..envs import EnvConfig
+from ..utils.errors import UserError
+from ..utils.progress import ProgressMode
+from ..utils.ranges import require_range
+from ..workflows.population import PopulationConfig, TD3Config
+from .ray import Engine, RayConfig, require_ray
+from .schema import (
+    NO_SETTING,
+    Compile,
+    Device,
+    LoggerConfig,
+    Precision,
+    TrainConfig,
+    WorkflowName,
+    actual_device,
+)
+from .training import TrainingConfig
+
+
+@dataclass(kw_only=True, slots=True)
+class PopulationEnv(EnvConfig):
+    """Settings of the environments; the engine decides how many run at once."""
+
+    num_envs: int = field(default=1, metadata=NO_SETTING)
+
+
+@dataclass(kw_only=True, slots=True)
+class PopulationReplay(ReplayConfig):
+    """Settings of a replay of transitions, which lie inside one episode and have no latents."""
+
+    store_latents: bool = field(default=False, metadata=NO_SETTING)
+    cross_episodes: bool = field(default=False, metadata=NO_SETTING)
+    latent_dtype: LatentDtype = field(default=LatentDtype.float16, metadata=NO_SETTING)
+
+
+@dataclass(kw_only=True, slots=True)
+class PopulationLogger(LoggerConfig):
+    """Settings of what a run shows; a population shows lines, a block for each generation."""
+
+    progress: ProgressMode = field(default=ProgressMode.plain, metadata=NO_SETTING)
+
+
+@dataclass(kw_only=True, slots=True)
+class PopulationTraining(TrainingConfig):
+    """Settings of the generations."""
+
+    generations: int = 25
+    """Generations of the run, unless `total_timesteps` are taken before."""
+
+    gradient_steps_per_generation: int = 32
+    """Updates of each member in a generation."""
+
+    gradient_accumulation_steps: int = 6
+    """Batches whose gradients each of these updates adds up."""
+
+    def __post_init__(self) -> None:
+        TrainingConfig.__post_init__(self)  # super() finds no class in a dataclass with slots
+        names = ("generations", "gradient_steps_per_generation", "gradient_accumulation_steps")
+        require_range("training", self, *names, ge=1)
+        require_range("training", self, "gradient_accumulation_steps", le=1000)
+
+
+@dataclass(kw_only=True, slots=True)
+class PopulationTrainConfig(TrainConfig):
+    """A run of `workflow=population`."""
+
+    workflow: WorkflowName = WorkflowName.population
+
+    engine: Engine = Engine.local
+    """Where a population plays and learns: in this process, or in workers of a Ray cluster."""
+
+    env: PopulationEnv = field(default_factory=PopulationEnv)
+    buffer: PopulationReplay = field(default_factory=PopulationReplay)
+    logger: PopulationLogger = field(default_factory=PopulationLogger)
+    training: PopulationTraining = field(default_factory=PopulationTraining)
+    population: PopulationConfig = field(default_factory=PopulationConfig)
+    td3: TD3Config = field(default_factory=TD3Config)
+    ray: RayConfig = field(default_factory=RayConfig)
+
+    def __post_init__(self) -> None:
+        TrainConfig.__post_init__(self)
+        for key, value, only in (
+            ("precision", self.precision, (Precision.auto, Precision.float32)),
+            ("compile", self.compile, (Compile.auto, Compile.none)),
+            ("buffer.storage", self.buffer.storage, (ReplayStorage.mmap, ReplayStorage.ram)),
+        ):
+            if value not in only:
+                raise UserError(
+                    f"{key}={value.value} is not for workflow=population. Set {key}={only[-1].value}."
+                )
+        if self.engine is Engine.ray:
+            self._check_ray()
+
+    def _check_ray(self) -> None:
+        """Refuse what workers cannot do."""
+        require_ray("engine=ray", ", or set engine=local")
+        if actual_device(self.device) is not Device.cpu:
+            raise UserError("engine=ray computes on the CPUs of its workers. Set device=cpu.")
+        if self.population.size < self.ray.workers:
+            raise UserError(
+                f"ray.workers={self.ray.workers} are more than the members of population.size="
+                f"{self.population.size}. Set ray.workers={self.population.size}."
+            )
