@@ -110,7 +110,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 class _Watched(weakref.ref):
-    """A storage that is counted, not held; its death is told to the counter."""
+    """A storage that is counted, not held; its death is reported to the counter."""
 
     __slots__ = ("address", "label", "nbytes")
 

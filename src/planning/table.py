@@ -26,7 +26,7 @@ def plan_lines(plan: MemoryPlan) -> list[str]:
 
 
 def limit_text(resource: Resource) -> str:
-    """Return the limit in words, as in "18.80 GiB (80 % of ...)"."""
+    """Return the limit to read, as in "18.80 GiB (80 % of ...)"."""
     if resource.limit_bytes is None:
         return resource.limit_words
     return f"{size_text(resource.limit_bytes)} ({resource.limit_words})"

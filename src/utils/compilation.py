@@ -19,7 +19,7 @@ _OPTIONS = {
     # Without them a step of acting is a tenth faster.
     "size_asserts": False,
     "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe,
-    # Kernels are few: processes that compile beside this one cost more than they save, and they stay.
+    # Kernels are few: further processes that compile cost more than they save, and they stay.
     "compile_threads": 1,
 }
 
@@ -61,7 +61,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
                 is_possible = False
                 if not _was_interrupted(error):
                     name, reason = function.__name__, _reason(error)
-                    _LOG.warning("%s is not compiled, it runs as written: %s", name, reason)
+                    _LOG.warning("torch.compile failed for %s, falling back to eager: %s", name, reason)
         return function(*args)
 
     return call
@@ -78,10 +78,10 @@ def why_not_compiled() -> str | None:
 
 
 class Compilations:
-    """Counts what this process compiles, and tells of it while it lasts.
+    """Counts what this process compiles, and reports it while it lasts.
 
     Everything should be compiled once, at its first use. What is compiled after `settle` costs seconds, may
-    go on for ever, and keeps memory: it is counted apart, and warned of.
+    never end, and keeps memory: it is counted separately, with a warning.
 
     Args:
         tell: Is given words when a compilation begins, and None when it ends.

@@ -74,7 +74,7 @@ class CapturedCall:
         return outputs
 
     def _capture(self, inputs: Mapping[str, Tensor]) -> None:
-        """Record the kernels of one call; where that is impossible, go on without, and say so once."""
+        """Record the kernels of one call; where that is impossible, continue without it, and log it once."""
         places = {name: value.to(self._device, copy=True) for name, value in inputs.items()}
         graph, began = torch.cuda.CUDAGraph(), time.monotonic()
         for generator in self._generators:

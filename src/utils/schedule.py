@@ -63,6 +63,6 @@ class UpdateRatio:
         }
 
     def load_state_dict(self, state: dict[str, float | None]) -> None:
-        """Take up the debt where it was left; at another ratio counting starts anew."""
+        """Restore the update count; restart it if the ratio changed."""
         if state["updates_per_step"] == self.updates_per_step:
             self._start_step, self._paid = state["start_step"], int(state["paid"] or 0)

@@ -78,7 +78,7 @@ def global_state() -> dict[str, Any]:
 
 
 def set_global_state(state: dict[str, Any]) -> None:
-    """Take up what `global_state` returned; GPUs that are not here now are passed over."""
+    """Restore what `global_state` returned; GPUs that are not here now are skipped."""
     python, numpy = state["python"], state["numpy"]
     random.setstate((python["version"], tuple(python["words"]), python["gauss"]))
     np.random.set_state(

@@ -82,7 +82,7 @@ def encode_image(image: NDArray[np.uint8]) -> bytes:
 
 
 def encode_animation(frames: NDArray[np.uint8], fps: float) -> bytes:
-    """Return frames as an animated PNG that repeats for ever; pixels are exact.
+    """Return frames as an animated PNG that repeats without end; pixels are exact.
 
     Every browser animates it. A GIF of the same frames is no smaller and loses colours. Equal neighbours
     become one longer frame.
