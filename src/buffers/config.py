@@ -1,4 +1,4 @@
-"""What a user may set about the replay buffer."""
+"""Settings of the replay buffer."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -9,7 +9,7 @@ from ..utils.errors import UserError
 
 
 class ReplayStorage(Enum):
-    """Where the arena lies."""
+    """Memory of the arena."""
 
     ram = "ram"
     """Anonymous host memory, committed at start."""
@@ -22,7 +22,7 @@ class ReplayStorage(Enum):
 
 
 class LatentDtype(Enum):
-    """How `deter` is stored; `stoch` is always stored as class indices of one byte."""
+    """Stored dtype of `deter`; `stoch` is always stored as class indices of one byte."""
 
     float16 = "float16"
     bfloat16 = "bfloat16"
@@ -44,10 +44,10 @@ class ReplayConfig:
     """Most memory the buffer may own, index included, in GiB; checked before the first allocation."""
 
     storage: ReplayStorage = ReplayStorage.ram
-    """Where the arena lies: ram, mmap or cuda."""
+    """Memory of the arena: ram, mmap or cuda."""
 
     store_latents: bool = True
-    """Keep the latent state of every record, so that a window starts from what the model knew there."""
+    """Keep the latent state of every record, so that a window starts from the model's state there."""
 
     latent_dtype: LatentDtype = LatentDtype.float16
     """Dtype of the stored deterministic state: float16 or bfloat16."""

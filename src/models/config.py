@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from ..utils.errors import UserError
 
 LARGEST_SIZE, MOST_LAYERS = 100_000, 100
-"""Far over what any machine trains; twice as many digits would be no sizes of tensors any more."""
+"""Far beyond what any machine trains; with twice as many digits no tensor could have the size."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..envs import EnvConfig, make_environment
 from ..envs.episodes import Episode, EpisodeRecorder, EpisodeTracker
 from ..utils.seeding import named_seed
-from ..workflows import Learner
+from ..workflows import Agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Evaluation:
 
 
 def evaluate(
-    workflow: Learner,
+    workflow: Agent,
     env: EnvConfig,
     episodes: int,
     seed: int,
@@ -57,7 +57,7 @@ def evaluate(
     finished: list[Episode] = []
     frames = None
     with closing(make_environment(replace(env, num_envs=num_envs), seed)) as environment:
-        player, tracker = workflow.player(num_envs, seed, sample), EpisodeTracker(num_envs)
+        policy, tracker = workflow.eval_policy(num_envs, seed, sample), EpisodeTracker(num_envs)
         recorder = EpisodeRecorder(environment.spec, max_frames=sys.maxsize)
         if record:
             recorder.request()
@@ -72,4 +72,4 @@ def evaluate(
             still_open = [one for one in tracker.open_episodes(arrival) if quota[one.env]]
             if not any(quota) or abandon(len(finished), still_open):
                 return Evaluation(finished, still_open, recorder.cut() if frames is None else frames)
-            arrival = environment.step(player.act(arrival))
+            arrival = environment.step(policy.act(arrival))

@@ -17,7 +17,7 @@ from ..utils.compilation import Compilations
 from ..utils.metrics import MetricMeans
 from ..utils.schedule import Every, UpdateRatio
 from ..utils.seeding import numpy_generator, set_global_state
-from ..utils.timestep import Arrival
+from ..utils.timestep import TimeStep
 from .dreamer.loop_state import loop_state, restore_loop
 from .dreamer.nonfinite import NonFiniteGuard
 from .dreamer.parts import DreamerParts
@@ -132,7 +132,7 @@ class WorldModelOrchestrator(Orchestrator):
         }
         return next((ending for ending, holds in reasons.items() if holds), None)
 
-    def _begin(self) -> Arrival:
+    def _begin(self) -> TimeStep:
         """Return the arrival that the run begins with, or goes on from."""
         if self._checkpoint is None:
             self.recorder.request()
@@ -145,7 +145,7 @@ class WorldModelOrchestrator(Orchestrator):
             set_global_state(state["global_generators"])
         return arrival
 
-    def _collect(self, arrival: Arrival) -> Arrival:
+    def _collect(self, arrival: TimeStep) -> TimeStep:
         """Act once in every environment and remember what was seen and done; return what comes next."""
         workflow, replay = self.parts.workflow, self.parts.replay
         with self.watch("collect"):

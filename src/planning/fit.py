@@ -70,7 +70,7 @@ def largest_fit(compose: Callable[[str], TrainConfig], spec: EnvSpec, recipe: Re
             "settings. Lower training.batch_size or training.sequence_length."
         )
     config = configs[name]
-    most = largest_capacity(recipe.replay_request(config, spec), int(config.buffer.memory_budget_gib * _GIB))
+    most = largest_capacity(recipe.replay_spec(config, spec), int(config.buffer.memory_budget_gib * _GIB))
     config = replace(
         config, buffer=replace(config.buffer, capacity=max(most, recipe.least_capacity(config, spec)))
     )

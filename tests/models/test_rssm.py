@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.models import RSSM, LatentState, Observed
+from reverie.models import RSSM, LatentState, RSSMOutput
 from reverie.models.rssm import BlockGRU
 
 from .plain import BATCH, dense, plain_step, random_state, silu_norm
@@ -24,16 +24,16 @@ def races(time: int = TIME) -> Tensor:
     return seeded(5).exponential(BATCH, time, TINY.stoch, TINY.classes)
 
 
-def assert_same(left: Observed, right: Observed) -> None:
+def assert_same(left: RSSMOutput, right: RSSMOutput) -> None:
     torch.testing.assert_close(left.posterior.deter, right.posterior.deter)
     torch.testing.assert_close(left.posterior.stoch, right.posterior.stoch)
     torch.testing.assert_close(left.posterior_logits, right.posterior_logits)
     torch.testing.assert_close(left.prior_logits, right.prior_logits)
 
 
-def cut(observed: Observed, part: slice) -> Observed:
+def cut(observed: RSSMOutput, part: slice) -> RSSMOutput:
     time = (slice(None), part)
-    return Observed(
+    return RSSMOutput(
         observed.posterior.select(time), observed.posterior_logits[time], observed.prior_logits[time]
     )
 
@@ -165,7 +165,7 @@ def test_forgetting_the_online_state_starts_from_zeros_again() -> None:
     fresh = rssm.observe(tokens, action, first, MODE)
     later = rssm.observe(tokens, action, first, MODE)
     assert not torch.allclose(fresh.posterior.deter, later.posterior.deter)
-    rssm.forget_online_state()
+    rssm.reset_online_state()
     assert_same(rssm.observe(tokens, action, first, MODE), fresh)
 
 
@@ -183,7 +183,7 @@ def test_a_window_with_its_own_state_leaves_the_online_state_alone() -> None:
     assert rssm._state is cached and torch.equal(cached.deter, kept)
 
 
-def graphs(rssm: RSSM, observed: Observed) -> list[bool]:
+def graphs(rssm: RSSM, observed: RSSMOutput) -> list[bool]:
     assert rssm._state is not None
     tensors = [
         observed.posterior.deter,
@@ -202,7 +202,7 @@ def test_detached_posteriors_leave_no_graph_in_what_is_returned_or_cached() -> N
     for _ in range(2):
         observed = rssm.observe(tokens, action, first, MODE, detach_posteriors=True)
         assert graphs(rssm, observed) == [False] * 6
-    rssm.forget_online_state()
+    rssm.reset_online_state()
     assert graphs(rssm, rssm.observe(tokens, action, first, MODE)) == [True] * 6
 
 
@@ -210,7 +210,8 @@ def test_a_scan_without_priors_differs_in_nothing_else() -> None:
     rssm = tiny_rssm()
     window, noise, start = inputs(5), races(5), random_state()
     whole, short = (
-        rssm.observe(*window, tape(noise), state=start, has_prior=has_prior) for has_prior in (True, False)
+        rssm.observe(*window, tape(noise), state=start, compute_prior=compute_prior)
+        for compute_prior in (True, False)
     )
     assert short.prior_logits.shape == (BATCH, 0, TINY.stoch, TINY.classes)
     assert torch.equal(short.posterior.feature, whole.posterior.feature)

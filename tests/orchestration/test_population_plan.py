@@ -21,7 +21,7 @@ from reverie.planning import plan as plan_module
 from reverie.planning.live_bytes import LiveBytes
 from reverie.planning.preflight import environment_spec
 from reverie.planning.suggestions import changed, fitting_changes
-from reverie.workflows.population import Lesson
+from reverie.workflows.population import TrainPhase
 
 from .helpers import POPULATION, start
 
@@ -36,7 +36,7 @@ def test_the_rows_are_the_bytes_that_the_parts_own(tmp_path: Path) -> None:
     host = plan.resource(HOST)
     with closing(build_engine(config)) as engine:
         replay, workflow = (
-            build_replay(config, recipe_of(config).replay_request(config, engine.spec), tmp_path),
+            build_replay(config, recipe_of(config).replay_spec(config, engine.spec), tmp_path),
             build_erl(config, engine.spec),
         )
         assert host.bytes_of("episodes of a generation") == 3 * engine.planned_bytes
@@ -58,7 +58,7 @@ def test_the_peak_of_a_lesson_is_within_5_percent_of_its_plan(accumulation: int,
     spec = environment_spec(config, recipe_of(config))
     host = plan_run(config, spec, recipe_of(config)).resource(HOST)
     replay, workflow = (
-        build_replay(config, recipe_of(config).replay_request(config, spec), tmp_path),
+        build_replay(config, recipe_of(config).replay_spec(config, spec), tmp_path),
         build_erl(config, spec),
     )
     torch.manual_seed(0)
@@ -70,7 +70,7 @@ def test_the_peak_of_a_lesson_is_within_5_percent_of_its_plan(accumulation: int,
         is_terminal=False,
     )
     replay.add_episode(0, episode)
-    lesson = Lesson(0, 0, tuple(range(4)), 4, accumulation, 64)
+    lesson = TrainPhase(0, 0, tuple(range(4)), 4, accumulation, 64)
     workflow.td3.learn(workflow.members, replay, lesson)
     with LiveBytes() as counter:
         counter.count(list(workflow.members.tensors()), "members")

@@ -131,7 +131,7 @@ def test_another_generation_meets_other_episodes() -> None:
 def test_a_group_plays_bit_for_bit_what_it_plays_among_all() -> None:
     whole, config = members(), population(evolution=False)
     group = Members(Sizes(2, 1, HIDDEN), 2, torch.device("cpu"))
-    group.put(0, whole.rows(2, 4))
+    group.load_rows(0, whole.rows(2, 4))
     among_all, alone = play(config, who=whole), play(config, first=2, who=group)
     assert_same(alone, Played(among_all.episodes[6:], among_all.fitness[2:], among_all.lengths[6:]))
 
