@@ -287,7 +287,7 @@ class EpisodeReplayBuffer:
 
         Args:
             folder: Folder of this checkpoint, for the index and the chunks that are not full yet.
-            shared_folder: Folder of all checkpoints of the run, for full chunks and latents, each written once.
+            shared_folder: Folder that all checkpoints of the run share, for full chunks and latents.
         """
         return self._files.save(folder, shared_folder)
 

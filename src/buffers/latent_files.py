@@ -1,9 +1,9 @@
 """Stored latents on disk: a chain of files, each with the rows that changed since the one before.
 
-Replayed records get fresher latents, so no file of latents stays current. A checkpoint adds the rows that changed
-to the chain. Before the rows added since the last complete set are as many as the records held, a complete
-set begins a new chain: so the bytes written are at most twice those that changed, and a chain is at most
-twice as long as the capacity.
+Replayed records get fresher latents, so no file of latents stays current. A checkpoint adds the rows that
+changed to the chain. Before the rows added since the last complete set are as many as the records held, a
+complete set begins a new chain: so the bytes written are at most twice those that changed, and a chain is at
+most twice as long as the capacity.
 """
 
 from collections.abc import Iterator, Sequence

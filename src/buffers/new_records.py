@@ -55,7 +55,7 @@ def episode_fields(
     """Return the fields of all records of an episode by their names in the arena, latents apart.
 
     Raises:
-        ValueError: If there is no record, or a field does not have one row of the given shape and dtype per record.
+        ValueError: If there is no record, or a field has other rows than the specs say, one per record.
     """
     length = len(episode.reward)
     if length == 0:

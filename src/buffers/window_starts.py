@@ -11,8 +11,8 @@ from .chunked_queues import COUNTER_DTYPE, ChunkedQueues
 class EpisodeStarts:
     """The start of every window that lies inside one episode, oldest first, in one queue per environment.
 
-    A queue returns its n-th entry at once, so a uniform draw costs the same for any lengths of episodes. There
-    are never more starts than records, so a pool of the records' capacity suffices.
+    A queue returns its n-th entry at once, so a uniform draw costs the same for any episodes. There are
+    never more starts than records, so a pool of the records' capacity suffices.
     """
 
     def __init__(self, num_envs: int, capacity: int, chunk_length: int) -> None:

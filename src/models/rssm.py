@@ -53,7 +53,7 @@ class BlockGRU(nn.Module):
         truncated_normal_(self.mix_weight, self.blocks * (self.width + 3 * hidden))
 
     def split_weights(self) -> tuple[Tensor, Tensor]:
-        """Return the mixing weights of state and latents, (G, D/G + 2U, D/G), and of the action, (G, U, D/G)."""
+        """Return the mixing weights of state and latents, (G, D/G + 2U, D/G), and of actions, (G, U, D/G)."""
         hidden = (self.mix_weight.shape[1] - self.width) // 3
         recurrent, action = self.mix_weight.split([self.width + 2 * hidden, hidden], dim=1)
         return recurrent, action

@@ -19,8 +19,8 @@ class CUDAGraphCall:
     not happen inside a graph. Capturing runs nothing, so every call, captured or not, takes effect once.
     Random numbers continue the streams of `generators` as eager calls would.
 
-    `function` must read its inputs and all else on the device in place, must not ask the host for a value, and
-    must keep no new tensor. The next call overwrites its results.
+    `function` must read its inputs and all else on the device in place, must not ask the host for a value,
+    and must keep no new tensor. The next call overwrites its results.
 
     Args:
         function: Takes tensors by name, on `device`, always of the same shapes and dtypes, and returns such.

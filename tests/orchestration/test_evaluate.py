@@ -114,7 +114,7 @@ def test_the_default_seed_plays_no_episode_of_training(
     act = DreamerEvalPolicy.act
 
     def watched(policy: DreamerEvalPolicy, step: TimeStep) -> np.ndarray:
-        seen.append(arrival.observation["vector"])
+        seen.append(step.observation["vector"])
         return act(policy, step)
 
     monkeypatch.setattr(DreamerEvalPolicy, "act", watched)

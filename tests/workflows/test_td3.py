@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 def members_of(count: int, seed: int = 0) -> Members:
     torch.manual_seed(seed)
     members = Members(SIZES, count, CPU)
-    # Slow copies of their own, so that a mix-up of networks shows.
+    # Targets that differ, so that a mix-up of networks shows.
     for name in ("target_actor", "target_critic"):
         for tensor in members.networks[name].values():
             tensor.add_(0.1 * torch.randn(tensor.shape))
@@ -219,6 +219,16 @@ def test_a_member_that_is_not_finite_goes_back_alone() -> None:
         assert torch.equal(mine[1], old[1])
         assert torch.equal(mine[0], old[0] + 1) and torch.equal(mine[2], old[2] + 1)
     assert members.is_finite().all()
+
+
+def test_a_state_with_the_names_of_earlier_versions_is_loaded() -> None:
+    members, other = members_of(2), members_of(2, seed=1)
+    state = copy.deepcopy(other.state_dict())
+    state["networks"] = {
+        name.replace("target_", "slow_"): stacked for name, stacked in state["networks"].items()
+    }
+    members.load_state_dict(state)
+    assert_equal(members, other)
 
 
 def test_a_state_of_other_sizes_is_refused_and_changes_nothing() -> None:

@@ -95,7 +95,7 @@ def read_lineage(path: Path) -> list[list[LineageMember]]:
                 parsed = parse_json(line)
                 if number == 1 and parsed["generation"] > 0:
                     raise UserError(
-                        f"{path} begins with generation {parsed['generation']}: the lines of those before are "
+                        f"{path} begins with generation {parsed['generation']}: the lines before it are "
                         "missing. Put the whole file back."
                     )
                 _add_member(parsed, generations)

@@ -96,7 +96,7 @@ class ERLWorkflow:
         generator = torch_generator(self._seed, f"evolution after generation {generation}")
         actor = self.members.networks["actor"]
         following = evolve(actor, fitness, self.population, generator)
-        # A child inherits critics, targets and moments of its first parent, which fit the policy it comes from.
+        # Critics, targets and moments come from the first parent too: they fit the policy of the child.
         self.members.gather_members(following.first_parent)
         elites = [member for member, origin in enumerate(following.origins) if origin.operators == ("elite",)]
         for name, tensor in following.parameters.items():

@@ -52,7 +52,7 @@ class Sizes:
 class Members:
     """M actors with critics, their target networks and Adam's moments, and functions of all rows at once.
 
-    Row m of every tensor is member m's. Nothing couples the members, so any subset of rows is a group of members.
+    Row m of every tensor is member m's. Nothing couples the members, so any rows are a group of members.
 
     Args:
         sizes: Sizes of each member.
