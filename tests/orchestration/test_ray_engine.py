@@ -173,11 +173,11 @@ def test_groups_play_and_learn_what_all_members_do_together(hidden: int, tmp_pat
         np.testing.assert_array_equal(mine.reward, theirs.reward)
         replay.add_episode(0, theirs)
 
-    lesson = TrainPhase(seed=0, generation=0, members=(0, 1, 2), steps=4, accumulation=2, batch_size=16)
+    phase = TrainPhase(seed=0, generation=0, members=(0, 1, 2), steps=4, accumulation=2, batch_size=16)
     table = replay.transition_table()
-    learned = {group: worker.learn(*sent[group], table, lesson) for group, worker in workers.items()}
+    learned = {group: worker.learn(*sent[group], table, phase) for group, worker in workers.items()}
     before = workflow.members.rows(0, 3)
-    losses = engine.learn(workflow, replay, lesson)
+    losses = engine.learn(workflow, replay, phase)
     assert hash_of(before) != hash_of(workflow.members.rows(0, 3))
     for group, (rows, of_group) in learned.items():
         assert hash_of(as_tensors(rows)) == hash_of(workflow.members.rows(*group))

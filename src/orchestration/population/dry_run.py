@@ -18,10 +18,10 @@ from .parts import replay_spec
 
 META = torch.device("meta")
 
-STATE = ("parameters", "slow copies", "optimiser state", "best policy")
+STATE = ("parameters", "target networks", "optimiser state", "best policy")
 """Rows that live as long as the run."""
 
-BEFORE, BATCHES = "members as they were before the lesson", "batches of all members"
+BEFORE, BATCHES = "members before the training phase", "batches of all members"
 """Rows of a training phase besides its update; the first is on the host, wherever the members are."""
 
 
@@ -41,7 +41,7 @@ def dry_run(config: TrainConfig, spec: EnvSpec) -> DryRun:
         labels["update of all members"] = update.peak
     return DryRun(
         update.num_parameters,
-        {"lesson": labels},
+        {"training phase": labels},
         state,
         update.operators,
         lasting=STATE,
@@ -112,7 +112,7 @@ def _dry_run_update(sizes: Sizes, count: int, accumulation: int, batch_size: int
     networks = members.networks
     held = {
         "parameters": _nbytes(networks["actor"], networks["critic"]),
-        "slow copies": _nbytes(networks["target_actor"], networks["target_critic"]),
+        "target networks": _nbytes(networks["target_actor"], networks["target_critic"]),
         "optimiser state": _nbytes(*(each for pair in members.moments.values() for each in pair.values())),
         "best policy": _nbytes(networks["actor"]) // count,
     }

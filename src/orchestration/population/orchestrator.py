@@ -80,7 +80,7 @@ class PopulationOrchestrator(Orchestrator):
         interval = config.training.checkpoint_interval
         is_first = 0 < interval <= num_rollouts(config.population)
         due = {
-            "first lesson": config.population.gradient,
+            "first training phase": config.population.gradient,
             "first checkpoint": is_first,
         }
         self.guard = MemoryGuard(config.memory, [name for name, holds in due.items() if holds])
@@ -159,7 +159,7 @@ class PopulationOrchestrator(Orchestrator):
         with self.watch("learn"):
             before, losses = self._learn()
         if losses:
-            self.guard.event(self.step, "first lesson")
+            self.guard.event(self.step, "first training phase")
             if self.config.memory.check_interval:
                 with self.watch("memory"):
                     self.guard.check_graphs(self.step, self.roots())

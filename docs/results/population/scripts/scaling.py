@@ -67,7 +67,7 @@ def measured(config: TrainConfig, generations: int, folder: Path) -> dict[str, o
         seconds["play"].append(round(time.perf_counter() - began, 3))
         for episode in played.episodes:
             replay.add_episode(0, episode)
-        lesson = TrainPhase(
+        phase = TrainPhase(
             seed=config.seed,
             generation=generation,
             members=tuple(range(config.population.size)),
@@ -76,7 +76,7 @@ def measured(config: TrainConfig, generations: int, folder: Path) -> dict[str, o
             batch_size=training.batch_size,
         )
         began = time.perf_counter()
-        engine.learn(workflow, replay, lesson)
+        engine.learn(workflow, replay, phase)
         seconds["learn"].append(round(time.perf_counter() - began, 3))
         if config.engine is Engine.ray:
             store.append(store_bytes())
