@@ -53,7 +53,7 @@ class ReplayConfig:
     """Dtype of the stored deterministic state: float16 or bfloat16."""
 
     cross_episodes: bool = True
-    """Let windows run over the border of two episodes; otherwise each window lies inside one episode."""
+    """Let windows cross the border of two episodes; otherwise each window is inside one episode."""
 
     chunk_length: int = 48
     """Records in a chunk: the unit of the arena, which has two chunks an environment to spare, and of the

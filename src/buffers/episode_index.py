@@ -52,7 +52,7 @@ class EpisodeIndex:
         return ChunkedQueues.required_bytes(num_envs, capacity, chunk_length) + starts + num_rows + per_env
 
     def nbytes(self) -> int:
-        """Return the bytes held, in host memory whatever the storage of the records."""
+        """Return the bytes held, always in host memory."""
         own = (self.begins, self._envs, self._num_complete, self._is_open, self._episode_start)
         starts = self.starts.nbytes() if self.starts else 0
         return sum(array.nbytes for array in own) + self.records.nbytes() + starts

@@ -28,7 +28,7 @@ class Arena:
         storage: ram commits anonymous memory, mmap reserves disk space, cuda takes memory of `device`.
         device: Used for cuda only.
         directory: Folder for the mapped files, used for mmap only. They are unlinked as soon as they are
-            mapped, so that the space is free again when the process ends, in whatever way.
+            mapped, so that the space is free again when the process ends, even if killed.
     """
 
     def __init__(

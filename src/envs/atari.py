@@ -62,7 +62,7 @@ class AtariBackend:
             reward, terminated = np.zeros(size), np.zeros(size, np.bool_)
             truncated = terminated
         else:
-            # A finished emulator resets itself in this call, with a seed of its own. The masked reset then
+            # A finished emulator resets itself in this call, with another seed. The masked reset then
             # replaces that episode by the one of the explicit seed and leaves the other emulators as they
             # are.
             pixels, reward, terminated, truncated, _ = self._running.step(action.argmax(axis=1))

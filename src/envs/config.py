@@ -22,7 +22,7 @@ class Suite(Enum):
 
 
 # How Gymnasium environments run together: one after another in this process (best where a step costs less
-# than a message), or each in a process of its own. The functional form, because `async` is a keyword.
+# than a message), or each in its own process. The functional form, because `async` is a keyword.
 Vectorization = Enum("Vectorization", {"sync": "sync", "async": "async"})
 
 

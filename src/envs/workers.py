@@ -179,7 +179,7 @@ def _limit(pipe: Connection, seconds: float) -> None:
     """
     value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:
-        end.setblocking(True)  # whatever socket.setdefaulttimeout says
+        end.setblocking(True)  # regardless of socket.setdefaulttimeout
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 

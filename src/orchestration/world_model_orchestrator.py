@@ -95,14 +95,14 @@ class WorldModelOrchestrator(Orchestrator):
         save_due = Every(training.checkpoint_interval, self.step)
         memory_due = Every(self.config.memory.report_interval, self.step)
         snapshot_due = Every(self.config.memory.snapshot_interval, self.step)
-        arrival = self._begin()
+        time_step = self._begin()
         self._has_begun = True
         if self.owes_evaluation:
             self._evaluate()
             if not self.owes_evaluation:
                 self.save_if_possible()  # once made up, it is not owed again
         while not (ending := self._ending()):
-            arrival = self._collect(arrival)
+            time_step = self._collect(time_step)
             self._learn()
             is_last = self.step >= training.total_timesteps
             if video_due(self.step) | is_last:
@@ -133,28 +133,28 @@ class WorldModelOrchestrator(Orchestrator):
         return next((ending for ending, holds in reasons.items() if holds), None)
 
     def _begin(self) -> TimeStep:
-        """Return the arrival that the run begins with, or goes on from."""
+        """Return the time step that the run begins with, or continues from."""
         if self._checkpoint is None:
             self.recorder.request()
             return self.parts.environment.reset()
         state = self._checkpoint.state()
-        arrival, warnings = self.parts.environment.restore(state["environment"])
+        time_step, warnings = self.parts.environment.restore(state["environment"])
         for warning in warnings:
             _LOG.warning(warning)
         with reading(self._checkpoint.state_path):  # last: nothing may be drawn between here and the loop
             set_global_state(state["global_generators"])
-        return arrival
+        return time_step
 
-    def _collect(self, arrival: TimeStep) -> TimeStep:
+    def _collect(self, time_step: TimeStep) -> TimeStep:
         """Act once in every environment and remember what was seen and done; return what comes next."""
         workflow, replay = self.parts.workflow, self.parts.replay
         with self.watch("collect"):
-            self.step += int((~arrival.is_first).sum())
-            for episode in self.tracker.add(arrival):
+            self.step += int((~time_step.is_first).sum())
+            for episode in self.tracker.add(time_step):
                 self.reports.episode(self.step, episode)
-            frames = self.recorder.add(arrival)
-            collected = workflow.collect_step(arrival)
-            replay.add(arrival, collected.action, collected.latent if replay.stores_latents else None)
+            frames = self.recorder.add(time_step)
+            collected = workflow.collect_step(time_step)
+            replay.add(time_step, collected.action, collected.latent if replay.stores_latents else None)
             following = self.parts.environment.step(collected.action)
         if frames is not None:
             with self.watch("report"):
@@ -215,7 +215,7 @@ class WorldModelOrchestrator(Orchestrator):
         with self.watch("report"):
             episodes, seed = self.config.training.evaluation_episodes, self.config.seed
             result = evaluate(
-                self.parts.workflow, self.config.env, episodes, seed, abandon=lambda *_: self.signals.stop
+                self.parts.workflow, self.config.env, episodes, seed, should_stop=lambda *_: self.signals.stop
             )
             self.owes_evaluation = len(result.episodes) < episodes
             if self.owes_evaluation:
@@ -242,7 +242,7 @@ class WorldModelOrchestrator(Orchestrator):
         return {"batch": self.sampled, "metrics": self.means, "video": self.recorder}
 
     def save_if_possible(self) -> None:
-        """Save; before the first arrival there is nothing that is not on disk."""
+        """Save; before the first time step there is nothing that is not on disk."""
         if self._has_begun:
             super().save_if_possible()
 

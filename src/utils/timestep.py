@@ -43,7 +43,7 @@ class ActionSpec:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """Names, shapes and limits of a vector environment, whatever its suite."""
+    """Names, shapes and limits of a vector environment of any suite."""
 
     name: str
     """The name that users type: `atari/pong`, `CartPole-v1`, `catch`."""

@@ -49,7 +49,9 @@ def test_the_rows_are_the_bytes_that_the_parts_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_the_peak_of_a_training_phase_is_within_5_percent_of_its_plan(accumulation: int, tmp_path: Path) -> None:
+def test_the_peak_of_a_training_phase_is_within_5_percent_of_its_plan(
+    accumulation: int, tmp_path: Path
+) -> None:
     config = configured(
         "td3.hidden_units=64",
         "training.batch_size=64",

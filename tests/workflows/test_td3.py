@@ -86,9 +86,9 @@ def plain_updates(
         optimizers["actor"].step()
         with torch.no_grad():
             for name in ("actor", "critic"):
-                pairs = zip(nets[f"slow_{name}"].parameters(), nets[name].parameters(), strict=True)
-                for slow, fast in pairs:
-                    slow.copy_((1 - config.target_rate) * slow + config.target_rate * fast)
+                pairs = zip(nets[f"target_{name}"].parameters(), nets[name].parameters(), strict=True)
+                for target, trained in pairs:
+                    target.copy_((1 - config.target_rate) * target + config.target_rate * trained)
     return nets
 
 

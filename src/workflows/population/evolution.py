@@ -32,7 +32,7 @@ class NextGeneration:
     """The next generation."""
 
     parameters: dict[str, Tensor]
-    """Stacked parameters, each (M, ...), in tensors of their own."""
+    """Stacked parameters, each (M, ...), in new tensors."""
 
     origins: list[Origin]
     """Origin of each member."""
@@ -53,7 +53,7 @@ def evolve(
     The `num_elites` fittest keep their index and their values to the bit, and so does the gradient learner,
     member 0, where there is one; the worst of the others becomes a copy of it. Every other member is a child:
     its parent wins a tournament; with `crossover_rate` it takes rows of a second parent, another member that
-    wins a tournament of its own; with `mutation_rate` it is mutated; none of its weights is beyond
+    wins a second tournament; with `mutation_rate` it is mutated; none of its weights is beyond
     `weight_limit`. Of two members that are equally fit the one of the lower index counts as the fitter.
 
     A fitness of NaN counts as -inf. Such a member becomes no parent and is not injected, unless all are such.
