@@ -88,7 +88,7 @@ def reconstruct(run_dir: Path) -> tuple[NDArray[np.int16], NDArray[np.int16], in
         spec = environment.spec
     workflow, replay = (
         build_workflow(config, spec),
-        build_replay(config, recipe_of(config).replay_request(config, spec), run_dir),
+        build_replay(config, recipe_of(config).replay_spec(config, spec), run_dir),
     )
     checkpoint = latest_checkpoint(run_dir)
     workflow.load_state_dict(checkpoint.model(workflow.device))
@@ -98,10 +98,9 @@ def reconstruct(run_dir: Path) -> tuple[NDArray[np.int16], NDArray[np.int16], in
     batch = replay.sample(WINDOWS, numpy_generator(config.seed, "measure_ball")).to(workflow.device)
     world_model = workflow.world_model
     with torch.no_grad():
-        steps = world_model.trained_steps(batch)
-        _, observed = world_model.observe(steps, workflow.noise["report"])
+        observed = world_model.observe(batch, workflow.noise["report"])
         drawn = world_model.decoder.to_raw(world_model.decoder(observed.posterior))
-    images = (steps.observation["image"], drawn["image"])
+    images = (batch.trained().observation["image"], drawn["image"])
     truth, drawn = (x.flatten(0, 1).cpu().numpy().astype(np.int16) for x in images)
     return truth, drawn, checkpoint.step
 

@@ -15,10 +15,10 @@ from reverie.config.population import PopulationTrainConfig as TrainConfig
 from reverie.memory.objects.graph_holders import find_graph_holders
 from reverie.orchestration.dreamer.parts import DreamerParts
 from reverie.utils.timestep import EnvSpec
-from reverie.workflows.population import TD3, Members, Piece, Sizes, Stacked
+from reverie.workflows.population import TD3, Members, Microbatch, Sizes, Stacked
 from reverie.workflows.world_models import DreamerWorkflow
 
-LossOf = Callable[[Members, Stacked, Piece], Tensor]
+LossOf = Callable[[Members, Stacked, Microbatch], Tensor]
 EPISODE_FRAMES = 100
 _STACKED_FRAMES = 16
 _ROUNDS = 100
@@ -89,7 +89,7 @@ def stored_losses_of_agents(config: TrainConfig, spec: EnvSpec) -> list[StoredLo
     seen = torch.randn(*shape, members.sizes.observation, device=device)
     action = torch.zeros(*shape, members.sizes.action, device=device)
     nothing = torch.zeros(shape, device=device)
-    piece = Piece(seen, action, nothing, seen, nothing.bool(), action)
+    piece = Microbatch(seen, action, nothing, seen, nothing.bool(), action)
     found: list[StoredLoss] = []
     for name, loss_of in (("critic", td3.critic_loss), ("actor", td3.actor_loss)):
         leaves = {key: each.requires_grad_() for key, each in members.networks[name].items()}

@@ -7,7 +7,7 @@ import torch
 
 from reverie.buffers import SampledPositions, SequenceBatch, StoredLatent
 from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
-from reverie.utils.timestep import Arrival, EnvSpec
+from reverie.utils.timestep import EnvSpec, TimeStep
 
 _EPISODE = 1000
 """Records of an episode in a filled replay; Pong's have 800 and more."""
@@ -39,10 +39,10 @@ def random_batch(config: TrainConfig, env: EnvSpec, seed: int = 0) -> SequenceBa
     )
 
 
-def random_arrival(env: EnvSpec, generator: np.random.Generator) -> Arrival:
+def random_arrival(env: EnvSpec, generator: np.random.Generator) -> TimeStep:
     """Return random pixels and rewards from the middle of episodes."""
     flags = np.zeros(env.num_envs, np.bool_)
-    return Arrival(
+    return TimeStep(
         observation={
             key: generator.integers(256, size=(env.num_envs, *spec.shape), dtype=np.uint8)
             for key, spec in env.observation.items()
@@ -54,7 +54,7 @@ def random_arrival(env: EnvSpec, generator: np.random.Generator) -> Arrival:
     )
 
 
-def flagged(arrival: Arrival, step: int) -> Arrival:
+def flagged(arrival: TimeStep, step: int) -> TimeStep:
     """Return an arrival as that of one step of episodes that all have the same length."""
     if 0 < step % _EPISODE < _EPISODE - 1:
         return arrival

@@ -15,12 +15,12 @@ from benchmarks.suite.results import Floor, Result
 from benchmarks.suite.timing import Local, Variant
 from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
 from reverie.envs import make_environment
-from reverie.envs.atari import AtariSimulators
+from reverie.envs.atari import AtariBackend
 from reverie.orchestration.recipes import recipe_of
 from reverie.orchestration.run import open_run
 from reverie.orchestration.signals import Signals
 from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
-from reverie.utils.timestep import Arrival
+from reverie.utils.timestep import TimeStep
 
 _STEPS = 100
 _QUICK_STEPS = 4
@@ -126,7 +126,7 @@ def _trainer(run: WorldModelOrchestrator) -> Callable[[], None]:
     return cycle
 
 
-def _step(run: WorldModelOrchestrator, arrival: Arrival) -> Arrival:
+def _step(run: WorldModelOrchestrator, arrival: TimeStep) -> TimeStep:
     """Collect once; the run takes Ctrl-C for itself, and would only heed it in a loop of its own."""
     if run.signals.stop:
         raise KeyboardInterrupt
@@ -135,7 +135,7 @@ def _step(run: WorldModelOrchestrator, arrival: Arrival) -> Arrival:
 
 def _native(config: TrainConfig, steps: int, opened: ExitStack) -> Callable[[], None]:
     """Return the same steps of the library's vector env, made with the settings of ours."""
-    simulators = AtariSimulators(config.env)
+    simulators = AtariBackend(config.env)
     opened.callback(simulators.close)
     native = simulators._running  # what ours is made of: the settings cannot differ
     native.reset(seed=0)

@@ -11,7 +11,7 @@ from benchmarks.suite.compare import OURS, compare
 from benchmarks.suite.floors import count_work
 from benchmarks.suite.results import Floor, Result
 from benchmarks.suite.timing import Local
-from reverie.workflows.population import TD3, Members, Piece, Sizes, TD3Config
+from reverie.workflows.population import TD3, Members, Microbatch, Sizes, TD3Config
 
 MEMBERS = 16
 _BATCH = 128
@@ -23,7 +23,7 @@ _FLOOR = "our matrix products at their measured rate"
 
 
 def members_update(bench: Bench, row: str, hidden: int) -> list[Result]:
-    """Measure one TD3 update of critics, actors and slow copies of 16 members, each on 128 transitions."""
+    """Measure a TD3 update of critics, actors and targets of 16 members, each on 128 transitions."""
     config = TD3Config(hidden_units=hidden, policy_delay=1)
     sizes, learner = Sizes(*_SWIMMER, hidden), TD3(config)
     together = Members(sizes, MEMBERS, bench.device)
@@ -79,24 +79,24 @@ class _PlainMember:
     def __init__(self, sizes: Sizes, config: TD3Config, device: torch.device) -> None:
         self.config = config
         self.actor, self.critic = sizes.actor().to(device), sizes.critic().to(device)
-        self.slow_actor, self.slow_critic = copy.deepcopy(self.actor), copy.deepcopy(self.critic)
+        self.target_actor, self.target_critic = copy.deepcopy(self.actor), copy.deepcopy(self.critic)
         self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), config.actor_learning_rate)
         self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), config.critic_learning_rate)
 
-    def update(self, piece: Piece) -> None:
+    def update(self, piece: Microbatch) -> None:
         """Make one update of everything."""
         config, clip = self.config, self.config.target_noise_clip
         with torch.no_grad():
             noise = (config.target_noise * piece.noise).clamp(-clip, clip)
-            action = (self.slow_actor(piece.next_observation) + noise).clamp(-1, 1)
-            future = self.slow_critic(piece.next_observation, action).amin(-1)
+            action = (self.target_actor(piece.next_observation) + noise).clamp(-1, 1)
+            future = self.target_critic(piece.next_observation, action).amin(-1)
             target = piece.reward + config.discount * torch.where(piece.is_terminal, 0.0, future)
         first, second = self.critic(piece.observation, piece.action).unbind(-1)
         _step(self.critic_optimizer, F.mse_loss(first, target) + F.mse_loss(second, target))
         chosen = self.critic(piece.observation, self.actor(piece.observation))
         _step(self.actor_optimizer, -chosen[..., 0].mean())
-        _follow(self.slow_actor, self.actor, config.target_rate)
-        _follow(self.slow_critic, self.critic, config.target_rate)
+        _follow(self.target_actor, self.actor, config.target_rate)
+        _follow(self.target_critic, self.critic, config.target_rate)
 
 
 def _step(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
@@ -111,10 +111,10 @@ def _follow(slow: nn.Module, fast: nn.Module, rate: float) -> None:
         mine.lerp_(theirs, rate)
 
 
-def _piece(sizes: Sizes, device: torch.device) -> Piece:
+def _piece(sizes: Sizes, device: torch.device) -> Microbatch:
     shape = (MEMBERS, _BATCH)
     seen, action = (torch.randn(*shape, width, device=device) for width in (sizes.observation, sizes.action))
-    return Piece(
+    return Microbatch(
         observation=seen,
         action=action.clamp(-1, 1),
         reward=torch.randn(shape, device=device),
@@ -124,6 +124,6 @@ def _piece(sizes: Sizes, device: torch.device) -> Piece:
     )
 
 
-def _rows(piece: Piece, rows: slice | int) -> Piece:
+def _rows(piece: Microbatch, rows: slice | int) -> Microbatch:
     fields = ("observation", "action", "reward", "next_observation", "is_terminal", "noise")
-    return Piece(*(getattr(piece, name)[rows] for name in fields))
+    return Microbatch(*(getattr(piece, name)[rows] for name in fields))

@@ -47,7 +47,7 @@ class Feeder:
         self.env = pong_spec(_ENVS)
         before = in_use_bytes()
         self.replay: EpisodeReplayBuffer = build_replay(
-            config, recipe_of(config).replay_request(config, self.env), folder
+            config, recipe_of(config).replay_spec(config, self.env), folder
         )
         self.owned_bytes = in_use_bytes() - before
         generator = np.random.default_rng(0)

@@ -1,6 +1,6 @@
-"""Where records wait to be trained on: memory that is allocated once."""
+"""Replay: records in memory that is allocated once, sampled as windows or transitions."""
 
-from .batch import NOWHERE as NOWHERE
+from .batch import NO_POSITIONS as NO_POSITIONS
 from .batch import STEP_FIELDS as STEP_FIELDS
 from .batch import EpisodeRecords as EpisodeRecords
 from .batch import LatentSpec as LatentSpec
@@ -13,8 +13,9 @@ from .config import ReplayStorage as ReplayStorage
 from .episode_replay import EpisodeReplayBuffer as EpisodeReplayBuffer
 from .persistence import REPLAY_FILES as REPLAY_FILES
 from .persistence import SavedReplay as SavedReplay
+from .plan import OBSERVATION_PREFIX as OBSERVATION_PREFIX
 from .plan import ReplayPlan as ReplayPlan
-from .plan import ReplayRequest as ReplayRequest
+from .plan import ReplaySpec as ReplaySpec
 from .plan import largest_capacity as largest_capacity
 from .plan import plan_replay as plan_replay
 from .storage import check_storage as check_storage

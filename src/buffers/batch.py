@@ -1,9 +1,9 @@
-"""What sampling returns, and the time convention it obeys.
+"""Batches of windows, and their time convention.
 
-A window is consecutive records of one environment's stream; `reverie.utils.timestep` says what a record is.
+A window is consecutive records of one environment's stream; `reverie.utils.timestep` defines a record.
 Column t holds observation t, the reward received on arriving at it, its flags, and the action chosen after
 seeing it. So the model's step that consumes column t takes the action of column t - 1, and where `is_first`
-is set it forgets both that action and its state. A window has `sequence_length` + 1 columns: column 0 gives
+is set it ignores both that action and its state. A window has `sequence_length` + 1 columns: column 0 gives
 only its stored latent and its action, columns 1 to T are trained.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class LatentSpec:
-    """Size of the latent state that the buffer keeps beside each record."""
+    """Sizes of the latent state that the buffer keeps with each record."""
 
     deter_size: int
     """Width of the deterministic state."""
@@ -28,7 +28,7 @@ class LatentSpec:
 
 @dataclass(frozen=True, slots=True)
 class StoredLatent:
-    """Latent states as the buffer stores them, one a row, without graph."""
+    """Latent states as the buffer stores them, one per row, without graph."""
 
     deter: Float[Tensor, "batch deter"]
     """Deterministic state; in `buffer.latent_dtype` out of the buffer, in any float dtype on the way in."""
@@ -63,7 +63,7 @@ class EpisodeRecords:
 
 @dataclass(frozen=True, slots=True)
 class SampledPositions:
-    """Where the windows of a batch begin; stays true after eviction: stream indices are never reused."""
+    """Starts of the windows of a batch. Stream indices are never reused, so eviction does not change them."""
 
     env: Int64[np.ndarray, "batch"]
     """Environment of each window."""
@@ -72,19 +72,19 @@ class SampledPositions:
     """Stream index of column 0: how many records of that environment were added before it."""
 
 
-NOWHERE = SampledPositions(env=np.zeros(0, np.int64), start=np.zeros(0, np.int64))
-"""For a batch that comes from no place in a buffer."""
+NO_POSITIONS = SampledPositions(env=np.zeros(0, np.int64), start=np.zeros(0, np.int64))
+"""Positions of a batch that was not sampled from a buffer."""
 
 STEP_FIELDS = ("action", "reward", "is_first", "is_last", "is_terminal")
-"""Fields of a batch that are one tensor each and have a value for every step."""
+"""Fields of a batch that are one tensor each, with one value per step."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatch:
-    """Windows in memory of their own, no view of the buffer; the module states the time convention."""
+    """Windows of T + 1 columns, copied out of the buffer; the module states the time convention."""
 
     observation: dict[str, Shaped[Tensor, "batch length ..."]]
-    """Each key in its stored dtype; images are bytes until the model has them."""
+    """Each key in its stored dtype; images are bytes until the encoder converts them."""
 
     action: Float32[Tensor, "batch length action"]
     """Chosen after seeing the column; zeros where `is_last`."""
@@ -102,10 +102,10 @@ class SequenceBatch:
     """Terminated: no future to bootstrap from. Never set for an abandoned episode."""
 
     context: StoredLatent | None
-    """Stored latent of column 0; None when the buffer stores no latents."""
+    """Stored latent of column 0; None without stored latents."""
 
     positions: SampledPositions
-    """Where the windows came from, for `EpisodeReplayBuffer.write_back`; stays on the host."""
+    """Starts of the windows, for `EpisodeReplayBuffer.write_back`; stays on the host."""
 
     def to(self, device: torch.device | str) -> "SequenceBatch":
         """Return the same batch on `device`."""
@@ -119,3 +119,24 @@ class SequenceBatch:
             context=self.context.to(device) if self.context else None,
             positions=self.positions,
         )
+
+    def select(self, rows: slice, columns: slice) -> "SequenceBatch":
+        """Return a view of some windows and columns; `context` stays if column 0 does, else it is None."""
+        first, _, _ = columns.indices(self.reward.shape[1])
+        context = self.context if first == 0 else None
+        return SequenceBatch(
+            observation={key: value[rows, columns] for key, value in self.observation.items()},
+            action=self.action[rows, columns],
+            reward=self.reward[rows, columns],
+            is_first=self.is_first[rows, columns],
+            is_last=self.is_last[rows, columns],
+            is_terminal=self.is_terminal[rows, columns],
+            context=context and StoredLatent(deter=context.deter[rows], stoch=context.stoch[rows]),
+            positions=SampledPositions(
+                env=self.positions.env[rows], start=self.positions.start[rows] + first
+            ),
+        )
+
+    def trained(self) -> "SequenceBatch":
+        """Return columns 1 to T, those that have losses, as a view."""
+        return self.select(slice(None), slice(1, None))

@@ -1,4 +1,4 @@
-"""Many first-in-first-out queues in one pool of equal chunks: which row is whose, not what is in it."""
+"""Many first-in-first-out queues in one pool of equal chunks: the rows of entries, not their contents."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,20 +13,20 @@ def chunks_needed(num_queues: int, capacity: int, chunk_length: int) -> int:
     """Return the chunks of a pool that never runs out while all queues hold at most `capacity` entries.
 
     A queue of n entries touches at most n / chunk_length + 2 - 2 / chunk_length chunks (both ends may lie
-    inside a chunk), and an empty one keeps at most the chunk that it will go on in. Summed over the queues
+    inside a chunk), and an empty one keeps at most the chunk of its next entry. Summed over the queues
     that is less than capacity / chunk_length + 2 * num_queues.
     """
     return -(-capacity // chunk_length) + 2 * num_queues
 
 
 class ChunkedQueues:
-    """Queues whose entries have absolute indices (never reused) and lie in rows of a pool (reused at once).
+    """Queues whose entries have absolute indices (never reused) and occupy rows of a pool (reused at once).
 
     Everything is allocated here; appending and dropping allocate nothing and cost the same at any fill.
 
     Args:
         num_queues: Number of queues.
-        capacity: Most entries that all queues together will ever hold; keeping to it is the caller's duty.
+        capacity: Most entries of all queues together; the caller must not exceed it.
         chunk_length: Entries in a chunk.
     """
 
@@ -41,12 +41,12 @@ class ChunkedQueues:
 
     @staticmethod
     def _table_width(capacity: int, chunk_length: int) -> int:
-        """Return how many chunks one queue can touch, were it alone."""
+        """Return the most chunks that a single queue can touch."""
         return -(-capacity // chunk_length) + 1
 
     @classmethod
     def required_bytes(cls, num_queues: int, capacity: int, chunk_length: int) -> int:
-        """Return what `nbytes` of such queues will be, in bytes, without making them."""
+        """Return the future `nbytes` of such queues, without making them."""
         table = num_queues * cls._table_width(capacity, chunk_length)
         free = chunks_needed(num_queues, capacity, chunk_length)
         return (table + free) * TABLE_DTYPE.itemsize + 2 * num_queues * COUNTER_DTYPE.itemsize
@@ -62,7 +62,7 @@ class ChunkedQueues:
 
     @property
     def num_chunks_used(self) -> int:
-        """Chunks that belong to a queue now."""
+        """Number of chunks that belong to a queue now."""
         return self.num_chunks - self._num_free
 
     @property
@@ -112,7 +112,7 @@ class ChunkedQueues:
             start += count
 
     def restore(self, head: Sequence[int], tail: Sequence[int]) -> None:
-        """Become queues that hold [head, tail) each, in rows that the caller fills next."""
+        """Hold [head, tail) in each queue, in rows that the caller fills next."""
         self.head[:] = head
         self.tail[:] = tail
         self._num_free = self.num_chunks

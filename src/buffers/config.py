@@ -1,4 +1,4 @@
-"""What a user may set about the replay buffer."""
+"""Settings of the replay buffer."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -9,7 +9,7 @@ from ..utils.ranges import require_range
 
 
 class ReplayStorage(Enum):
-    """Where the arena lies."""
+    """Memory of the arena."""
 
     ram = "ram"
     """Anonymous host memory, committed at start."""
@@ -22,7 +22,7 @@ class ReplayStorage(Enum):
 
 
 class LatentDtype(Enum):
-    """How `deter` is stored; `stoch` is always stored as class indices of one byte."""
+    """Stored dtype of `deter`; `stoch` is always stored as class indices of one byte."""
 
     float16 = "float16"
     bfloat16 = "bfloat16"
@@ -44,16 +44,16 @@ class ReplayConfig:
     """Most memory the buffer may own, index included, in GiB; checked before the first allocation."""
 
     storage: ReplayStorage = ReplayStorage.ram
-    """Where the arena lies: ram, mmap or cuda."""
+    """Memory of the arena: ram, mmap or cuda."""
 
     store_latents: bool = True
-    """Keep the latent state of every record, so that a window starts from what the model knew there."""
+    """Keep the latent state of every record, so that a window starts from the model's state there."""
 
     latent_dtype: LatentDtype = LatentDtype.float16
     """Dtype of the stored deterministic state: float16 or bfloat16."""
 
     cross_episodes: bool = True
-    """Let windows run over the border of two episodes; otherwise each window lies inside one episode."""
+    """Let windows cross the border of two episodes; otherwise each window is inside one episode."""
 
     chunk_length: int = 48
     """Records in a chunk: the unit of the arena, which has two chunks an environment to spare, and of the

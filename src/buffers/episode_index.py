@@ -1,4 +1,4 @@
-"""Which records are held, how they fall into episodes, and where windows may begin."""
+"""Index the records held: their episodes, and the starts of windows."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from .window_starts import EpisodeStarts
 
 
 class EpisodeIndex:
-    """Streams of records, one an environment, in which episodes lie back to back.
+    """Streams of records, one per environment, in which episodes follow each other without gaps.
 
     Each call of `add` adds one record to every stream, so a stream index is also an age: the smaller, the
     older. Room is made by dropping the oldest complete episode of all streams. Only while no episode is
@@ -44,7 +44,7 @@ class EpisodeIndex:
     def required_bytes(
         cls, num_envs: int, capacity: int, chunk_length: int, num_rows: int, cross_episodes: bool
     ) -> int:
-        """Return what `nbytes` will be, in bytes, without allocating."""
+        """Return the future `nbytes`, without allocating."""
         starts = (
             0 if cross_episodes else EpisodeStarts.required_bytes(num_envs, capacity, chunk_length, num_rows)
         )
@@ -52,7 +52,7 @@ class EpisodeIndex:
         return ChunkedQueues.required_bytes(num_envs, capacity, chunk_length) + starts + num_rows + per_env
 
     def nbytes(self) -> int:
-        """Return the bytes held, in host memory whatever the storage of the records."""
+        """Return the bytes held, always in host memory."""
         own = (self.begins, self._envs, self._num_complete, self._is_open, self._episode_start)
         starts = self.starts.nbytes() if self.starts else 0
         return sum(array.nbytes for array in own) + self.records.nbytes() + starts
@@ -77,7 +77,7 @@ class EpisodeIndex:
     def add(
         self, is_first: Bool[np.ndarray, "envs"], is_last: Bool[np.ndarray, "envs"]
     ) -> Int64[np.ndarray, "envs"]:
-        """Take in one record an environment, dropping old ones first; return the rows to write them to."""
+        """Add one record per environment, dropping old ones first; return the rows to write them to."""
         self._make_room(len(self._envs))
         index = self.records.tail.copy()
         rows = self.records.append(self._envs)
@@ -94,7 +94,7 @@ class EpisodeIndex:
         return rows
 
     def add_episode(self, env: int, length: int) -> Int64[np.ndarray, "length"]:
-        """Take in a whole episode of one stream, dropping old ones first; return the rows to write it to.
+        """Add a whole episode to one stream, dropping old ones first; return the rows to write it to.
 
         Raises:
             ValueError: If there is no such stream, it is longer than the capacity, or an episode is open;
@@ -122,9 +122,9 @@ class EpisodeIndex:
         """Draw windows uniformly over all starts, with replacement; the cost does not depend on the fill."""
         return self.windows(generator.integers(self.window_counts.sum(), size=batch_size))
 
-    def windows(self, ranks: Int64[np.ndarray, "batch"]) -> SampledPositions:
-        """Return the windows of these ranks over all starts, one stream after the other, oldest first."""
-        env, rank = locate(self.window_counts, ranks)
+    def windows(self, indices: Int64[np.ndarray, "batch"]) -> SampledPositions:
+        """Return the windows of these indices over all starts, one stream after the other, oldest first."""
+        env, rank = locate(self.window_counts, indices)
         start = self.starts.at(env, rank) if self.starts else self.records.head[env] + rank
         return SampledPositions(env=env, start=start)
 
@@ -138,7 +138,7 @@ class EpisodeIndex:
         return rows, all_windows.start + moved[all_windows.env]
 
     def _make_room(self, count: int) -> None:
-        """Drop what must go so that `count` more records keep to the capacity."""
+        """Drop old records until `count` more fit into the capacity."""
         excess = self.total_steps + count - self.capacity
         while excess > 0:
             complete = np.flatnonzero(self._num_complete)
@@ -156,7 +156,7 @@ class EpisodeIndex:
                 self.starts.drop_before(env, stop)
 
     def _end_of_oldest_episode(self, env: int) -> int:
-        """Return the stream index after the oldest episode; each record is looked at once in its life."""
+        """Return the stream index after the oldest episode; reads each record once in its life."""
         head, tail = int(self.records.head[env]), int(self.records.tail[env])
         for index, count, row in self.records.spans(env, head + 1, tail):
             begins = self.begins[row : row + count]
@@ -175,19 +175,19 @@ class EpisodeIndex:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a saved index; the caller then fills `begins` and calls `rebuild_starts`."""
+        """Load a saved index; the caller then fills `begins` and calls `rebuild_starts`."""
         self.records.restore(state["head"], state["tail"])
         self._num_complete[:] = state["num_complete"]
         self._is_open[:] = state["is_open"]
         self._episode_start[:] = state["episode_start"]
 
     def rebuild_starts(self) -> None:
-        """Find the starts again from `begins`; the window may be of another length than in the saved run."""
+        """Rebuild the window starts from `begins`; the window length may differ from the saved run's."""
         if self.starts:
             self.starts.rebuild(self._starts_in)
 
     def _starts_in(self, env: int) -> Iterator[Int64[np.ndarray, "piece"]]:
-        """Yield the valid starts of a stream, one array a chunk."""
+        """Yield the valid starts of a stream, one array per chunk."""
         episode_start = int(self.records.head[env])
         for index, count, row in self.records.spans(env, episode_start, int(self.records.tail[env])):
             stream_index = np.arange(index, index + count)

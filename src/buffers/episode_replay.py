@@ -1,4 +1,4 @@
-"""The replay buffer: memory that is allocated once, evicted by episodes and sampled by copy."""
+"""The replay buffer: allocated once, evicted by episodes, sampled by copy."""
 
 from pathlib import Path
 
@@ -7,15 +7,15 @@ import torch
 from jaxtyping import Float, Float32, Int64, Integer
 from torch import Tensor
 
-from ..utils.timestep import ActionSpec, ArraySpec, Arrival
+from ..utils.timestep import ActionSpec, ArraySpec, TimeStep
 from .batch import EpisodeRecords, LatentSpec, SampledPositions, SequenceBatch, StoredLatent
 from .config import ReplayConfig
 from .episode_index import EpisodeIndex
 from .new_records import episode_fields, step_fields, step_forms, tensors
 from .persistence import ReplayFiles, SavedReplay, content_hash
-from .plan import ReplayRequest, plan_replay
+from .plan import ReplaySpec, plan_replay
 from .storage import Arena, check_storage
-from .transitions import TransitionBatch, TransitionTable, check_ranks, read_transitions, transition_fields
+from .transitions import TransitionBatch, TransitionTable, check_indices, read_transitions, transition_fields
 from .windows import read_windows
 
 
@@ -25,14 +25,14 @@ class EpisodeReplayBuffer:
     Chunks belong to an environment's stream and episodes lie back to back in it, so short episodes waste
     nothing. When a new record would pass `buffer.capacity`, the oldest complete episode of all environments
     goes as a whole, and its chunks are free at once; see `EpisodeIndex` for the one exception. No array
-    given to `add` is kept, and nothing returned shares memory with the arena. After construction nothing is
-    allocated but what `sample` returns.
+    given to `add` is kept, and nothing returned shares memory with the arena. After construction only
+    `sample` allocates, for the batch that it returns.
 
     Args:
-        config: Settings typed by the user.
+        config: Settings.
         observation: Shape and dtype of each observation key.
         action: Width of the action vector.
-        num_envs: Environments, each with a stream of its own.
+        num_envs: Environments; each has its own stream.
         window_length: Records in a window: training.sequence_length + 1.
         latent: Sizes of the stored latents; None, or `store_latents` off, stores none.
         generator: The only source of randomness; the buffer owns it and saves its state.
@@ -40,7 +40,7 @@ class EpisodeReplayBuffer:
         directory: Folder of the mapped files; needed for `buffer.storage=mmap` only.
 
     Raises:
-        UserError: Before anything is allocated, if the request is over the budget, the disk or the capacity.
+        UserError: Before anything is allocated, if budget, disk or capacity are too small.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class EpisodeReplayBuffer:
         device: torch.device | str = "cpu",
         directory: Path | None = None,
     ) -> None:
-        request = ReplayRequest(
+        spec = ReplaySpec(
             config=config,
             observation=observation,
             action=action,
@@ -64,8 +64,8 @@ class EpisodeReplayBuffer:
             window_length=window_length,
             latent=latent,
         )
-        self.plan = plan_replay(request)
-        check_storage(request, self.plan, torch.device(device), directory)
+        self.plan = plan_replay(spec)
+        check_storage(spec, self.plan, torch.device(device), directory)
         self.config = config
         self.window_length = window_length
         self.stores_latents = "deter" in self.plan.fields
@@ -80,12 +80,12 @@ class EpisodeReplayBuffer:
         self._files = ReplayFiles(self._index, self._arena, generator)
 
     def add(
-        self, arrival: Arrival, action: Float32[np.ndarray, "envs action"], latent: StoredLatent | None = None
+        self, step: TimeStep, action: Float32[np.ndarray, "envs action"], latent: StoredLatent | None = None
     ) -> None:
         """Copy in one record of every environment, making room first.
 
         Args:
-            arrival: What came from the environments.
+            step: The records, as the environments delivered them.
             action: Chosen after seeing it; stored as zeros where `is_last`, since it is never executed.
             latent: Posterior state after seeing it, a row an environment; given exactly if `stores_latents`.
 
@@ -96,15 +96,15 @@ class EpisodeReplayBuffer:
             raise ValueError(
                 f"latent is {type(latent).__name__}, but buffer.store_latents={self.stores_latents}"
             )
-        fields = tensors(step_fields(arrival, action, self._step_forms))
+        fields = tensors(step_fields(step, action, self._step_forms))
         if latent is not None:
-            self._check_latents(latent.deter, latent.stoch, len(arrival.reward))
+            self._check_latents(latent.deter, latent.stoch, len(step.reward))
             if latent.stoch.dtype is not torch.uint8 or not latent.deter.is_floating_point():
                 raise ValueError(
                     f"latents of {latent.deter.dtype} and {latent.stoch.dtype}, not floats and uint8"
                 )
             fields |= {"deter": latent.deter.to(self._arena.dtype("deter")), "stoch": latent.stoch}
-        new_rows = self._index.add(arrival.is_first, arrival.is_last)
+        new_rows = self._index.add(step.is_first, step.is_last)
         self._write(new_rows, fields)
         if latent is not None:
             self._files.latents_changed(new_rows)
@@ -126,9 +126,9 @@ class EpisodeReplayBuffer:
 
     def _write(self, rows: Int64[np.ndarray, "rows"], fields: dict[str, Tensor]) -> None:
         """Copy checked fields into the arena."""
-        places = self._arena.place(rows)
+        where = self._arena.to_index_tensor(rows)
         for name, values in fields.items():
-            self._arena.write(name, places, values)
+            self._arena.write(name, where, values)
 
     @property
     def num_windows(self) -> int:
@@ -148,20 +148,20 @@ class EpisodeReplayBuffer:
     ) -> SequenceBatch:
         """Return windows drawn uniformly over all starts, with replacement, as copies.
 
-        The batch lies in host memory, or on the GPU with `buffer.storage=cuda`. The time per window does not
+        The batch is in host memory, or on the GPU with `buffer.storage=cuda`. The time per window does not
         depend on the fill.
 
         Args:
             batch_size: Number of windows.
-            generator: Where the starts are drawn from; None for the buffer's own, which training uses.
-            out: An earlier batch of this size whose memory may be written over; None takes new memory.
+            generator: Source of the starts; None for the buffer's own, which training uses.
+            out: An earlier batch of this size whose memory is reused; None takes new memory.
         """
         if not self.can_sample:
             raise ValueError(f"no window of {self.window_length} steps in {self.total_steps} stored steps")
         if out is not None and len(out.reward) != batch_size:
             raise ValueError(f"out holds {len(out.reward)} windows, batch_size={batch_size}")
         positions = self._index.draw(batch_size, generator or self._generator)
-        return read_windows(self._arena, self._arena.place(self._rows(positions)), positions, out)
+        return read_windows(self._arena, self._arena.to_index_tensor(self._rows(positions)), positions, out)
 
     @property
     def num_transitions(self) -> int:
@@ -174,23 +174,23 @@ class EpisodeReplayBuffer:
         return self.num_windows
 
     def transitions(
-        self, ranks: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
+        self, indices: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
     ) -> TransitionBatch:
-        """Return the transitions of these ranks as a copy; see `Transitions`.
+        """Return the transitions of these indices as a copy; see `Transitions`.
 
         Raises:
-            ValueError: If a rank is out of range, `out` is of another size, or there are no transitions.
+            ValueError: If an index is out of range, `out` is of another size, or there are no transitions.
         """
-        check_ranks(ranks, self.num_transitions, out)
-        rows = self._arena.place(self._rows(self._index.windows(ranks)))
+        check_indices(indices, self.num_transitions, out)
+        rows = self._arena.to_index_tensor(self._rows(self._index.windows(indices)))
         return read_transitions(self._arena.gather, self._arena.names, rows[:, 0], rows[:, 1], out)
 
     def transition_table(self) -> TransitionTable:
         """Return a copy of all records now held as plain arrays, with the same transitions."""
         _ = self.num_transitions  # refuses a buffer without transitions
         rows, starts = self._index.in_order()
-        places, names = self._arena.place(rows), transition_fields(self._arena.names)
-        fields = {name: self._arena.gather(name, places).cpu().numpy() for name in names}
+        where, names = self._arena.to_index_tensor(rows), transition_fields(self._arena.names)
+        fields = {name: self._arena.gather(name, where).cpu().numpy() for name in names}
         return TransitionTable(fields=fields, starts=starts)
 
     def _rows(self, positions: SampledPositions) -> np.ndarray:
@@ -206,11 +206,11 @@ class EpisodeReplayBuffer:
     ) -> None:
         """Replace the stored latents of columns 1 to T of sampled windows by fresher ones.
 
-        Records evicted since the batch was drawn are left out, so a chunk that serves other records by now is
-        never touched. Where windows overlap, the later row of the batch stands.
+        Records evicted since the batch was drawn are skipped, so a chunk that holds other records by now is
+        never touched. Where windows overlap, the later row of the batch wins.
 
         Args:
-            positions: Of the batch that the latents were computed from.
+            positions: Positions of the batch that the latents were computed from.
             deter: Deterministic states in any float dtype, on any device; a graph is dropped.
             stoch: Class indices.
 
@@ -227,17 +227,17 @@ class EpisodeReplayBuffer:
         is_held = (index >= self._index.records.head[positions.env][:, None]).ravel()
         env = np.repeat(positions.env, self.window_length - 1)[is_held]
         rows = self._index.records.rows(env, index.ravel()[is_held])
-        # The last of equal rows: which of several copies stays would otherwise be up to the device.
+        # Keep the last of equal rows; the device would otherwise choose which copy wins.
         unique, from_end = np.unique(rows[::-1], return_index=True)
         source = torch.from_numpy(np.flatnonzero(is_held)[::-1][from_end]).to(deter.device)
-        rows = self._arena.place(unique)
+        rows = self._arena.to_index_tensor(unique)
         self._files.latents_changed(unique)
         fresh = deter.flatten(0, 1).index_select(0, source).to(self._arena.dtype("deter"))
         self._arena.write("deter", rows, fresh)
         self._arena.write("stoch", rows, stoch.flatten(0, 1).index_select(0, source).to(torch.uint8))
 
     def _check_latents(self, deter: Tensor, stoch: Tensor, *shape: int) -> None:
-        """Refuse latents of another shape than (*shape, size)."""
+        """Raise ValueError for latents of another shape than (*shape, size)."""
         found, sizes = (deter.shape, stoch.shape), self._latent_sizes
         if found != (expected := tuple((*shape, size) for size in sizes)):
             raise ValueError(f"latents of {tuple(map(tuple, found))}, expected {expected}")
@@ -271,7 +271,7 @@ class EpisodeReplayBuffer:
         return self.plan.part_bytes() | {"index": self._index.nbytes() + self._files.nbytes()}
 
     def stats(self) -> dict[str, float]:
-        """Return the numbers to log, by the end of their tag; bytes are those owned, `fill` is in [0, 1]."""
+        """Return metrics by the last part of their tag; bytes are those owned, `fill` is in [0, 1]."""
         return {
             "total_steps": float(self.total_steps),
             "num_episodes": float(self.num_episodes),
@@ -281,20 +281,22 @@ class EpisodeReplayBuffer:
         }
 
     def save(self, folder: Path, shared_folder: Path) -> SavedReplay:
-        """Write what is held and the state of the generator, in proportion to what is new; see `ReplayFiles`.
+        """Write the records held and the generator's state, at a cost in proportion to new records.
+
+        See `ReplayFiles`.
 
         Args:
-            folder: Of this checkpoint: the index, and the chunks that are not full yet.
-            shared_folder: Of all checkpoints of the run: full chunks and latents, each written once.
+            folder: Folder of this checkpoint, for the index and the chunks that are not full yet.
+            shared_folder: Folder that all checkpoints of the run share, for full chunks and latents.
         """
         return self._files.save(folder, shared_folder)
 
     def commit(self, saved: SavedReplay) -> None:
-        """Build the next save on `saved`: call it when that is safe on disk, and before anything is added."""
+        """Build the next save on `saved`; call it once that is safe on disk, before anything is added."""
         self._files.commit(saved)
 
     def load(self, folder: Path, shared_folder: Path) -> None:
-        """Take up what `save` wrote, in place of all that is held; at most one file is in memory twice.
+        """Load a result of `save` in place of all records; at most one file is in memory twice.
 
         An episode that was open is open again: add a record with `is_first` next and it counts as abandoned.
 
@@ -304,12 +306,12 @@ class EpisodeReplayBuffer:
         self._files.load(folder, shared_folder)
 
     def reseed(self, generator: np.random.Generator) -> None:
-        """Draw from where another generator stands."""
+        """Take over the state of another generator."""
         self._generator.bit_generator.state = generator.bit_generator.state
 
     def content_hash(self) -> str:
         """Return the sha256 of all records in the order of their streams, the index and the generator.
 
-        Where in the arena the records lie does not matter. Cost: 1 s for each GB.
+        The rows that records occupy do not matter. Cost: 1 s for each GB.
         """
         return content_hash(self._index, self._arena, self._generator)

@@ -1,9 +1,9 @@
-"""The stored latents on disk: a chain of files, each with the rows that changed since the one before.
+"""Stored latents on disk: a chain of files, each with the rows that changed since the one before.
 
-Replayed records get fresher latents, so no file of them stays true. A checkpoint adds the rows that changed
-to the chain. Before the rows added since the last complete set are as many as the records held, a complete
-set begins a new chain: so the bytes written are at most twice those that changed, and a chain is at most
-twice as long as the capacity.
+Replayed records get fresher latents, so no file of latents stays current. A checkpoint adds the rows that
+changed to the chain. Before the rows added since the last complete set are as many as the records held, a
+complete set begins a new chain: so the bytes written are at most twice those that changed, and a chain is at
+most twice as long as the capacity.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,20 +20,20 @@ from .segments import LATENT_FIELDS, check_fields, has_size, new_path
 from .storage import Arena
 
 FILE_BYTES = 16_000_000
-"""Most latents in one file, so that no more is copied at once while saving or loading."""
+"""Most bytes of latents in one file, and so the most that is copied at once while saving or loading."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatentFile:
-    """Some rows of latents: fields (rows, ...), and `env` and `index`, which say whose they are."""
+    """A file with some rows of latents: fields (rows, ...), and the `env` and `index` of each row."""
 
     number: int
-    """Files are read in this order, and a later one overrules."""
+    """Files are read in this order; a later one overrides."""
 
     rows: int
 
     is_base: bool
-    """Part of the complete set that the chain begins with."""
+    """Whether it is part of the complete set that begins the chain."""
 
     file: str
     """Name in the shared folder."""
@@ -48,7 +48,7 @@ def write_latents(
     arena: Arena,
     changed: Bool[np.ndarray, "rows"],
 ) -> list[LatentFile]:
-    """Write the latents that changed, or all if the chain grows too long; return the new chain."""
+    """Write the latents that changed, or all if the chain becomes too long; return the new chain."""
     added = sum(int(changed[row : row + count].sum()) for _, _, count, row in _pieces(index))
     added += sum(link.rows for link in chain if not link.is_base)
     number = chain[-1].number + 1 if chain else 1
@@ -72,22 +72,22 @@ def _write_batch(
     position: Int64[np.ndarray, "batch"],
     rows: Int64[np.ndarray, "batch"],
 ) -> FileRecord:
-    """Write the latents of some rows; only here a copy of them exists."""
-    tensors = {name: arena.gather(name, arena.place(rows)) for name in LATENT_FIELDS}
+    """Write the latents of some rows; the only copy of them is made here."""
+    tensors = {name: arena.gather(name, arena.to_index_tensor(rows)) for name in LATENT_FIELDS}
     tensors |= {"env": torch.from_numpy(env), "index": torch.from_numpy(position)}
     return write_tensors(path, tensors)
 
 
 def check_latents(folder: Path, chain: list[LatentFile], tail: Sequence[int], arena: Arena) -> None:
-    """Check that all files have what `read_latents` will take, given where the streams end.
+    """Check that all files hold what `read_latents` expects, given the ends of the streams.
 
     Raises:
-        UserError: Naming the first file that has something else.
+        UserError: Naming the first file that does not.
     """
     for link in chain:
         path = folder / link.file
         tensors = read_tensors(path)
-        fields = {name: arena.slab(name, 0, 1) for name in LATENT_FIELDS}
+        fields = {name: arena.view_rows(name, 0, 1) for name in LATENT_FIELDS}
         expected = {name: (row.dtype, (link.rows, *row.shape[1:])) for name, row in fields.items()}
         check_fields(path, tensors, expected | dict.fromkeys(("env", "index"), (torch.int64, (link.rows,))))
         env, position = tensors["env"].numpy(), tensors["index"].numpy()
@@ -97,18 +97,18 @@ def check_latents(folder: Path, chain: list[LatentFile], tail: Sequence[int], ar
 
 
 def read_latents(folder: Path, chain: list[LatentFile], index: EpisodeIndex, arena: Arena) -> None:
-    """Fill `arena` with the latents of the held records; those of others are skipped."""
+    """Fill `arena` with the latents of held records; skip those of evicted ones."""
     for link in chain:
         tensors = read_tensors(folder / link.file)
         env, position = tensors["env"].numpy(), tensors["index"].numpy()
         held = np.flatnonzero(position >= index.records.head[env])
-        rows = arena.place(index.records.rows(env[held], position[held]))
+        rows = arena.to_index_tensor(index.records.rows(env[held], position[held]))
         for name in LATENT_FIELDS:
             arena.write(name, rows, tensors[name][torch.from_numpy(held)])
 
 
 def _pieces(index: EpisodeIndex) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (env, stream index, count, row) of everything held, a chunk each."""
+    """Yield (env, stream index, count, row) of all held records, chunk by chunk."""
     records = index.records
     for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True)):
         for first, count, row in records.spans(env, head, tail):
@@ -132,4 +132,4 @@ def _batches(
 
 def _row_bytes(arena: Arena) -> int:
     """Return the bytes of one record's latents."""
-    return sum(arena.slab(name, 0, 1).nbytes for name in LATENT_FIELDS)
+    return sum(arena.view_rows(name, 0, 1).nbytes for name in LATENT_FIELDS)

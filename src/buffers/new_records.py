@@ -1,4 +1,4 @@
-"""New records as the fields of the arena, checked before any old record has to go for them."""
+"""Convert new records to fields of the arena, and check them before old records are evicted."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..utils.timestep import ActionSpec, ArraySpec, Arrival
+from ..utils.timestep import ActionSpec, ArraySpec, TimeStep
 from .batch import EpisodeRecords
 from .plan import OBSERVATION_PREFIX
 
@@ -17,32 +17,32 @@ _FLAGS = ("is_first", "is_last", "is_terminal")
 
 
 def step_forms(observation: Mapping[str, ArraySpec], action: ActionSpec, num_envs: int) -> Forms:
-    """Return what a record of every environment is made of, latents apart."""
+    """Return the forms of one record of every environment, latents apart."""
     flags = dict.fromkeys(_FLAGS, ((num_envs,), np.dtype(np.bool_)))
     return _forms(observation, action, num_envs) | flags
 
 
-def step_fields(arrival: Arrival, action: np.ndarray, forms: Forms) -> dict[str, np.ndarray]:
+def step_fields(step: TimeStep, action: np.ndarray, forms: Forms) -> dict[str, np.ndarray]:
     """Return the fields of one record of every environment.
 
     Raises:
         ValueError: If one has another shape or dtype than in `forms`.
     """
-    given = {OBSERVATION_PREFIX + key: values for key, values in arrival.observation.items()}
+    given = {OBSERVATION_PREFIX + key: values for key, values in step.observation.items()}
     given |= {
         "action": action,
-        "reward": arrival.reward,
-        "is_first": arrival.is_first,
-        "is_last": arrival.is_last,
-        "is_terminal": arrival.is_terminal,
+        "reward": step.reward,
+        "is_first": step.is_first,
+        "is_last": step.is_last,
+        "is_terminal": step.is_terminal,
     }
     _require(given, forms, "a step")
-    given["action"] = np.where(arrival.is_last[:, None], np.float32(0), action)
+    given["action"] = np.where(step.is_last[:, None], np.float32(0), action)
     return given
 
 
 def tensors(fields: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    """Return arrays as tensors; torch refuses what is read-only, so that is copied."""
+    """Return arrays as tensors; read-only ones are copied, since torch refuses them."""
     return {
         name: torch.from_numpy(values if values.flags.carray else np.require(values, requirements=["C", "W"]))
         for name, values in fields.items()
@@ -55,7 +55,7 @@ def episode_fields(
     """Return the fields of all records of an episode by their names in the arena, latents apart.
 
     Raises:
-        ValueError: If there is no record, or a field has not one row a record of the given shape and dtype.
+        ValueError: If there is no record, or a field has other rows than the specs say, one per record.
     """
     length = len(episode.reward)
     if length == 0:
@@ -73,7 +73,7 @@ def episode_fields(
 
 
 def _forms(observation: Mapping[str, ArraySpec], action: ActionSpec, count: int) -> Forms:
-    """Return what `count` records hold of observations, actions and rewards."""
+    """Return the forms of observations, actions and rewards of `count` records."""
     single = np.dtype(np.float32)
     forms = {
         OBSERVATION_PREFIX + key: ((count, *spec.shape), spec.dtype) for key, spec in observation.items()

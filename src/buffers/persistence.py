@@ -1,4 +1,4 @@
-"""Saving and loading the held records, at a cost in proportion to what is new since the last time."""
+"""Save and load the held records, at a cost in proportion to what is new since the last save."""
 
 import hashlib
 import json
@@ -14,17 +14,24 @@ from ..utils.durable_io import FileRecord, corrupt_file_error, read_json, readin
 from ..utils.errors import UserError
 from .episode_index import EpisodeIndex
 from .latent_files import LatentFile, check_latents, read_latents, write_latents
-from .segments import Segment, check_segments, held_segments, read_segments, write_open, write_segments
+from .segments import (
+    Segment,
+    check_segments,
+    live_segments,
+    read_segments,
+    write_partial_chunks,
+    write_segments,
+)
 from .storage import Arena
 
 INDEX_FILE, OPEN_FILE = "replay.json", "replay_open.safetensors"
 REPLAY_FILES = (INDEX_FILE, OPEN_FILE)
-"""What every checkpoint has in its own folder."""
+"""Files in the folder of every checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedReplay:
-    """What a replay is on disk: files of its own checkpoint, and files it shares with other checkpoints."""
+    """A replay on disk: files of its checkpoint, and files that checkpoints share."""
 
     shared_folder: Path
     own: dict[str, FileRecord] = field(default_factory=dict)
@@ -40,14 +47,14 @@ class SavedReplay:
 
 
 class ReplayFiles:
-    """Knows what of a buffer is on disk already, and which latents have changed since.
+    """Tracks which records of a buffer are on disk, and which latents have changed since.
 
     About 0.5 kB of host memory for each file on disk is not in `nbytes`.
 
     Args:
-        index: Of the buffer.
-        arena: Of the buffer.
-        generator: Of the buffer.
+        index: Index of the buffer.
+        arena: Arena of the buffer.
+        generator: Generator of the buffer.
     """
 
     def __init__(self, index: EpisodeIndex, arena: Arena, generator: np.random.Generator) -> None:
@@ -61,14 +68,14 @@ class ReplayFiles:
         return self._changed.nbytes
 
     def latents_changed(self, rows: Int64[np.ndarray, "chosen"]) -> None:
-        """Note that these rows have other latents than on disk."""
+        """Mark rows whose latents differ from those on disk."""
         self._changed[rows] = True
 
     def save(self, folder: Path, shared_folder: Path) -> SavedReplay:
-        """Write what is not in `shared_folder` yet, and `replay.json` and the open chunks into `folder`.
+        """Write new records to `shared_folder`, and `replay.json` and the partial chunks to `folder`.
 
-        Every file is new, on disk on return, and nothing is deleted. What was written counts as saved only
-        once `commit` is called, so that a save that fails or is thrown away costs nothing later.
+        Every file is new and on disk on return; nothing is deleted. Records count as saved only once `commit`
+        is called, so that a save that fails or is discarded costs nothing later.
 
         Raises:
             OSError: If the disk is full or fails.
@@ -77,7 +84,7 @@ class ReplayFiles:
         last = self._last
         if last is None or last.shared_folder != shared_folder:
             last = SavedReplay(shared_folder)
-        segments = held_segments(shared_folder, last.segments, index)
+        segments = live_segments(shared_folder, last.segments, index)
         segments += write_segments(shared_folder, segments, index, arena)
         latents: list[LatentFile] = []
         if self.stores_latents:
@@ -90,22 +97,22 @@ class ReplayFiles:
             "latents": [astuple(link) for link in latents],
         }
         own = {
-            OPEN_FILE: write_open(folder / OPEN_FILE, segments, index, arena),
+            OPEN_FILE: write_partial_chunks(folder / OPEN_FILE, segments, index, arena),
             INDEX_FILE: write_json(folder / INDEX_FILE, state),
         }
         return SavedReplay(shared_folder, own, segments, latents)
 
     def commit(self, saved: SavedReplay) -> None:
-        """Build on `saved` from now on; nothing may have happened to the buffer since it was written."""
+        """Build on `saved` from now on; the buffer must not have changed since it was written."""
         self._last = saved
         self._changed[:] = False
 
     def load(self, folder: Path, shared_folder: Path) -> None:
-        """Take up what `save` wrote; chunks may be of another length and windows too.
+        """Load a result of `save`; chunks and windows may have other lengths than in the saved run.
 
         Raises:
-            UserError: If fields, number of environments or capacity do not fit, or a file is none that `save`
-                wrote; all is then untouched.
+            UserError: If fields, number of environments or capacity do not fit, or a file was not written by
+                `save`; nothing is changed then.
         """
         path, open_path, index = folder / INDEX_FILE, folder / OPEN_FILE, self._index
         state = read_json(path)
@@ -133,7 +140,7 @@ class ReplayFiles:
         self.commit(SavedReplay(shared_folder.resolve(), {}, segments, latents))
 
     def _check(self, folder: Path, state: dict[str, Any]) -> None:
-        """Refuse records that do not fit."""
+        """Check that the saved records fit this buffer."""
         streams, index = state["streams"], self._index
         saved_envs, num_envs = len(streams["head"]), len(index.records.head)
         if saved_envs != num_envs:
@@ -160,7 +167,7 @@ class ReplayFiles:
 def _check_index(
     path: Path, streams: dict[str, Any], segments: list[Segment], latents: list[LatentFile]
 ) -> None:
-    """Check that an index is one that can have been written; numbers out of bounds would corrupt memory."""
+    """Check that an index is consistent; numbers out of bounds would corrupt memory."""
     head, tail, count = streams["head"], streams["tail"], len(streams["head"])
     numbers = [*head, *tail, *streams["num_complete"], *streams["episode_start"]]
     numbers += [number for s in segments for number in (s.env, s.start, s.stop)]
@@ -192,9 +199,9 @@ def _is_gapless(head: list[int], segments: list[Segment]) -> bool:
 
 
 def _fields(arena: Arena) -> dict[str, list[Any]]:
-    """Return dtype and shape of every field, as JSON knows them."""
-    slabs = {name: arena.slab(name, 0, 1) for name in arena.names}
-    return {name: [str(slab.dtype).removeprefix("torch."), *slab.shape[1:]] for name, slab in slabs.items()}
+    """Return dtype and shape of every field, as JSON values."""
+    views = {name: arena.view_rows(name, 0, 1) for name in arena.names}
+    return {name: [str(view.dtype).removeprefix("torch."), *view.shape[1:]] for name, view in views.items()}
 
 
 def content_hash(index: EpisodeIndex, arena: Arena, generator: np.random.Generator) -> str:
@@ -207,6 +214,6 @@ def content_hash(index: EpisodeIndex, arena: Arena, generator: np.random.Generat
         for _, count, row in records.spans(env, head, tail):
             digest.update(index.begins[row : row + count].tobytes())
             for name in arena.names:
-                slab = arena.slab(name, row, count).cpu().contiguous()
-                digest.update(slab.flatten().view(torch.uint8).numpy().tobytes())
+                view = arena.view_rows(name, row, count).cpu().contiguous()
+                digest.update(view.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""How much memory a replay buffer will own, known before anything is allocated."""
+"""Plan the memory of a replay buffer before anything is allocated."""
 
 import math
 from collections.abc import Iterable
@@ -15,6 +15,8 @@ from .config import ReplayConfig
 from .episode_index import EpisodeIndex
 
 OBSERVATION_PREFIX = "observation."
+"""Of the names of observations among the fields of a record, in memory and on disk."""
+
 GIB = 2**30
 
 _PARTS = {
@@ -23,7 +25,7 @@ _PARTS = {
     "flags": ("is_first", "is_last", "is_terminal"),
     "latents": ("deter", "stoch"),
 }
-"""Names of the fields, beside the observations, that belong together."""
+"""Names of the fields that belong together, besides the observations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,8 @@ class FieldSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayRequest:
-    """Everything the size of a replay buffer depends on."""
+class ReplaySpec:
+    """Everything that determines the size of a replay buffer."""
 
     config: ReplayConfig
     observation: dict[str, ArraySpec]
@@ -56,7 +58,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """Fields and bytes of a buffer; equal to what the buffer made from it reports."""
+    """Fields and bytes of a buffer, equal to those that the buffer reports once it is made."""
 
     fields: dict[str, FieldSpec]
     num_rows: int
@@ -73,7 +75,7 @@ class ReplayPlan:
 
     @property
     def aux_bytes(self) -> int:
-        """Bytes of everything that is not observations, the index included."""
+        """Bytes of all but observations, the index included."""
         return self.nbytes - self.obs_bytes
 
     def part_bytes(self) -> dict[str, int]:
@@ -86,33 +88,33 @@ class ReplayPlan:
         return parts
 
 
-def record_fields(request: ReplayRequest) -> dict[str, FieldSpec]:
+def record_fields(spec: ReplaySpec) -> dict[str, FieldSpec]:
     """Return the fields of a record, observations in their own dtype."""
     fields = {
-        OBSERVATION_PREFIX + key: FieldSpec(spec.shape, _torch_dtype(key, spec.dtype))
-        for key, spec in request.observation.items()
+        OBSERVATION_PREFIX + key: FieldSpec(array.shape, _torch_dtype(key, array.dtype))
+        for key, array in spec.observation.items()
     }
-    fields["action"] = FieldSpec((request.action.size,), torch.float32)
+    fields["action"] = FieldSpec((spec.action.size,), torch.float32)
     fields["reward"] = FieldSpec((), torch.float32)
     for flag in ("is_first", "is_last", "is_terminal"):
         fields[flag] = FieldSpec((), torch.bool)
-    if request.latent is not None and request.config.store_latents:
-        fields["deter"] = FieldSpec((request.latent.deter_size,), request.config.latent_dtype.torch_dtype)
-        fields["stoch"] = FieldSpec((request.latent.num_latents,), torch.uint8)
+    if spec.latent is not None and spec.config.store_latents:
+        fields["deter"] = FieldSpec((spec.latent.deter_size,), spec.config.latent_dtype.torch_dtype)
+        fields["stoch"] = FieldSpec((spec.latent.num_latents,), torch.uint8)
     return fields
 
 
-def measure(request: ReplayRequest) -> ReplayPlan:
-    """Return the plan of a request, whatever its size; nothing is allocated."""
-    config = request.config
-    fields = record_fields(request)
-    num_rows = chunks_needed(request.num_envs, config.capacity, config.chunk_length) * config.chunk_length
+def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
+    """Return the plan of a buffer of any size; allocates nothing."""
+    config = spec.config
+    fields = record_fields(spec)
+    num_rows = chunks_needed(spec.num_envs, config.capacity, config.chunk_length) * config.chunk_length
     index_bytes = EpisodeIndex.required_bytes(
-        request.num_envs, config.capacity, config.chunk_length, num_rows, config.cross_episodes
+        spec.num_envs, config.capacity, config.chunk_length, num_rows, config.cross_episodes
     )
     index_bytes += num_rows * ("deter" in fields)  # whether the latents of a row have changed since a save
-    arena_bytes = num_rows * sum(spec.nbytes for spec in fields.values())
-    obs = sum(spec.nbytes for name, spec in fields.items() if name.startswith(OBSERVATION_PREFIX))
+    arena_bytes = num_rows * sum(field.nbytes for field in fields.values())
+    obs = sum(field.nbytes for name, field in fields.items() if name.startswith(OBSERVATION_PREFIX))
     return ReplayPlan(
         fields=fields,
         num_rows=num_rows,
@@ -122,42 +124,42 @@ def measure(request: ReplayRequest) -> ReplayPlan:
     )
 
 
-def largest_capacity(request: ReplayRequest, max_bytes: int) -> int:
+def largest_capacity(spec: ReplaySpec, max_bytes: int) -> int:
     """Return the largest capacity that needs no more than `max_bytes`, 0 if there is none.
 
-    Bytes are a straight line in the number of whole chunks of capacity, so two points give it.
+    Bytes are linear in the number of whole chunks of capacity, so two points suffice.
     """
-    chunk = request.config.chunk_length
+    chunk = spec.config.chunk_length
 
     def needed(num_chunks: int) -> int:
-        return measure(replace(request, config=replace(request.config, capacity=num_chunks * chunk))).nbytes
+        return plan_unchecked(replace(spec, config=replace(spec.config, capacity=num_chunks * chunk))).nbytes
 
     one = needed(1)
     return max(0, 1 + (max_bytes - one) // (needed(2) - one)) * chunk
 
 
-def plan_replay(request: ReplayRequest) -> ReplayPlan:
-    """Return the plan of a request after checking that it is possible; allocates nothing.
+def plan_replay(spec: ReplaySpec) -> ReplayPlan:
+    """Return the plan of a buffer after checking that it is possible; allocates nothing.
 
     Raises:
         UserError: If the capacity cannot hold a window of every environment, or the buffer would own more
             than `buffer.memory_budget_gib`.
     """
-    config = request.config
-    smallest = request.num_envs * request.window_length
+    config = spec.config
+    smallest = spec.num_envs * spec.window_length
     if config.capacity < smallest:
         raise UserError(
-            f"training.sequence_length={request.window_length - 1} with env.num_envs={request.num_envs} "
-            f"needs windows of {request.window_length} steps from each environment, {smallest} steps in all, "
+            f"training.sequence_length={spec.window_length - 1} with env.num_envs={spec.num_envs} "
+            f"needs windows of {spec.window_length} steps from each environment, {smallest} steps in all, "
             f"over buffer.capacity={config.capacity}. Raise buffer.capacity to {smallest}"
-            + _shorter_sequence(config.capacity // request.num_envs - 1)
+            + _shorter_sequence(config.capacity // spec.num_envs - 1)
         )
-    plan = measure(request)
+    plan = plan_unchecked(spec)
     budget = int(config.memory_budget_gib * GIB)
     if plan.nbytes > budget:
         raise UserError(
-            f"{describe(request)} need {in_gib(plan.nbytes)} GiB, over "
-            f"buffer.memory_budget_gib={config.memory_budget_gib:g}. {_repair(request, plan, budget)}"
+            f"{describe(spec)} need {in_gib(plan.nbytes)} GiB, over "
+            f"buffer.memory_budget_gib={config.memory_budget_gib:g}. {_repair(spec, plan, budget)}"
         )
     return plan
 
@@ -192,16 +194,16 @@ def _shorter_sequence(longest: int) -> str:
     return f" or lower training.sequence_length to {longest}." if longest >= 1 else "."
 
 
-def describe(request: ReplayRequest) -> str:
-    """Return the request in words: '1,000,000 steps of (64, 64, 3) uint8'."""
-    arrays = " + ".join(f"{spec.shape} {spec.dtype}" for spec in request.observation.values())
-    return f"{request.config.capacity:,} steps of {arrays}"
+def describe(spec: ReplaySpec) -> str:
+    """Return capacity and shapes as text: '1,000,000 steps of (64, 64, 3) uint8'."""
+    arrays = " + ".join(f"{array.shape} {array.dtype}" for array in spec.observation.values())
+    return f"{spec.config.capacity:,} steps of {arrays}"
 
 
-def _repair(request: ReplayRequest, plan: ReplayPlan, budget: int) -> str:
+def _repair(spec: ReplaySpec, plan: ReplayPlan, budget: int) -> str:
     """Return the sentence that says what would fit into `budget` bytes."""
-    fits = largest_capacity(request, budget)
-    if fits >= request.num_envs * request.window_length:
+    fits = largest_capacity(spec, budget)
+    if fits >= spec.num_envs * spec.window_length:
         return f"Lower buffer.capacity to {fits:,} or raise the budget."
     gib = math.ceil(plan.nbytes / GIB * 1000) / 1000
     return f"No capacity with a window of every environment fits: raise the budget to {gib:g}."

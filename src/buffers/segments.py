@@ -1,8 +1,8 @@
-"""The records of a replay on disk, latents apart: files that are written once and shared by checkpoints.
+"""Records on disk, latents apart: files that are written once and shared by checkpoints.
 
 A segment is a run of records of one environment's stream that fill a chunk up to its end. They never change
-again, so its file serves every checkpoint that still holds one of them. Only what lies in chunks that are not
-full yet is written anew each time.
+again, so its file serves every checkpoint that still holds one of them. Only records in partial chunks are
+written again each time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,8 +33,8 @@ class Segment:
     record: FileRecord
 
 
-def held_segments(folder: Path, segments: list[Segment], index: EpisodeIndex) -> list[Segment]:
-    """Return those of which a record is held and whose file is there; what vanished is written again."""
+def live_segments(folder: Path, segments: list[Segment], index: EpisodeIndex) -> list[Segment]:
+    """Return the segments that still have a held record and a file; vanished ones are written again."""
     head = index.records.head
     kept = [s for s in segments if s.stop > head[s.env] and has_size(folder / s.file, s.record)]
     found: list[Segment] = []
@@ -58,8 +58,10 @@ def write_segments(
             yield Segment(env, first, first + count, path.name, record)
 
 
-def write_open(path: Path, segments: list[Segment], index: EpisodeIndex, arena: Arena) -> FileRecord:
-    """Write what is held and lies in no segment: less than a chunk of every environment."""
+def write_partial_chunks(
+    path: Path, segments: list[Segment], index: EpisodeIndex, arena: Arena
+) -> FileRecord:
+    """Write the held records outside all segments: less than a chunk of every environment."""
     tensors: dict[str, Tensor] = {}
     for env, (start, tail) in enumerate(_unwritten(segments, *_held(index))):
         for _, count, row in index.records.spans(env, start, tail):
@@ -76,7 +78,7 @@ def check_segments(
     tail: Sequence[int],
     arena: Arena,
 ) -> None:
-    """Check that all files have the fields that `read_segments` will take, given which records are held.
+    """Check that all files have the fields that `read_segments` expects, given which records are held.
 
     Raises:
         UserError: Naming the first file that has others.
@@ -98,7 +100,7 @@ def check_segments(
 def check_fields(
     path: Path, tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 ) -> None:
-    """Check that a file holds just the tensors `expected`, by name, dtype and shape.
+    """Check that a file holds exactly the tensors `expected`, by name, dtype and shape.
 
     Raises:
         UserError: Naming the file and a tensor that is wrong.
@@ -116,18 +118,18 @@ def _kind(field: tuple[torch.dtype, tuple[int, ...]] | None) -> str:
 def read_segments(
     folder: Path, open_path: Path, segments: list[Segment], index: EpisodeIndex, arena: Arena
 ) -> None:
-    """Fill `arena` and `begins` with the held records; `index` must know already which they are."""
+    """Fill `arena` and `begins` with the held records, which `index` must already describe."""
     for segment in segments:
         tensors = read_tensors(folder / segment.file)
-        _take(tensors, segment.env, segment.start, segment.stop, index, arena)
+        _load_records(tensors, segment.env, segment.start, segment.stop, index, arena)
     tensors = read_tensors(open_path)
     for env, (start, tail) in enumerate(_unwritten(segments, *_held(index))):
         mine = {name: tensors[f"{env}/{name}"] for name in (*_names(arena), BEGINS) if start < tail}
-        _take(mine, env, start, tail, index, arena)
+        _load_records(mine, env, start, tail, index, arena)
 
 
 def has_size(path: Path, record: FileRecord) -> bool:
-    """Return whether a file is there and as long as it was."""
+    """Return whether a file exists with its recorded size."""
     try:
         return path.stat().st_size == record.nbytes
     except OSError:
@@ -135,7 +137,7 @@ def has_size(path: Path, record: FileRecord) -> bool:
 
 
 def new_path(folder: Path, name: str) -> Path:
-    """Return a path that is free: a file that is there may belong to a checkpoint, so none is overwritten."""
+    """Return an unused path: existing files may belong to a checkpoint, so none is overwritten."""
     path, number = folder / f"{name}.safetensors", 2
     while path.exists():
         path, number = folder / f"{name}_{number}.safetensors", number + 1
@@ -148,7 +150,7 @@ def _held(index: EpisodeIndex) -> tuple[list[int], list[int]]:
 
 
 def _unwritten(segments: list[Segment], head: Sequence[int], tail: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (start, tail) of what is held and in no segment, an environment each."""
+    """Return (start, tail) of the held records outside all segments, for each environment."""
     start = list(head)
     for segment in segments:
         start[segment.env] = max(start[segment.env], segment.stop)
@@ -157,7 +159,7 @@ def _unwritten(segments: list[Segment], head: Sequence[int], tail: Sequence[int]
 
 def _expected(arena: Arena, count: int) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """Return dtype and shape of the fields of `count` records in a file."""
-    rows = {name: arena.slab(name, 0, 1) for name in _names(arena)}
+    rows = {name: arena.view_rows(name, 0, 1) for name in _names(arena)}
     return {name: (row.dtype, (count, *row.shape[1:])) for name, row in rows.items()} | {
         BEGINS: (torch.bool, (count,))
     }
@@ -170,10 +172,10 @@ def _names(arena: Arena) -> list[str]:
 def _fields(index: EpisodeIndex, arena: Arena, row: int, count: int) -> dict[str, Tensor]:
     """Return views of consecutive rows."""
     begins = torch.from_numpy(index.begins[row : row + count])
-    return {name: arena.slab(name, row, count) for name in _names(arena)} | {BEGINS: begins}
+    return {name: arena.view_rows(name, row, count) for name in _names(arena)} | {BEGINS: begins}
 
 
-def _take(
+def _load_records(
     tensors: Mapping[str, Tensor], env: int, start: int, stop: int, index: EpisodeIndex, arena: Arena
 ) -> None:
     """Copy the held records of [start, stop) into their rows."""

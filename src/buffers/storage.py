@@ -1,4 +1,4 @@
-"""The arena: every field of every record in one tensor, allocated once."""
+"""The arena: one tensor for each field of all records, allocated once."""
 
 import os
 import shutil
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ..utils.errors import UserError
 from .config import ReplayStorage
-from .plan import FieldSpec, ReplayPlan, ReplayRequest, in_gib, largest_capacity
+from .plan import FieldSpec, ReplayPlan, ReplaySpec, in_gib, largest_capacity
 
 _NUMPY_DTYPES = (torch.uint8, torch.bool, torch.float16, torch.float32)
-"""Dtypes of fields that NumPy has too."""
+"""Dtypes of fields that NumPy supports too."""
 
-_PIECE_BYTES = 2**23
+_WRITE_BYTES = 2**23
 
 
 class Arena:
@@ -28,7 +28,7 @@ class Arena:
         storage: ram commits anonymous memory, mmap reserves disk space, cuda takes memory of `device`.
         device: Used for cuda only.
         directory: Folder for the mapped files, used for mmap only. They are unlinked as soon as they are
-            mapped, so that the space is free again when the process ends, in whatever way.
+            mapped, so that the space is free again when the process ends, even if killed.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Arena:
                 assert directory is not None, "storage=mmap needs a folder"
                 self._fields[name] = _mapped(spec, plan.num_rows, directory)
             else:
-                # Written once, so that the pages are committed now and not at some step of the run.
+                # Zeroed, so that the pages are committed now and not at some step of the run.
                 self._fields[name] = torch.empty(
                     (plan.num_rows, *spec.shape), dtype=spec.dtype, device=self.device
                 ).zero_()
@@ -55,12 +55,12 @@ class Arena:
         """Return the bytes of all fields, used or not."""
         return sum(field.untyped_storage().nbytes() for field in self._fields.values())
 
-    def place(self, rows: Int64[np.ndarray, "..."]) -> Int64[Tensor, "..."]:
-        """Return row numbers where `gather` and `write` want them."""
+    def to_index_tensor(self, rows: Int64[np.ndarray, "..."]) -> Int64[Tensor, "..."]:
+        """Return row numbers on the device, as `gather` and `write` take them."""
         return torch.from_numpy(rows).to(self.device)
 
     def empty(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return memory for `shape` rows of a field, (*shape, *field), with anything in it."""
+        """Return uninitialised memory for `shape` rows of a field, (*shape, *field)."""
         field = self._fields[name]
         return field.new_empty(*shape, *field.shape[1:])
 
@@ -71,7 +71,7 @@ class Arena:
         return out
 
     def write(self, name: str, rows: Int64[Tensor, "rows"], values: Tensor) -> None:
-        """Copy `values` (rows, *field) into distinct rows; a graph behind them never reaches the arena."""
+        """Copy `values` (rows, *field) into distinct rows; their autograd graph never reaches the arena."""
         field, values = self._fields[name], values.detach()
         if field.is_cpu and values.is_cpu and values.dtype is field.dtype and field.dtype in _NUMPY_DTYPES:
             # A copy of memory for each row; `index_copy_` goes through a few large rows 8 times slower.
@@ -79,8 +79,8 @@ class Arena:
         else:
             field.index_copy_(0, rows, values.to(self.device))
 
-    def slab(self, name: str, row: int, count: int) -> Tensor:
-        """Return a view of consecutive rows, for saving and loading; it must not leave this package."""
+    def view_rows(self, name: str, row: int, count: int) -> Tensor:
+        """Return a view of consecutive rows, for saving and loading; keep it inside this package."""
         return self._fields[name][row : row + count]
 
     def dtype(self, name: str) -> torch.dtype:
@@ -88,15 +88,13 @@ class Arena:
         return self._fields[name].dtype
 
 
-def check_storage(
-    request: ReplayRequest, plan: ReplayPlan, device: torch.device, directory: Path | None
-) -> None:
-    """Refuse an arena that has no place, before anything is allocated.
+def check_storage(spec: ReplaySpec, plan: ReplayPlan, device: torch.device, directory: Path | None) -> None:
+    """Check that the arena has room, before anything is allocated.
 
     Raises:
-        UserError: If cuda storage is asked for on another device, or the disk is too full for mmap.
+        UserError: If cuda storage is set for another device, or the disk is too full for mmap.
     """
-    storage = request.config.storage
+    storage = spec.config.storage
     if storage is ReplayStorage.cuda and device.type != "cuda":
         raise UserError(
             f"buffer.storage=cuda needs device=cuda, got device={device}. Use buffer.storage=ram."
@@ -106,9 +104,9 @@ def check_storage(
         free = shutil.disk_usage(_existing_parent(directory)).free
         if plan.arena_bytes > free:
             raise UserError(
-                f"buffer.storage=mmap with buffer.capacity={request.config.capacity} needs "
+                f"buffer.storage=mmap with buffer.capacity={spec.config.capacity} needs "
                 f"{in_gib(plan.arena_bytes)} GiB in {directory}, where {in_gib(free)} GiB are free. "
-                f"Lower buffer.capacity to {largest_capacity(request, free):,} or free some space."
+                f"Lower buffer.capacity to {largest_capacity(spec, free):,} or free some space."
             )
 
 
@@ -124,12 +122,12 @@ def _mapped(spec: FieldSpec, num_rows: int, directory: Path) -> Tensor:
     """Return a tensor of zeros over an unlinked file whose disk blocks are reserved."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor, path = tempfile.mkstemp(dir=directory, suffix=".arena")
-    os.unlink(path)  # at once: whoever kills this process now leaves no file behind
+    os.unlink(path)  # at once, so that a killed process leaves no file behind
     try:
         _reserve(descriptor, num_rows * spec.nbytes)
         size = num_rows * (spec.nbytes // spec.dtype.itemsize)
-        place = f"/dev/fd/{descriptor}"
-        return torch.from_file(place, shared=True, size=size, dtype=spec.dtype).view(num_rows, *spec.shape)
+        path = f"/dev/fd/{descriptor}"
+        return torch.from_file(path, shared=True, size=size, dtype=spec.dtype).view(num_rows, *spec.shape)
     finally:
         os.close(descriptor)
 
@@ -139,6 +137,6 @@ def _reserve(descriptor: int, nbytes: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, nbytes)
         return
-    piece = memoryview(bytes(min(nbytes, _PIECE_BYTES)))  # macOS: only what is written has blocks
+    zeros = memoryview(bytes(min(nbytes, _WRITE_BYTES)))  # macOS reserves blocks for written bytes only
     while nbytes > 0:
-        nbytes -= os.write(descriptor, piece[:nbytes])
+        nbytes -= os.write(descriptor, zeros[:nbytes])

@@ -1,8 +1,8 @@
 """Transitions: pairs of consecutive records inside one episode, numbered from the oldest on.
 
-The transition of rank r is the r-th over all streams, one stream after the other, oldest first. The caller
-draws ranks uniformly in [0, num_transitions): whoever holds the same records gives the same batch for the
-same ranks, be it the buffer or a copy of it in another process.
+Transition i is the i-th over all streams, one stream after the other, oldest first. The caller draws indices
+uniformly in [0, num_transitions). Sources with the same records give the same batch for the same indices, so
+a copy of the buffer in another process serves as well as the buffer.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,12 +17,12 @@ from torch import Tensor
 from .plan import OBSERVATION_PREFIX, ReplayPlan, observation_keys
 
 _OTHER_FIELDS = ("action", "reward", "is_terminal")
-"""What a transition takes of its records beside the observations."""
+"""The fields of a transition, besides the observations."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionBatch:
-    """Transitions in memory of their own, no view of where they came from."""
+    """Transitions, copied out of their source."""
 
     observation: dict[str, Shaped[Tensor, "batch ..."]]
     """Each key in its stored dtype."""
@@ -50,25 +50,26 @@ class TransitionBatch:
 
 
 class Transitions(Protocol):
-    """What transitions are taken from: a buffer, or a table of one."""
+    """A source of transitions: a buffer, or a table of one."""
 
     @property
     def num_transitions(self) -> int:
-        """Transitions that there are."""
+        """Number of transitions."""
         ...
 
     def transitions(
-        self, ranks: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
+        self, indices: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
     ) -> TransitionBatch:
-        """Return the transitions of these ranks, in this order; `out` is written over if given."""
+        """Return the transitions of these indices, in this order; into `out` if it is given."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionTable:
-    """A copy of all records of a buffer as plain arrays, to be sent to where transitions are trained on.
+    """A copy of all records of a buffer as plain arrays, to send to processes that train on transitions.
 
-    Its transitions equal those of the buffer at the time of the copy, bit for bit. Read-only arrays do.
+    Its transitions equal those of the buffer at the time of the copy, bit for bit. The arrays may be
+    read-only.
     """
 
     fields: dict[str, Shaped[np.ndarray, "records ..."]]
@@ -79,7 +80,7 @@ class TransitionTable:
 
     @staticmethod
     def nbytes_of(plan: ReplayPlan, capacity: int) -> int:
-        """Return the bytes that a table of a buffer of `capacity` records never passes."""
+        """Return the most bytes of a table of a buffer of `capacity` records."""
         record = sum(plan.fields[name].nbytes for name in transition_fields(plan.fields))
         return capacity * (record + np.dtype(np.int64).itemsize)
 
@@ -94,42 +95,44 @@ class TransitionTable:
         return len(self.starts)
 
     def transitions(
-        self, ranks: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
+        self, indices: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
     ) -> TransitionBatch:
-        """Return the transitions of these ranks as a copy in host memory; see `Transitions`.
+        """Return the transitions of these indices as a copy in host memory; see `Transitions`.
 
         Raises:
-            ValueError: If a rank is out of range, or `out` is of another size.
+            ValueError: If an index is out of range, or `out` is of another size.
         """
-        check_ranks(ranks, self.num_transitions, out)
-        first = torch.from_numpy(self.starts[ranks])
+        check_indices(indices, self.num_transitions, out)
+        first = torch.from_numpy(self.starts[indices])
         return read_transitions(self._gather, self.fields, first, first + 1, out)
 
     def _gather(self, name: str, rows: Int64[Tensor, "batch"], out: Tensor | None) -> Tensor:
         """Copy the given rows of a field; torch's own gather would warn of arrays that are read-only."""
-        field, indices = self.fields[name], rows.numpy()
+        field, numbers = self.fields[name], rows.numpy()
         if out is None:
-            return torch.from_numpy(np.take(field, indices, axis=0))
-        np.take(field, indices, axis=0, out=out.numpy(), mode="clip")  # `raise` would copy twice
+            return torch.from_numpy(np.take(field, numbers, axis=0))
+        np.take(field, numbers, axis=0, out=out.numpy(), mode="clip")  # `raise` would copy twice
         return out
 
 
 def transition_fields(names: Iterable[str]) -> list[str]:
-    """Return those names of fields in the arena that transitions are made of."""
+    """Return those of the arena's field names that transitions use."""
     return [name for name in names if name.startswith(OBSERVATION_PREFIX) or name in _OTHER_FIELDS]
 
 
-def check_ranks(ranks: Int64[np.ndarray, "batch"], count: int, out: TransitionBatch | None) -> None:
-    """Check that ranks lie in [0, count) and that `out` has a row for each.
+def check_indices(indices: Int64[np.ndarray, "batch"], count: int, out: TransitionBatch | None) -> None:
+    """Check that indices are in [0, count) and that `out` has a row for each.
 
     Raises:
-        ValueError: Naming the first rank that is out of range, or both sizes.
+        ValueError: Naming the first index that is out of range, or both sizes.
     """
-    wrong = (ranks < 0) | (ranks >= count)
+    wrong = (indices < 0) | (indices >= count)
     if wrong.any():
-        raise ValueError(f"rank {ranks[wrong][0]} is not in [0, {count}), the range of the transitions held")
-    if out is not None and len(out.reward) != len(ranks):
-        raise ValueError(f"out holds {len(out.reward)} transitions, ranks has {len(ranks)}")
+        raise ValueError(
+            f"index {indices[wrong][0]} is not in [0, {count}), the range of the transitions held"
+        )
+    if out is not None and len(out.reward) != len(indices):
+        raise ValueError(f"out holds {len(out.reward)} transitions, indices has {len(indices)}")
 
 
 def read_transitions(
@@ -143,10 +146,10 @@ def read_transitions(
 
     Args:
         gather: Copies rows of a field into the tensor given, or into new memory for None.
-        names: Of the fields that there are.
-        first: Rows of the records that are left.
-        second: Rows of the records that are arrived at.
-        out: Where to; None takes new memory.
+        names: Names of all fields.
+        first: Rows of the records that transitions start from.
+        second: Rows of the records that they lead to.
+        out: Memory to reuse; None takes new memory.
     """
     keys = observation_keys(names)
     return TransitionBatch(

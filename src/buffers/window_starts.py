@@ -1,4 +1,4 @@
-"""Where windows may begin when each must lie inside one episode."""
+"""The starts of windows that must each lie inside one episode."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,10 +9,10 @@ from .chunked_queues import COUNTER_DTYPE, ChunkedQueues
 
 
 class EpisodeStarts:
-    """The start of every window that lies inside one episode, oldest first, in one queue an environment.
+    """The start of every window that lies inside one episode, oldest first, in one queue per environment.
 
-    A queue knows its n-th entry at once, so a uniform draw costs the same however the episodes are cut. There
-    are never more starts than records, so a pool of the records' capacity suffices.
+    A queue returns its n-th entry at once, so a uniform draw costs the same for any episodes. There are
+    never more starts than records, so a pool of the records' capacity suffices.
     """
 
     def __init__(self, num_envs: int, capacity: int, chunk_length: int) -> None:
@@ -21,7 +21,7 @@ class EpisodeStarts:
 
     @classmethod
     def required_bytes(cls, num_envs: int, capacity: int, chunk_length: int, num_rows: int) -> int:
-        """Return what `nbytes` will be, in bytes."""
+        """Return the future `nbytes`."""
         return num_rows * COUNTER_DTYPE.itemsize + ChunkedQueues.required_bytes(
             num_envs, capacity, chunk_length
         )
@@ -55,7 +55,7 @@ class EpisodeStarts:
         return self._values[self.queues.rows(env, self.queues.head[env] + rank)]
 
     def rebuild(self, pieces: Callable[[int], Iterator[Int64[np.ndarray, "piece"]]]) -> None:
-        """Become the starts that `pieces(env)` yields in order; it is walked twice, and nothing is kept."""
+        """Hold the starts that `pieces(env)` yields in order; it is iterated twice."""
         num_envs = len(self.queues.head)
         counts = [sum(len(piece) for piece in pieces(env)) for env in range(num_envs)]
         self.queues.restore([0] * num_envs, counts)

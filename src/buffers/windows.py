@@ -1,11 +1,11 @@
-"""Windows copied out of the arena."""
+"""Copy windows out of the arena."""
 
 from dataclasses import replace
 
 from jaxtyping import Int64
 from torch import Tensor
 
-from .batch import NOWHERE, STEP_FIELDS, SampledPositions, SequenceBatch, StoredLatent
+from .batch import NO_POSITIONS, STEP_FIELDS, SampledPositions, SequenceBatch, StoredLatent
 from .plan import OBSERVATION_PREFIX, observation_keys
 from .storage import Arena
 
@@ -29,7 +29,7 @@ def read_windows(
 
 
 def _empty_batch(arena: Arena, batch_size: int, length: int) -> SequenceBatch:
-    """Return memory for a batch, with anything in it."""
+    """Return uninitialised memory for a batch."""
     empty, shape, one = arena.empty, (batch_size, length), (batch_size,)
     latents = None
     if "deter" in arena.names:
@@ -42,5 +42,5 @@ def _empty_batch(arena: Arena, batch_size: int, length: int) -> SequenceBatch:
         is_last=empty("is_last", shape),
         is_terminal=empty("is_terminal", shape),
         context=latents,
-        positions=NOWHERE,
+        positions=NO_POSITIONS,
     )

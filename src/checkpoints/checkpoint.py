@@ -36,7 +36,7 @@ from ..utils.durable_io import (
 )
 from ..utils.errors import UserError, printable
 from ..utils.state_files import load_state, save_state
-from ..workflows import Learner
+from ..workflows import Agent
 
 _LOG = logging.getLogger(__name__)
 CHECKPOINTS, SHARED_FOLDER = "checkpoints", "replay"
@@ -73,7 +73,7 @@ class Checkpoint:
         """Return the workflow's state with its tensors on `device`."""
         return load_state(self.folder, MODEL, device)
 
-    def restore_workflow(self, workflow: Learner) -> None:
+    def restore_workflow(self, workflow: Agent) -> None:
         """Copy the saved state into a workflow of the same sizes.
 
         Raises:

@@ -164,7 +164,7 @@ def _fault_of(config: TrainConfig, name: str) -> Fault:
         ):
             if value is not only:
                 raise UserError(
-                    f"certify.fault={name} is put into lessons given in this process. Leave {key} out."
+                    f"certify.fault={name} is put into training in this process. Leave {key} out."
                 )
     return fault
 

@@ -25,7 +25,7 @@ from ..orchestration.reports import VIDEO_FPS, VIDEO_SCALE
 from ..utils.errors import UserError, exit_on_user_error
 from ..utils.timestep import EnvSpec
 from ..utils.video import require_video_path, save_video, unfinished, upscale
-from ..workflows import Learner
+from ..workflows import Agent
 from .options import asks_for_help, read_settings, settings_help
 
 _USAGE = """\
@@ -199,7 +199,7 @@ def _check_video(path: Path, env: EnvSpec) -> None:
         raise UserError(f"video={path} cannot be written: {existing} is not a folder that can be written to.")
 
 
-def _load_agent(run: TrainConfig, checkpoint: Checkpoint) -> Learner:
+def _load_agent(run: TrainConfig, checkpoint: Checkpoint) -> Agent:
     with closing(make_environment(replace(run.env, num_envs=1), run.seed)) as environment:
         agent = recipe_of(run).build_agent(run, environment.spec)
     checkpoint.restore_workflow(agent)

@@ -10,12 +10,12 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from ..utils.timestep import ActionSpec, ArraySpec, EnvSpec
-from .backend import Outcome
+from ..utils.timestep import ActionSpec, ArraySpec, EnvSpec, TimeStep
+from .backend import Failures
 from .config import EnvConfig
 
 
-class AtariSimulators:
+class AtariBackend:
     """N emulators of one game on the threads of one native pool; observation `image`, discrete actions."""
 
     def __init__(self, config: EnvConfig) -> None:
@@ -50,29 +50,36 @@ class AtariSimulators:
             longest_episode=math.ceil(config.max_episode_frames / config.action_repeat),
         )
 
-    def advance(
+    def step_or_reset(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
-    ) -> Outcome:
-        """See `Simulators.advance`; emulators that are to rest act too, since the pool knows no rest."""
+    ) -> tuple[TimeStep, Failures]:
+        """See `EnvBackend.step_or_reset`; idle emulators act too, since the pool steps all of them."""
         size = self.spec.num_envs
+        is_first = np.zeros(size, np.bool_)
+        is_first[list(seeds)] = True
         if len(seeds) + len(idle) == size:
             pixels, _ = self._running.reset(seed=np.array([seeds.get(index, 0) for index in range(size)]))
-            nothing = np.zeros(size, np.bool_)
-            return Outcome({"image": _owned(pixels)}, np.zeros(size), nothing, nothing)
-        # A finished emulator resets itself in this call, with a seed of its own; the masked reset then
-        # replaces that episode by the one of the explicit seed and leaves the other emulators as they are.
-        pixels, reward, terminated, truncated, _ = self._running.step(action.argmax(axis=1))
-        outcome = Outcome({}, reward, terminated, truncated)
-        if seeds:
-            starts = np.zeros(size, np.bool_)
-            starts[list(seeds)] = True
-            rising = np.array([seeds[index] for index in sorted(seeds)])
-            pixels, _ = self._running.reset(seed=rising, options={"reset_mask": starts})
-        outcome.observation["image"] = _owned(pixels)
-        return outcome
+            reward, terminated = np.zeros(size), np.zeros(size, np.bool_)
+            truncated = terminated
+        else:
+            # A finished emulator resets itself in this call, with another seed. The masked reset then
+            # replaces that episode by the one of the explicit seed and leaves the other emulators as they
+            # are.
+            pixels, reward, terminated, truncated, _ = self._running.step(action.argmax(axis=1))
+            if seeds:
+                rising = np.array([seeds[index] for index in sorted(seeds)])
+                pixels, _ = self._running.reset(seed=rising, options={"reset_mask": is_first})
+        step = TimeStep(
+            observation={"image": np.array(pixels[:, 0])},  # (N, 1, H, W, 3) of the library's memory
+            reward=np.where(is_first, 0, reward).astype(np.float32),
+            is_first=is_first,
+            is_last=(terminated | truncated) & ~is_first,
+            is_terminal=terminated & ~is_first,
+        )
+        return step, {}
 
     def replace(self, index: int) -> None:
-        """Never asked for: the pool fails as a whole, with an exception of its own."""
+        """Never called: the pool fails as a whole and raises."""
         raise NotImplementedError
 
     def render(self) -> None:
@@ -87,8 +94,3 @@ class AtariSimulators:
         if self._vector is None:
             raise RuntimeError(f"{self.spec.name} is closed.")
         return self._vector
-
-
-def _owned(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """(N, 1, H, W, 3) of the library's memory -> (N, H, W, 3) of our own."""
-    return np.array(pixels[:, 0])

@@ -22,8 +22,8 @@ _LEFT, _STAY, _RIGHT = range(3)
 class Catch(gymnasium.Env[NDArray[np.uint8], np.int64]):
     """The ball starts at a random column of the top row and falls one row per step, seven steps in all.
 
-    Actions are 0 left, 1 stay, 2 right. The reward is 1 when the ball lands on the paddle, -1 when beside
-    it, and 0 before. The paddle, two of eight columns wide, starts in the middle, three moves from either
+    Actions are 0 left, 1 stay, 2 right. The reward is 1 when the ball lands on the paddle, -1 when next
+    to it, and 0 before. The paddle, two of eight columns wide, starts in the middle, three moves from either
     wall: every ball can be caught, and standing still catches one in four. Observations are (64, 64, 3)
     uint8.
     """

@@ -15,15 +15,15 @@ from ..utils.ranges import require_range
 
 
 class Suite(Enum):
-    """Where environments come from."""
+    """Source of environments."""
 
     atari = "atari"
     gymnasium = "gymnasium"
     catch = "catch"
 
 
-# How Gymnasium environments run side by side: one after another in this process (best where a step costs less
-# than a message), or each in a process of its own. The functional form, because `async` is a keyword.
+# How Gymnasium environments run together: one after another in this process (best where a step costs less
+# than a message), or each in its own process. The functional form, because `async` is a keyword.
 Vectorization = Enum("Vectorization", {"sync": "sync", "async": "async"})
 
 
@@ -32,7 +32,7 @@ class EnvConfig:
     """Settings of `make_environment`."""
 
     suite: Suite = Suite.atari
-    """Where the environment comes from."""
+    """Source of the environment."""
 
     game: str = "pong"
     """Atari game in snake_case; used by suite atari."""
@@ -62,18 +62,18 @@ class EnvConfig:
     """Frames after which an Atari episode is truncated, no-ops apart; 108,000 are 30 minutes."""
 
     vectorization: Vectorization = Vectorization["sync"]
-    """How Gymnasium environments run side by side."""
+    """How Gymnasium environments run together: sync, or async with a process each."""
 
     time_limit: int | None = None
     """Frames after which a Gymnasium episode is truncated; null keeps the limit of the registered id."""
 
     worker_timeout: float = 60.0
     """Seconds without an answer after which a process of `vectorization=async` counts as hung; 0 waits
-    forever. With `sync` nobody can notice."""
+    forever. With `sync` a hang cannot be noticed."""
 
     max_restarts: int = 3
-    """Gymnasium environments that may die, hang or raise in a run before the run stops. Each is replaced by a
-    new one, and its episode ends as truncated; a population plays it again."""
+    """Gymnasium environments that may die, hang or raise before the run stops. Each is replaced by a new one,
+    and its episode ends as truncated; a population plays it again."""
 
     def __post_init__(self) -> None:
         """Check the bounds of each field alone."""
@@ -84,7 +84,7 @@ class EnvConfig:
 
 
 def validate_env(config: EnvConfig) -> None:
-    """Check that the environment asked for exists, without starting it.
+    """Check that the environment exists, without starting it.
 
     Raises:
         UserError: If the game or the id is unknown; it names the key and the nearest known name.
@@ -96,9 +96,9 @@ def validate_env(config: EnvConfig) -> None:
 
 
 def find_registration(env_id: str) -> EnvSpec:
-    """Return what Gymnasium knows about `env_id`, after importing its `module:` if it has one.
+    """Return the registration of `env_id`, after importing its `module:` if it has one.
 
-    A module may lie in the current folder, where no installed one has its name.
+    A module may be in the current folder; installed ones of the same name come first.
     """
     module, _, name = env_id.rpartition(":")
     _import(module)

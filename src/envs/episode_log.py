@@ -1,4 +1,4 @@
-"""Which episode each environment plays: its seed, and the actions so far, by which it can be played again."""
+"""Log the seed and the actions of every open episode, so that it can be replayed."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..utils.errors import UserError
-from ..utils.timestep import Arrival
+from ..utils.timestep import TimeStep
 
 _FIRST_ROWS = 256
 
 
 class ActionLog:
-    """The actions of one open episode; at most twice the bytes that they need."""
+    """The actions of one open episode, in at most twice the bytes that they need."""
 
     def __init__(self, action_size: int) -> None:
         self._size = action_size
@@ -39,14 +39,14 @@ class ActionLog:
         self._rows[self._length] = action
         self._length += 1
 
-    def take(self, actions: NDArray[np.float32]) -> None:
+    def load(self, actions: NDArray[np.float32]) -> None:
         """Hold `actions` (T, A) instead."""
         self.clear()
         for action in actions:
             self.append(action)
 
     def clear(self) -> None:
-        """Forget them and give their memory back."""
+        """Forget them and free their memory."""
         self._rows, self._length = np.empty((_FIRST_ROWS, self._size), np.float32), 0
 
     @staticmethod
@@ -58,7 +58,7 @@ class ActionLog:
         return rows * action_size * 4
 
 
-class EpisodeBook:
+class EpisodeLog:
     """Counters, seeds and actions of the episodes of N environments.
 
     Args:
@@ -88,10 +88,10 @@ class EpisodeBook:
             self._logs[index].clear()
         return {index: self._seeds[index] for index in indices}
 
-    def add(self, action: NDArray[np.float32], arrival: Arrival) -> None:
-        """Note the actions (N, A) that led to `arrival`; an episode that ended needs none any more."""
+    def add(self, action: NDArray[np.float32], step: TimeStep) -> None:
+        """Log the actions (N, A) that led to `step`; forget those of episodes that ended."""
         for log, row, is_first, is_last in zip(
-            self._logs, action, arrival.is_first.tolist(), arrival.is_last.tolist(), strict=True
+            self._logs, action, step.is_first.tolist(), step.is_last.tolist(), strict=True
         ):
             if is_last:
                 log.clear()
@@ -99,14 +99,14 @@ class EpisodeBook:
                 log.append(row)
 
     def close(self, index: int) -> None:
-        """Forget the actions of an episode that goes no further."""
+        """Forget the actions of an episode that does not continue."""
         self._logs[index].clear()
 
     def episode(self, index: int) -> int:
         """Return the number of the episode that environment `index` plays, counted from 0."""
         return self._next_episode[index] - 1
 
-    def play(self, index: int) -> tuple[int, NDArray[np.float32]]:
+    def open_episode(self, index: int) -> tuple[int, NDArray[np.float32]]:
         """Return seed and actions (T, A) of the episode that environment `index` plays."""
         return self._seeds[index], self._logs[index].actions
 
@@ -119,7 +119,7 @@ class EpisodeBook:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up what `state_dict` returned.
+        """Load a result of `state_dict`.
 
         Raises:
             UserError: If it was written with another number of environments.
@@ -133,7 +133,7 @@ class EpisodeBook:
         self._next_episode = counters
         self._seeds = [int(seed) for seed in state["seeds"]]
         for index, log in enumerate(self._logs):
-            log.take(state["actions"][_key(index)])
+            log.load(state["actions"][_key(index)])
 
 
 def _key(index: int) -> str:

@@ -1,4 +1,4 @@
-"""Bookkeeping of episodes while they are played: returns, lengths, and the frames of one of them."""
+"""Track returns and lengths of episodes while they are played, and record the frames of one of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..utils.timestep import Arrival, EnvSpec
+from ..utils.timestep import EnvSpec, TimeStep
 
 MAX_FRAMES = 1000
 """Longer episodes are cut when they are recorded: bounds the memory held."""
@@ -18,7 +18,7 @@ class Episode:
     """A finished episode."""
 
     env: int
-    """Which environment played it."""
+    """Index of its environment."""
 
     episode_return: float
     """Sum of rewards, raw units, undiscounted."""
@@ -34,20 +34,20 @@ class EpisodeTracker:
         self._returns = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
 
-    def add(self, arrival: Arrival) -> list[Episode]:
-        """Count one arrival per environment and return the episodes that it finished."""
-        self._returns = np.where(arrival.is_first, 0.0, self._returns + arrival.reward)
-        self._lengths = np.where(arrival.is_first, 0, self._lengths + 1)
+    def add(self, step: TimeStep) -> list[Episode]:
+        """Count one record of each environment and return the episodes that it finished."""
+        self._returns = np.where(step.is_first, 0.0, self._returns + step.reward)
+        self._lengths = np.where(step.is_first, 0, self._lengths + 1)
         return [
             Episode(int(i), float(self._returns[i]), int(self._lengths[i]))
-            for i in np.flatnonzero(arrival.is_last)
+            for i in np.flatnonzero(step.is_last)
         ]
 
-    def open_episodes(self, arrival: Arrival) -> list[Episode]:
-        """Return the sums of the episodes that go on after `arrival`, the last one added."""
+    def open_episodes(self, step: TimeStep) -> list[Episode]:
+        """Return the sums of the episodes that continue after `step`, the last one added."""
         return [
             Episode(int(i), float(self._returns[i]), int(self._lengths[i]))
-            for i in np.flatnonzero(~arrival.is_last)
+            for i in np.flatnonzero(~step.is_last)
         ]
 
     def state_dict(self) -> dict[str, Any]:
@@ -55,12 +55,12 @@ class EpisodeTracker:
         return {"returns": self._returns, "lengths": self._lengths}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up the sums."""
+        """Load the sums."""
         self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
 
 
 class EpisodeRecorder:
-    """Keeps the images of one whole episode of environment 0, when asked to.
+    """Keeps the images of one whole episode of environment 0, on request.
 
     Args:
         spec: Environments; without an image there is nothing to record.
@@ -72,7 +72,7 @@ class EpisodeRecorder:
         self._max_frames = max_frames
         height, width = spec.observation[self._key].shape[:2] if self._key else (0, 0)
         self.planned_bytes = max_frames * height * width * 3
-        """What the frames of the longest recorded episode take."""
+        """Bytes of the frames of the longest recorded episode."""
 
         self._wanted = False
         self._frames: list[NDArray[np.uint8]] | None = None
@@ -81,28 +81,28 @@ class EpisodeRecorder:
         """Record the next episode from its first frame."""
         self._wanted = self._key is not None
 
-    def add(self, arrival: Arrival) -> NDArray[np.uint8] | None:
-        """Take environment 0's frame; return (time, height, width, 3) when the recorded episode is over."""
-        if self._wanted and arrival.is_first[0]:
+    def add(self, step: TimeStep) -> NDArray[np.uint8] | None:
+        """Keep environment 0's frame; return (time, height, width, 3) when the recorded episode ends."""
+        if self._wanted and step.is_first[0]:
             self._wanted, self._frames = False, []
         if self._frames is None or self._key is None:
             return None
-        image = arrival.observation[self._key][0].copy()  # a view would keep every environment's frame
+        image = step.observation[self._key][0].copy()  # a view would keep every environment's frame
         self._frames.append(image if image.shape[-1] == 3 else np.repeat(image[..., :1], 3, axis=-1))
-        if not arrival.is_last[0] and len(self._frames) < self._max_frames:
+        if not step.is_last[0] and len(self._frames) < self._max_frames:
             return None
         return self.cut()
 
     def cut(self) -> NDArray[np.uint8] | None:
-        """Return (time, height, width, 3) of the episode under way and record no more of it; None without."""
+        """Stop recording; return (time, height, width, 3) of the frames so far, None without any."""
         frames, self._frames = np.stack(self._frames) if self._frames else None, None
         return frames
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is recorded so far."""
+        """Return the frames so far."""
         return {"wanted": self._wanted, "frames": None if self._frames is None else np.array(self._frames)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up a recording."""
+        """Load a recording."""
         self._wanted = state["wanted"]
         self._frames = None if state["frames"] is None else list(state["frames"].copy())

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment, N at once in this process or in processes of their own."""
+"""N Gymnasium environments of one id, in this process or in one subprocess each."""
 
 import contextlib
 import dataclasses
@@ -9,26 +9,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..utils.errors import UserError, with_place
-from ..utils.timestep import ActionSpec, ArraySpec, EnvSpec
-from .backend import EnvironmentCrashed, EnvironmentFailed, Outcome
+from ..utils.timestep import ActionSpec, ArraySpec, EnvSpec, TimeStep
+from .backend import EnvironmentCrashed, EnvironmentFailed, Failures
 from .config import EnvConfig, Vectorization, find_registration
 from .spaces import action_spec, notices
-from .workers import LocalPlayer, Player, Worker
+from .workers import EnvWorker, LocalEnvWorker, SubprocessEnvWorker
 from .wrapper import EnvMaker
 
 
-class GymnasiumSimulators:
+class GymnasiumBackend:
     """N environments of one id.
 
     Args:
-        config: What to make; its suite is not looked at.
+        config: Settings; `suite` is ignored.
         env_id: Registered id.
-        name: The environment as the user knows it, for messages.
+        name: The name that users type, for messages.
         render: Whether `render` gives pictures; the environments then run in this process.
 
     Raises:
         UserError: If a package that the environment needs is missing, or the model cannot take its spaces.
-        EnvironmentCrashed: If a process does not come up.
+        EnvironmentCrashed: If a process does not start.
     """
 
     def __init__(self, config: EnvConfig, env_id: str, name: str, render: bool = False) -> None:
@@ -53,37 +53,40 @@ class GymnasiumSimulators:
             longest_episode=-(-frames // config.action_repeat) if frames else None,
             notices=observed,
         )
-        self._players: list[Player] = []
-        self._start_players()
+        self._workers: list[EnvWorker] = []
+        self._start_workers()
 
-    def advance(
+    def step_or_reset(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
-    ) -> Outcome:
-        """See `Simulators.advance`; who is to rest is not asked."""
+    ) -> tuple[TimeStep, Failures]:
+        """See `EnvBackend.step_or_reset`; idle environments are skipped."""
         asked = [index for index in range(self.spec.num_envs) if index not in idle]
         for index in asked:
-            self._players[index].send(seeds[index] if index in seeds else action[index])
-        outcome = Outcome.empty(self.spec)
+            self._workers[index].send(seeds[index] if index in seeds else action[index])
+        step, failures = TimeStep.empty(self.spec), {}
+        step.is_first[list(seeds)] = True
         for index in asked:
             try:
-                record = self._players[index].receive()
+                observation, reward, terminated, truncated = self._workers[index].receive()
             except EnvironmentFailed as failure:
-                outcome.failures[index] = failure
+                failures[index] = failure
                 continue
-            outcome.put(index, *record)
-        return outcome
+            step.set_observation(index, observation)
+            step.reward[index] = reward
+            step.is_last[index], step.is_terminal[index] = terminated or truncated, terminated
+        return step, failures
 
     def replace(self, index: int) -> None:
-        """See `Simulators.replace`; the new process starts while the others go on."""
-        self._players[index].end()
-        self._players[index] = self._make_player(index)
+        """See `EnvBackend.replace`; the new process starts while the others continue."""
+        self._workers[index].terminate()
+        self._workers[index] = self._make_worker(index)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return a picture of environment 0, or None where it was not made to render."""
+        """Return a picture of environment 0; None if it was not made to render."""
         if self._maker.render_mode is None:
             return None
-        first = self._players[0]
-        assert isinstance(first, LocalPlayer)
+        first = self._workers[0]
+        assert isinstance(first, LocalEnvWorker)
         try:
             return first.render()
         except gymnasium.error.DependencyNotInstalled as error:
@@ -91,34 +94,36 @@ class GymnasiumSimulators:
 
     def close(self) -> None:
         """Close the environments and end their processes."""
-        for player in self._players:
-            player.dismiss()
-        for player in self._players:
-            player.end()
+        for worker in self._workers:
+            worker.close_async()
+        for worker in self._workers:
+            worker.terminate()
 
-    def _start_players(self) -> None:
-        """Make all of them; processes come up side by side."""
+    def _start_workers(self) -> None:
+        """Make all environments; their processes start in parallel."""
         try:
             for index in range(self.spec.num_envs):
-                self._players.append(self._make_player(index))
-            for index, player in enumerate(self._players):
+                self._workers.append(self._make_worker(index))
+            for index, worker in enumerate(self._workers):
                 try:
-                    player.wait_until_ready()
+                    worker.wait_until_ready()
                 except EnvironmentFailed as failure:
-                    raise EnvironmentCrashed(failure.told_of(self.spec.name, index)) from None
+                    raise EnvironmentCrashed(failure.format_message(self.spec.name, index)) from None
         except BaseException:
             self.close()
             raise
 
-    def _make_player(self, index: int) -> Player:
+    def _make_worker(self, index: int) -> EnvWorker:
         if self._in_processes:
-            return Worker(self._maker, f"{self.spec.name} {index}", self._timeout)
-        # only environment 0 is drawn
-        return LocalPlayer(self._maker if index == 0 else dataclasses.replace(self._maker, render_mode=None))
+            return SubprocessEnvWorker(self._maker, f"{self.spec.name} {index}", self._timeout)
+        # only environment 0 is rendered
+        return LocalEnvWorker(
+            self._maker if index == 0 else dataclasses.replace(self._maker, render_mode=None)
+        )
 
 
 def _probe(maker: EnvMaker, env_id: str) -> tuple[dict[str, ArraySpec], ActionSpec, tuple[str, ...]]:
-    """Make one environment for a moment, in this process; return what it observes, accepts, and notices."""
+    """Make one environment for a moment, in this process; return its observations, actions and notices."""
     try:
         probe = maker()
         action = action_spec(probe.env.action_space)
@@ -129,7 +134,7 @@ def _probe(maker: EnvMaker, env_id: str) -> tuple[dict[str, ArraySpec], ActionSp
     except Exception as error:
         raise UserError(f"env.id={env_id} cannot be made: {with_place(error)}.") from error
     observed = notices(probe.env.observation_space)
-    with contextlib.suppress(Exception):  # as `LocalPlayer.end`
+    with contextlib.suppress(Exception):  # as `LocalEnvWorker.terminate`
         probe.env.close()
     parts = probe.observation_space.items()
     return {key: ArraySpec(part.shape or (), np.dtype(part.dtype)) for key, part in parts}, action, observed

@@ -1,4 +1,4 @@
-"""Bringing environments back to where they were: open episodes are played again from seed and actions."""
+"""Bring environments back to an earlier state: replay open episodes from their seeds and actions."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -6,53 +6,55 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..utils.timestep import Arrival, EnvSpec
-from .backend import Outcome
+from ..utils.timestep import EnvSpec, TimeStep
+from .backend import Failures
 
-Advance = Callable[[NDArray[np.float32], Mapping[int, int], Collection[int]], Outcome]
-"""`Simulators.advance`."""
+StepOrReset = Callable[[NDArray[np.float32], Mapping[int, int], Collection[int]], tuple[TimeStep, Failures]]
+"""`EnvBackend.step_or_reset`."""
 
-Play = tuple[int, NDArray[np.float32]]
+OpenEpisode = tuple[int, NDArray[np.float32]]
 """Seed and actions (T, A) of an episode."""
 
 
-def play_again(advance: Advance, spec: EnvSpec, plays: Mapping[int, Play]) -> tuple[Outcome, set[int]]:
-    """Play `plays`, by index of the environment, so that all come to their last action in the same call.
+def replay_actions(
+    step_or_reset: StepOrReset, spec: EnvSpec, episodes: Mapping[int, OpenEpisode]
+) -> tuple[TimeStep, set[int]]:
+    """Replay `episodes`, by index of the environment, so that all reach their last action in the same call.
 
-    Native emulators advance all together: who has less to play starts later. COST: as many calls as the
-    longest episode has actions, and one.
+    Native emulators advance together, so an environment with fewer actions starts later. COST: one call more
+    than the longest episode has actions.
 
     Returns:
-        The outcome of the last call, and the indices of episodes that failed, or ended before their time.
+        The records of the last call, and the indices of episodes that failed or ended too early.
     """
-    calls = max((len(actions) for _, actions in plays.values()), default=0)
+    calls = max((len(actions) for _, actions in episodes.values()), default=0)
     action = np.zeros((spec.num_envs, spec.action.size), np.float32)
-    outcome, strayed = Outcome.empty(spec), set()
+    step, diverged = TimeStep.empty(spec), set()
     for call in range(calls + 1):
         seeds, idle = {}, []
         for index in range(spec.num_envs):
-            seed, actions = plays.get(index, (0, action[:0]))
+            seed, actions = episodes.get(index, (0, action[:0]))
             turn = call - (calls - len(actions))  # 0 starts, t acts for the t-th time
-            if index not in plays or index in strayed or turn < 0:
+            if index not in episodes or index in diverged or turn < 0:
                 idle.append(index)
             elif turn == 0:
                 seeds[index] = seed
             else:
                 action[index] = actions[turn - 1]
-        outcome = advance(action, seeds, idle)
-        acted = set(plays) - set(seeds) - set(idle)
-        strayed |= {index for index in acted if outcome.is_over[index] or index in outcome.failures}
-    return outcome, strayed
+        step, failures = step_or_reset(action, seeds, idle)
+        acted = set(episodes) - set(seeds) - set(idle)
+        diverged |= {index for index in acted if step.is_last[index] or index in failures}
+    return step, diverged
 
 
-def shows(outcome: Outcome, arrival: Arrival, index: int) -> bool:
-    """Whether environment `index` shows the observation and reward of `arrival`, bit by bit."""
-    is_seen = all(
-        outcome.observation[key][index].tobytes() == value[index].tobytes()
-        for key, value in arrival.observation.items()
+def matches(step: TimeStep, stored: TimeStep, index: int) -> bool:
+    """Whether environment `index` has the observation and reward that are stored, bit by bit."""
+    has_observation = all(
+        step.observation[key][index].tobytes() == value[index].tobytes()
+        for key, value in stored.observation.items()
     )
-    is_paid = arrival.is_first[index] or np.float32(outcome.reward[index]) == arrival.reward[index]
-    return bool(is_seen and is_paid)
+    has_reward = stored.is_first[index] or step.reward[index] == stored.reward[index]
+    return bool(has_observation and has_reward)
 
 
 def state_form(spec: EnvSpec, lengths: list[int]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Between the spaces of Gymnasium and what the model takes: RGB bytes, float vectors, actions in [-1, 1]."""
+"""Convert between Gymnasium spaces and the model's form: RGB bytes, float vectors, actions in [-1, 1]."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from ..utils.timestep import ActionSpec
 from .backend import EnvironmentFailed
 
 _CHANNELS = (1, 3)
-_WIDEST_RANGE = 65_535  # of the values of pixels; wider bounds stand for none, as the largest float does
+_WIDEST_RANGE = 65_535  # of the values of pixels; wider bounds, such as the largest float, mean none
 _LEAST_SIDE = 32
-"""Of an image that is not of bytes, in pixels: what is smaller may be a board or a table."""
+"""Of an image that is not of bytes, in pixels; smaller arrays may be boards or tables."""
 
 
 def observation_space(space: spaces.Space, image_size: int) -> spaces.Dict:
@@ -42,7 +42,7 @@ def convert_observation(space: spaces.Space, observation: Any, image_size: int) 
 
 
 def notices(space: spaces.Space) -> tuple[str, ...]:
-    """Return what a user may not expect of how observations of `space` are delivered, a sentence each."""
+    """Return one sentence for each conversion of observations of `space` that may surprise a user."""
     parts = space if isinstance(space, spaces.Dict) else {"": space}
     found = ((f"`{key}` " if key else "") + text for key, part in parts.items() if (text := _notice(part)))
     return tuple(found)
@@ -104,7 +104,7 @@ def _has_common_bounds(space: spaces.Box) -> bool:
 
 
 def _bounds(image: spaces.Box) -> tuple[float, float]:
-    """Return what is shown as black and as white."""
+    """Return the values of black and white."""
     return (0.0, 255.0) if image.dtype == np.uint8 else (float(image.low.flat[0]), float(image.high.flat[0]))
 
 

@@ -1,4 +1,4 @@
-"""N environments as records: explicit seeds, every episode reproducible, and resumed where it was."""
+"""N environments as records: explicit seeds, reproducible episodes, and exact resumption."""
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -7,54 +7,54 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..utils.timestep import Arrival, EnvSpec
-from .backend import EnvironmentCrashed, Outcome, Simulators
-from .episode_log import ActionLog, EpisodeBook
+from ..utils.timestep import EnvSpec, TimeStep
+from .backend import EnvBackend, EnvironmentCrashed
+from .episode_log import ActionLog, EpisodeLog
 from .restarts import Restarts
-from .restore import play_again, shows
+from .restore import matches, replay_actions
 
 
 class VectorEnvironment:
-    """N environments that advance together, one record each per call, as `utils/records.py` defines it.
+    """N environments that advance together, one record each per call, as `utils/timestep.py` defines it.
 
     An environment that fails is replaced by a new one. Its episode ends as truncated, with the last
-    observation once more and no reward; the others go on undisturbed.
+    observation once more and no reward; the others are not disturbed.
 
     Args:
-        simulators: The environments themselves.
+        backend: The environments of one suite.
         run_seed: Seed of the run; the seeds of all episodes of all environments come from it.
-        max_restarts: Environments that may fail before it is a crash.
+        max_restarts: Environments that may fail before the run crashes.
     """
 
-    def __init__(self, simulators: Simulators, run_seed: int, max_restarts: int) -> None:
-        self.spec: EnvSpec = simulators.spec
-        """What the environments observe and accept."""
+    def __init__(self, backend: EnvBackend, run_seed: int, max_restarts: int) -> None:
+        self.spec: EnvSpec = backend.spec
+        """Shapes of observations and actions."""
 
-        self._simulators = simulators
-        self._restarts = Restarts(simulators, max_restarts, "ends as truncated")
-        self._episodes = EpisodeBook(run_seed, self.spec.num_envs, self.spec.action.size)
-        self._arrival: Arrival | None = None
+        self._backend = backend
+        self._restarts = Restarts(backend, max_restarts, "ends as truncated")
+        self._episodes = EpisodeLog(run_seed, self.spec.num_envs, self.spec.action.size)
+        self._last: TimeStep | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the actions of open episodes and of the last arrival; emulators and workers apart."""
-        return self._episodes.nbytes + (_nbytes(self._arrival) if self._arrival else 0)
+        """Bytes of the actions of open episodes and of the last step; emulators and workers apart."""
+        return self._episodes.nbytes + (self._last.nbytes if self._last else 0)
 
     @property
     def planned_bytes(self) -> int | None:
-        """What `nbytes` may grow to; None where nothing bounds the length of an episode."""
+        """The most that `nbytes` can become; None if the length of an episode has no limit."""
         steps = self.spec.longest_episode
         if steps is None:
             return None
-        record = sum(part.nbytes for part in self.spec.observation.values()) + 4 + 3  # reward and flags
-        return self.spec.num_envs * (ActionLog.most_bytes(self.spec.action.size, steps) + record)
+        actions = self.spec.num_envs * ActionLog.most_bytes(self.spec.action.size, steps)
+        return actions + TimeStep.empty(self.spec).nbytes
 
-    def reset(self) -> Arrival:
+    def reset(self) -> TimeStep:
         """Abandon the open episodes, start the next one in every environment and return its first record."""
         nothing = np.zeros((self.spec.num_envs, self.spec.action.size), np.float32)
-        return self._deliver(nothing, self._episodes.begin(range(self.spec.num_envs)))
+        return self._advance(nothing, self._episodes.begin(range(self.spec.num_envs)))
 
-    def step(self, action: NDArray[np.float32]) -> Arrival:
+    def step(self, action: NDArray[np.float32]) -> TimeStep:
         """Act in every environment.
 
         Args:
@@ -63,100 +63,85 @@ class VectorEnvironment:
 
         Raises:
             EnvironmentCrashed: If environments failed more than `max_restarts` times. All are closed then;
-                the step is complete all the same, and `state_dict` is that of its end.
+                the step is still complete, and `state_dict` is that of its end.
         """
-        is_last = self._require_arrival().is_last
+        is_last = self._require_last().is_last
         seeds = self._episodes.begin(np.flatnonzero(is_last).tolist()) if is_last.any() else {}
-        return self._deliver(action, seeds)
+        return self._advance(action, seeds)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return a (height, width, 3) picture of environment 0, or None where it was not made to render."""
-        return self._simulators.render()
+        """Return a (height, width, 3) picture of environment 0; None if it was not made to render."""
+        return self._backend.render()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that `restore` needs: counters, seeds, actions of open episodes, the last arrival.
+        """Return all that `restore` needs: counters, seeds, actions of open episodes, the last step.
 
-        A nest of lists of integers and arrays; none of the arrays is written again.
+        The state nests lists of integers and arrays; none of the arrays is written again.
         """
-        arrival = self._require_arrival()
-        last = {field.name: getattr(arrival, field.name) for field in fields(arrival)}
-        return {**self._episodes.state_dict(), "arrival": last}
+        last = self._require_last()
+        fields_of_last = {field.name: getattr(last, field.name) for field in fields(last)}
+        return {**self._episodes.state_dict(), "arrival": fields_of_last}  # the key that checkpoints have
 
-    def restore(self, state: Mapping[str, Any]) -> tuple[Arrival, list[str]]:
-        """Play the open episodes again, and return the arrival after which the state was taken.
+    def restore(self, state: Mapping[str, Any]) -> tuple[TimeStep, list[str]]:
+        """Replay the open episodes, and return the step after which the state was taken.
 
-        An episode that does not lead to the stored observation and reward, bit by bit, ends in that arrival
-        as truncated; one that has only begun goes on from what the environment shows now. Both are told.
-        COST: the steps of the longest open episode, at the speed of the environments.
+        An episode that does not lead to the stored observation and reward, bit by bit, ends in that step as
+        truncated; one that has only begun continues from the environment's present observation. Both give a
+        warning. COST: the steps of the longest open episode, at the speed of the environments.
 
         Args:
-            state: What `state_dict` returned, of environments with the same settings.
+            state: A result of `state_dict`, of environments with the same settings.
 
         Returns:
-            The arrival, and one sentence for every environment that is not where it was.
+            The step, and one sentence for every environment that diverged.
 
         Raises:
             UserError: If it was written with another number of environments.
             EnvironmentCrashed: As in `step`.
         """
         self._episodes.load_state_dict(state)
-        stored = Arrival(**state["arrival"])
-        plays = {index: self._episodes.play(index) for index in np.flatnonzero(~stored.is_last).tolist()}
-        outcome, strayed = play_again(self._restarts.advance, self.spec, plays)
+        stored = TimeStep(**state["arrival"])
+        running = np.flatnonzero(~stored.is_last).tolist()
+        episodes = {index: self._episodes.open_episode(index) for index in running}
+        step, diverged = replay_actions(self._restarts.step_or_reset, self.spec, episodes)
         self._raise_if_crashed()
-        strayed |= {index for index in plays if not shows(outcome, stored, index)}
-        self._arrival = _amended(stored, outcome, strayed)
-        warnings = [self._stray(index) for index in sorted(strayed)]
-        return self._arrival, warnings
+        diverged |= {index for index in episodes if not matches(step, stored, index)}
+        self._last = _amended(stored, step, diverged)
+        warnings = [self._end_diverged(index) for index in sorted(diverged)]
+        return self._last, warnings
 
     def close(self) -> None:
         """Release emulators and processes; may be called twice."""
-        self._simulators.close()
+        self._backend.close()
 
-    def _deliver(self, action: NDArray[np.float32], seeds: Mapping[int, int]) -> Arrival:
-        """Start episodes with `seeds`, act in the other environments, and return what arrives."""
-        outcome = self._restarts.advance(action, seeds)
-        for index in outcome.failures:
-            self._end(outcome, index)
-        is_first = np.zeros(self.spec.num_envs, np.bool_)
-        reward, is_last, is_terminal = outcome.reward, outcome.is_over, outcome.is_terminated
-        if seeds:  # what an emulator reports on the first record of an episode is overruled
-            is_first[list(seeds)] = True
-            reward = np.where(is_first, 0, reward)
-            is_last, is_terminal = is_last & ~is_first, is_terminal & ~is_first
-        arrival = Arrival(
-            observation=outcome.observation,
-            reward=np.array(reward, np.float32),
-            is_first=is_first,
-            is_last=is_last,
-            is_terminal=np.array(is_terminal, np.bool_),
-        )
-        self._episodes.add(action, arrival)
-        self._arrival = arrival
+    def _advance(self, action: NDArray[np.float32], seeds: Mapping[int, int]) -> TimeStep:
+        """Start episodes with `seeds` and act in the other environments."""
+        step, failures = self._restarts.step_or_reset(action, seeds)
+        seen = (self._last or step).observation
+        for index in failures:  # no record: the episode ends with its last observation, as truncated
+            step.set_observation(index, {key: value[index] for key, value in seen.items()})
+            step.is_last[index] = not step.is_first[index]
+            step.reward[index], step.is_terminal[index] = 0, False
+        self._episodes.add(action, step)
+        self._last = step
         self._raise_if_crashed()
-        return arrival
+        return step
 
-    def _end(self, outcome: Outcome, index: int) -> None:
-        """Fill the row of an environment that gave no record: its episode ends where it was last seen."""
-        shown = outcome.observation if self._arrival is None else self._arrival.observation
-        seen = {key: value[index] for key, value in shown.items()}
-        outcome.put(index, seen, reward=0.0, terminated=False, truncated=True)
-
-    def _stray(self, index: int) -> str:
-        """End the episode of an environment that could not be brought back; return what to tell."""
+    def _end_diverged(self, index: int) -> str:
+        """End the episode of an environment that could not be brought back; return the warning."""
         what = f"{self.spec.name}: episode {self._episodes.episode(index)} of environment {index}"
-        steps = len(self._episodes.play(index)[1])
+        steps = len(self._episodes.open_episode(index)[1])
         self._episodes.close(index)
         if steps == 0:
-            return f"{what} began with another observation than before; it goes on from the new one."
+            return f"{what} began with another observation than before; it continues from the new one."
         return (
             f"{what} could not be brought back: its seed and {steps:,} actions lead elsewhere than before"
             " (an environment that is not deterministic, or failed). The episode ends here as truncated."
         )
 
-    def _require_arrival(self) -> Arrival:
-        assert self._arrival is not None, "reset or restore comes first"
-        return self._arrival
+    def _require_last(self) -> TimeStep:
+        assert self._last is not None, "reset or restore comes first"
+        return self._last
 
     def _raise_if_crashed(self) -> None:
         if self._restarts.crash is not None:
@@ -164,18 +149,12 @@ class VectorEnvironment:
             raise EnvironmentCrashed(self._restarts.crash)
 
 
-def _amended(stored: Arrival, outcome: Outcome, strayed: set[int]) -> Arrival:
-    """Return `stored` where the episodes of `strayed` are over, or show what they begin with now."""
-    is_last = stored.is_last.copy()
+def _amended(stored: TimeStep, step: TimeStep, diverged: set[int]) -> TimeStep:
+    """Return `stored` with diverged episodes ended; those that only began get their present observation."""
     observation = {key: value.copy() for key, value in stored.observation.items()}
-    for index in strayed:
-        is_last[index] = not stored.is_first[index]
+    amended = replace(stored, observation=observation, is_last=stored.is_last.copy())
+    for index in diverged:
+        amended.is_last[index] = not stored.is_first[index]
         if stored.is_first[index]:
-            for key, value in observation.items():
-                value[index] = outcome.observation[key][index]
-    return replace(stored, observation=observation, is_last=is_last)
-
-
-def _nbytes(arrival: Arrival) -> int:
-    flags = (arrival.reward, arrival.is_first, arrival.is_last, arrival.is_terminal)
-    return sum(array.nbytes for array in (*arrival.observation.values(), *flags))
+            amended.set_observation(index, {key: each[index] for key, each in step.observation.items()})
+    return amended

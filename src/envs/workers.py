@@ -1,4 +1,4 @@
-"""Who runs one Gymnasium environment: this process, or a worker process that may die or hang."""
+"""Run one Gymnasium environment, in this process or in a subprocess that may die or hang."""
 
 import atexit
 import contextlib
@@ -23,46 +23,46 @@ from .wrapper import EnvMaker, Record, RecordWrapper, Request, failure_of
 
 _READY = "ready"
 _START_PATIENCE = 10
-"""Times the limit of a step that a worker may take to start: it loads packages, with all others at once."""
+"""A worker may take this many step limits to start: all of them load their packages at once."""
 
 _CLOSE_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 
 
-class Player(Protocol):
-    """One environment: each request sent is answered by one record."""
+class EnvWorker(Protocol):
+    """One environment that answers each request by one record."""
 
     def wait_until_ready(self) -> None:
-        """Wait until it can be asked.
+        """Wait until requests are answered.
 
         Raises:
-            EnvironmentFailed: If its environment cannot be made over there.
+            EnvironmentFailed: If the environment cannot be made.
         """
         ...
 
     def send(self, request: Request) -> None:
-        """Ask for a start or an action; never fails."""
+        """Request a start or an action; never fails."""
         ...
 
     def receive(self) -> Record:
         """Return the answer.
 
         Raises:
-            EnvironmentFailed: If there is none; the player can only be ended then.
+            EnvironmentFailed: If there is none; the worker can then only be terminated.
         """
         ...
 
-    def dismiss(self) -> None:
+    def close_async(self) -> None:
         """Ask it to end, without waiting."""
         ...
 
-    def end(self) -> None:
+    def terminate(self) -> None:
         """End it, by force if need be; may be called twice."""
         ...
 
 
-class LocalPlayer:
-    """An environment in this process, made when it is first asked; one that hangs cannot be noticed."""
+class LocalEnvWorker:
+    """An environment in this process, made at the first request. Nothing notices when it hangs."""
 
     def __init__(self, maker: EnvMaker) -> None:
         self._maker = maker
@@ -73,11 +73,11 @@ class LocalPlayer:
         """Nothing to wait for."""
 
     def send(self, request: Request) -> None:
-        """Remember what to do."""
+        """Remember the request."""
         self._request = request
 
     def receive(self) -> Record:
-        """Do it; see `Player.receive`."""
+        """Answer it; see `EnvWorker.receive`."""
         if self._env is None:
             try:
                 self._env = self._maker()
@@ -90,10 +90,10 @@ class LocalPlayer:
         assert self._env is not None, "reset comes first"
         return np.array(self._env.env.render(), np.uint8)
 
-    def dismiss(self) -> None:
+    def close_async(self) -> None:
         """Nothing runs between calls."""
 
-    def end(self) -> None:
+    def terminate(self) -> None:
         """Close the environment."""
         if self._env is not None:
             with contextlib.suppress(Exception):  # one that failed may fail to close too
@@ -101,12 +101,12 @@ class LocalPlayer:
             self._env = None
 
 
-class Worker:
-    """An environment in a process of its own.
+class SubprocessEnvWorker:
+    """An environment in its own process.
 
     Args:
-        maker: Makes the environment over there.
-        name: Of the process.
+        maker: Makes the environment in that process.
+        name: Name of the process.
         timeout: Seconds without an answer after which it counts as hung; 0 waits forever.
     """
 
@@ -132,12 +132,12 @@ class Worker:
         self._is_ready = True
 
     def send(self, request: Request) -> None:
-        """Ask for a start or an action."""
-        with contextlib.suppress(OSError):  # dead or hung: `receive` tells
+        """Request a start or an action."""
+        with contextlib.suppress(OSError):  # dead or hung: `receive` raises
             self._pipe.send(request)
 
     def receive(self) -> Record:
-        """Return the answer; see `Player.receive`."""
+        """Return the answer; see `EnvWorker.receive`."""
         if not self._is_ready:
             self.wait_until_ready()
         return self._receive(f"its process gave no answer for env.worker_timeout={self._timeout:g} seconds")
@@ -157,12 +157,12 @@ class Worker:
             raise answer
         return answer
 
-    def dismiss(self) -> None:
-        """Close the pipe: the worker ends when it next looks."""
+    def close_async(self) -> None:
+        """Close the pipe; the process ends when it next reads from it."""
         self._pipe.close()
 
-    def end(self) -> None:
-        """Give a dismissed worker a moment, then kill it."""
+    def terminate(self) -> None:
+        """Kill the process; if it was asked to end, give it a few seconds first."""
         if not self._pipe.closed:
             self._pipe.close()
             self._process.kill()
@@ -173,22 +173,22 @@ class Worker:
 
 
 def _limit(pipe: Connection, seconds: float) -> None:
-    """Let reading and writing raise BlockingIOError after `seconds`; 0 never.
+    """Let reading and writing raise BlockingIOError after `seconds`; 0 waits forever.
 
-    The kernel does it, in the call that waits anyway: polling the pipe would cost more than the message.
+    The kernel enforces it in the call that waits anyway; polling the pipe would cost more than the message.
     """
     value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:
-        end.setblocking(True)  # whatever socket.setdefaulttimeout says
+        end.setblocking(True)  # regardless of socket.setdefaulttimeout
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
 
 def _serve(make: Callable[[], RecordWrapper], pipe: Connection) -> None:
-    """Answer requests until the pipe closes; the life of a worker."""
+    """Answer requests until the pipe closes; the main function of the process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        # sent to the whole group, they are for the main process; SIG_IGN would be inherited by programs that
-        # the environment starts
+        # A signal to the whole group is for the main process. SIG_IGN would be inherited by programs that the
+        # environment starts.
         signal.signal(number, lambda *_: None)
     _be_killed_with_parent()
     threading.Thread(target=_end_with_parent, daemon=True).start()

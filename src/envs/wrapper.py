@@ -1,4 +1,4 @@
-"""One Gymnasium environment that speaks records; it runs where the environment runs, be it a worker."""
+"""Adapt one Gymnasium environment to the fields of a `TimeStep`; runs in the environment's process."""
 
 import traceback
 from dataclasses import dataclass
@@ -20,7 +20,13 @@ Record = tuple[dict[str, NDArray], float, bool, bool]
 
 
 class RecordWrapper:
-    """Converts observations and actions, and repeats actions."""
+    """Converts observations and actions, and repeats actions.
+
+    Args:
+        env: The environment.
+        action_repeat: Times that each action is repeated.
+        image_size: Height and width of delivered images, in pixels.
+    """
 
     def __init__(self, env: gymnasium.Env, action_repeat: int, image_size: int) -> None:
         self.env = env
@@ -32,7 +38,7 @@ class RecordWrapper:
         """Start an episode or act.
 
         Raises:
-            EnvironmentFailed: If the environment raised, or showed what its space does not have.
+            EnvironmentFailed: If the environment raised, or gave an observation outside its space.
         """
         try:
             return self._start(request) if isinstance(request, int) else self._act(request)
@@ -46,7 +52,7 @@ class RecordWrapper:
         return self._converted(observation), 0.0, False, False
 
     def _act(self, action: NDArray[np.float32]) -> Record:
-        """Repeat one action (A,) until its repetitions or the episode end; rewards are summed."""
+        """Repeat one action (A,), at most until the episode ends; rewards are summed."""
         choice = convert_action(self.env.action_space, action)
         observation, total, terminated, truncated = None, 0.0, False, False
         for _ in range(self._action_repeat):
@@ -65,7 +71,7 @@ class EnvMaker:
     """Makes one environment, in this process or in a worker; picklable."""
 
     registered: RegisteredSpec
-    """The registration itself, not its id: a worker knows no id that was registered at run time."""
+    """The registration, not its id: a subprocess does not know ids that were registered at run time."""
 
     action_repeat: int
     image_size: int
@@ -74,12 +80,12 @@ class EnvMaker:
 
     def __call__(self) -> RecordWrapper:
         """Make it."""
-        # an environment that draws nothing need not know the argument
+        # an environment that renders nothing need not accept the argument
         options: dict[str, Any] = {"render_mode": self.render_mode} if self.render_mode else {}
         env = gymnasium.make(self.registered, max_episode_steps=self.time_limit, **options)
         return RecordWrapper(env, self.action_repeat, self.image_size)
 
 
 def failure_of(error: Exception) -> EnvironmentFailed:
-    """Return what `error`, being handled, was for the environment that raised it."""
+    """Return the exception `error`, which is being handled, as a failure of its environment."""
     return EnvironmentFailed(f"it raised {type(error).__name__}: {error}", traceback.format_exc())

@@ -5,10 +5,10 @@ from .actor_critic import TwinCritic as TwinCritic
 from .config import ModelConfig as ModelConfig
 from .decoder import Decoder as Decoder
 from .distributions import CategoricalPolicy as CategoricalPolicy
-from .distributions import Drawn as Drawn
 from .distributions import Noise as Noise
 from .distributions import NormalPolicy as NormalPolicy
 from .distributions import Policy as Policy
+from .distributions import PresampledNoise as PresampledNoise
 from .distributions import categorical_entropy as categorical_entropy
 from .distributions import categorical_kl as categorical_kl
 from .distributions import unimix_log_probs as unimix_log_probs
@@ -23,5 +23,5 @@ from .optim import OptimizerConfig as OptimizerConfig
 from .returns import ReturnNormalizer as ReturnNormalizer
 from .returns import lambda_return as lambda_return
 from .rssm import RSSM as RSSM
-from .rssm import Observed as Observed
+from .rssm import RSSMOutput as RSSMOutput
 from .state import LatentState as LatentState

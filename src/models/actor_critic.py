@@ -24,7 +24,7 @@ class DeterministicActor(nn.Module):
 
 
 class TwinCritic(nn.Module):
-    """Observation and action to two estimates of the return, by two networks that share nothing.
+    """Observation and action to two estimates of the return, by two separate networks.
 
     Args:
         observation_size: Width of the observation vector.

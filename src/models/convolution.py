@@ -106,8 +106,8 @@ def in_groups(
     more than 32 MB come from the kernel page by page at every update, which took a quarter of its time.
 
     Args:
-        function: Takes as many tensors as follow, each a part of one of them.
-        images: Images, or what belongs to images; the first axis counts them.
+        function: Takes as many tensors as `images`, each a part of one of them.
+        images: Images, or tensors with a row for each image; the first axis counts images.
         floats_per_image: Size of the largest tensor that is made for one image.
     """
     if not runs_on_cpu(images[0]):
@@ -120,7 +120,7 @@ def in_groups(
 def channels_last(stages: list[nn.Module]) -> nn.Sequential:
     """Return pairs of convolution and norm in a row, the convolutions' weights laid out like the images.
 
-    Parameters are named as if the SiLU were a module of its own after each norm.
+    Parameters are named as if the SiLU were a separate module after each norm.
     """
     names = (f"{3 * (index // 2) + index % 2}" for index in range(len(stages)))
     result = nn.Sequential(OrderedDict(zip(names, stages, strict=True)))

@@ -1,4 +1,4 @@
-"""Model states to predicted observations, and how wrong they are."""
+"""Predict observations from model states, and measure the errors."""
 
 import torch
 from jaxtyping import Float, UInt8
@@ -50,8 +50,8 @@ class ImageDecoder(nn.Module):
     ) -> Float[Tensor, "n keys"]:
         """Return the `squared_error` to each key's images.
 
-        Painted images are compared group by group: what would be the largest tensor of an update, all of
-        them and its gradient, is never made.
+        Images are compared group by group, so that the largest tensor of an update, all of them with their
+        gradient, is never made.
         """
 
         def compare(x: Tensor, *truths: Tensor) -> Tensor:

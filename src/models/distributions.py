@@ -1,4 +1,4 @@
-"""Distributions of the model: categorical latents, two-hot numbers, policies; and the noise they draw from.
+"""Distributions of the model: categorical latents, two-hot numbers, policies; and their sampling noise.
 
 Sampling takes noise from outside (`Noise`), so that a scan is a pure function, the whole noise of a window is
 drawn in one call, and a deterministic run (golden tests, `policy=mode`) is the same code with constant noise.
@@ -18,8 +18,8 @@ class Noise:
     """Source of sampling noise on one device.
 
     Args:
-        generator: Where randomness comes from; None gives the mode of every distribution.
-        device: Where the noise is made.
+        generator: Source of randomness; None gives the mode of every distribution.
+        device: Device of the noise.
     """
 
     generator: torch.Generator | None
@@ -30,7 +30,7 @@ class Noise:
         return torch.empty(0, dtype=torch.uint8) if self.generator is None else self.generator.get_state()
 
     def set_state(self, state: Tensor) -> None:
-        """Set the generator's state; one of another kind of device is left out, its stream starts anew."""
+        """Set the generator's state; a state of another kind of device is ignored, its stream starts anew."""
         if self.generator is not None and state.numel() == self.generator.get_state().numel():
             self.generator.set_state(state.cpu())
 
@@ -49,13 +49,13 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """Exp(1) noise that was drawn before, so that what uses it is a function of tensors alone."""
+class PresampledNoise:
+    """Exp(1) noise that is drawn in advance, so that its users are functions of tensors alone."""
 
     numbers: Tensor
 
     def exponential(self, *shape: int) -> Float[Tensor, "..."]:
-        """Return the numbers, which must have this shape."""
+        """Return the numbers in this shape."""
         return self.numbers.view(shape)
 
 

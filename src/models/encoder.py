@@ -1,4 +1,4 @@
-"""Observations to tokens."""
+"""Encode observations as tokens."""
 
 import torch
 from jaxtyping import Float, UInt8

@@ -1,4 +1,4 @@
-"""What is read off the model state: reward, continuation, value, policy."""
+"""Heads on the model state: reward, continuation, value, policy."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -58,7 +58,7 @@ class TwoHotHead(nn.Module):
 
 
 class ContinueHead(nn.Module):
-    """Probability that the episode goes on, times the discount (its training target carries the discount)."""
+    """Probability that the episode continues, times the discount (its training target has the factor)."""
 
     def __init__(self, feature_size: int, config: ModelConfig) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Actor(nn.Module):
             self.std_out = Linear(config.units, action.size, ACTOR_OUTSCALE)
 
     def noise(self, source: Noise, *shape: int) -> Float[Tensor, "*batch actions"]:
-        """Draw what policies' `sample` needs; `shape` is (*batch, actions)."""
+        """Draw the noise that a policy's `sample` takes; `shape` is (*batch, actions)."""
         return source.exponential(*shape) if self.is_discrete else source.normal(*shape)
 
     def forward(self, feature: Float[Tensor, "*batch feature"]) -> Policy:

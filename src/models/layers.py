@@ -49,7 +49,7 @@ class Linear(nn.Linear):
 
 
 class BlockLinear(nn.Module):
-    """`blocks` independent linear maps side by side.
+    """`blocks` independent linear maps in parallel.
 
     The initial standard deviation is 1 / sqrt(in_features) with the width of *all* blocks together, as in the
     reference, so that outputs are sqrt(blocks) smaller than with the fan-in of one block.

@@ -1,8 +1,8 @@
 """RMSNorm and SiLU in one step, with the gradient written out.
 
 Composed of torch's operators the pair keeps four tensors of its size for the backward pass (the input, its
-normalised and its scaled form, the output) and reads and writes a dozen. By hand it keeps the input and a
-number for each row, and works the rest out again.
+normalised and its scaled form, the output) and reads and writes a dozen. Written out it keeps the input
+and a number for each row, and recomputes the rest.
 """
 
 from typing import Any

@@ -18,7 +18,7 @@ def lambda_return(
 
     Args:
         reward: Reward received on arriving at step t, raw units; reward[:, 0] is not used.
-        discount: Probability that the episode goes on after arriving at step t, times gamma; in [0, 1].
+        discount: Probability that the episode continues after arriving at step t, times gamma; in [0, 1].
         value: Value of step t, raw units; value[:, 0] is not used.
         lambda_: Weight of the longer returns; 0 is one-step TD, 1 is Monte Carlo.
 

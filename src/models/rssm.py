@@ -12,21 +12,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import ModelConfig
-from .distributions import Drawn, Noise, sample_onehot, straight_through, unimix_probs
+from .distributions import Noise, PresampledNoise, sample_onehot, straight_through, unimix_probs
 from .layers import MLP, BlockLinear, Linear, NormSiLU, truncated_normal_
 from .state import LatentState
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    """What a scan over T observed steps gives."""
+class RSSMOutput:
+    """Results of a scan over T observed steps."""
 
     posterior: LatentState
     """States after seeing each observation, (B, T, ...)."""
 
     posterior_logits: Float[Tensor, "batch time stoch classes"]
     prior_logits: Float[Tensor, "batch prior_time stoch classes"]
-    """Of no step where they were not asked for."""
+    """With prior_time=0 unless they were requested."""
 
 
 class BlockGRU(nn.Module):
@@ -53,7 +53,7 @@ class BlockGRU(nn.Module):
         truncated_normal_(self.mix_weight, self.blocks * (self.width + 3 * hidden))
 
     def split_weights(self) -> tuple[Tensor, Tensor]:
-        """Return the mixing weights of what recurs, (G, D/G + 2U, D/G), and of the action, (G, U, D/G)."""
+        """Return the mixing weights of state and latents, (G, D/G + 2U, D/G), and of actions, (G, U, D/G)."""
         hidden = (self.mix_weight.shape[1] - self.width) // 3
         recurrent, action = self.mix_weight.split([self.width + 2 * hidden, hidden], dim=1)
         return recurrent, action
@@ -76,8 +76,8 @@ class BlockGRU(nn.Module):
     ) -> Float[Tensor, "batch deter"]:
         """Return the next recurrent state; the last two arguments come from the two methods above.
 
-        Products of blocks are (G, B, ...), all else is (B, G, ...): they are read in the other order where
-        they are used, which costs less than to copy them.
+        Products of blocks are (G, B, ...), all else is (B, G, ...): reading them in the other order costs
+        less than copying them.
         """
         shared = torch.cat([self.deter_in(deter), self.stoch_in(stoch)], -1)
         deter = deter.unflatten(-1, (self.blocks, self.width))
@@ -115,21 +115,21 @@ class RSSM(nn.Module):
         self._state: LatentState | None = None
 
     def initial(self, batch: int) -> LatentState:
-        """Return the state before anything was seen: zeros, not learned."""
+        """Return the state before the first observation: zeros, not learned."""
         c, device = self.config, self.posterior_in.weight.device
         return LatentState(
             torch.zeros(batch, c.deter, device=device), torch.zeros(batch, c.stoch, c.classes, device=device)
         )
 
     def online_state(self, batch: int) -> LatentState:
-        """Return the state that acting goes on from: the cached one, or zeros."""
+        """Return the state that acting continues from: the cached one, or zeros."""
         return self._state or self.initial(batch)
 
-    def go_on_from(self, state: LatentState) -> None:
-        """Cache a state without graph for acting to go on from."""
+    def set_online_state(self, state: LatentState) -> None:
+        """Cache a state without graph; acting continues from it."""
         self._state = state
 
-    def forget_online_state(self) -> None:
+    def reset_online_state(self) -> None:
         """Drop the cached state, so that the next call of `observe` without a state starts from zeros."""
         self._state = None
 
@@ -138,23 +138,23 @@ class RSSM(nn.Module):
         tokens: Float[Tensor, "batch time tokens"],
         prev_action: Float[Tensor, "batch time action"],
         is_first: Bool[Tensor, "batch time"],
-        noise: Noise | Drawn,
+        noise: Noise | PresampledNoise,
         state: LatentState | None = None,
         detach_posteriors: bool = False,
-        has_prior: bool = True,
-    ) -> Observed:
+        compute_prior: bool = True,
+    ) -> RSSMOutput:
         """Return posteriors and priors of T steps.
 
         Args:
             tokens: Encoded observations.
             prev_action: Action taken *before* each observation; ignored where `is_first`.
             is_first: Where an episode starts: state and action are zero before that observation.
-            noise: What the latents are drawn from.
-            state: State before the first step. None goes on from the state cached by the last such call
+            noise: Source of the latents' noise.
+            state: State before the first step. None continues from the state cached by the last such call
                 (zeros at first), and caches the new one: the online state of acting.
-            detach_posteriors: Detach everything returned and everything cached. Half of it leaks: a cached
-                state with a graph holds the graph of every step before it.
-            has_prior: Whether the priors are worked out; acting needs none.
+            detach_posteriors: Detach everything returned and everything cached. Detaching one of them alone
+                leaks: a cached state with a graph holds the graph of every step before it.
+            compute_prior: Whether to compute the priors; acting needs none.
         """
         batch, time = is_first.shape
         online = state is None
@@ -166,26 +166,26 @@ class RSSM(nn.Module):
             [self.config.deter, tokens.shape[-1]], dim=1
         )
         token_inputs = F.linear(tokens, token_weight, self.posterior_in.bias)
-        races = noise.exponential(batch, time, self.config.stoch, self.config.classes)
+        latent_noise = noise.exponential(batch, time, self.config.stoch, self.config.classes)
         states: list[LatentState] = []
         logits: list[Tensor] = []
         # unbind, not indexing: the gradient of T slices is then one stack instead of T full-size additions.
-        steps = zip(*(x.unbind(1) for x in (keep, action_inputs, token_inputs, races)), strict=True)
-        for keep_t, action_t, token_t, race_t in steps:
+        steps = zip(*(x.unbind(1) for x in (keep, action_inputs, token_inputs, latent_noise)), strict=True)
+        for keep_t, action_t, token_t, noise_t in steps:
             deter, stoch, logits_t = self.observe_step(
-                state.deter, state.stoch, keep_t, action_t, token_t, race_t, weight, deter_weight
+                state.deter, state.stoch, keep_t, action_t, token_t, noise_t, weight, deter_weight
             )
             state = LatentState(deter, stoch)
             states.append(state)
             logits.append(logits_t)
         posterior, posterior_logits = LatentState.stack(states, 1), torch.stack(logits, 1)
-        prior_logits = self.prior_logits(posterior.deter) if has_prior else posterior_logits[:, :0]
+        prior_logits = self.prior_logits(posterior.deter) if compute_prior else posterior_logits[:, :0]
         if detach_posteriors:
             state, posterior = state.detach(), posterior.detach()
             posterior_logits, prior_logits = posterior_logits.detach(), prior_logits.detach()
         if online:
             self._state = state
-        return Observed(posterior, posterior_logits, prior_logits)
+        return RSSMOutput(posterior, posterior_logits, prior_logits)
 
     def observe_step(
         self,
@@ -194,7 +194,7 @@ class RSSM(nn.Module):
         keep: Float[Tensor, "batch 1"],
         action_input: Float[Tensor, "batch deter"],
         token_input: Float[Tensor, "batch hidden"],
-        race: Float[Tensor, "batch stoch classes"],
+        latent_noise: Float[Tensor, "batch stoch classes"],
         core_weight: Float[Tensor, "blocks inputs width"],
         deter_weight: Float[Tensor, "hidden deter"],
     ) -> tuple[
@@ -202,7 +202,7 @@ class RSSM(nn.Module):
         Float[Tensor, "batch stoch classes"],
         Float[Tensor, "batch stoch classes"],
     ]:
-        """Return the state after one observation, and its logits; a function of tensors, to be compiled.
+        """Return the state after one observation, and its logits; a function of tensors, for the compiler.
 
         Args:
             deter: Recurrent state before the step.
@@ -210,29 +210,31 @@ class RSSM(nn.Module):
             keep: 0 where an episode starts, else 1.
             action_input: The action's share of the core's mixing layer.
             token_input: The token's share of the posterior's first layer.
-            race: Exp(1) noise.
-            core_weight: The core's mixing weights of what recurs.
+            latent_noise: Exp(1) noise.
+            core_weight: The core's mixing weights of recurrent state and latents.
             deter_weight: Weights of the recurrent state in the posterior's first layer.
         """
         deter = self.core(deter * keep, stoch.flatten(-2) * keep, action_input, core_weight)
         hidden = self.posterior_norm(F.linear(deter, deter_weight) + token_input)
         logits = self._split(self.posterior_out(hidden))
-        return deter, straight_through(unimix_probs(logits, self.config.latent_unimix), race), logits
+        return deter, straight_through(unimix_probs(logits, self.config.latent_unimix), latent_noise), logits
 
     def imagine_step(
         self,
         deter: Float[Tensor, "batch deter"],
         stoch: Float[Tensor, "batch stoch classes"],
         action_input: Float[Tensor, "batch deter"],
-        race: Float[Tensor, "batch stoch classes"],
+        latent_noise: Float[Tensor, "batch stoch classes"],
         core_weight: Float[Tensor, "blocks inputs width"],
     ) -> tuple[Float[Tensor, "batch deter"], Float[Tensor, "batch stoch classes"]]:
-        """Return the state that the prior expects after an action; as `observe_step`."""
+        """Return the state that the prior predicts after an action; arguments as in `observe_step`."""
         deter = self.core(deter, stoch.flatten(-2), action_input, core_weight)
-        return deter, sample_onehot(unimix_probs(self.prior_logits(deter), self.config.latent_unimix), race)
+        return deter, sample_onehot(
+            unimix_probs(self.prior_logits(deter), self.config.latent_unimix), latent_noise
+        )
 
     def prior_logits(self, deter: Float[Tensor, "*batch deter"]) -> Float[Tensor, "*batch stoch classes"]:
-        """Return the logits of the latents before the observation is seen."""
+        """Return the logits of the latents before the observation."""
         return self._split(self.prior(deter))
 
     def imagine(
@@ -249,16 +251,16 @@ class RSSM(nn.Module):
             state: Start states, (B, ...).
             policy: Gives the action of step i from the state it is taken in.
             horizon: Number H of transitions.
-            noise: What the latents are drawn from.
-            is_onehot: Whether every action is a one-hot vector. What they contribute is then worked out once
-                for each of the A actions, instead of for each state.
+            noise: Source of the latents' noise.
+            is_onehot: Whether every action is a one-hot vector. Their contribution is then computed once for
+                each of the A actions, instead of for each state.
 
         Returns:
             The start and the H states after it, and the H actions between them.
         """
         weight, action_weight = self.core.split_weights()
         batch = state.deter.shape[0]
-        races = noise.exponential(horizon, batch, self.config.stoch, self.config.classes)
+        latent_noise = noise.exponential(horizon, batch, self.config.stoch, self.config.classes)
         every_action = torch.eye(self.core.action_size, device=state.deter.device)
         table = self.core.action_input(every_action, action_weight) if is_onehot else None
         states, actions = [state], []
@@ -269,7 +271,7 @@ class RSSM(nn.Module):
             else:
                 action_input = torch.mm(action, table)
             state = LatentState(
-                *self.imagine_step(state.deter, state.stoch, action_input, races[step], weight)
+                *self.imagine_step(state.deter, state.stoch, action_input, latent_noise[step], weight)
             )
             states.append(state)
             actions.append(action)

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from ..envs import EnvConfig, make_environment
 from ..envs.episodes import Episode, EpisodeRecorder, EpisodeTracker
 from ..utils.seeding import named_seed
-from ..workflows import Learner
+from ..workflows import Agent
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Finished episodes in the order they ended, those open when it was abandoned, and the frames of one."""
+    """Finished episodes in the order they ended, those still open when it stopped, and the frames of one."""
 
     episodes: list[Episode]
     still_open: list[Episode]
@@ -37,18 +37,18 @@ class Evaluation:
 
 
 def evaluate(
-    workflow: Learner,
+    workflow: Agent,
     env: EnvConfig,
     episodes: int,
     seed: int,
     sample: bool = True,
     record: bool = False,
-    abandon: Callable[[int, list[Episode]], bool] = lambda finished, still_open: False,
+    should_stop: Callable[[int, list[Episode]], bool] = lambda finished, still_open: False,
 ) -> Evaluation:
     """Play `episodes` whole episodes with a policy that shares nothing with training but parameters.
 
     Each environment plays a fixed number of episodes: taking the first to finish would favour short ones.
-    Fewer episodes come back once `abandon` returns True; before every step it is asked with the number of
+    Fewer episodes come back once `should_stop` is true; before every step it is called with the number of
     finished episodes and the sums of those that are open.
     """
     seed = named_seed(seed, "evaluate")  # episodes that no training run with the same seed plays
@@ -57,19 +57,19 @@ def evaluate(
     finished: list[Episode] = []
     frames = None
     with closing(make_environment(replace(env, num_envs=num_envs), seed)) as environment:
-        player, tracker = workflow.player(num_envs, seed, sample), EpisodeTracker(num_envs)
+        policy, tracker = workflow.eval_policy(num_envs, seed, sample), EpisodeTracker(num_envs)
         recorder = EpisodeRecorder(environment.spec, max_frames=sys.maxsize)
         if record:
             recorder.request()
-        arrival = environment.reset()
+        step = environment.reset()
         while True:
-            for episode in tracker.add(arrival):
+            for episode in tracker.add(step):
                 if quota[episode.env]:
                     quota[episode.env] -= 1
                     finished.append(episode)
-            recorded = recorder.add(arrival)
+            recorded = recorder.add(step)
             frames = recorded if recorded is not None else frames
-            still_open = [one for one in tracker.open_episodes(arrival) if quota[one.env]]
-            if not any(quota) or abandon(len(finished), still_open):
+            still_open = [one for one in tracker.open_episodes(step) if quota[one.env]]
+            if not any(quota) or should_stop(len(finished), still_open):
                 return Evaluation(finished, still_open, recorder.cut() if frames is None else frames)
-            arrival = environment.step(player.act(arrival))
+            step = environment.step(policy.act(step))

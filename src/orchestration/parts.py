@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ..buffers import EpisodeReplayBuffer, ReplayRequest
+from ..buffers import EpisodeReplayBuffer, ReplaySpec
 from ..config.schema import TrainConfig
 from ..memory.snapshots import SnapshotRecorder
 from ..utils.seeding import choose_deterministic_kernels, numpy_generator, seed_global
@@ -39,7 +39,7 @@ def begin_run(config: TrainConfig, run_dir: Path) -> SnapshotRecorder:
     return snapshots
 
 
-def build_replay(config: TrainConfig, request: ReplayRequest, run_dir: Path) -> EpisodeReplayBuffer:
+def build_replay(config: TrainConfig, request: ReplaySpec, run_dir: Path) -> EpisodeReplayBuffer:
     """Return the replay buffer of a run, all its memory allocated."""
     return EpisodeReplayBuffer(
         request.config,

@@ -10,7 +10,7 @@ from ..config.schema import TrainConfig
 from ..planning.recipe import Recipe
 from ..utils.progress import ProgressMode
 from ..utils.timestep import EnvSpec
-from ..workflows import Learner
+from ..workflows import Agent
 from .dreamer.recipe import DreamerRecipe
 from .orchestrator import Orchestrator
 from .parts import AnyParts
@@ -40,7 +40,7 @@ class RunRecipe(Recipe, Protocol):
         """Return the parts of a run; seeds the global generators, which initialise the parameters."""
         ...
 
-    def build_agent(self, config: TrainConfig, env: EnvSpec) -> Learner:
+    def build_agent(self, config: TrainConfig, env: EnvSpec) -> Agent:
         """Return the agent alone, its parameters initialised."""
         ...
 

@@ -22,7 +22,7 @@ from ..utils.metrics import MetricMeans
 from ..utils.schedule import Every, UpdateRatio
 from ..utils.seeding import global_state, numpy_generator, set_global_state
 from ..utils.state_files import check_structure
-from ..utils.timestep import Arrival
+from ..utils.timestep import TimeStep
 from .dreamer.nonfinite import NonFiniteGuard
 from .dreamer.parts import DreamerParts
 from .evaluation import evaluate
@@ -103,14 +103,14 @@ class WorldModelOrchestrator(Orchestrator):
         save_due = Every(training.checkpoint_interval, self.step)
         memory_due = Every(self.config.memory.report_interval, self.step)
         snapshot_due = Every(self.config.memory.snapshot_interval, self.step)
-        arrival = self._begin()
+        time_step = self._begin()
         self._has_begun = True
         if self.owes_evaluation:
             self._evaluate()
             if not self.owes_evaluation:
                 self.save_if_possible()  # once made up, it is not owed again
         while not (reason := self._stop_reason()):
-            arrival = self._collect(arrival)
+            time_step = self._collect(time_step)
             self._learn()
             is_last = self.step >= training.total_timesteps
             if video_due(self.step) | is_last:
@@ -141,29 +141,29 @@ class WorldModelOrchestrator(Orchestrator):
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
 
-    def _begin(self) -> Arrival:
-        """Return the arrival that the run starts with, or continues from."""
+    def _begin(self) -> TimeStep:
+        """Return the time step that the run starts with, or continues from."""
         if self._checkpoint is None:
             self.recorder.request()
             return self.parts.environment.reset()
         state = self._checkpoint.state()
-        arrival, warnings = self.parts.environment.restore(state["environment"])
+        time_step, warnings = self.parts.environment.restore(state["environment"])
         for warning in warnings:
             _LOG.warning(warning)
         with reading(self._checkpoint.state_path):  # last: nothing may be drawn between here and the loop
             set_global_state(state["global_generators"])
-        return arrival
+        return time_step
 
-    def _collect(self, arrival: Arrival) -> Arrival:
+    def _collect(self, time_step: TimeStep) -> TimeStep:
         """Act once in every environment and remember what was seen and done; return what comes next."""
         workflow, replay = self.parts.workflow, self.parts.replay
         with self.watch("collect"):
-            self.step += int((~arrival.is_first).sum())
-            for episode in self.tracker.add(arrival):
+            self.step += int((~time_step.is_first).sum())
+            for episode in self.tracker.add(time_step):
                 self.reports.episode(self.step, episode)
-            frames = self.recorder.add(arrival)
-            collected = workflow.collect_step(arrival)
-            replay.add(arrival, collected.action, collected.latent if replay.stores_latents else None)
+            frames = self.recorder.add(time_step)
+            collected = workflow.collect_step(time_step)
+            replay.add(time_step, collected.action, collected.latent if replay.stores_latents else None)
             following = self.parts.environment.step(collected.action)
         if frames is not None:
             with self.watch("report"):
@@ -221,7 +221,7 @@ class WorldModelOrchestrator(Orchestrator):
         with self.watch("report"):
             episodes, seed = self.config.training.evaluation_episodes, self.config.seed
             result = evaluate(
-                self.parts.workflow, self.config.env, episodes, seed, abandon=lambda *_: self.signals.stop
+                self.parts.workflow, self.config.env, episodes, seed, should_stop=lambda *_: self.signals.stop
             )
             self.owes_evaluation = len(result.episodes) < episodes
             if self.owes_evaluation:
@@ -310,7 +310,7 @@ class WorldModelOrchestrator(Orchestrator):
         return {"batch": self.sampled, "metrics": self.means, "video": self.recorder}
 
     def save_if_possible(self) -> None:
-        """Save; before the first arrival there is nothing that is not on disk."""
+        """Save; before the first time step there is nothing that is not on disk."""
         if self._has_begun:
             super().save_if_possible()
 

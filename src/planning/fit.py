@@ -67,7 +67,7 @@ def largest_fit(compose: Callable[[str], TrainConfig], spec: EnvSpec, recipe: Re
         )
     name = names[count - 1]
     config = compose(name)
-    most = largest_capacity(recipe.replay_request(config, spec), int(config.buffer.memory_budget_gib * _GIB))
+    most = largest_capacity(recipe.replay_spec(config, spec), int(config.buffer.memory_budget_gib * _GIB))
     config = with_capacity(config, max(most, recipe.least_capacity(config, spec)))
     capacity = largest_capacity_that_fits(config, spec, recipe, limit)
     if capacity is None:

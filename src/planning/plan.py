@@ -8,7 +8,7 @@ import torch
 
 from ..buffers import ReplayPlan, ReplayStorage
 from ..buffers.latent_files import FILE_BYTES
-from ..buffers.plan import measure
+from ..buffers.plan import plan_unchecked
 from ..checkpoints.checkpoint import CHECKPOINTS
 from ..checkpoints.run_folder import EXPERIMENTS
 from ..config.schema import Compile, Device, TrainConfig
@@ -42,8 +42,8 @@ def plan_run(
     """
     load_compiler()
     networks = recipe.dry_run(config, spec)
-    request = recipe.replay_request(config, spec)
-    replay = measure(request)
+    request = recipe.replay_spec(config, spec)
+    replay = plan_unchecked(request)
     resources = [_host(config, spec, recipe, networks, replay)]
     if config.device is Device.cuda:
         resources.append(_gpu(config, networks, replay, gpu_limit_bytes))
@@ -66,7 +66,7 @@ def _host(
     rows = [
         Row("process before the run", psutil.Process().memory_info().rss, Basis.measured),
         Row("first use of libraries", constants.FIRST_USE_BYTES, Basis.estimated),
-        Row("environments", _environment_bytes(config, recipe.num_simulators(config)), Basis.estimated),
+        Row("environments", _environment_bytes(config, recipe.num_environments(config)), Basis.estimated),
         *_replay_rows(config, replay, ReplayStorage.ram),
         Row("index of the replay", replay.nbytes - replay.arena_bytes),
         *recipe.host_rows(config, spec),

@@ -45,7 +45,7 @@ def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = Non
     found = preflight_of(config, recipe)
     # The machine's limits before the budget: "raise the budget" is then advice that the machine can follow.
     require_fit(found.plan, config, found.env, recipe, compose)
-    request = recipe.replay_request(config, found.env)
+    request = recipe.replay_spec(config, found.env)
     device = torch.device(config.device.value)
     check_storage(request, plan_replay(request), device, Path(config.run_dir or EXPERIMENTS))
     return found

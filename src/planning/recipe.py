@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..buffers import ReplayRequest
+from ..buffers import ReplaySpec
 from ..config.schema import TrainConfig
 from ..utils.timestep import EnvSpec
 from .resources import Row
@@ -71,7 +71,7 @@ class Recipe(Protocol):
         """Raise a `UserError` for what this kind of run cannot do with its environments."""
         ...
 
-    def replay_request(self, config: TrainConfig, env: EnvSpec) -> ReplayRequest:
+    def replay_spec(self, config: TrainConfig, env: EnvSpec) -> ReplaySpec:
         """Return everything that the size of the replay depends on."""
         ...
 
@@ -87,7 +87,7 @@ class Recipe(Protocol):
         """Return what else this kind of run holds in host memory."""
         ...
 
-    def num_simulators(self, config: TrainConfig) -> int:
+    def num_environments(self, config: TrainConfig) -> int:
         """Return how many environments run at once."""
         ...
 

@@ -146,7 +146,7 @@ def _fits(
     """Return whether a run is possible, its replay within its budget, and its plan within every limit."""
     try:
         config = make()
-        plan_replay(recipe.replay_request(config, spec))
+        plan_replay(recipe.replay_spec(config, spec))
     except UserError:
         return False
     return not plan_run(config, spec, recipe, gpu_limit_bytes).over

@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from ..config.schema import WorkflowName
-from ..models import LatentState, Observed
+from ..models import LatentState, RSSMOutput
 from ..orchestration.population.orchestrator import PopulationOrchestrator
 from ..orchestration.world_model_orchestrator import WorldModelOrchestrator
 from ..utils.errors import UserError, did_you_mean
-from ..workflows.population import Members, Piece
+from ..workflows.population import Members, Microbatch
 from ..workflows.world_models import DreamerWorkflow
 
 
@@ -62,7 +62,7 @@ def loss_tensors_kept_without_backward(run: PopulationOrchestrator) -> None:
     td3: Any = run.parts.workflow.td3
     update = td3.update
 
-    def logs(members: Members, parts: Sequence[Piece]) -> dict[str, Tensor]:
+    def logs(members: Members, parts: Sequence[Microbatch]) -> dict[str, Tensor]:
         leaves = {name: each.detach().requires_grad_() for name, each in members.networks["critic"].items()}
         kept().append(td3.critic_loss(members, leaves, parts[0]).sum())
         return update(members, parts)
@@ -131,7 +131,7 @@ def observe_detaching(workflow: DreamerWorkflow, detached: Detached) -> None:
     rssm: Any = workflow.world_model.rssm
     observe = rssm.observe
 
-    def detaching(*args: Any, detach_posteriors: bool = False, **kwargs: Any) -> Observed:
+    def detaching(*args: Any, detach_posteriors: bool = False, **kwargs: Any) -> RSSMOutput:
         if not detach_posteriors or detached is Detached.full:
             return observe(*args, detach_posteriors=detach_posteriors, **kwargs)
         observed = observe(*args, detach_posteriors=False, **kwargs)
@@ -142,7 +142,7 @@ def observe_detaching(workflow: DreamerWorkflow, detached: Detached) -> None:
     rssm.observe = detaching
 
 
-def _without_graph(observed: Observed) -> Observed:
+def _without_graph(observed: RSSMOutput) -> RSSMOutput:
     return replace(
         observed,
         posterior=observed.posterior.detach(),

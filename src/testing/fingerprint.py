@@ -80,7 +80,7 @@ def _add(digest: "hashlib._Hash", path: str, value: Any) -> None:
 
 def _replay_hash(config: TrainConfig, checkpoint: Checkpoint) -> str:
     recipe = recipe_of(config)
-    request = recipe.replay_request(config, environment_spec(config, recipe))
+    request = recipe.replay_spec(config, environment_spec(config, recipe))
     replay = build_replay(config, request, checkpoint.folder)
     checkpoint.restore_replay(replay)
     return replay.content_hash()

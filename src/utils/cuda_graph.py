@@ -1,4 +1,4 @@
-"""A function as one CUDA graph: launched as a whole, it allocates nothing and never waits for the host."""
+"""Run a function as one CUDA graph: launched as a whole, it allocates nothing and never waits."""
 
 import logging
 import time
@@ -12,21 +12,21 @@ _LOG = logging.getLogger(__name__)
 Tensors = dict[str, Tensor]
 
 
-class CapturedCall:
+class CUDAGraphCall:
     """Calls `function` as it is a few times, then records its kernels once and launches them as one graph.
 
     The first calls are real ones: they choose cuDNN's kernels and fill the caches of libraries, which must
     not happen inside a graph. Capturing runs nothing, so every call, captured or not, takes effect once.
     Random numbers continue the streams of `generators` as eager calls would.
 
-    `function` must read its inputs and everything else on the device in place, must not ask the host for a
-    value, and must leave no tensor behind but in place. What it returns is overwritten by the next call.
+    `function` must read its inputs and all else on the device in place, must not ask the host for a value,
+    and must keep no new tensor. The next call overwrites its results.
 
     Args:
         function: Takes tensors by name, on `device`, always of the same shapes and dtypes, and returns such.
         device: A CUDA device.
         generators: CUDA generators that it draws from.
-        name: What it is called in messages.
+        name: Its name in messages.
 
     Source: "CUDA graphs" in torch's notes on CUDA semantics.
     """
@@ -49,7 +49,7 @@ class CapturedCall:
 
     @property
     def is_captured(self) -> bool:
-        """Whether calls launch the graph by now."""
+        """Whether calls launch the graph already."""
         return self._graph is not None
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensors:
@@ -65,7 +65,7 @@ class CapturedCall:
         return self._outputs
 
     def _call_eagerly(self, inputs: Mapping[str, Tensor]) -> Tensors:
-        """Call on the stream that will be captured, so that what autograd remembers of streams fits."""
+        """Call on the stream that will be captured, so that autograd's records of streams match."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):

@@ -1,11 +1,12 @@
-"""The record: what environments deliver, replay stores and the model is trained on.
+"""One time step of an environment, as environments deliver it and the replay stores it.
 
-One record is one stored index t, in the arrival convention: the observation, the reward received on arriving
+A record is one stored index t, in the arrival convention: the observation, the reward received on arriving
 at it, its flags, and the action chosen after seeing it. The final observation of an episode is a record of
 its own (`is_last`), whose action is zeros because it was never executed; the next record is the first
 observation of the next episode (`is_first`, reward 0). An episode of n actions is n + 1 records.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,10 +43,10 @@ class ActionSpec:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """What a vector environment is made of, independent of any suite."""
+    """Names, shapes and limits of a vector environment of any suite."""
 
     name: str
-    """As the user knows it: `atari/pong`, `CartPole-v1`, `catch`."""
+    """The name that users type: `atari/pong`, `CartPole-v1`, `catch`."""
 
     observation: dict[str, ArraySpec]
     action: ActionSpec
@@ -54,24 +55,24 @@ class EnvSpec:
     """Emulator frames per agent step."""
 
     longest_episode: int | None = None
-    """Most steps of an episode, or None where nothing bounds it."""
+    """Most steps of an episode; None without a limit."""
 
     notices: tuple[str, ...] = ()
-    """What a user may not expect of how observations are delivered, a sentence each."""
+    """One sentence for each conversion of observations that may surprise a user."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """What arrives from N environments at once: row i is environment i's next record, without its action yet.
+class TimeStep:
+    """The next record of each of N environments, before its action is chosen; row i is environment i.
 
-    Every array owns its memory; an environment never writes into it again.
+    Every array owns its memory. Environments never write into a step that they have returned.
     """
 
     observation: dict[str, NDArray]
     """(N, *shape) in the dtype of the spec."""
 
     reward: NDArray[np.float32]
-    """(N,) received on arriving here, raw units; 0 where `is_first`."""
+    """(N,) received on arrival, raw units; 0 where `is_first`."""
 
     is_first: NDArray[np.bool_]
     """(N,) first observation of an episode."""
@@ -81,3 +82,28 @@ class Arrival:
 
     is_terminal: NDArray[np.bool_]
     """(N,) terminated: there is no future to bootstrap from. Never true for a truncation alone."""
+
+    @classmethod
+    def empty(cls, spec: EnvSpec) -> "TimeStep":
+        """Return zeros for all environments of `spec`."""
+        size = spec.num_envs
+        return cls(
+            observation={
+                key: np.zeros((size, *part.shape), part.dtype) for key, part in spec.observation.items()
+            },
+            reward=np.zeros(size, np.float32),
+            is_first=np.zeros(size, np.bool_),
+            is_last=np.zeros(size, np.bool_),
+            is_terminal=np.zeros(size, np.bool_),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        flags = (self.is_first, self.is_last, self.is_terminal)
+        return sum(array.nbytes for array in (*self.observation.values(), self.reward, *flags))
+
+    def set_observation(self, index: int, observation: Mapping[str, NDArray]) -> None:
+        """Write the observation of environment `index`."""
+        for key, value in observation.items():
+            self.observation[key][index] = value

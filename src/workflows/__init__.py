@@ -1,7 +1,7 @@
 """Algorithms: how to act and how to learn."""
 
-from .base import Collected as Collected
-from .base import Learner as Learner
-from .base import Player as Player
-from .base import Updated as Updated
+from .base import Agent as Agent
+from .base import EvalPolicy as EvalPolicy
+from .base import PolicyOutput as PolicyOutput
+from .base import UpdateOutput as UpdateOutput
 from .base import Workflow as Workflow

@@ -1,4 +1,4 @@
-"""What the orchestrator asks of any algorithm."""
+"""The interface of an algorithm."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,23 +9,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..buffers import SequenceBatch, StoredLatent
-from ..utils.timestep import Arrival, EnvSpec
+from ..utils.timestep import EnvSpec, TimeStep
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
-    """What the policy did with N arrivals."""
+class PolicyOutput:
+    """Actions for N environments, and the states that they were chosen in."""
 
     action: NDArray[np.float32]
-    """(N, A) one-hot, or numbers of which the environment clips what exceeds [-1, 1]."""
+    """(N, A) one-hot, or numbers that the environment clips to [-1, 1]."""
 
     latent: StoredLatent
-    """State of each environment after its arrival, detached."""
+    """State of each environment after its record, detached."""
 
 
 @dataclass(frozen=True, slots=True)
-class Updated:
-    """What an update leaves behind; detached, on the workflow's device."""
+class UpdateOutput:
+    """Results of an update; detached, on the workflow's device."""
 
     metrics: dict[str, Tensor]
     """0-d tensors by name."""
@@ -37,53 +37,53 @@ class Updated:
     """(B, T, S) uint8 fresh latent classes of the trained steps, for the replay."""
 
     finite: Tensor
-    """0-d bool: whether the loss and every gradient were finite. If not, the update was not applied: nothing
-    that is learned has changed, and the latents are not worth keeping."""
+    """0-d bool: whether the loss and every gradient were finite. If not, the update was skipped: nothing
+    learned has changed, and the latents are not worth keeping."""
 
     gradient_norms: Tensor
     """(P,) L2 norm of the gradient of each trained tensor, before clipping."""
 
     gradient_names: tuple[str, ...]
-    """The P names to it."""
+    """The names of these P tensors."""
 
 
-class Player(Protocol):
-    """A policy with a memory of its own, for evaluation beside training."""
+class EvalPolicy(Protocol):
+    """A policy with its own state, for evaluation during training."""
 
-    def act(self, arrival: Arrival) -> NDArray[np.float32]:
-        """Return the actions (N, A) for N arrivals."""
+    def act(self, step: TimeStep) -> NDArray[np.float32]:
+        """Return the actions (N, A) for N records."""
         ...
 
 
-class Learner(Protocol):
-    """What plays for evaluation, and is saved and watched; whatever way it learns."""
+class Agent(Protocol):
+    """An algorithm that can be evaluated, saved and watched, however it learns."""
 
     env: EnvSpec
-    """What it plays."""
+    """Its environment."""
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
+        """Device of its tensors."""
         ...
 
-    def player(self, num_envs: int, seed: int, sample: bool) -> Player:
+    def eval_policy(self, num_envs: int, seed: int, sample: bool) -> EvalPolicy:
         """Return a policy that shares the parameters and nothing else."""
         ...
 
     def components(self) -> dict[str, tuple[Any, ...]]:
-        """Return what is held, by name, for the memory tracker; a slash makes it part of a sum."""
+        """Return the objects held, by name, for the memory tracker; a slash makes one part of a sum."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that learning goes on from: tensors, numbers, and nests of them."""
+        """Return the whole state of learning: nested tensors and numbers."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Load a state."""
         ...
 
 
-class Workflow(Learner, Protocol):
+class Workflow(Agent, Protocol):
     """An algorithm that acts and learns step by step. It knows no environment and no loop."""
 
     @property
@@ -91,18 +91,18 @@ class Workflow(Learner, Protocol):
         """Trained parameters."""
         ...
 
-    def collect_step(self, arrival: Arrival) -> Collected:
+    def collect_step(self, step: TimeStep) -> PolicyOutput:
         """Choose actions during training."""
         ...
 
-    def update(self, batch: SequenceBatch) -> Updated:
-        """Learn from one batch; what is not finite is not learned."""
+    def update(self, batch: SequenceBatch) -> UpdateOutput:
+        """Run one gradient update; it is skipped if the loss or any gradient is non-finite."""
         ...
 
-    def update_world_model(self, batch: SequenceBatch) -> Updated:
-        """Learn from one batch during the warm-up, when only the world model learns."""
+    def update_world_model(self, batch: SequenceBatch) -> UpdateOutput:
+        """Run one gradient update of the world model alone, during the warm-up."""
         ...
 
     def report(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return animations (T, H, W, 3) uint8 that show what the model believes, by name."""
+        """Return animations (T, H, W, 3) uint8 of the model's predictions, by name."""
         ...

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from reverie.buffers import EpisodeReplayBuffer, LatentSpec, ReplayConfig, StoredLatent
-from reverie.utils.timestep import ActionSpec, ArraySpec, Arrival
+from reverie.utils.timestep import ActionSpec, ArraySpec, TimeStep
 
 OBSERVATION = {
     "image": ArraySpec((2, 2, 3), np.dtype(np.uint8)),
@@ -67,7 +67,7 @@ class ToyWorld:
     begins: list[bool] = field(default_factory=lambda: [True] * MAX_ENVS)
     previous: list[np.ndarray] = field(default_factory=lambda: [np.zeros(ACTION.size)] * MAX_ENVS)
 
-    def advance(self, outcomes: list[str]) -> tuple[Arrival, np.ndarray, StoredLatent]:
+    def advance(self, outcomes: list[str]) -> tuple[TimeStep, np.ndarray, StoredLatent]:
         """Return one record of every environment: what arrives, the action, the latent."""
         is_first = np.array(
             [begins or how == "abandon" for begins, how in zip(self.begins, outcomes, strict=False)]
@@ -81,7 +81,7 @@ class ToyWorld:
             for first, previous in zip(is_first, self.previous, strict=False)
         ]
         action = np.eye(ACTION.size, dtype=np.float32)[choice]
-        arrival = Arrival(
+        arrival = TimeStep(
             observation={
                 "image": ((identity[:, None] + np.arange(12)) % 251).astype(np.uint8).reshape(-1, 2, 2, 3),
                 "speed": identity[:, None] + np.array([0.0, 0.25, 0.5]),
@@ -125,7 +125,7 @@ class ReferenceReplay:
     def stream(self, env: int) -> list[Record]:
         return [record for episode in self.episodes[env] for record in episode]
 
-    def add(self, arrival: Arrival, action: np.ndarray, latent: StoredLatent) -> None:
+    def add(self, arrival: TimeStep, action: np.ndarray, latent: StoredLatent) -> None:
         self._make_room()
         for env, episodes in enumerate(self.episodes):
             is_last = bool(arrival.is_last[env])

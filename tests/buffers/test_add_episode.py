@@ -186,5 +186,5 @@ def test_a_buffer_of_whole_episodes_is_saved_and_goes_on_after_evictions(tmp_pat
         for each in (buffer, loaded):
             each.add_episode(0, toy_episode(length))
         assert same_content(full_copy(loaded), full_copy(buffer))
-    ranks = np.arange(buffer.num_transitions)
-    assert loaded.transitions(ranks).reward.tolist() == buffer.transitions(ranks).reward.tolist()
+    indices = np.arange(buffer.num_transitions)
+    assert loaded.transitions(indices).reward.tolist() == buffer.transitions(indices).reward.tolist()

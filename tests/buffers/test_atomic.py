@@ -10,7 +10,7 @@ import torch
 from jaxtyping import config as jaxtyping_config
 
 from reverie.buffers import EpisodeReplayBuffer, SampledPositions, StoredLatent
-from reverie.utils.timestep import Arrival
+from reverie.utils.timestep import TimeStep
 
 from .reference import ToyWorld, fill, make_buffer
 from .saved import full_copy, same_content
@@ -23,7 +23,7 @@ def _as_users_run_it() -> None:
     jaxtyping_config.update("jaxtyping_disable", True)
 
 
-Step = tuple[Arrival, np.ndarray, StoredLatent]
+Step = tuple[TimeStep, np.ndarray, StoredLatent]
 
 
 def arrival(**changes: Callable[[np.ndarray], np.ndarray]) -> Callable[[Step], Step]:

@@ -14,7 +14,7 @@ from reverie.buffers import (
     EpisodeReplayBuffer,
     LatentSpec,
     ReplayConfig,
-    ReplayRequest,
+    ReplaySpec,
     ReplayStorage,
     check_storage,
     largest_capacity,
@@ -29,9 +29,9 @@ from .reference import make_buffer
 GIB = 2**30
 
 
-def request(num_envs: int = 1, window_length: int = 65, **settings: Any) -> ReplayRequest:
+def request(num_envs: int = 1, window_length: int = 65, **settings: Any) -> ReplaySpec:
     """Return a request for Pong."""
-    return ReplayRequest(
+    return ReplaySpec(
         config=ReplayConfig(**settings),
         observation={"image": ArraySpec((64, 64, 3), np.dtype(np.uint8))},
         action=ActionSpec(6, True),
@@ -41,7 +41,7 @@ def request(num_envs: int = 1, window_length: int = 65, **settings: Any) -> Repl
     )
 
 
-def build(asked: ReplayRequest, directory: Path | None = None) -> EpisodeReplayBuffer:
+def build(asked: ReplaySpec, directory: Path | None = None) -> EpisodeReplayBuffer:
     """Make the buffer that was asked for."""
     return EpisodeReplayBuffer(
         asked.config,

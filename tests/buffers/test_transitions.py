@@ -32,7 +32,7 @@ def histories(draw: st.DrawFn) -> dict:
 
 @given(history=histories())
 @settings(max_examples=150, deadline=None)
-def test_ranks_count_every_pair_inside_an_episode_once_and_in_order(history: dict) -> None:
+def test_indices_count_every_pair_inside_an_episode_once_and_in_order(history: dict) -> None:
     num_envs, capacity = history["num_envs"], history["capacity"]
     buffer = make_buffer(
         num_envs=num_envs,
@@ -102,21 +102,21 @@ def test_a_terminal_end_stops_the_bootstrap_and_a_truncated_one_does_not() -> No
     assert batch.is_terminal.tolist() == [False, True, False, False]
 
 
-def test_ranks_are_taken_in_any_order_and_as_often_as_asked() -> None:
+def test_indices_are_taken_in_any_order_and_as_often_as_asked() -> None:
     buffer = filled()
-    ranks = np.array([3, 0, 3, buffer.num_transitions - 1])
+    indices = np.array([3, 0, 3, buffer.num_transitions - 1])
     everything = all_of(buffer).observation["speed"]
     for source in (buffer, buffer.transition_table()):
-        batch = source.transitions(ranks)
-        assert torch.equal(batch.observation["speed"], everything[torch.from_numpy(ranks)])
-        assert len(source.transitions(ranks[:0]).reward) == 0
+        batch = source.transitions(indices)
+        assert torch.equal(batch.observation["speed"], everything[torch.from_numpy(indices)])
+        assert len(source.transitions(indices[:0]).reward) == 0
 
 
-def test_uniform_ranks_draw_every_transition_equally_often() -> None:
+def test_uniform_indices_draw_every_transition_equally_often() -> None:
     buffer = filled(capacity=100)
     draws = 200 * buffer.num_transitions
-    ranks = np.random.default_rng(0).integers(buffer.num_transitions, size=draws)
-    found = buffer.transitions(ranks).observation["speed"][:, 0]
+    indices = np.random.default_rng(0).integers(buffer.num_transitions, size=draws)
+    found = buffer.transitions(indices).observation["speed"][:, 0]
     _, counts = torch.unique(found, return_counts=True)
     assert len(counts) == buffer.num_transitions
     chi_square = ((counts - 200) ** 2 / 200).sum().item()
@@ -126,11 +126,11 @@ def test_uniform_ranks_draw_every_transition_equally_often() -> None:
 
 def test_a_batch_given_as_out_is_written_over() -> None:
     buffer = filled()
-    ranks, others = np.array([0, 5, 2]), np.array([9, 1, 0])
+    indices, others = np.array([0, 5, 2]), np.array([9, 1, 0])
     for source in (buffer, buffer.transition_table()):
-        expected, out = source.transitions(ranks), source.transitions(others)
+        expected, out = source.transitions(indices), source.transitions(others)
         places = [tensor.data_ptr() for tensor in tensors_of(out)]
-        returned = source.transitions(ranks, out)
+        returned = source.transitions(indices, out)
         assert [tensor.data_ptr() for tensor in tensors_of(returned)] == places
         assert_same(out, expected)
         assert_same(returned, expected)
@@ -139,7 +139,7 @@ def test_a_batch_given_as_out_is_written_over() -> None:
 def test_a_batch_shares_no_memory_with_the_arena_or_the_table() -> None:
     buffer = filled()
     table = buffer.transition_table()
-    arena = [buffer._arena.slab(name, 0, buffer.plan.num_rows).numpy() for name in buffer._arena.names]
+    arena = [buffer._arena.view_rows(name, 0, buffer.plan.num_rows).numpy() for name in buffer._arena.names]
     fields = [*table.fields.values(), table.starts]
     assert not any(np.shares_memory(field, slab) for field in fields for slab in arena)
     for source in (buffer, table):
@@ -185,18 +185,18 @@ def test_an_empty_buffer_has_no_transition_and_an_empty_table() -> None:
     table = buffer.transition_table()
     assert buffer.num_transitions == table.num_transitions == table.nbytes == 0
     for source in (buffer, table):
-        with pytest.raises(ValueError, match=r"rank 0 is not in \[0, 0\)"):
+        with pytest.raises(ValueError, match=r"index 0 is not in \[0, 0\)"):
             source.transitions(np.array([0]))
 
 
-@pytest.mark.parametrize("rank", [-1, 10**6])
-def test_a_rank_out_of_range_is_refused(rank: int) -> None:
+@pytest.mark.parametrize("index", [-1, 10**6])
+def test_an_index_out_of_range_is_refused(index: int) -> None:
     buffer = filled()
     for source in (buffer, buffer.transition_table()):
-        with pytest.raises(ValueError, match=rf"rank {rank} is not in \[0, {buffer.num_transitions}\)"):
-            source.transitions(np.array([0, rank]))
+        with pytest.raises(ValueError, match=rf"index {index} is not in \[0, {buffer.num_transitions}\)"):
+            source.transitions(np.array([0, index]))
         last = source.num_transitions
-        with pytest.raises(ValueError, match=f"rank {last} is not"):
+        with pytest.raises(ValueError, match=f"index {last} is not"):
             source.transitions(np.array([last]))
 
 
@@ -204,7 +204,7 @@ def test_an_out_of_another_size_is_refused() -> None:
     buffer = filled()
     for source in (buffer, buffer.transition_table()):
         out = source.transitions(np.array([0, 1]))
-        with pytest.raises(ValueError, match="out holds 2 transitions, ranks has 3"):
+        with pytest.raises(ValueError, match="out holds 2 transitions, indices has 3"):
             source.transitions(np.array([0, 1, 2]), out)
 
 

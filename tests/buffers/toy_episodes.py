@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from reverie.buffers import EpisodeRecords, EpisodeReplayBuffer
-from reverie.utils.timestep import Arrival
+from reverie.utils.timestep import TimeStep
 
 from .reference import ACTION, held_values, make_buffer
 
@@ -35,7 +35,7 @@ def add_one_by_one(buffer: EpisodeReplayBuffer, episode: EpisodeRecords) -> None
     length = len(episode.reward)
     for t in range(length):
         is_last = np.array([t == length - 1])
-        arrival = Arrival(
+        arrival = TimeStep(
             observation={key: values[t : t + 1] for key, values in episode.observation.items()},
             reward=episode.reward[t : t + 1],
             is_first=np.array([t == 0]),

@@ -18,7 +18,7 @@ from reverie.envs import CATCH_ID, EnvConfig, Suite, Vectorization, make_environ
 from reverie.envs.config import find_registration
 from reverie.envs.spaces import convert_action, convert_observation
 from reverie.utils.seeding import episode_seed
-from reverie.utils.timestep import Arrival
+from reverie.utils.timestep import TimeStep
 
 STEPS = 40
 TOY_FOLDER = str(Path(__file__).parents[1] / "envs")
@@ -57,7 +57,7 @@ def random_actions(size: int, is_discrete: bool, num_envs: int) -> NDArray[np.fl
     return actions.astype(np.float32)
 
 
-def play(name: str, num_envs: int, run_seed: int) -> list[Arrival]:
+def play(name: str, num_envs: int, run_seed: int) -> list[TimeStep]:
     environment = make_environment(dataclasses.replace(CONFIGS[name], num_envs=num_envs), run_seed)
     spec = environment.spec
     actions = random_actions(spec.action.size, spec.action.is_discrete, num_envs)
@@ -70,7 +70,7 @@ def play(name: str, num_envs: int, run_seed: int) -> list[Arrival]:
 stream = cache(play)
 
 
-def assert_same(one: list[Arrival], other: list[Arrival]) -> None:
+def assert_same(one: list[TimeStep], other: list[TimeStep]) -> None:
     for left, right in zip(one, other, strict=True):
         for field in ("reward", "is_first", "is_last", "is_terminal"):
             np.testing.assert_array_equal(getattr(left, field), getattr(right, field))
@@ -229,7 +229,7 @@ def test_arrivals_own_their_memory_and_are_never_written_again(name: str) -> Non
             np.testing.assert_array_equal(array, expected)
 
 
-def arrays(arrival: Arrival) -> list[NDArray]:
+def arrays(arrival: TimeStep) -> list[NDArray]:
     return [
         *arrival.observation.values(),
         arrival.reward,

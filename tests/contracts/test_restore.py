@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from reverie.envs import EnvConfig, Suite, VectorEnvironment, Vectorization, make_environment
-from reverie.utils.timestep import Arrival
+from reverie.utils.timestep import TimeStep
 
 TOY_FOLDER = str(Path(__file__).parents[1] / "envs")
 in_processes = Vectorization["async"]
@@ -72,7 +72,7 @@ def stored(value: Any) -> Any:
     return value if type(value) is int else value.copy()
 
 
-def assert_same(one: Arrival, other: Arrival) -> None:
+def assert_same(one: TimeStep, other: TimeStep) -> None:
     for field in ("reward", "is_first", "is_last", "is_terminal"):
         left, right = getattr(one, field), getattr(other, field)
         assert (left.dtype, left.tobytes()) == (right.dtype, right.tobytes())
@@ -84,7 +84,7 @@ def assert_same(one: Arrival, other: Arrival) -> None:
         )
 
 
-def moments(arrivals: list[Arrival]) -> list[int]:
+def moments(arrivals: list[TimeStep]) -> list[int]:
     """Return steps to resume at: the first two, around an end in environment 0, and in the midst."""
     ends = [step for step, arrival in enumerate(arrivals) if arrival.is_last[0]]
     around_one = {ends[0] + offset for offset in (-1, 0, 1)} if ends else set()

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from reverie.envs import EnvConfig, make_environment
 from reverie.utils.seeding import episode_seed
-from reverie.utils.timestep import Arrival
+from reverie.utils.timestep import TimeStep
 
 
 def breakout_actions(index: int, steps: int) -> NDArray[np.float32]:
@@ -16,7 +16,7 @@ def breakout_actions(index: int, steps: int) -> NDArray[np.float32]:
     return np.eye(4, dtype=np.float32)[np.random.default_rng(index).integers(4, size=steps)]
 
 
-def play(config: EnvConfig, actions: NDArray[np.float32], run_seed: int = 0) -> list[Arrival]:
+def play(config: EnvConfig, actions: NDArray[np.float32], run_seed: int = 0) -> list[TimeStep]:
     environment = make_environment(config, run_seed)
     arrivals = [environment.reset(), *[environment.step(action) for action in actions]]
     environment.close()

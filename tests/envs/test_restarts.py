@@ -23,7 +23,7 @@ from reverie.envs import (
     make_environment,
 )
 from reverie.utils.seeding import episode_seed
-from reverie.utils.timestep import Arrival
+from reverie.utils.timestep import TimeStep
 
 both = pytest.mark.parametrize("vectorization", list(Vectorization), ids=lambda kind: kind.name)
 in_processes = Vectorization["async"]
@@ -66,7 +66,7 @@ def faulty(*parities: int, num_envs: int = 3) -> int:
     )
 
 
-def assert_rows(arrival: Arrival, expected: Arrival, rows: list[int]) -> None:
+def assert_rows(arrival: TimeStep, expected: TimeStep, rows: list[int]) -> None:
     for key, value in expected.observation.items():
         np.testing.assert_array_equal(arrival.observation[key][rows], value[rows])
     for field in ("reward", "is_first", "is_last", "is_terminal"):

@@ -10,7 +10,7 @@ import pytest
 
 from reverie.envs import EnvConfig, Suite, VectorEnvironment, make_environment
 from reverie.utils.seeding import episode_seed
-from reverie.utils.timestep import Arrival
+from reverie.utils.timestep import TimeStep
 
 UP = np.tile(np.array([0, 1], np.float32), (2, 1))
 
@@ -43,7 +43,7 @@ def make(seed: int) -> VectorEnvironment:
     return make_environment(config, seed)
 
 
-def played(seed: int, steps: int) -> tuple[list[Arrival], dict[str, Any]]:
+def played(seed: int, steps: int) -> tuple[list[TimeStep], dict[str, Any]]:
     """Arrivals of `steps` steps and ten more, and the state between them."""
     environment = make(seed)
     arrivals = [environment.reset(), *[environment.step(UP) for _ in range(steps)]]
@@ -53,7 +53,7 @@ def played(seed: int, steps: int) -> tuple[list[Arrival], dict[str, Any]]:
     return arrivals, state
 
 
-def assert_row(arrival: Arrival, expected: Arrival, index: int) -> None:
+def assert_row(arrival: TimeStep, expected: TimeStep, index: int) -> None:
     for key, value in expected.observation.items():
         np.testing.assert_array_equal(arrival.observation[key][index], value[index])
     for field in ("reward", "is_first", "is_last", "is_terminal"):

@@ -8,11 +8,11 @@ from torch import Tensor
 from reverie.buffers import SequenceBatch
 from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
 from reverie.testing.faults import after_call
-from reverie.utils.timestep import Arrival
-from reverie.workflows.base import Updated
+from reverie.utils.timestep import TimeStep
+from reverie.workflows.base import UpdateOutput
 
 
-def after_update(run: WorldModelOrchestrator, act: Callable[[Updated], None]) -> None:
+def after_update(run: WorldModelOrchestrator, act: Callable[[UpdateOutput], None]) -> None:
     """Call `act` with what each update leaves behind."""
     after_call(run.parts.workflow, "update", act)
     after_call(run.parts.workflow, "update_world_model", act)
@@ -37,6 +37,6 @@ def after_sample(run: WorldModelOrchestrator, act: Callable[[SequenceBatch], Non
     after_call(run.parts.replay, "sample", act)
 
 
-def after_environment_step(run: WorldModelOrchestrator, act: Callable[[Arrival], None]) -> None:
+def after_environment_step(run: WorldModelOrchestrator, act: Callable[[TimeStep], None]) -> None:
     """Call `act` with what each step of the environments brings."""
     after_call(run.parts.environment, "step", act)

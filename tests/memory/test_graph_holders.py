@@ -19,7 +19,7 @@ from reverie.memory.objects.graph_holders import (
     find_graph_holders,
     graph_growth,
 )
-from reverie.models import RSSM, LatentState, Observed
+from reverie.models import RSSM, LatentState, RSSMOutput
 
 from ..models.tiny import ACTION_SIZE, TINY, TOKEN_SIZE, seeded
 
@@ -29,22 +29,22 @@ CREATE_GRAPH = r"ignore:Using backward\(\) with create_graph=True"
 class HalfDetached(RSSM):
     """Detaches what it returns and not what it caches: the defect of the incident."""
 
-    def observe(self, *args: Any, **kwargs: Any) -> Observed:
+    def observe(self, *args: Any, **kwargs: Any) -> RSSMOutput:
         seen = super().observe(*args, **kwargs)
-        return Observed(seen.posterior.detach(), seen.posterior_logits.detach(), seen.prior_logits.detach())
+        return RSSMOutput(seen.posterior.detach(), seen.posterior_logits.detach(), seen.prior_logits.detach())
 
 
 class StochDetached(RSSM):
     """Detaches the cached sample and not the recurrent state."""
 
-    def observe(self, *args: Any, **kwargs: Any) -> Observed:
+    def observe(self, *args: Any, **kwargs: Any) -> RSSMOutput:
         seen = super().observe(*args, **kwargs)
         assert self._state is not None
         self._state = LatentState(self._state.deter, self._state.stoch.detach())
         return seen
 
 
-def act(rssm: RSSM, steps: int, detach: bool = False) -> Observed:
+def act(rssm: RSSM, steps: int, detach: bool = False) -> RSSMOutput:
     """Act for some steps, one call each; return what the last one saw."""
     noise, is_first = seeded(0), torch.zeros(2, 1, dtype=torch.bool)
     for _ in range(steps - 1):
@@ -115,7 +115,7 @@ def test_a_state_that_is_kept_only_every_fortieth_step_is_named() -> None:
         seen = act(rssm, 1)
         if next(steps) % 40 == 0:
             workflow.last = 0.9 * workflow.last + seen.posterior.deter.mean()
-        rssm.forget_online_state()
+        rssm.reset_online_state()
 
     growth = growth_of(step, {"workflow": workflow, "rssm": rssm}, before=41, after=400)
     assert growth.pinned

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.models import RSSM, LatentState, Observed
+from reverie.models import RSSM, LatentState, RSSMOutput
 from reverie.models.rssm import BlockGRU
 
 from .plain import BATCH, dense, plain_step, random_state, silu_norm
@@ -20,20 +20,20 @@ def inputs(time: int = TIME) -> tuple[Tensor, Tensor, Tensor]:
     return tokens, action, torch.zeros(BATCH, time, dtype=torch.bool)
 
 
-def races(time: int = TIME) -> Tensor:
+def latent_noise(time: int = TIME) -> Tensor:
     return seeded(5).exponential(BATCH, time, TINY.stoch, TINY.classes)
 
 
-def assert_same(left: Observed, right: Observed) -> None:
+def assert_same(left: RSSMOutput, right: RSSMOutput) -> None:
     torch.testing.assert_close(left.posterior.deter, right.posterior.deter)
     torch.testing.assert_close(left.posterior.stoch, right.posterior.stoch)
     torch.testing.assert_close(left.posterior_logits, right.posterior_logits)
     torch.testing.assert_close(left.prior_logits, right.prior_logits)
 
 
-def cut(observed: Observed, part: slice) -> Observed:
+def cut(observed: RSSMOutput, part: slice) -> RSSMOutput:
     time = (slice(None), part)
-    return Observed(
+    return RSSMOutput(
         observed.posterior.select(time), observed.posterior_logits[time], observed.prior_logits[time]
     )
 
@@ -66,7 +66,7 @@ def test_a_step_has_the_gradients_of_the_plain_form() -> None:
 def test_a_scan_is_the_plain_step_and_the_posterior_of_state_and_token_together() -> None:
     rssm = tiny_rssm()
     tokens, action, first = inputs(time=5)
-    start, noise = random_state(), races(5)
+    start, noise = random_state(), latent_noise(5)
     observed = rssm.observe(tokens, action, first, tape(noise), state=start)
     deter, stoch = start.deter, start.flat_stoch
     for t in range(5):
@@ -85,7 +85,7 @@ def test_two_scans_of_32_steps_equal_one_of_64() -> None:
     rssm = tiny_rssm()
     tokens, action, first = inputs()
     first[1, 20] = first[2, 40] = True
-    noise, start = races(), random_state()
+    noise, start = latent_noise(), random_state()
     whole = rssm.observe(tokens, action, first, tape(noise), state=start)
     halves, state = [], start
     for part in (slice(0, 32), slice(32, 64)):
@@ -103,7 +103,7 @@ def test_after_a_first_step_nothing_before_it_matters(border: int) -> None:
     rssm = tiny_rssm()
     tokens, action, first = inputs(12)
     first[:, border] = True
-    noise, other = races(12), inputs(12)
+    noise, other = latent_noise(12), inputs(12)
     one = rssm.observe(tokens, action, first, tape(noise), state=random_state())
     other_tokens, other_action = other[0].clone(), other[1].clone()
     other_tokens[:, border:], other_action[:, border + 1 :] = tokens[:, border:], action[:, border + 1 :]
@@ -124,7 +124,7 @@ def test_after_a_first_step_nothing_before_it_matters(border: int) -> None:
 def test_without_a_first_step_history_and_previous_action_do_matter() -> None:
     rssm = tiny_rssm()
     tokens, action, first = inputs(2)
-    noise, start = races(2), random_state()
+    noise, start = latent_noise(2), random_state()
 
     def deter(action: Tensor, state: LatentState) -> Tensor:
         return rssm.observe(tokens, action, first, tape(noise), state=state).posterior.deter[:, 0].detach()
@@ -149,7 +149,7 @@ def test_the_online_state_goes_on_like_one_longer_scan() -> None:
     rssm = tiny_rssm()
     tokens, action, first = inputs(10)
     first[:, 0] = first[1, 6] = True
-    noise = races(10)
+    noise = latent_noise(10)
     whole = rssm.observe(tokens, action, first, tape(noise), state=rssm.initial(BATCH))
     for t in range(10):
         now = slice(t, t + 1)
@@ -165,7 +165,7 @@ def test_forgetting_the_online_state_starts_from_zeros_again() -> None:
     fresh = rssm.observe(tokens, action, first, MODE)
     later = rssm.observe(tokens, action, first, MODE)
     assert not torch.allclose(fresh.posterior.deter, later.posterior.deter)
-    rssm.forget_online_state()
+    rssm.reset_online_state()
     assert_same(rssm.observe(tokens, action, first, MODE), fresh)
 
 
@@ -183,7 +183,7 @@ def test_a_window_with_its_own_state_leaves_the_online_state_alone() -> None:
     assert rssm._state is cached and torch.equal(cached.deter, kept)
 
 
-def graphs(rssm: RSSM, observed: Observed) -> list[bool]:
+def graphs(rssm: RSSM, observed: RSSMOutput) -> list[bool]:
     assert rssm._state is not None
     tensors = [
         observed.posterior.deter,
@@ -202,15 +202,16 @@ def test_detached_posteriors_leave_no_graph_in_what_is_returned_or_cached() -> N
     for _ in range(2):
         observed = rssm.observe(tokens, action, first, MODE, detach_posteriors=True)
         assert graphs(rssm, observed) == [False] * 6
-    rssm.forget_online_state()
+    rssm.reset_online_state()
     assert graphs(rssm, rssm.observe(tokens, action, first, MODE)) == [True] * 6
 
 
 def test_a_scan_without_priors_differs_in_nothing_else() -> None:
     rssm = tiny_rssm()
-    window, noise, start = inputs(5), races(5), random_state()
+    window, noise, start = inputs(5), latent_noise(5), random_state()
     whole, short = (
-        rssm.observe(*window, tape(noise), state=start, has_prior=has_prior) for has_prior in (True, False)
+        rssm.observe(*window, tape(noise), state=start, compute_prior=compute_prior)
+        for compute_prior in (True, False)
     )
     assert short.prior_logits.shape == (BATCH, 0, TINY.stoch, TINY.classes)
     assert torch.equal(short.posterior.feature, whole.posterior.feature)
@@ -219,7 +220,7 @@ def test_a_scan_without_priors_differs_in_nothing_else() -> None:
 
 def test_detaching_changes_no_number() -> None:
     rssm = tiny_rssm()
-    window, noise, start = inputs(5), races(5), random_state()
+    window, noise, start = inputs(5), latent_noise(5), random_state()
     attached, detached = (
         rssm.observe(*window, tape(noise), state=start, detach_posteriors=detach) for detach in (False, True)
     )
@@ -230,12 +231,12 @@ def test_the_gradient_of_the_last_state_reaches_the_first_token_through_deter_an
     rssm = tiny_rssm()
     tokens, action, first = inputs(4)
     tokens.requires_grad_()
-    observed = rssm.observe(tokens, action, first, tape(races(4)), state=random_state())
+    observed = rssm.observe(tokens, action, first, tape(latent_noise(4)), state=random_state())
     (gradient,) = torch.autograd.grad(observed.posterior.deter[:, -1].sum(), tokens)
     sizes = gradient.abs().sum((0, 2))
     assert bool((sizes[:3] > 0).all()) and float(sizes[3]) == 0.0
     first[:, 2] = True  # a new episode also stops the gradient
-    observed = rssm.observe(tokens, action, first, tape(races(4)), state=random_state())
+    observed = rssm.observe(tokens, action, first, tape(latent_noise(4)), state=random_state())
     (gradient,) = torch.autograd.grad(observed.posterior.deter[:, -1].sum(), tokens)
     assert float(gradient[:, :2].abs().sum()) == 0.0 and float(gradient[:, 2].abs().sum()) > 0.0
 

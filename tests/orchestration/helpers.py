@@ -22,7 +22,7 @@ from reverie.orchestration.parts import build_replay
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning.preflight import environment_spec
 from reverie.testing.fingerprint import fingerprint, hash_of
-from reverie.utils.timestep import Arrival
+from reverie.utils.timestep import TimeStep
 
 Lines = list[dict[str, float]]
 
@@ -153,12 +153,12 @@ def saved_records(run_dir: Path, step: int, name: str) -> NDArray[Any]:
     """One field of the replay, environment after environment, oldest record first."""
     config = load_run(str(run_dir))
     replay = build_replay(
-        config, recipe_of(config).replay_request(config, environment_spec(config, recipe_of(config))), run_dir
+        config, recipe_of(config).replay_spec(config, environment_spec(config, recipe_of(config))), run_dir
     )
     checkpoint_at(run_dir, step).restore_replay(replay)
     records = replay._index.records
     pieces = [
-        replay._arena.slab(name, row, count).numpy()
+        replay._arena.view_rows(name, row, count).numpy()
         for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True))
         for _, count, row in records.spans(env, head, tail)
     ]
@@ -195,11 +195,11 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 def arrival(
     rewards: list[float], first: str = "", last: str = "", image: NDArray[np.uint8] | None = None
-) -> Arrival:
+) -> TimeStep:
     """One arrival of len(rewards) environments; `first="02"`: environments 0 and 2 begin an episode."""
     envs = range(len(rewards))
     is_last = np.array([str(i) in last for i in envs])
-    return Arrival(
+    return TimeStep(
         observation={} if image is None else {"image": image},
         reward=np.array(rewards, np.float32),
         is_first=np.array([str(i) in first for i in envs]),

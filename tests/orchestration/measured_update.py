@@ -74,9 +74,7 @@ def main() -> None:
     config = typed(compose_jobs(sys.argv[1:])[0], TrainConfig)
     with TemporaryDirectory() as folder, closing(make_environment(config.env, config.seed)) as environment:
         plan = recipe_of(config).dry_run(config, environment.spec)
-        replay = build_replay(
-            config, recipe_of(config).replay_request(config, environment.spec), Path(folder)
-        )
+        replay = build_replay(config, recipe_of(config).replay_spec(config, environment.spec), Path(folder))
         fill(config, environment, replay)
         measure(config, environment, replay)  # what libraries allocate once, and keep
         measured = measure(config, environment, replay)

@@ -25,9 +25,9 @@ from reverie.envs.episodes import Episode, EpisodeTracker
 from reverie.orchestration.dreamer.parts import build_workflow
 from reverie.orchestration.evaluation import Evaluation, evaluate
 from reverie.utils.seeding import named_seed
-from reverie.utils.timestep import Arrival
+from reverie.utils.timestep import TimeStep
 from reverie.workflows.world_models import DreamerWorkflow
-from reverie.workflows.world_models.dreamer import DreamerPlayer
+from reverie.workflows.world_models.dreamer import DreamerEvalPolicy
 
 from .helpers import CATCH_STEPS, differing, error_of, files_in
 
@@ -113,13 +113,13 @@ def test_the_default_seed_plays_no_episode_of_training(
     with closing(make_environment(run.env, run.seed)) as training:
         trained_on = training.reset().observation["vector"]
     seen: list[np.ndarray] = []
-    act = DreamerPlayer.act
+    act = DreamerEvalPolicy.act
 
-    def watched(player: DreamerPlayer, arrival: Arrival) -> np.ndarray:
-        seen.append(arrival.observation["vector"])
-        return act(player, arrival)
+    def watched(policy: DreamerEvalPolicy, step: TimeStep) -> np.ndarray:
+        seen.append(step.observation["vector"])
+        return act(policy, step)
 
-    monkeypatch.setattr(DreamerPlayer, "act", watched)
+    monkeypatch.setattr(DreamerEvalPolicy, "act", watched)
     result_of(cartpole_run, "episodes=1")
     assert not np.array_equal(seen[0], trained_on)
 
@@ -148,13 +148,13 @@ def first_episodes(
     workflow: DreamerWorkflow, config: EnvConfig, share: list[int], seed: int
 ) -> list[Episode]:
     """The slow reference: play far too long, then take the first episodes of each environment."""
-    player, tracker = workflow.player(4, seed, True), EpisodeTracker(4)
+    policy, tracker = workflow.eval_policy(4, seed, True), EpisodeTracker(4)
     episodes: list[Episode] = []
     with closing(make_environment(config, seed)) as environment:
         arrival = environment.reset()
         while min(sum(episode.env == env for episode in episodes) for env in range(4)) < 4:
             episodes += tracker.add(arrival)
-            arrival = environment.step(player.act(arrival))
+            arrival = environment.step(policy.act(arrival))
     return [e for i, e in enumerate(episodes) if sum(b.env == e.env for b in episodes[:i]) < share[e.env]]
 
 
@@ -257,14 +257,14 @@ def test_ctrl_c_answers_with_what_was_played(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    act, calls = DreamerPlayer.act, iter(range(1, 10**6))
+    act, calls = DreamerEvalPolicy.act, iter(range(1, 10**6))
 
-    def interrupted(player: DreamerPlayer, arrival: Arrival) -> np.ndarray:
+    def interrupted(policy: DreamerEvalPolicy, step: TimeStep) -> np.ndarray:
         if next(calls) == CATCH_STEPS + 4:
             os.kill(os.getpid(), signal.SIGINT)
-        return act(player, arrival)
+        return act(policy, step)
 
-    monkeypatch.setattr(DreamerPlayer, "act", interrupted)
+    monkeypatch.setattr(DreamerEvalPolicy, "act", interrupted)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit) as ended:
         command(f"run={catch_run}", "device=cpu", "episodes=99999999999", f"video={tmp_path / 'out.gif'}")
@@ -283,13 +283,13 @@ def test_who_ends_before_the_first_episode_sees_what_is_open(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    act = DreamerPlayer.act
+    act = DreamerEvalPolicy.act
 
-    def interrupted(player: DreamerPlayer, arrival: Arrival) -> np.ndarray:
+    def interrupted(policy: DreamerEvalPolicy, step: TimeStep) -> np.ndarray:
         signal.raise_signal(signal.SIGINT)
-        return act(player, arrival)
+        return act(policy, step)
 
-    monkeypatch.setattr(DreamerPlayer, "act", interrupted)
+    monkeypatch.setattr(DreamerEvalPolicy, "act", interrupted)
     monkeypatch.setattr(module, "_PROGRESS_SECONDS", 0.0)
     with pytest.raises(SystemExit):
         command(f"run={cartpole_run}", "device=cpu")

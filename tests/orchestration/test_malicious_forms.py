@@ -40,7 +40,7 @@ class Parts:
         spec = environment_spec(config, recipe_of(config))
         self.workflow: DreamerWorkflow = build_workflow(config, spec)
         self.replay: EpisodeReplayBuffer = build_replay(
-            config, recipe_of(config).replay_request(config, spec), run_dir
+            config, recipe_of(config).replay_spec(config, spec), run_dir
         )
         self._before = self._now()
 

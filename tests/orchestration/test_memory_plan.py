@@ -66,7 +66,7 @@ def test_the_peak_of_an_update_on_a_gpu_is_within_10_percent_of_its_plan(
     config = typed(compose_jobs(overrides)[0], TrainConfig)
     with closing(make_environment(config.env, config.seed)) as environment:
         planned = sum(recipe_of(config).dry_run(config, environment.spec).peak.values())
-        replay = build_replay(config, recipe_of(config).replay_request(config, environment.spec), tmp_path)
+        replay = build_replay(config, recipe_of(config).replay_spec(config, environment.spec), tmp_path)
         fill(config, environment, replay)
         workflow, updated = build_workflow(config, environment.spec), None
         for _ in range(2):
@@ -113,7 +113,7 @@ def test_the_rows_of_replay_and_networks_are_the_bytes_that_the_parts_own(
     plan = plan_run(config, environment_spec(config, recipe_of(config)), recipe_of(config))
     host, place = plan.resource(HOST), plan.resource(HOST if storage == "ram" else "disk")
     with closing(make_environment(config.env, config.seed)) as environment:
-        replay = build_replay(config, recipe_of(config).replay_request(config, environment.spec), tmp_path)
+        replay = build_replay(config, recipe_of(config).replay_spec(config, environment.spec), tmp_path)
         workflow = build_workflow(config, environment.spec)
     assert place.bytes_of("replay") + host.bytes_of("index of the replay") == replay.nbytes()
     slow = [*workflow.controller.slow_critic.parameters()]
@@ -161,7 +161,7 @@ def test_disk_has_room_for_the_checkpoints_at_every_moment(tmp_path: Path, evalu
     planned = sum(row.nbytes for row in disk.rows if "checkpoints" in row.name)
     most = 0
     with closing(make_environment(config.env, config.seed)) as environment:
-        replay = build_replay(config, recipe_of(config).replay_request(config, environment.spec), tmp_path)
+        replay = build_replay(config, recipe_of(config).replay_spec(config, environment.spec), tmp_path)
         workflow = build_workflow(config, environment.spec)
         for step in range(5):
             fill(config, environment, replay)

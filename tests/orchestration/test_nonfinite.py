@@ -10,7 +10,7 @@ import torch
 from reverie.buffers import SequenceBatch
 from reverie.orchestration.dreamer.nonfinite import NonFiniteGuard
 from reverie.utils.state_files import load_state
-from reverie.workflows import Updated
+from reverie.workflows import UpdateOutput
 from reverie.workflows.world_models import DreamerWorkflow
 
 from ..workflows.tiny import make_batch, parameters, tiny_workflow
@@ -40,7 +40,7 @@ def good(guard: NonFiniteGuard, step: int, workflow: DreamerWorkflow) -> None:
     guard.check(step, workflow.update(batch), batch)
 
 
-def bad(guard: NonFiniteGuard, step: int, workflow: DreamerWorkflow) -> tuple[Updated, SequenceBatch]:
+def bad(guard: NonFiniteGuard, step: int, workflow: DreamerWorkflow) -> tuple[UpdateOutput, SequenceBatch]:
     batch = with_bad_reward(make_batch(workflow))
     updated = workflow.update(batch)
     guard.check(step, updated, batch)

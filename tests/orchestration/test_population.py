@@ -258,7 +258,7 @@ def test_a_generation_that_fails_half_done_is_not_saved(
     def fails_in_generation_3(self: TD3, members: Members, *arguments: Any) -> Any:
         losses = learn(self, members, *arguments)
         if members.updates == 9:
-            raise torch.OutOfMemoryError("no memory left")  # as CUDA says it, in the middle of a lesson
+            raise torch.OutOfMemoryError("no memory left")  # as CUDA says it, in the middle of training
         return losses
 
     with monkeypatch.context() as failing, pytest.raises(SystemExit) as ending:

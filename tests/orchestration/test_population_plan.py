@@ -1,4 +1,4 @@
-"""The plan of a population is what its parts hold and its lessons need."""
+"""The plan of a population is what its parts hold and its training phases need."""
 
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +21,7 @@ from reverie.planning import plan as plan_module
 from reverie.planning.live_bytes import LiveBytes
 from reverie.planning.preflight import environment_spec
 from reverie.planning.suggestions import changed, fitting_changes
-from reverie.workflows.population import Lesson
+from reverie.workflows.population import TrainPhase
 
 from .helpers import POPULATION, start
 
@@ -36,20 +36,22 @@ def test_the_rows_are_the_bytes_that_the_parts_own(tmp_path: Path) -> None:
     host = plan.resource(HOST)
     with closing(build_engine(config)) as engine:
         replay, workflow = (
-            build_replay(config, recipe_of(config).replay_request(config, engine.spec), tmp_path),
+            build_replay(config, recipe_of(config).replay_spec(config, engine.spec), tmp_path),
             build_erl(config, engine.spec),
         )
         assert host.bytes_of("episodes of a generation") == 3 * engine.planned_bytes
     assert host.bytes_of("replay") + host.bytes_of("index of the replay") == replay.nbytes()
-    held = sum(host.bytes_of(name) for name in ("parameters", "slow copies", "optimiser state"))
-    assert held == workflow.members.nbytes() == host.bytes_of("members as they were before the lesson")
+    held = sum(host.bytes_of(name) for name in ("parameters", "target networks", "optimiser state"))
+    assert held == workflow.members.nbytes() == host.bytes_of("members before the training phase")
     assert host.bytes_of("best policy") == sum(each.nbytes for each in workflow.best_actor.values())
     assert plan.num_parameters == workflow.num_parameters
     assert recipe_of(config).model_name(config) == "6 members of TD3"
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_the_peak_of_a_lesson_is_within_5_percent_of_its_plan(accumulation: int, tmp_path: Path) -> None:
+def test_the_peak_of_a_training_phase_is_within_5_percent_of_its_plan(
+    accumulation: int, tmp_path: Path
+) -> None:
     config = configured(
         "td3.hidden_units=64",
         "training.batch_size=64",
@@ -58,7 +60,7 @@ def test_the_peak_of_a_lesson_is_within_5_percent_of_its_plan(accumulation: int,
     spec = environment_spec(config, recipe_of(config))
     host = plan_run(config, spec, recipe_of(config)).resource(HOST)
     replay, workflow = (
-        build_replay(config, recipe_of(config).replay_request(config, spec), tmp_path),
+        build_replay(config, recipe_of(config).replay_spec(config, spec), tmp_path),
         build_erl(config, spec),
     )
     torch.manual_seed(0)
@@ -70,11 +72,11 @@ def test_the_peak_of_a_lesson_is_within_5_percent_of_its_plan(accumulation: int,
         is_terminal=False,
     )
     replay.add_episode(0, episode)
-    lesson = Lesson(0, 0, tuple(range(4)), 4, accumulation, 64)
-    workflow.td3.learn(workflow.members, replay, lesson)
+    phase = TrainPhase(0, 0, tuple(range(4)), 4, accumulation, 64)
+    workflow.td3.learn(workflow.members, replay, phase)
     with LiveBytes() as counter:
         counter.count(list(workflow.members.tensors()), "members")
-        workflow.td3.learn(workflow.members, replay, lesson)
+        workflow.td3.learn(workflow.members, replay, phase)
     planned = host.bytes_of("batches of all members") + host.bytes_of("update of all members")
     assert counter.peak - workflow.members.nbytes() == pytest.approx(planned, rel=0.05)
 
@@ -93,7 +95,7 @@ def test_a_generation_is_as_many_records_as_its_episodes_may_have() -> None:
     assert generation_steps(config, environment_spec(config, recipe_of(config))) == (4 * 3 + 2) * 21
 
 
-def test_evolution_alone_plans_no_lesson() -> None:
+def test_evolution_alone_plans_no_training() -> None:
     config = configured("population.gradient=off")
     host = plan_run(config, environment_spec(config, recipe_of(config)), recipe_of(config)).resource(HOST)
     assert host.bytes_of("update of all members") == 0 < host.bytes_of("parameters")

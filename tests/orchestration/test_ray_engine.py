@@ -23,13 +23,13 @@ from reverie.orchestration.population.engines.ray_worker import (
     as_tensors,
     rows_to_send,
 )
-from reverie.orchestration.population.parts import build_engine, build_erl, ray_traffic
+from reverie.orchestration.population.parts import build_engine, build_erl, ray_transfer_size
 from reverie.orchestration.recipes import recipe_of
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.planning.preflight import environment_spec
 from reverie.testing.fingerprint import fingerprint, hash_of
 from reverie.utils.seeding import seed_global
-from reverie.workflows.population import Lesson
+from reverie.workflows.population import TrainPhase
 
 from .helpers import error_of, resume, start
 from .warm import LONG_ENOUGH_SECONDS, Process, Server, processes_of
@@ -152,7 +152,7 @@ def test_groups_play_and_learn_what_all_members_do_together(hidden: int, tmp_pat
     engine = build_engine(config)
     workflow, replay = (
         build_erl(config, engine.spec),
-        build_replay(config, recipe_of(config).replay_request(config, engine.spec), tmp_path),
+        build_replay(config, recipe_of(config).replay_spec(config, engine.spec), tmp_path),
     )
     settings = WorkerSettings(config.env, config.population, config.td3, config.seed)
     workers = {(0, 1): GroupWorker(settings, 0, 1), (1, 3): GroupWorker(settings, 1, 2)}
@@ -173,11 +173,11 @@ def test_groups_play_and_learn_what_all_members_do_together(hidden: int, tmp_pat
         np.testing.assert_array_equal(mine.reward, theirs.reward)
         replay.add_episode(0, theirs)
 
-    lesson = Lesson(seed=0, generation=0, members=(0, 1, 2), steps=4, accumulation=2, batch_size=16)
+    phase = TrainPhase(seed=0, generation=0, members=(0, 1, 2), steps=4, accumulation=2, batch_size=16)
     table = replay.transition_table()
-    learned = {group: worker.learn(*sent[group], table, lesson) for group, worker in workers.items()}
+    learned = {group: worker.learn(*sent[group], table, phase) for group, worker in workers.items()}
     before = workflow.members.rows(0, 3)
-    losses = engine.learn(workflow, replay, lesson)
+    losses = engine.learn(workflow, replay, phase)
     assert hash_of(before) != hash_of(workflow.members.rows(0, 3))
     for group, (rows, of_group) in learned.items():
         assert hash_of(as_tensors(rows)) == hash_of(workflow.members.rows(*group))
@@ -194,7 +194,7 @@ def nbytes(arrays: object) -> int:
 def test_what_is_sent_is_known_to_the_byte_before(tmp_path: Path) -> None:
     config = composed()
     spec = environment_spec(config, recipe_of(config))
-    sent = ray_traffic(config, spec)
+    sent = ray_transfer_size(config, spec)
     workflow = build_erl(config, spec)
     actor, rest = rows_to_send(workflow.members, 0, 3)
     assert (sent.actors, sent.rest) == (nbytes(actor), nbytes(rest))
@@ -203,7 +203,7 @@ def test_what_is_sent_is_known_to_the_byte_before(tmp_path: Path) -> None:
     assert sent.episodes == 4 * 31 * 4 * (3 + 1 + 1)
     # 2,000 records, with a flag and the row where a transition begins.
     assert sent.table == 2000 * (4 * (3 + 1 + 1) + 1 + 8)
-    without = ray_traffic(composed("population.gradient=false"), spec)
+    without = ray_transfer_size(composed("population.gradient=false"), spec)
     assert (without.rest, without.learned, without.table) == (0, 0, 0)
 
 

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from reverie.envs import EnvConfig, EnvironmentCrashed, Suite
-from reverie.orchestration.population.engines.rollouts import Played, Rollouts
+from reverie.orchestration.population.engines.rollouts import RolloutResult, Rollouts
 from reverie.utils.errors import UserError
 from reverie.workflows.population import Members, PopulationConfig, Sizes
 
@@ -75,29 +75,29 @@ def play(
     who: Members | None = None,
     generation: int = 1,
     noise: float = 0.5,
-) -> Played:
+) -> RolloutResult:
     who = who or members()
     rollouts = Rollouts(env_of(), config, noise, SEED, first, who.count)
     try:
-        played = rollouts.play(who, generation, lambda: False)
-        assert played is not None
-        return played
+        result = rollouts.play(who, generation, lambda: False)
+        assert result is not None
+        return result
     finally:
         rollouts.close()
 
 
-def assert_same(played: Played, other: Played) -> None:
-    assert (played.fitness, played.lengths) == (other.fitness, other.lengths)
-    for mine, theirs in zip(played.episodes, other.episodes, strict=True):
+def assert_same(result: RolloutResult, other: RolloutResult) -> None:
+    assert (result.fitness, result.lengths) == (other.fitness, other.lengths)
+    for mine, theirs in zip(result.episodes, other.episodes, strict=True):
         assert np.array_equal(mine.observation["vector"], theirs.observation["vector"])
         assert np.array_equal(mine.action, theirs.action) and np.array_equal(mine.reward, theirs.reward)
         assert mine.is_terminal == theirs.is_terminal
 
 
 def test_episodes_hold_all_their_records() -> None:
-    played = play(population())
-    assert len(played.episodes) == len(played.lengths) == 2 * MEMBERS + 1
-    for episode, length in zip(played.episodes, played.lengths, strict=True):
+    result = play(population())
+    assert len(result.episodes) == len(result.lengths) == 2 * MEMBERS + 1
+    for episode, length in zip(result.episodes, result.lengths, strict=True):
         place, steps = episode.observation["vector"].T
         assert np.array_equal(steps, np.arange(length + 1))
         assert episode.reward[0] == 0
@@ -105,22 +105,22 @@ def test_episodes_hold_all_their_records() -> None:
         np.testing.assert_allclose(np.diff(place), 0.1 + 0.05 * episode.action[:-1, 0], rtol=1e-3)
         assert episode.is_terminal == bool(place[-1] >= 0.5)
         assert length <= 12 and (episode.is_terminal or length == 12)
-    assert {episode.is_terminal for episode in played.episodes} == {True, False}
-    assert played.steps == sum(played.lengths)
+    assert {episode.is_terminal for episode in result.episodes} == {True, False}
+    assert result.steps == sum(result.lengths)
 
 
 def test_all_members_meet_the_same_episodes_and_noise_is_for_explorers() -> None:
-    played = play(population(evolution=False))
-    starts = [episode.observation["vector"][0, 0] for episode in played.episodes]
+    result = play(population(evolution=False))
+    starts = [episode.observation["vector"][0, 0] for episode in result.episodes]
     tests, explored = [starts[i] for i in range(12) if i % 3 < 2], starts[2::3]
     assert tests == tests[:2] * MEMBERS and tests[0] != tests[1]
     assert len({*explored, *tests}) == MEMBERS + 2
     quiet = play(population(evolution=False), noise=0.0)
-    for index, (noisy, plain) in enumerate(zip(played.episodes, quiet.episodes, strict=True)):
+    for index, (noisy, plain) in enumerate(zip(result.episodes, quiet.episodes, strict=True)):
         same = np.array_equal(noisy.action[0], plain.action[0])
         assert same == (index % 3 < 2)
         assert (np.abs(noisy.action) <= 1).all()
-    assert played.fitness == quiet.fitness
+    assert result.fitness == quiet.fitness
 
 
 def test_another_generation_meets_other_episodes() -> None:
@@ -131,9 +131,9 @@ def test_another_generation_meets_other_episodes() -> None:
 def test_a_group_plays_bit_for_bit_what_it_plays_among_all() -> None:
     whole, config = members(), population(evolution=False)
     group = Members(Sizes(2, 1, HIDDEN), 2, torch.device("cpu"))
-    group.put(0, whole.rows(2, 4))
+    group.load_rows(0, whole.rows(2, 4))
     among_all, alone = play(config, who=whole), play(config, first=2, who=group)
-    assert_same(alone, Played(among_all.episodes[6:], among_all.fitness[2:], among_all.lengths[6:]))
+    assert_same(alone, RolloutResult(among_all.episodes[6:], among_all.fitness[2:], among_all.lengths[6:]))
 
 
 def test_an_episode_whose_world_fails_is_played_again_from_its_seed() -> None:
@@ -155,10 +155,10 @@ def test_a_generation_can_be_abandoned_and_played_later() -> None:
     rollouts = Rollouts(env_of(), population(), 0.5, SEED, 0, MEMBERS)
     asked = iter([False, False, False, True])
     assert rollouts.play(members(), 1, lambda: next(asked)) is None
-    played = rollouts.play(members(), 1, lambda: False)
+    result = rollouts.play(members(), 1, lambda: False)
     rollouts.close()
-    assert played is not None
-    assert_same(played, play(population()))
+    assert result is not None
+    assert_same(result, play(population()))
 
 
 def test_an_episode_without_an_end_is_refused() -> None:

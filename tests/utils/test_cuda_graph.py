@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.utils.cuda_graph import CapturedCall
+from reverie.utils.cuda_graph import CUDAGraphCall
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
@@ -25,8 +25,8 @@ class Walk:
         return {"state": self.state.clone(), "noise": noise}
 
 
-def captured(walk: Walk) -> CapturedCall:
-    return CapturedCall(walk, CUDA, [walk.generator], "walk")
+def captured(walk: Walk) -> CUDAGraphCall:
+    return CUDAGraphCall(walk, CUDA, [walk.generator], "walk")
 
 
 def test_captured_calls_are_the_eager_ones_bit_for_bit_noise_included() -> None:
@@ -36,7 +36,7 @@ def test_captured_calls_are_the_eager_ones_bit_for_bit_noise_included() -> None:
         inputs = {"step": torch.full((8,), float(step))}  # in host memory
         found = {name: value.clone() for name, value in call(inputs).items()}
         expected = eager({"step": inputs["step"].to(CUDA)})
-        assert call.is_captured is (step >= CapturedCall.EAGER_CALLS)
+        assert call.is_captured is (step >= CUDAGraphCall.EAGER_CALLS)
         for name, value in expected.items():
             assert torch.equal(found[name], value), (step, name)
     assert torch.equal(walk.state, eager.state)
@@ -69,7 +69,7 @@ def test_what_cannot_be_captured_goes_on_eagerly_with_one_sentence(caplog: pytes
     def asks_the_host(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         return {"double": inputs["x"] * (2.0 if bool(inputs["x"].sum() > 0) else 0.0)}
 
-    call = CapturedCall(asks_the_host, CUDA, [], "a question")
+    call = CUDAGraphCall(asks_the_host, CUDA, [], "a question")
     with caplog.at_level(logging.WARNING):
         for value in range(1, 7):
             assert call({"x": torch.full((2,), float(value))})["double"].tolist() == [2.0 * value] * 2

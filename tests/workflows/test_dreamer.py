@@ -231,28 +231,28 @@ def test_training_between_steps_does_not_touch_the_online_state() -> None:
     assert torch.equal(workflow.noise["collect"].get_state(), draws)
 
 
-def test_a_player_does_not_disturb_training() -> None:
+def test_an_eval_policy_does_not_disturb_training() -> None:
     workflow = tiny_workflow()
     workflow.collect_step(make_arrival(workflow, is_first=True))
     state, previous = workflow.world_model.rssm._state, workflow._prev_action.clone()
     draws = {name: noise.get_state() for name, noise in workflow.noise.items()}
     before = snapshot(workflow.world_model)
-    player = workflow.player(num_envs=2, seed=1, sample=True)
-    actions = [player.act(make_arrival(workflow, is_first=step == 0)) for step in range(4)]
+    policy = workflow.eval_policy(num_envs=2, seed=1, sample=True)
+    actions = [policy.act(make_arrival(workflow, is_first=step == 0)) for step in range(4)]
     assert [action.shape for action in actions] == [(2, ACTIONS)] * 4
     assert workflow.world_model.rssm._state is state and torch.equal(workflow._prev_action, previous)
     assert all(torch.equal(noise.get_state(), draws[name]) for name, noise in workflow.noise.items())
     assert not changed(workflow.world_model, before)
-    assert not player.state.deter.requires_grad
+    assert not policy.state.deter.requires_grad
 
 
-def test_players_repeat_with_their_seed_and_follow_the_mode_when_asked() -> None:
+def test_policies_repeat_with_their_seed_and_follow_the_mode_when_asked() -> None:
     workflow = tiny_workflow(is_discrete=False)
     arrivals = [make_arrival(workflow, is_first=step == 0) for step in range(5)]
 
     def play(seed: int, sample: bool) -> np.ndarray:
-        player = workflow.player(num_envs=2, seed=seed, sample=sample)
-        return np.stack([player.act(arrival) for arrival in arrivals])
+        policy = workflow.eval_policy(num_envs=2, seed=seed, sample=sample)
+        return np.stack([policy.act(arrival) for arrival in arrivals])
 
     np.testing.assert_array_equal(play(1, True), play(1, True))
     assert not np.array_equal(play(1, True), play(2, True))

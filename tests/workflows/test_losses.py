@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from reverie.buffers import SequenceBatch
-from reverie.models import Actor, LatentState, Observed
+from reverie.models import Actor, LatentState, RSSMOutput
 from reverie.models.decoder import squared_error
 from reverie.workflows.world_models import DreamerWorkflow
-from reverie.workflows.world_models.imagination import Imagined, imagine
+from reverie.workflows.world_models.imagination import ImaginedTrajectory, imagine
 
 from ..models.tiny import MODE, TINY
 from .tiny import ACTIONS, HORIZON, IMAGE, make_batch, tiny_workflow
@@ -25,10 +25,10 @@ def losses_of(workflow: DreamerWorkflow, batch: SequenceBatch) -> dict[str, Tens
     return losses
 
 
-def observed_with(posterior_logits: Tensor, prior_logits: Tensor) -> Observed:
+def observed_with(posterior_logits: Tensor, prior_logits: Tensor) -> RSSMOutput:
     lead = posterior_logits.shape[:2]
     state = LatentState(torch.zeros(*lead, TINY.deter), torch.zeros(*lead, TINY.stoch, TINY.classes))
-    return Observed(state, posterior_logits, prior_logits)
+    return RSSMOutput(state, posterior_logits, prior_logits)
 
 
 def test_losses_before_training_have_the_values_of_the_facts_sheet() -> None:
@@ -50,7 +50,7 @@ def test_kl_below_the_free_nats_costs_them_and_teaches_nothing() -> None:
     posterior[0, 0, :, 0], posterior[0, 1, :, 0] = 0.5, 3.0
     posterior.requires_grad_()
     prior = torch.zeros_like(posterior).requires_grad_()
-    steps = workflow.world_model.trained_steps(make_batch(workflow, batch=1, time=2))
+    steps = make_batch(workflow, batch=1, time=2).trained()
     losses = workflow.world_model.losses(steps, observed_with(posterior, prior))
     assert losses.keys() == {"dynamics", "representation"}
     for name, learner, other in (("dynamics", prior, posterior), ("representation", posterior, prior)):
@@ -68,7 +68,7 @@ def test_kl_is_summed_over_latents_before_it_is_clipped() -> None:
     p = 0.99 * posterior.double().softmax(-1) + 0.01 / TINY.classes
     each = float((p * (p.log() + math.log(TINY.classes))).sum(-1)[0, 0, 0])
     assert each < 1.0 < TINY.stoch * each
-    steps = workflow.world_model.trained_steps(make_batch(workflow, batch=1, time=1))
+    steps = make_batch(workflow, batch=1, time=1).trained()
     losses = workflow.world_model.losses(steps, observed_with(posterior, prior))
     assert float(losses["dynamics"]) == pytest.approx(TINY.stoch * each, rel=1e-5)
 
@@ -99,19 +99,19 @@ def test_image_loss_is_a_sum_of_squares_against_values_in_zero_to_one() -> None:
     assert float(squared_error(truth / 255, truth).max()) < 1e-9
 
 
-def imagined_with(actor: Actor, discount: Tensor) -> Imagined:
+def imagined_with(actor: Actor, discount: Tensor) -> ImaginedTrajectory:
     count, states = discount.shape
     feature = torch.randn(count, states, TINY.deter + TINY.stoch * TINY.classes)
     action = torch.eye(ACTIONS)[torch.randint(ACTIONS, (count, states - 1))]
     reward = torch.randn(states, count)
     feature, action = feature.transpose(0, 1), action.transpose(0, 1)
-    return Imagined(feature, action, actor(feature[:-1]), reward, discount.t())
+    return ImaginedTrajectory(feature, action, actor(feature[:-1]), reward, discount.t())
 
 
 def test_nothing_is_learned_behind_a_predicted_end_and_nothing_from_a_start_that_is_one() -> None:
     workflow = tiny_workflow()
-    steps = workflow.world_model.trained_steps(make_batch(workflow, batch=1, time=3))
-    _, observed = workflow.world_model.observe(steps, MODE)
+    batch = make_batch(workflow, batch=1, time=3)
+    steps, observed = batch.trained(), workflow.world_model.observe(batch, MODE)
     discount = torch.full((3, HORIZON + 1), 0.997)
     discount[0, 0] = discount[1, 1] = 0.0
     losses, _ = workflow.controller.losses(
@@ -138,8 +138,8 @@ def test_the_weight_of_a_step_is_the_product_of_continuations_up_to_it() -> None
     workflow = tiny_workflow()
     torch.nn.init.zeros_(workflow.controller.critic.out.weight)
     torch.nn.init.zeros_(workflow.controller.critic.out.bias)
-    steps = workflow.world_model.trained_steps(make_batch(workflow, batch=1, time=2))
-    _, observed = workflow.world_model.observe(steps, MODE)
+    batch = make_batch(workflow, batch=1, time=2)
+    steps, observed = batch.trained(), workflow.world_model.observe(batch, MODE)
     discount = torch.tensor([[0.9, 0.5, 0.8, 0.1], [0.4, 1.0, 0.3, 1.0]])
     losses, _ = workflow.controller.losses(
         imagined_with(workflow.controller.actor, discount), observed, steps
@@ -152,8 +152,7 @@ def test_replayed_values_skip_final_records_and_follow_real_rewards() -> None:
     workflow = tiny_workflow()
     controller = workflow.controller
     batch = make_batch(workflow)
-    steps = workflow.world_model.trained_steps(batch)
-    _, observed = workflow.world_model.observe(steps, MODE)
+    steps, observed = batch.trained(), workflow.world_model.observe(batch, MODE)
     discount = torch.zeros(
         15, HORIZON + 1
     )  # so that the imagined return of a start is the next imagined reward

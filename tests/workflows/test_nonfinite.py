@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from reverie.buffers import SequenceBatch
-from reverie.workflows import Updated
+from reverie.workflows import UpdateOutput
 from reverie.workflows.world_models import DreamerWorkflow
 
 from .tiny import make_batch, parameters, tiny_workflow
@@ -58,7 +58,7 @@ def with_bad_reward(batch: SequenceBatch, value: float) -> SequenceBatch:
 
 def update_with_bad_gradient(
     workflow: DreamerWorkflow, name: str, phase: str, batch: SequenceBatch
-) -> Updated:
+) -> UpdateOutput:
     """Make an update during which one entry of one gradient is infinite."""
 
     def spoil(gradient: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.buffers import TransitionBatch
-from reverie.workflows.population import TD3, Lesson, Members, Piece, Sizes, TD3Config
+from reverie.workflows.population import TD3, Members, Microbatch, Sizes, TD3Config, TrainPhase
 
 SIZES = Sizes(observation=3, action=2, hidden=8)
 CPU = torch.device("cpu")
@@ -17,21 +17,21 @@ CPU = torch.device("cpu")
 def members_of(count: int, seed: int = 0) -> Members:
     torch.manual_seed(seed)
     members = Members(SIZES, count, CPU)
-    # Slow copies of their own, so that a mix-up of networks shows.
-    for name in ("slow_actor", "slow_critic"):
+    # Targets that differ, so that a mix-up of networks shows.
+    for name in ("target_actor", "target_critic"):
         for tensor in members.networks[name].values():
             tensor.add_(0.1 * torch.randn(tensor.shape))
     return members
 
 
-def piece_of(count: int, batch: int, seed: int = 1) -> Piece:
+def microbatch_of(count: int, batch: int, seed: int = 1) -> Microbatch:
     generator = torch.Generator().manual_seed(seed)
     shape = (count, batch)
 
     def normal(*width: int) -> Tensor:
         return torch.randn(*shape, *width, generator=generator)
 
-    return Piece(
+    return Microbatch(
         observation=normal(3),
         action=normal(2).clamp(-1, 1),
         reward=normal(),
@@ -45,8 +45,8 @@ def modules_of(members: Members, row: int) -> dict[str, nn.Module]:
     kinds = {
         "actor": SIZES.actor,
         "critic": SIZES.critic,
-        "slow_actor": SIZES.actor,
-        "slow_critic": SIZES.critic,
+        "target_actor": SIZES.actor,
+        "target_critic": SIZES.critic,
     }
     modules: dict[str, nn.Module] = {}
     for name, make in kinds.items():
@@ -55,22 +55,24 @@ def modules_of(members: Members, row: int) -> dict[str, nn.Module]:
     return modules
 
 
-def plain_updates(members: Members, row: int, pieces: list[Piece], config: TD3Config) -> dict[str, nn.Module]:
+def plain_updates(
+    members: Members, row: int, batches: list[Microbatch], config: TD3Config
+) -> dict[str, nn.Module]:
     """Fujimoto et al. 2018, algorithm 1, for one member."""
     nets = modules_of(members, row)
     optimizers = {
         "critic": torch.optim.Adam(nets["critic"].parameters(), config.critic_learning_rate),
         "actor": torch.optim.Adam(nets["actor"].parameters(), config.actor_learning_rate),
     }
-    for number, piece in enumerate(pieces, start=1):
-        seen, done, after = piece.observation[row], piece.action[row], piece.next_observation[row]
+    for number, batch in enumerate(batches, start=1):
+        seen, done, after = batch.observation[row], batch.action[row], batch.next_observation[row]
         with torch.no_grad():
             clip = config.target_noise_clip
-            noise = (config.target_noise * piece.noise[row]).clamp(-clip, clip)
-            action = (nets["slow_actor"](after) + noise).clamp(-1, 1)
-            future = nets["slow_critic"](after, action).min(-1).values
-            goes_on = 1 - piece.is_terminal[row].float()
-            target = piece.reward[row] + config.discount * goes_on * future
+            noise = (config.target_noise * batch.noise[row]).clamp(-clip, clip)
+            action = (nets["target_actor"](after) + noise).clamp(-1, 1)
+            future = nets["target_critic"](after, action).min(-1).values
+            goes_on = 1 - batch.is_terminal[row].float()
+            target = batch.reward[row] + config.discount * goes_on * future
         first, second = nets["critic"](seen, done).unbind(-1)
         loss = nn.functional.mse_loss(first, target) + nn.functional.mse_loss(second, target)
         optimizers["critic"].zero_grad()
@@ -84,9 +86,9 @@ def plain_updates(members: Members, row: int, pieces: list[Piece], config: TD3Co
         optimizers["actor"].step()
         with torch.no_grad():
             for name in ("actor", "critic"):
-                pairs = zip(nets[f"slow_{name}"].parameters(), nets[name].parameters(), strict=True)
-                for slow, fast in pairs:
-                    slow.copy_((1 - config.target_rate) * slow + config.target_rate * fast)
+                pairs = zip(nets[f"target_{name}"].parameters(), nets[name].parameters(), strict=True)
+                for target, trained in pairs:
+                    target.copy_((1 - config.target_rate) * target + config.target_rate * trained)
     return nets
 
 
@@ -97,10 +99,10 @@ def assert_equal(members: Members, other: Members, rows: slice = slice(None)) ->
 
 def test_every_member_learns_what_plain_td3_learns() -> None:
     config = TD3Config(hidden_units=8, policy_delay=2, target_rate=0.05)
-    members, pieces = members_of(3), [piece_of(3, 5, seed) for seed in range(6)]
-    plain = [plain_updates(members, row, pieces, config) for row in range(3)]
-    for piece in pieces:
-        TD3(config).update(members, [piece])
+    members, batches = members_of(3), [microbatch_of(3, 5, seed) for seed in range(6)]
+    plain = [plain_updates(members, row, batches, config) for row in range(3)]
+    for batch in batches:
+        TD3(config).update(members, [batch])
     for row, nets in enumerate(plain):
         for name, module in nets.items():
             for key, expected in module.state_dict().items():
@@ -108,14 +110,14 @@ def test_every_member_learns_what_plain_td3_learns() -> None:
 
 
 def test_accumulated_batches_are_one_large_batch() -> None:
-    pieces = [piece_of(2, 4, seed) for seed in range(6)]
+    batches = [microbatch_of(2, 4, seed) for seed in range(6)]
     fields = ("observation", "action", "reward", "next_observation", "is_terminal", "noise")
-    large = Piece(*(torch.cat([getattr(piece, name) for piece in pieces], 1) for name in fields))
+    large = Microbatch(*(torch.cat([getattr(batch, name) for batch in batches], 1) for name in fields))
     config = TD3Config(hidden_units=8, policy_delay=1)
     together, apart, first_only = members_of(2), members_of(2), members_of(2)
     losses = TD3(config).update(together, [large])
-    added = TD3(config).update(apart, pieces)
-    TD3(config).update(first_only, pieces[:1])
+    added = TD3(config).update(apart, batches)
+    TD3(config).update(first_only, batches[:1])
     for name, loss in losses.items():
         torch.testing.assert_close(added[name], loss)
     for one, other in zip(together.tensors(), apart.tensors(), strict=True):
@@ -129,27 +131,27 @@ class Table:
 
     num_transitions = 50
 
-    def transitions(self, ranks: np.ndarray, out: TransitionBatch | None = None) -> TransitionBatch:
-        seen = torch.from_numpy(ranks).float()[:, None] * torch.tensor([0.01, -0.02, 0.03])
+    def transitions(self, indices: np.ndarray, out: TransitionBatch | None = None) -> TransitionBatch:
+        seen = torch.from_numpy(indices).float()[:, None] * torch.tensor([0.01, -0.02, 0.03])
         return TransitionBatch(
             observation={"vector": seen},
             action=seen[:, :2].clamp(-1, 1),
             reward=seen[:, 0],
             next_observation={"vector": seen + 0.1},
-            is_terminal=torch.from_numpy(ranks % 7 == 0),
+            is_terminal=torch.from_numpy(indices % 7 == 0),
         )
 
 
-def lesson(*members: int, generation: int = 3) -> Lesson:
-    return Lesson(seed=5, generation=generation, members=members, steps=4, accumulation=2, batch_size=6)
+def phase(*members: int, generation: int = 3) -> TrainPhase:
+    return TrainPhase(seed=5, generation=generation, members=members, steps=4, accumulation=2, batch_size=6)
 
 
 def test_a_group_of_members_learns_bit_for_bit_what_it_learns_among_all() -> None:
     config, whole = TD3Config(hidden_units=8), members_of(5)
     group = Members(SIZES, 2, CPU)
-    group.put(0, whole.rows(2, 4))
-    losses = TD3(config).learn(whole, Table(), lesson(0, 1, 2, 3, 4))
-    of_group = TD3(config).learn(group, Table(), lesson(2, 3))
+    group.load_rows(0, whole.rows(2, 4))
+    losses = TD3(config).learn(whole, Table(), phase(0, 1, 2, 3, 4))
+    of_group = TD3(config).learn(group, Table(), phase(2, 3))
     assert_equal(group, whole, slice(2, 4))
     assert all(torch.equal(of_group[name], losses[name][2:4]) for name in losses)
     assert group.updates == whole.updates == 4
@@ -158,32 +160,32 @@ def test_a_group_of_members_learns_bit_for_bit_what_it_learns_among_all() -> Non
 def test_members_learn_from_batches_of_their_own_that_change_with_the_generation() -> None:
     config = TD3Config(hidden_units=8)
     twins = Members(SIZES, 2, CPU)
-    twins.take_rows(torch.tensor([0, 0]))
+    twins.gather_members(torch.tensor([0, 0]))
     again = copy.deepcopy(twins)
-    TD3(config).learn(twins, Table(), lesson(0, 1))
-    TD3(config).learn(again, Table(), lesson(0, 1, generation=4))
+    TD3(config).learn(twins, Table(), phase(0, 1))
+    TD3(config).learn(again, Table(), phase(0, 1, generation=4))
     weights = twins.networks["critic"]["first.0.weight"]
     assert not torch.equal(weights[0], weights[1])
     assert not torch.equal(weights, again.networks["critic"]["first.0.weight"])
 
 
 def test_a_truncated_episode_has_a_future_and_a_terminal_has_none() -> None:
-    members, piece = members_of(1), piece_of(1, 4)
+    members, batch = members_of(1), microbatch_of(1, 4)
     reward, learner = 7.0, TD3(TD3Config(hidden_units=8, discount=0.5, target_noise=0.0))
-    fields = {"reward": torch.full((1, 4), reward), "noise": piece.noise}
+    fields = {"reward": torch.full((1, 4), reward), "noise": batch.noise}
     given = {
-        "observation": piece.observation,
-        "action": piece.action,
-        "next_observation": piece.next_observation,
+        "observation": batch.observation,
+        "action": batch.action,
+        "next_observation": batch.next_observation,
     }
     with torch.no_grad():
-        after = members.act(members.networks["slow_actor"], piece.next_observation)
-        future = members.estimate(members.networks["slow_critic"], piece.next_observation, after).amin(-1)
-        now = members.estimate(members.networks["critic"], piece.observation, piece.action)
+        after = members.act(members.networks["target_actor"], batch.next_observation)
+        future = members.q_values(members.networks["target_critic"], batch.next_observation, after).amin(-1)
+        now = members.q_values(members.networks["critic"], batch.observation, batch.action)
     for is_terminal, target in ((True, torch.full((1, 4), reward)), (False, reward + 0.5 * future)):
         flags = torch.full((1, 4), is_terminal)
         loss = learner.critic_loss(
-            members, members.networks["critic"], Piece(**given, **fields, is_terminal=flags)
+            members, members.networks["critic"], Microbatch(**given, **fields, is_terminal=flags)
         )
         torch.testing.assert_close(loss, (now - target[..., None]).square().mean(1).sum(-1))
 
@@ -191,14 +193,14 @@ def test_a_truncated_episode_has_a_future_and_a_terminal_has_none() -> None:
 def test_the_actors_loss_moves_no_critic() -> None:
     members, learner = members_of(2), TD3(TD3Config(hidden_units=8))
     leaves = {name: each.clone().requires_grad_() for name, each in members.networks["actor"].items()}
-    learner.actor_loss(members, leaves, piece_of(2, 4)).sum().backward()
+    learner.actor_loss(members, leaves, microbatch_of(2, 4)).sum().backward()
     assert all(leaf.grad is not None and leaf.grad.abs().sum() > 0 for leaf in leaves.values())
     assert all(not tensor.requires_grad for tensor in members.tensors())
 
 
 def test_nothing_that_lives_on_holds_a_graph() -> None:
     members = members_of(2)
-    losses = TD3(TD3Config(hidden_units=8)).learn(members, Table(), lesson(0, 1))
+    losses = TD3(TD3Config(hidden_units=8)).learn(members, Table(), phase(0, 1))
     assert all(
         each.grad_fn is None and not each.requires_grad for each in (*members.tensors(), *losses.values())
     )
@@ -210,13 +212,23 @@ def test_a_member_that_is_not_finite_goes_back_alone() -> None:
     for tensor in members.networks["actor"].values():
         tensor.add_(1)
     next(iter(members.networks["critic"].values()))[1, 0] = torch.nan
-    assert members.take_back_nonfinite(before) == [1]
+    assert members.revert_nonfinite(before) == [1]
     changed = Members(SIZES, 3, CPU)
-    changed.put(0, before)
+    changed.load_rows(0, before)
     for mine, old in zip(members.networks["actor"].values(), changed.networks["actor"].values(), strict=True):
         assert torch.equal(mine[1], old[1])
         assert torch.equal(mine[0], old[0] + 1) and torch.equal(mine[2], old[2] + 1)
     assert members.is_finite().all()
+
+
+def test_a_state_with_the_names_of_earlier_versions_is_loaded() -> None:
+    members, other = members_of(2), members_of(2, seed=1)
+    state = copy.deepcopy(other.state_dict())
+    state["networks"] = {
+        name.replace("target_", "slow_"): stacked for name, stacked in state["networks"].items()
+    }
+    members.load_state_dict(state)
+    assert_equal(members, other)
 
 
 def test_a_state_of_other_sizes_is_refused_and_changes_nothing() -> None:
@@ -225,7 +237,7 @@ def test_a_state_of_other_sizes_is_refused_and_changes_nothing() -> None:
     with pytest.raises(ValueError, match="instead of"):
         members.load_state_dict(other.state_dict())
     same = Members(SIZES, 2, CPU)
-    same.put(0, before)
+    same.load_rows(0, before)
     assert_equal(members, same)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from reverie.buffers import SampledPositions, SequenceBatch, StoredLatent
 from reverie.models import OptimizerConfig
-from reverie.utils.timestep import ActionSpec, ArraySpec, Arrival, EnvSpec
+from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec, TimeStep
 from reverie.workflows.world_models import ControllerConfig, DreamerConfig, DreamerWorkflow, WorldModelConfig
 from reverie.workflows.world_models.config import KLConfig
 
@@ -105,11 +105,11 @@ def make_batch(
     ).to(workflow.device)
 
 
-def make_arrival(workflow: DreamerWorkflow, is_first: bool = False) -> Arrival:
+def make_arrival(workflow: DreamerWorkflow, is_first: bool = False) -> TimeStep:
     """Return random observations of the workflow's two environments."""
     observation = random_observation(workflow.env.observation, 2)
     flags = np.zeros(2, np.bool_)
-    return Arrival(
+    return TimeStep(
         observation={key: value.numpy() for key, value in observation.items()},
         reward=np.zeros(2, np.float32),
         is_first=np.full(2, is_first),

@@ -25,9 +25,9 @@ from ...planning.live_bytes import LiveBytes
 from ...planning.meta_shapes import MetaShapes
 from ...planning.recipe import GRADIENTS, DryRun, Labels
 from ...utils.timestep import EnvSpec
-from ...workflows.base import Updated
+from ...workflows.base import UpdateOutput
 from ...workflows.world_models import DreamerWorkflow
-from .parts import autocast_dtype, replay_request, workflow_config
+from .parts import autocast_dtype, replay_spec, workflow_config
 
 CUDA_GRANULARITY = 512
 """Bytes to which CUDA's caching allocator rounds every block up."""
@@ -152,7 +152,7 @@ def _tensors(optimizer: LaProp) -> list[Tensor]:
 
 def _peak_of(
     workflow: _Rehearsal,
-    update: Callable[[SequenceBatch], Updated],
+    update: Callable[[SequenceBatch], UpdateOutput],
     config: TrainConfig,
     counter: LiveBytes,
 ) -> Labels:
@@ -175,7 +175,7 @@ def _peak_of(
 def _meta_batch(config: TrainConfig, spec: EnvSpec) -> SequenceBatch:
     """Return a batch as replay gives it, without memory."""
     batch, length = config.training.batch_size, config.training.sequence_length + 1
-    fields = record_fields(replay_request(config, spec))
+    fields = record_fields(replay_spec(config, spec))
     tensors = {
         name: torch.empty((batch, length, *field.shape), dtype=field.dtype, device=META)
         for name, field in fields.items()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...buffers import SequenceBatch
 from ...utils.state_files import save_state
-from ...workflows import Updated
+from ...workflows import UpdateOutput
 
 NONFINITE_EXIT_CODE = 4
 _MOST_FILES = 5
@@ -28,7 +28,7 @@ class _Update:
     """An update whose flag is on its way to the host."""
 
     step: int
-    updated: Updated
+    updated: UpdateOutput
     batch: SequenceBatch
     is_finite: Tensor
     """0-d bool in host memory, once `copied` has happened."""
@@ -69,8 +69,8 @@ class NonFiniteGuard:
         """Whether there are too many in a row although the run went back once."""
         return self.has_too_many and self.has_rolled_back
 
-    def check(self, step: int, updated: Updated, batch: SequenceBatch) -> None:
-        """Judge an update and the batch it was made from, on CUDA those of the call before.
+    def check(self, step: int, updated: UpdateOutput, batch: SequenceBatch) -> None:
+        """Judge an update and the batch it was made from, on CUDA the ones of the call before.
 
         Cost: next to nothing for a finite one; the others wait for the device and for the disk.
         """

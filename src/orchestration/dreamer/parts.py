@@ -4,12 +4,12 @@ from pathlib import Path
 
 import torch
 
-from ...buffers import LatentSpec, ReplayRequest
+from ...buffers import LatentSpec, ReplaySpec
 from ...config.dreamer import DreamerTrainConfig as TrainConfig
 from ...config.schema import Compile, Precision
 from ...envs import VectorEnvironment, make_environment
 from ...utils.timestep import EnvSpec
-from ...workflows.world_models import CapturedDreamer, CompiledDreamer, DreamerConfig, DreamerWorkflow
+from ...workflows.world_models import CompiledDreamer, CUDAGraphDreamer, DreamerConfig, DreamerWorkflow
 from ..parts import Parts, begin_run, build_replay
 
 DreamerParts = Parts[VectorEnvironment, DreamerWorkflow]
@@ -21,7 +21,7 @@ def build_dreamer(config: TrainConfig, run_dir: Path) -> DreamerParts:
     environment = make_environment(config.env, config.seed)
     return Parts(
         environment=environment,
-        replay=build_replay(config, replay_request(config, environment.spec), run_dir),
+        replay=build_replay(config, replay_spec(config, environment.spec), run_dir),
         workflow=build_workflow(config, environment.spec),
         snapshots=snapshots,
     )
@@ -29,15 +29,15 @@ def build_dreamer(config: TrainConfig, run_dir: Path) -> DreamerParts:
 
 def build_workflow(config: TrainConfig, env: EnvSpec) -> DreamerWorkflow:
     """Return Dreamer for an environment, its parameters initialised."""
-    kinds = {Compile.graph: CapturedDreamer, Compile.inductor: CompiledDreamer}
+    kinds = {Compile.graph: CUDAGraphDreamer, Compile.inductor: CompiledDreamer}
     kind = kinds.get(config.compile, DreamerWorkflow)
     device = torch.device(config.device.value)
     return kind(env, workflow_config(config), device, autocast_dtype(config), config.seed)
 
 
-def replay_request(config: TrainConfig, env: EnvSpec) -> ReplayRequest:
+def replay_spec(config: TrainConfig, env: EnvSpec) -> ReplaySpec:
     """Return everything that the size of the replay depends on; `env.num_envs` of the run counts."""
-    return ReplayRequest(
+    return ReplaySpec(
         config=config.buffer,
         observation=env.observation,
         action=env.action,

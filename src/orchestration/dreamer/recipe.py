@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from ...buffers import ReplayRequest
+from ...buffers import ReplaySpec
 from ...checkpoints.checkpoint import Checkpoint
 from ...config.dreamer import DreamerTrainConfig as TrainConfig
 from ...config.presets import preset_of
@@ -33,9 +33,9 @@ class DreamerRecipe:
     def check(self, config: TrainConfig, env: EnvSpec) -> None:
         """Accept every environment that `spec_of` accepts."""
 
-    def replay_request(self, config: TrainConfig, env: EnvSpec) -> ReplayRequest:
+    def replay_spec(self, config: TrainConfig, env: EnvSpec) -> ReplaySpec:
         """Return everything that the size of the replay depends on."""
-        return parts.replay_request(config, env)
+        return parts.replay_spec(config, env)
 
     def least_capacity(self, config: TrainConfig, env: EnvSpec) -> int:
         """Return the records of one window in every environment."""
@@ -49,7 +49,7 @@ class DreamerRecipe:
         """Return no further rows."""
         return []
 
-    def num_simulators(self, config: TrainConfig) -> int:
+    def num_environments(self, config: TrainConfig) -> int:
         """Return the number of environments."""
         return config.env.num_envs
 

@@ -1,4 +1,4 @@
-"""What a lineage tells: the best member ever, where it came from, and which operators led to elites."""
+"""Evaluate a lineage: the best member ever, its ancestors, and which operators led to elites."""
 
 import math
 from collections.abc import Sequence
@@ -15,20 +15,20 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the members that one way of coming about made."""
+    """Counts of the members with one kind of origin, by what became of them."""
 
     elites: int = 0
-    """Those among the fittest of their generation."""
+    """Members among the fittest of their generation."""
 
     parents: int = 0
-    """Those that were not, but from which members of the next generation came."""
+    """Other members that are parents in the next generation."""
 
     discarded: int = 0
     """The others."""
 
     @property
     def born(self) -> int:
-        """All of them."""
+        """Number of all members."""
         return self.elites + self.parents + self.discarded
 
 
@@ -56,9 +56,9 @@ def ancestry(generations: Generations, place: Place) -> list[tuple[Place, Place]
 
 
 def outcomes(generations: Generations, num_elites: int) -> dict[str, Outcome]:
-    """Return what became of the members of each way of coming about, by its operators joined with " + ".
+    """Return the counts for each kind of origin, by its operators joined with " + ".
 
-    Generation 0 is not counted, as no operator made it, nor is the last, of which nobody was chosen yet.
+    Generation 0 is not counted, since no operator made it, nor is the last, before its selection.
     """
     found: dict[str, Outcome] = {}
     for members, following in pairwise(generations[1:]):

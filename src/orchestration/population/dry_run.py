@@ -1,4 +1,4 @@
-"""The lesson of a population rehearsed without memory: what it will hold, to the byte."""
+"""Dry-run the training phase of a population without memory: the bytes that it will hold."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,38 +12,38 @@ from ...planning.meta_shapes import MetaShapes
 from ...planning.recipe import DryRun
 from ...planning.resources import Row
 from ...utils.timestep import EnvSpec
-from ...workflows.population import TD3, Members, Piece, Sizes, Stacked, TD3Config
-from .engines.rollouts import longest_episode, num_slots
-from .parts import replay_request
+from ...workflows.population import TD3, Members, Microbatch, Sizes, Stacked, TD3Config
+from .engines.rollouts import longest_episode, num_rollouts
+from .parts import replay_spec
 
 META = torch.device("meta")
 
-STATE = ("parameters", "slow copies", "optimiser state", "best policy")
-"""What lives as long as the run."""
+STATE = ("parameters", "target networks", "optimiser state", "best policy")
+"""Rows that live as long as the run."""
 
-BEFORE, BATCHES = "members as they were before the lesson", "batches of all members"
-"""What a lesson needs besides its update; the first is on the host, wherever the members are."""
+BEFORE, BATCHES = "members before the training phase", "batches of all members"
+"""Rows of a training phase besides its update; the first is on the host, wherever the members are."""
 
 
 def dry_run(config: TrainConfig, spec: EnvSpec) -> DryRun:
-    """Return what the members of a run hold, and what a lesson needs beside; nothing is allocated.
+    """Return the bytes of the members of a run and of their training phase; allocates nothing.
 
     Cost: 1 s once.
     """
     training, sizes = config.training, Sizes.of(spec, config.td3)
     accumulation = training.gradient_accumulation_steps
-    lesson = _rehearse(sizes, config.population.size, accumulation, training.batch_size)
-    labels = dict(lesson.held)
+    update = _dry_run_update(sizes, config.population.size, accumulation, training.batch_size)
+    labels = dict(update.held)
     state = sum(labels.values())
     if config.population.gradient:
         labels[BEFORE] = state - labels["best policy"]
         labels[BATCHES] = _batch_bytes(config, spec)
-        labels["update of all members"] = lesson.update
+        labels["update of all members"] = update.peak
     return DryRun(
-        lesson.num_parameters,
-        {"lesson": labels},
+        update.num_parameters,
+        {"training phase": labels},
         state,
-        lesson.operators,
+        update.operators,
         lasting=STATE,
         batch=BATCHES,
         on_host=(BEFORE,),
@@ -51,13 +51,13 @@ def dry_run(config: TrainConfig, spec: EnvSpec) -> DryRun:
 
 
 def episodes_row(config: TrainConfig, spec: EnvSpec) -> Row:
-    """Return the episodes of a generation: as they are written, as they are handed on, and their noise."""
+    """Return the episodes of a generation three times: written, returned, and their noise."""
     return Row("episodes of a generation", 3 * episode_bytes(config, spec))
 
 
 def generation_steps(config: TrainConfig, spec: EnvSpec) -> int:
     """Return the most records of one generation."""
-    return num_slots(config.population) * (longest_episode(spec) + 1)
+    return num_rollouts(config.population) * (longest_episode(spec) + 1)
 
 
 def episode_bytes(config: TrainConfig, spec: EnvSpec) -> int:
@@ -68,36 +68,36 @@ def episode_bytes(config: TrainConfig, spec: EnvSpec) -> int:
 
 def _batch_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     """Return the bytes of the transitions of one update, and of the noise on their actions."""
-    fields = record_fields(replay_request(config, spec))
+    fields = record_fields(replay_spec(config, spec))
     seen = sum(field.nbytes for name, field in fields.items() if name.startswith(OBSERVATION_PREFIX))
     transition = 2 * seen + 2 * fields["action"].nbytes + fields["reward"].nbytes + 1
     training = config.training
     count = config.population.size * training.gradient_accumulation_steps * training.batch_size
-    return count * (transition + 2 * seen)  # observations once more, side by side
+    return count * (transition + 2 * seen)  # observations once more, concatenated
 
 
 @dataclass(frozen=True, slots=True)
-class _Lesson:
-    """What an update of all members takes."""
+class _UpdateBytes:
+    """Bytes of the members and of one update of all of them."""
 
     held: dict[str, int]
-    """Bytes of what lives as long as the members, by name."""
+    """Bytes that live as long as the members, by name."""
 
-    update: int
-    """Most bytes beside them."""
+    peak: int
+    """Most bytes of an update, besides `held`."""
 
     operators: int
     num_parameters: int
 
 
 @lru_cache(maxsize=64)
-def _rehearse(sizes: Sizes, count: int, accumulation: int, batch_size: int) -> _Lesson:
+def _dry_run_update(sizes: Sizes, count: int, accumulation: int, batch_size: int) -> _UpdateBytes:
     """Return the numbers of one update of critics and actors, the larger kind."""
     counter = LiveBytes()
     with MetaShapes(), counter, META:
         members = Members(sizes, count, META)
         shape = (count, batch_size)
-        piece = Piece(
+        batch = Microbatch(
             observation=torch.empty(*shape, sizes.observation),
             action=torch.empty(*shape, sizes.action),
             reward=torch.empty(*shape),
@@ -107,16 +107,16 @@ def _rehearse(sizes: Sizes, count: int, accumulation: int, batch_size: int) -> _
         )
         counter.reset_peak()
         before, operators = counter.live, counter.operators
-        TD3(TD3Config(policy_delay=1)).update(members, [piece] * accumulation)
-        update, operators = counter.peak - before, counter.operators - operators
+        TD3(TD3Config(policy_delay=1)).update(members, [batch] * accumulation)
+        peak, operators = counter.peak - before, counter.operators - operators
     networks = members.networks
     held = {
         "parameters": _nbytes(networks["actor"], networks["critic"]),
-        "slow copies": _nbytes(networks["slow_actor"], networks["slow_critic"]),
+        "target networks": _nbytes(networks["target_actor"], networks["target_critic"]),
         "optimiser state": _nbytes(*(each for pair in members.moments.values() for each in pair.values())),
         "best policy": _nbytes(networks["actor"]) // count,
     }
-    return _Lesson(held, update, operators, members.num_parameters)
+    return _UpdateBytes(held, peak, operators, members.num_parameters)
 
 
 def _nbytes(*stacks: Stacked) -> int:

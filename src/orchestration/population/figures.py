@@ -1,4 +1,4 @@
-"""Pictures of a population's run: its fitness, and who came from whom."""
+"""Draw a population's run: its fitness and its lineage."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,24 +25,24 @@ _BLUE, _ORANGE, _INK = "#0072b2", "#d55e00", "#1f2430"
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """How members that an operator made are drawn, and the lines to their parents."""
+class _MarkerStyle:
+    """Style of members that an operator made, and of the lines to their parents."""
 
     colour: str
     marker: str
 
 
 # The colours are those of Okabe & Ito, which the colour-blind can tell apart; shapes tell the same.
-_LOOKS = {
-    "initial": _Look("#667085", "."),
-    "elite": _Look("#667085", "s"),
-    "learner": _Look("#0072b2", "D"),
-    "injection": _Look("#56b4e9", "P"),
-    "clone": _Look("#009e73", "o"),
-    "mutation": _Look("#e69f00", "o"),
-    "crossover": _Look("#cc79a7", "^"),
+_STYLES = {
+    "initial": _MarkerStyle("#667085", "."),
+    "elite": _MarkerStyle("#667085", "s"),
+    "learner": _MarkerStyle("#0072b2", "D"),
+    "injection": _MarkerStyle("#56b4e9", "P"),
+    "clone": _MarkerStyle("#009e73", "o"),
+    "mutation": _MarkerStyle("#e69f00", "o"),
+    "crossover": _MarkerStyle("#cc79a7", "^"),
 }
-_OTHER = _Look("#000000", "x")
+_OTHER = _MarkerStyle("#000000", "x")
 
 
 def draw_fitness(generations: Generations, num_elites: int) -> bytes:
@@ -60,7 +60,7 @@ def draw_fitness(generations: Generations, num_elites: int) -> bytes:
         every,
         np.concatenate(fitness),
         s=9,
-        color=_LOOKS["elite"].colour,
+        color=_STYLES["elite"].colour,
         alpha=0.3,
         linewidth=0,
         label="member",
@@ -103,7 +103,7 @@ def draw_lineage(generations: Generations) -> bytes:
     pitch = min((size[0] - 1.4) / num_generations, (size[1] - 1.5) / num_members) * _POINTS_PER_INCH
     dot = min(8.0, 0.45 * pitch)
     used = _draw_members(axis, generations, dot)
-    handles = [_handle(name) for name in (*_LOOKS, "other") if name in used]
+    handles = [_handle(name) for name in (*_STYLES, "other") if name in used]
     if best := best_place(generations):
         handles.append(_draw_ancestry(axis, generations, best, dot))
     axis.set_xlim(-0.7, num_generations - 0.3)
@@ -135,11 +135,11 @@ def _draw_members(axis: Axes, generations: Generations, dot: float) -> set[str]:
             for parent, operator in zip(member.origin.parents, (last, operators[0]), strict=False):
                 lines.setdefault(operator, []).append(((generation - 1, parent), (generation, index)))
     for operator, pairs in lines.items():
-        colour = _LOOKS.get(operator, _OTHER).colour
+        colour = _STYLES.get(operator, _OTHER).colour
         axis.add_collection(LineCollection(pairs, colors=colour, linewidths=0.9, alpha=0.55, zorder=1))
     for operator, places in dots.items():
-        look = _LOOKS.get(operator, _OTHER)
-        axis.scatter(*zip(*places, strict=True), s=dot**2, c=look.colour, marker=look.marker, zorder=3)
+        style = _STYLES.get(operator, _OTHER)
+        axis.scatter(*zip(*places, strict=True), s=dot**2, c=style.colour, marker=style.marker, zorder=3)
     return {*lines, *dots}
 
 
@@ -159,11 +159,11 @@ def _draw_ancestry(axis: Axes, generations: Generations, best: Place, dot: float
 
 
 def _known(operator: str) -> str:
-    return operator if operator in _LOOKS else "other"
+    return operator if operator in _STYLES else "other"
 
 
 def _handle(name: str) -> Line2D:
     """Return an entry of the legend."""
-    look = _LOOKS.get(name, _OTHER)
+    style = _STYLES.get(name, _OTHER)
     width = 0 if name == "initial" else 1.2
-    return Line2D([], [], color=look.colour, marker=look.marker, linewidth=width, markersize=6, label=name)
+    return Line2D([], [], color=style.colour, marker=style.marker, linewidth=width, markersize=6, label=name)

@@ -1,4 +1,4 @@
-"""Who came from whom: `lineage.jsonl`, a line for each member of each generation."""
+"""The lineage of members: `lineage.jsonl`, one line for each member of each generation."""
 
 import os
 from collections.abc import Sequence
@@ -26,18 +26,18 @@ class LineageMember:
     """Its mean return in that generation; may be NaN or infinite."""
 
     origin: Origin
-    """How it came about from the generation before."""
+    """Its origin in the previous generation."""
 
 
 class Lineage:
-    """Writes `lineage.jsonl`; what is written is out of the process when the call returns.
+    """Writes `lineage.jsonl`; lines have left the process when the call returns.
 
     Args:
         run_dir: The run folder, which exists.
-        resume_step: Agent steps of the checkpoint the run goes on from; lines of later steps are dropped.
+        resume_step: Agent steps of the checkpoint that the run continues; lines of later steps are dropped.
 
     Raises:
-        UserError: If `lineage.jsonl` holds something else; nothing is written then.
+        UserError: If `lineage.jsonl` has other content; nothing is written then.
     """
 
     def __init__(self, run_dir: Path, resume_step: int | None = None) -> None:
@@ -51,11 +51,11 @@ class Lineage:
         Args:
             step: Agent steps at the end of the generation.
             generation: Counted from 0.
-            fitness: Of each member in this generation.
-            origins: How each member of this generation came about; `INITIAL` for those of generation 0.
+            fitness: Fitness of each member in this generation.
+            origins: Origin of each member of this generation; `INITIAL` for those of generation 0.
 
         Raises:
-            ValueError: If there are not as many origins as numbers; nothing is written then.
+            ValueError: If the numbers of origins and of fitnesses differ; nothing is written then.
         """
         lines = [
             {
@@ -92,13 +92,13 @@ def read_lineage(path: Path) -> list[list[LineageMember]]:
     if os.path.lexists(path):
         for number, line in whole_lines(path):
             try:
-                told = parse_json(line)
-                if number == 1 and told["generation"] > 0:
+                parsed = parse_json(line)
+                if number == 1 and parsed["generation"] > 0:
                     raise UserError(
-                        f"{path} begins with generation {told['generation']}: the lines of those before are "
+                        f"{path} begins with generation {parsed['generation']}: the lines before it are "
                         "missing. Put the whole file back."
                     )
-                _take_up(told, generations)
+                _add_member(parsed, generations)
             except UserError:
                 raise
             except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -110,7 +110,7 @@ def read_lineage(path: Path) -> list[list[LineageMember]]:
     return generations
 
 
-def _take_up(line: dict[str, Any], generations: list[list[LineageMember]]) -> None:
+def _add_member(line: dict[str, Any], generations: list[list[LineageMember]]) -> None:
     """Add a line's member.
 
     Raises:

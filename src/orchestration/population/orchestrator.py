@@ -1,4 +1,4 @@
-"""The life of a population: play, remember, learn, evolve, report, save, one generation after the other."""
+"""The loop of a population run: play, store, learn, evolve, report and save, generation by generation."""
 
 import logging
 import math
@@ -18,16 +18,16 @@ from ...utils.durable_io import reading
 from ...utils.errors import UserError
 from ...utils.schedule import Every
 from ...utils.state_files import check_structure
-from ...workflows.population import Lesson, rank
+from ...workflows.population import TrainPhase, rank
 from ..orchestrator import Orchestrator, StopReason
 from ..reports import Reports
 from ..signals import Signals
 from .engines.base import Losses
-from .engines.rollouts import Played, num_slots
+from .engines.rollouts import RolloutResult, num_rollouts
 from .lineage import Lineage
 from .parts import PopulationParts
 from .report import save_population_report
-from .summary import Generation, generation_block
+from .summary import Generation, generation_summary
 
 _LOG = logging.getLogger(__name__)
 _COUNTS = ("generation", "updates")
@@ -36,16 +36,16 @@ _COUNTS = ("generation", "updates")
 class PopulationOrchestrator(Orchestrator):
     """Runs a population until `training.generations` or `training.total_timesteps`, or until asked to stop.
 
-    A generation is a transaction: what the run goes on from is always its state between two of them. All that
-    is drawn at random follows from the seed and the generation's number, so no generator has to be saved.
+    A generation is a transaction: a checkpoint always holds the state between two of them. All random numbers
+    follow from the seed and the generation's number, so no generator has to be saved.
 
     Args:
         config: The whole run.
-        parts: What it is made of.
-        reports: Where everything about it is written.
+        parts: Engine, replay and workflow.
+        reports: Metrics, logs and pictures.
         run_dir: Folder of its checkpoints.
-        signals: What is asked of it from outside.
-        checkpoint: Where to go on from; None starts anew.
+        signals: Requests from outside.
+        checkpoint: The state to continue from; None starts from scratch.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class PopulationOrchestrator(Orchestrator):
         self.parts: PopulationParts = parts
         self.config: TrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
         self.generation = 0
-        """Generations that are complete."""
+        """Number of complete generations."""
 
         self.is_between = True
-        """Whether no generation is half done."""
+        """Whether no generation is under way."""
 
         self.seconds: list[float] = []
         """Time of each generation of this process; at most `training.generations` numbers."""
@@ -77,11 +77,11 @@ class PopulationOrchestrator(Orchestrator):
             self.step = self.saved_step = checkpoint.step
         self.start_updates = self.updates
         self.lineage = Lineage(run_dir, self.step)
-        # Awaited is only what comes in the first generation, however short its episodes are.
+        # Expect only events that happen in the first generation, however short its episodes are.
         interval = config.training.checkpoint_interval
-        is_first = 0 < interval <= num_slots(config.population)
+        is_first = 0 < interval <= num_rollouts(config.population)
         due = {
-            "first lesson": config.population.gradient,
+            "first training phase": config.population.gradient,
             "first checkpoint": is_first,
         }
         self.guard = MemoryGuard(config.memory, [name for name, holds in due.items() if holds])
@@ -98,12 +98,12 @@ class PopulationOrchestrator(Orchestrator):
         while not (reason := self._stop_reason()):
             began = time.monotonic()
             with self.watch("play"):
-                played = self.parts.environment.evaluate(
+                result = self.parts.environment.evaluate(
                     self.parts.workflow, self.generation, lambda: self.signals.stop
                 )
-            if played is None:
-                continue  # nothing has happened yet: the state is that of before this generation
-            self._complete(played, began)
+            if result is None:
+                continue  # nothing has changed: the state is still that before this generation
+            self._complete(result, began)
             is_last = self._is_over()
             if memory_due(self.step) | is_last:
                 self.report_memory(is_last)
@@ -116,7 +116,7 @@ class PopulationOrchestrator(Orchestrator):
         return reason
 
     def _report(self) -> None:
-        """Write the page of the run; a lineage that somebody changed costs the page and not the run."""
+        """Write the page of the run; a lineage that was edited costs the page, not the run."""
         try:
             path = save_population_report(self.run_dir, self.config.population.num_elites)
         except UserError as error:
@@ -125,15 +125,17 @@ class PopulationOrchestrator(Orchestrator):
             _LOG.info("report: %s", os.path.relpath(path))
 
     def save_if_possible(self) -> None:
-        """Save, but nothing that is half done: then the checkpoint of before stands."""
+        """Save unless a generation is under way; the previous checkpoint is intact then."""
         if self.is_between:
-            if self.saved_step != self.step:  # else the same again, without the mark of the best
+            if (
+                self.saved_step != self.step
+            ):  # otherwise the same checkpoint again, without the mark of the best
                 super().save_if_possible()
         else:
-            _LOG.error("generation %s is lost; the checkpoint of before it stands", self.generation + 1)
+            _LOG.error("generation %s was discarded; the previous checkpoint is intact", self.generation + 1)
 
     def _stop_reason(self) -> StopReason | None:
-        """Return why to end now, None to go on."""
+        """Return why to stop now, None to continue."""
         reasons = {
             StopReason.finished: self._is_over(),
             StopReason.leak: self.guard.must_stop,
@@ -145,40 +147,40 @@ class PopulationOrchestrator(Orchestrator):
         training = self.config.training
         return self.generation >= training.generations or self.step >= training.total_timesteps
 
-    def _complete(self, played: Played, began: float) -> None:
-        """Remember what was played, let the members learn and evolve, and tell all about it."""
+    def _complete(self, result: RolloutResult, began: float) -> None:
+        """Store the episodes, let the members learn and evolve, and log the generation."""
         require_run_folder(self.run_dir)
         self.is_between = False
         workflow = self.parts.workflow
-        for episode in played.episodes:
+        for episode in result.episodes:
             self.parts.replay.add_episode(0, episode)
-        self.step += played.steps
-        self.is_best |= workflow.note_fitness(played.fitness, self.generation)
-        self.lineage.generation(self.step, self.generation, played.fitness, workflow.origins)
+        self.step += result.steps
+        self.is_best |= workflow.update_best(result.fitness, self.generation)
+        self.lineage.generation(self.step, self.generation, result.fitness, workflow.origins)
         with self.watch("learn"):
             before, losses = self._learn()
         if losses:
-            self.guard.mark_first(self.step, "first lesson")
+            self.guard.mark_first(self.step, "first training phase")
             if self.config.memory.check_interval:
                 with self.watch("memory"):
                     self.guard.check_graphs(self.step, self.roots())
         with self.watch("evolve"):
             diversity = workflow.diversity()
-            workflow.evolve(played.fitness, self.generation, before)
+            workflow.evolve(result.fitness, self.generation, before)
         self.generation += 1
         self.is_between = True
-        self._tell(played, losses, diversity, time.monotonic() - began)
+        self._log_generation(result, losses, diversity, time.monotonic() - began)
 
     def _learn(self) -> tuple[dict[str, Any] | None, Losses]:
-        """Let every member learn; none does before the replay is ready. What is not finite is not learned.
+        """Let every member learn once the replay is ready; a member that becomes non-finite is restored.
 
         Returns:
-            The members as they were before, None if nobody learned, and the losses.
+            The members before learning, None if none learned, and the losses.
         """
         training, workflow = self.config.training, self.parts.workflow
         if not self.is_ready or not self.config.population.gradient:
             return None, {}
-        lesson = Lesson(
+        phase = TrainPhase(
             seed=self.config.seed,
             generation=self.generation,
             members=tuple(range(self.config.population.size)),
@@ -187,11 +189,11 @@ class PopulationOrchestrator(Orchestrator):
             batch_size=training.batch_size,
         )
         before = workflow.members.rows(0, workflow.members.count)
-        losses = self.parts.environment.learn(workflow, self.parts.replay, lesson)
-        self.updates += lesson.steps
-        for member in workflow.members.take_back_nonfinite(before):
+        losses = self.parts.environment.learn(workflow, self.parts.replay, phase)
+        self.updates += phase.steps
+        for member in workflow.members.revert_nonfinite(before):
             _LOG.warning(
-                "generation %s: what member %s learned is not finite; it stays as it was",
+                "generation %s: member %s became non-finite; its state before learning is restored",
                 self.generation,
                 member,
             )
@@ -202,11 +204,13 @@ class PopulationOrchestrator(Orchestrator):
         """Whether the replay holds enough to learn from."""
         return self.parts.replay.total_steps >= self.config.training.learning_starts
 
-    def _tell(self, played: Played, losses: Losses, diversity: float, seconds: float) -> None:
+    def _log_generation(
+        self, result: RolloutResult, losses: Losses, diversity: float, seconds: float
+    ) -> None:
         """Log the generation that has just ended."""
         self.seconds.append(seconds)
-        # NaN is the least fit, as evolution has it.
-        fitness = np.nan_to_num(played.fitness, nan=-np.inf)[rank(played.fitness)]
+        # NaN counts as the least fit, as in evolution.
+        fitness = np.nan_to_num(result.fitness, nan=-np.inf)[rank(result.fitness)]
         elite = fitness[: self.config.population.num_elites]
         best = self.parts.workflow.best
         metrics = {
@@ -217,13 +221,13 @@ class PopulationOrchestrator(Orchestrator):
             "population/diversity": diversity,
             "population/generation": float(self.generation),
             "population/is_ready": float(self.is_ready),
-            "episode/length": float(np.mean(played.lengths)),
+            "episode/length": float(np.mean(result.lengths)),
             "time/generation_seconds": seconds,
             "train/updates": float(self.updates),
         }
         metrics |= {f"train/loss/{name}": float(np.mean(each)) for name, each in losses.items()}
         metrics |= self.memory_metrics() | self.watch.flush()
-        block = generation_block(
+        summary = generation_summary(
             Generation(
                 number=self.generation,
                 step=self.step,
@@ -235,10 +239,10 @@ class PopulationOrchestrator(Orchestrator):
             self.config.training,
             metrics,
         )
-        self.reports.generation(self.step, self.updates - self.start_updates, metrics, block)
+        self.reports.generation(self.step, self.updates - self.start_updates, metrics, summary)
 
     def state(self) -> dict[str, Any]:
-        """Return what `__init__` takes up."""
+        """Return the state that `__init__` loads."""
         self.lineage.flush()
         return {
             SETTINGS_KEY: checkpoint_settings(self.config),

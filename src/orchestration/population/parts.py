@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
-from ...buffers import ReplayRequest
-from ...buffers.plan import measure
+from ...buffers import ReplaySpec
+from ...buffers.plan import plan_unchecked
 from ...config.population import PopulationTrainConfig as TrainConfig
 from ...config.ray import Engine
 from ...envs import spec_of
@@ -15,7 +15,7 @@ from ..parts import Parts, begin_run, build_replay
 from .engines.base import PopulationEngine
 from .engines.local import LocalEngine
 from .engines.ray_engine import RayEngine
-from .engines.ray_traffic import Traffic, traffic
+from .engines.ray_transfer import TransferSize, transfer_size
 from .engines.ray_worker import WorkerSettings
 
 PopulationParts = Parts[PopulationEngine, ERLWorkflow]
@@ -27,18 +27,18 @@ def build_population(config: TrainConfig, run_dir: Path) -> PopulationParts:
     engine = build_engine(config)
     return Parts(
         environment=engine,
-        replay=build_replay(config, replay_request(config, engine.spec), run_dir),
+        replay=build_replay(config, replay_spec(config, engine.spec), run_dir),
         workflow=build_erl(config, engine.spec),
         snapshots=snapshots,
     )
 
 
 def build_engine(config: TrainConfig) -> PopulationEngine:
-    """Return where a population plays and learns."""
+    """Return the engine that plays and trains a population."""
     if config.engine is Engine.ray:
         spec = spec_of(config.env)
         settings = WorkerSettings(config.env, config.population, config.td3, config.seed)
-        return RayEngine(config.ray, settings, spec, ray_traffic(config, spec))
+        return RayEngine(config.ray, settings, spec, ray_transfer_size(config, spec))
     return LocalEngine(config.env, config.population, config.td3.exploration_noise, config.seed)
 
 
@@ -47,19 +47,19 @@ def build_erl(config: TrainConfig, env: EnvSpec) -> ERLWorkflow:
     return ERLWorkflow(env, config.population, config.td3, torch.device(config.device.value), config.seed)
 
 
-def replay_request(config: TrainConfig, env: EnvSpec) -> ReplayRequest:
-    """Return everything that the size of the replay depends on.
+def replay_spec(config: TrainConfig, env: EnvSpec) -> ReplaySpec:
+    """Return everything that determines the size of the replay.
 
     One stream has the whole episodes of all members; windows are pairs of records inside one episode.
     """
-    return ReplayRequest(config.buffer, env.observation, env.action, num_envs=1, window_length=2, latent=None)
+    return ReplaySpec(config.buffer, env.observation, env.action, num_envs=1, window_length=2, latent=None)
 
 
-def ray_traffic(config: TrainConfig, spec: EnvSpec) -> Traffic:
-    """Return what a generation of engine=ray sends; nothing is allocated.
+def ray_transfer_size(config: TrainConfig, spec: EnvSpec) -> TransferSize:
+    """Return the bytes that a generation of engine=ray sends; allocates nothing.
 
     Raises:
-        UserError: If nothing bounds the length of an episode.
+        UserError: If the length of an episode has no limit.
     """
-    replay = measure(replay_request(config, spec))
-    return traffic(config.population, config.td3, spec, replay, config.buffer.capacity)
+    replay = plan_unchecked(replay_spec(config, spec))
+    return transfer_size(config.population, config.td3, spec, replay, config.buffer.capacity)

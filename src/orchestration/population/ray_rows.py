@@ -1,23 +1,23 @@
-"""What engine=ray takes on the machine of the run."""
+"""Memory of engine=ray on the machine of the run."""
 
 from ...config.population import PopulationTrainConfig as TrainConfig
 from ...config.ray import Engine
 from ...planning.resources import Basis, Row
 from ...utils.timestep import EnvSpec
-from .parts import ray_traffic
+from .parts import ray_transfer_size
 
 WORKER_BYTES = 300_000_000
-"""One worker with torch and small members; measured 227 to 261 MB as PSS. What larger ones take in an update
-is counted with the networks, which the driver then does not compute with."""
+"""One worker with torch and small members; measured 227 to 261 MB as PSS. Updates of larger members are
+counted with the networks, which the driver then does not compute with."""
 
 SERVICES_BYTES = 400_000_000
-"""What a cluster consists of besides workers: head, node, agents, monitors; measured 366 to 371 MB as PSS."""
+"""The processes of a cluster besides workers: head, node, agents, monitors; measured 366 to 371 MB as PSS."""
 
 
 def ray_rows(config: TrainConfig) -> list[Row]:
     """Return the rows of host memory of engine=ray; none with engine=local.
 
-    A cluster that is joined has a memory of its own, wherever its workers are.
+    A cluster that is joined has its own memory, wherever its workers are.
     """
     if config.engine is not Engine.ray or config.ray.address is not None:
         return []
@@ -35,4 +35,4 @@ def require_room(config: TrainConfig, spec: EnvSpec) -> None:
         UserError: If it does not, naming the size that does.
     """
     if config.engine is Engine.ray and config.ray.address is None:
-        ray_traffic(config, spec).require_room(config.ray.object_store_mib * 2**20, config.ray)
+        ray_transfer_size(config, spec).require_room(config.ray.object_store_mib * 2**20, config.ray)

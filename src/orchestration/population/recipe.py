@@ -1,9 +1,9 @@
-"""The recipe of a population run: what it needs, what it is made of, and who runs it."""
+"""The recipe of a population run: its checks, its plan, its parts and its orchestrator."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ...buffers import ReplayRequest
+from ...buffers import ReplaySpec
 from ...checkpoints.checkpoint import Checkpoint
 from ...config.population import PopulationTrainConfig as TrainConfig
 from ...config.schema import Device
@@ -19,7 +19,7 @@ from ..parts import AnyParts
 from ..reports import Reports
 from ..signals import Signals
 from . import dry_run, parts
-from .engines.rollouts import longest_episode, num_slots
+from .engines.rollouts import longest_episode, num_rollouts
 from .ray_rows import ray_rows, require_room
 
 
@@ -43,9 +43,9 @@ class PopulationRecipe:
             )
         require_room(config, env)
 
-    def replay_request(self, config: TrainConfig, env: EnvSpec) -> ReplayRequest:
-        """Return everything that the size of the replay depends on."""
-        return parts.replay_request(config, env)
+    def replay_spec(self, config: TrainConfig, env: EnvSpec) -> ReplaySpec:
+        """Return everything that determines the size of the replay."""
+        return parts.replay_spec(config, env)
 
     def least_capacity(self, config: TrainConfig, env: EnvSpec) -> int:
         """Return the records of an episode, and of what is collected before learning starts."""
@@ -57,15 +57,15 @@ class PopulationRecipe:
         return dry_run.dry_run(config, env)
 
     def host_rows(self, config: TrainConfig, env: EnvSpec) -> list[Row]:
-        """Return the episodes of a generation, and what Ray takes."""
+        """Return the rows of a generation's episodes and of Ray."""
         return [dry_run.episodes_row(config, env), *ray_rows(config)]
 
-    def num_simulators(self, config: TrainConfig) -> int:
-        """Return how many episodes are played at once."""
-        return num_slots(config.population)
+    def num_environments(self, config: TrainConfig) -> int:
+        """Return the number of environments, which play one episode each at the same time."""
+        return num_rollouts(config.population)
 
     def written(self, config: TrainConfig, env: EnvSpec) -> Written:
-        """Return what is written to disk until the end."""
+        """Return the amounts that are written to disk until the end."""
         steps = dry_run.generation_steps(config, env)
         return Written(steps, has_best=True, log_lines=config.training.generations, videos=0, snapshots=0)
 
@@ -81,7 +81,7 @@ class PopulationRecipe:
         return f"{count_text(config.population.size, 'member')} of TD3"
 
     def banner_lines(self, config: TrainConfig, env: EnvSpec) -> dict[str, str]:
-        """Return how long, how much and by what means a population learns."""
+        """Return the lines about length, episodes, learning and evolution."""
         training, population = config.training, config.population
         explores = f", {population.num_explorers * population.exploration_episodes:,} more with noise"
         lines = {

@@ -17,14 +17,14 @@ _STYLE = ".outcomes td:first-child, .outcomes th:first-child { text-align: left;
 
 
 def save_population_report(run_dir: Path, num_elites: int) -> Path:
-    """Write `report.html` from `lineage.jsonl`, in the place of an earlier one; return its path.
+    """Write `report.html` from `lineage.jsonl`, replacing an earlier one; return its path.
 
     Args:
         run_dir: The run folder.
         num_elites: The fittest of a generation that evolution keeps, `PopulationConfig.num_elites`.
 
     Raises:
-        UserError: If `lineage.jsonl` is missing or holds something else; nothing is written then.
+        UserError: If `lineage.jsonl` is missing or has other content; nothing is written then.
 
     Cost: about a second, most of it for the pictures.
     """
@@ -60,14 +60,14 @@ def render(generations: Generations, num_elites: int, name: str) -> str:
         "were two. A child that was crossed and mutated is joined to its first parent in the colour of "
         "mutation and to its second parent in that of crossover. The ancestry follows first parents; second "
         "parents on it are marked too.</p>",
-        "<h2>What became of them</h2>",
+        "<h2>Outcome by operator</h2>",
         *_outcomes(generations, num_elites),
     ]
     return document(f"Population: {name}", body, _STYLE)
 
 
 def _best(generations: Generations) -> str:
-    """Return the fitness of the best member ever, and which it was."""
+    """Return the fitness of the best member ever, and its place."""
     if (best := best_place(generations)) is None:
         return "none"
     generation, index = best
@@ -75,17 +75,17 @@ def _best(generations: Generations) -> str:
 
 
 def _not_finite(generations: Generations) -> Iterable[str]:
-    """Yield how many members have no place in the picture."""
+    """Yield a sentence about members with a fitness that is not finite."""
     count = sum(not math.isfinite(member.fitness) for members in generations for member in members)
     if count:
         yield f"<p>{count:,} not drawn and in no mean: their fitness is NaN or infinite.</p>"
 
 
 def _outcomes(generations: Generations, num_elites: int) -> Iterable[str]:
-    """Yield the table of what operators led to."""
+    """Yield the table of outcomes by operator."""
     found = outcomes(generations, num_elites)
     if not found:
-        yield "<p>It takes three generations to tell.</p>"
+        yield "<p>Available from generation 3.</p>"
         return
     rows = (
         [

@@ -1,16 +1,15 @@
-"""What the terminal shows of one generation."""
+"""Format the terminal's summary of one generation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 from ...config.population import PopulationTraining as TrainingConfig
-from ...workflows.population import Best
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a generation's metrics do not tell."""
+    """Facts about a generation that are not in its metrics."""
 
     number: int
     """Counted from 1."""
@@ -18,18 +17,18 @@ class Generation:
     step: int
     """Agent steps so far."""
 
-    best: Best | None
+    best: BestPolicy | None
     """None as long as no fitness is a number."""
 
     mean_seconds: float
-    """Of the generations of this process."""
+    """Mean time of the generations of this process."""
 
     planned_mb: float | None
     capacity: int
-    """Records of the replay."""
+    """Capacity of the replay, in records."""
 
 
-def generation_block(
+def generation_summary(
     generation: Generation, training: TrainingConfig, metrics: Mapping[str, float]
 ) -> list[str]:
     """Return the lines: fitness, replay, time, memory.
@@ -37,7 +36,7 @@ def generation_block(
     Args:
         generation: The generation that has just ended.
         training: When the run ends.
-        metrics: Of this generation, by tag.
+        metrics: Metrics of this generation, by tag.
     """
     best, ever = generation.best, "none"
     if best is not None:

@@ -2,12 +2,12 @@
 
 from .config import PopulationConfig as PopulationConfig
 from .config import TD3Config as TD3Config
-from .erl import Best as Best
-from .erl import BestPlayer as BestPlayer
+from .erl import BestPolicy as BestPolicy
 from .erl import ERLWorkflow as ERLWorkflow
+from .erl import PopulationEvalPolicy as PopulationEvalPolicy
 from .erl import require_vectors as require_vectors
 from .evolution import INITIAL as INITIAL
-from .evolution import Evolved as Evolved
+from .evolution import NextGeneration as NextGeneration
 from .evolution import Origin as Origin
 from .evolution import evolve as evolve
 from .evolution import rank as rank
@@ -16,6 +16,6 @@ from .members import Sizes as Sizes
 from .members import Stacked as Stacked
 from .operators import diversity as diversity
 from .td3 import TD3 as TD3
-from .td3 import Lesson as Lesson
-from .td3 import Piece as Piece
+from .td3 import Microbatch as Microbatch
+from .td3 import TrainPhase as TrainPhase
 from .td3 import flat_observation as flat_observation

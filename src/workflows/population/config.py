@@ -1,4 +1,4 @@
-"""Settings of a population of learners: how it is evolved, and how each member learns."""
+"""Settings of a population of learners: its evolution, and TD3 of each member."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class PopulationConfig:
     """Settings of the population and of its evolution; `configs/workflow/population.yaml` sets them."""
 
     size: int = 16
-    """Members. With 1 there is no evolution: TD3 alone."""
+    """Number of members. With 1 there is no evolution: TD3 alone."""
 
     evolution: bool = True
     """Whether members are selected, crossed and mutated; off leaves learners that share one replay."""
@@ -27,7 +27,7 @@ class PopulationConfig:
 
     exploration_episodes: int = 1
     """Further episodes of each explorer in a generation, with action noise, for the replay alone. Explorers
-    are all members without evolution, the gradient learner with it, nobody without gradients."""
+    are all members without evolution, the gradient learner with it, and none without gradients."""
 
     elite_fraction: float = 0.2
     """Share of the members, the fittest, that evolution leaves as they are; at least one member."""
@@ -54,7 +54,7 @@ class PopulationConfig:
     """Share of the changes that are 100 times as strong."""
 
     reset_rate: float = 0.05
-    """Share of the changes that draw the weight anew, from a normal distribution of unit variance."""
+    """Share of the changes that redraw the weight from a normal distribution of unit variance."""
 
     weight_limit: float = 100.0
     """No weight of a child is larger than this in magnitude."""
@@ -90,12 +90,12 @@ class PopulationConfig:
 
     @property
     def evolves(self) -> bool:
-        """Whether there is evolution: it is wished, and there is somebody to select."""
+        """Whether there is evolution: it is on, and there are members to select from."""
         return self.evolution and self.size > 1
 
     @property
     def has_learner(self) -> bool:
-        """Whether member 0 is the gradient learner: it is never mutated nor replaced, and it is injected."""
+        """Whether member 0 is the gradient learner: never mutated nor replaced, and injected."""
         return self.evolves and self.gradient
 
     @property
@@ -105,7 +105,7 @@ class PopulationConfig:
 
     @property
     def num_explorers(self) -> int:
-        """Members that also play with action noise; they are the first ones."""
+        """Number of members, the first ones, that also play with action noise."""
         if not self.gradient:
             return 0
         return 1 if self.evolves else self.size
@@ -113,7 +113,7 @@ class PopulationConfig:
 
 @dataclass(kw_only=True, slots=True)
 class TD3Config:
-    """Settings of TD3, by which each member learns; the defaults are those of Fujimoto et al. 2018."""
+    """Settings of TD3, which each member learns by; the defaults are those of Fujimoto et al. 2018."""
 
     hidden_units: int = 256
     """Width of the two hidden layers of actor and critics; in the paper 400 and 300."""
@@ -125,7 +125,7 @@ class TD3Config:
     """Gamma, per agent step, in [0, 1)."""
 
     target_rate: float = 0.005
-    """Tau: share of the networks that their slow targets take over at each update, in (0, 1]."""
+    """Tau: share of the networks that their target networks take over at each update, in (0, 1]."""
 
     policy_delay: int = 2
     """Updates of the critics for one of the actor and the targets."""

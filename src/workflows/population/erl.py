@@ -1,4 +1,4 @@
-"""A population of TD3 learners with evolution between their lessons: evolutionary reinforcement learning.
+"""Evolutionary reinforcement learning: TD3 learners with evolution between their training phases.
 
 Khadka & Tumer 2018, "Evolution-Guided Policy Gradient in Reinforcement Learning", with a
 critic for every member.
@@ -17,7 +17,7 @@ from torch import Tensor
 from ...utils.errors import UserError
 from ...utils.seeding import torch_generator
 from ...utils.state_files import check_structure
-from ...utils.timestep import Arrival, EnvSpec
+from ...utils.timestep import EnvSpec, TimeStep
 from .config import PopulationConfig, TD3Config
 from .evolution import INITIAL, Origin, evolve, rank
 from .members import Members, Sizes, Stacked
@@ -26,8 +26,8 @@ from .td3 import TD3, flat_observation
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
-    """The fittest policy that was ever evaluated."""
+class BestPolicy:
+    """The fittest policy so far."""
 
     fitness: float
     generation: int
@@ -35,13 +35,13 @@ class Best:
 
 
 class ERLWorkflow:
-    """The members, who of them came from whom, and the best policy so far.
+    """The members, their origins, and the best policy so far.
 
     Args:
-        env: What is observed and done.
+        env: Shapes of observations and actions.
         population: Size and evolution.
-        td3: How members learn.
-        device: Where they live.
+        td3: Settings of their learning.
+        device: Device of their tensors.
         seed: Run seed.
 
     Raises:
@@ -56,7 +56,7 @@ class ERLWorkflow:
         self.td3 = TD3(td3)
         self.members = Members(Sizes.of(env, td3), population.size, device)
         self.origins = [INITIAL] * population.size
-        self.best: Best | None = None
+        self.best: BestPolicy | None = None
         self.best_actor: Stacked = {
             name: tensor[:1].clone() for name, tensor in self.members.networks["actor"].items()
         }
@@ -69,52 +69,52 @@ class ERLWorkflow:
         """Trained parameters of all members together."""
         return self.members.num_parameters
 
-    def note_fitness(self, fitness: Sequence[float], generation: int) -> bool:
-        """Keep a copy of the fittest member if none was fitter before; return whether that is so."""
+    def update_best(self, fitness: Sequence[float], generation: int) -> bool:
+        """Copy the fittest member if it is fitter than the best so far; return whether it is."""
         member = rank(fitness)[0]
         if math.isnan(fitness[member]) or (self.best is not None and fitness[member] <= self.best.fitness):
             return False
-        self.best = Best(fitness[member], generation, member)
+        self.best = BestPolicy(fitness[member], generation, member)
         for name, tensor in self.members.networks["actor"].items():
             self.best_actor[name].copy_(tensor[member : member + 1])
         return True
 
     def evolve(self, fitness: Sequence[float], generation: int, before: Mapping[str, Any] | None) -> None:
-        """Let the next generation take the place of this one; without evolution it is the same members.
+        """Replace this generation by the next one; without evolution the members stay.
 
-        Elites stay the policies that earned their fitness; what a lesson has made of them since goes to their
-        children. Else a gradient that misleads undoes what evolution has found, as it did on Swimmer-v5.
+        Elites stay the policies that earned their fitness; only their children inherit what they have learned
+        since. Otherwise a misleading gradient undoes what evolution has found, as it did on Swimmer-v5.
 
         Args:
-            fitness: Of each member.
-            generation: Whose fitness it is.
-            before: The members as they were played, if they have had a lesson since.
+            fitness: Fitness of each member.
+            generation: The generation that earned this fitness.
+            before: The members as they were evaluated, if they have learned since.
         """
         if not self.population.evolves:
             self.origins = [Origin((member,), ("learner",)) for member in range(self.population.size)]
             return
         generator = torch_generator(self._seed, f"evolution after generation {generation}")
         actor = self.members.networks["actor"]
-        evolved = evolve(actor, fitness, self.population, generator)
-        # Critics, slow copies and moments go with the first parent: they know the policy a child comes from.
-        self.members.take_rows(evolved.first_parent)
-        elites = [member for member, origin in enumerate(evolved.origins) if origin.operators == ("elite",)]
-        for name, tensor in evolved.parameters.items():
+        following = evolve(actor, fitness, self.population, generator)
+        # Critics, targets and moments come from the first parent too: they fit the policy of the child.
+        self.members.gather_members(following.first_parent)
+        elites = [member for member, origin in enumerate(following.origins) if origin.operators == ("elite",)]
+        for name, tensor in following.parameters.items():
             actor[name].copy_(tensor)
         if before is not None:
             self.members.restore_actors(elites, before)
-        self.origins = evolved.origins
+        self.origins = following.origins
 
     def diversity(self) -> float:
-        """Return how far the actors are from each other; see `evolution.diversity`."""
+        """Return how much the actors differ; see `operators.diversity`."""
         return diversity(self.members.networks["actor"])
 
-    def player(self, num_envs: int, seed: int, sample: bool) -> "BestPlayer":
+    def eval_policy(self, num_envs: int, seed: int, sample: bool) -> "PopulationEvalPolicy":
         """Return the best policy; it draws nothing, so seed and `sample` make no difference."""
-        return BestPlayer(self)
+        return PopulationEvalPolicy(self)
 
     def components(self) -> dict[str, tuple[Any, ...]]:
-        """Return what is held, by name, for the memory tracker."""
+        """Return the objects held, by name, for the memory tracker."""
         networks = {f"networks/{name}": (each,) for name, each in self.members.networks.items()}
         moments = {f"optimizers/{name}": (each,) for name, each in self.members.moments.items()}
         return networks | {"networks/best_actor": (self.best_actor,)} | moments
@@ -133,30 +133,30 @@ class ERLWorkflow:
         """Copy a state of the same sizes.
 
         Raises:
-            ValueError: If names, dtypes or shapes are others; nothing is changed then.
+            ValueError: If names, dtypes or shapes differ; nothing is changed then.
         """
         check_structure(state["best_actor"], self.best_actor)
         origins = [Origin(tuple(parents), tuple(operators)) for parents, operators in state["origins"]]
         if len(origins) != self.population.size:
             raise ValueError(f"origins of {len(origins)} members instead of {self.population.size}")
-        best = None if state["best"] is None else Best(*state["best"])
+        best = None if state["best"] is None else BestPolicy(*state["best"])
         self.members.load_state_dict(state["members"])
         self.origins, self.best = origins, best
         for name, tensor in self.best_actor.items():
             tensor.copy_(state["best_actor"][name])
 
 
-class BestPlayer:
-    """Plays the best policy of a population."""
+class PopulationEvalPolicy:
+    """Acts with the best policy of a population."""
 
     def __init__(self, workflow: ERLWorkflow) -> None:
         self._workflow = workflow
 
     @torch.no_grad()
-    def act(self, arrival: Arrival) -> NDArray[np.float32]:
-        """Return the actions (N, A) for N arrivals."""
+    def act(self, step: TimeStep) -> NDArray[np.float32]:
+        """Return the actions (N, A) for N records."""
         workflow = self._workflow
-        observation = {key: torch.from_numpy(value) for key, value in arrival.observation.items()}
+        observation = {key: torch.from_numpy(value) for key, value in step.observation.items()}
         seen: Tensor = flat_observation(observation).to(workflow.device)
         return workflow.members.act(workflow.best_actor, seen[None])[0].cpu().numpy()
 

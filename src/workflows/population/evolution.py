@@ -1,4 +1,4 @@
-"""One generation of evolution: who stays, who is replaced, and what the next members are made of."""
+"""One generation of evolution: select, cross and mutate members."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from .config import PopulationConfig
-from .operators import crossover, limited, mutate
+from .operators import clamp_weights, crossover, mutate
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """How a member came about."""
+    """The origin of a member."""
 
     parents: tuple[int, ...]
-    """Indices in the generation before; the first one is where most of the member comes from."""
+    """Indices in the previous generation; the first parent contributes the most."""
 
     operators: tuple[str, ...]
     """("initial",), ("elite",), ("learner",), ("injection",), ("clone",), or one or both of "crossover" and
@@ -28,17 +28,17 @@ INITIAL = Origin((), ("initial",))
 
 
 @dataclass(slots=True)
-class Evolved:
+class NextGeneration:
     """The next generation."""
 
     parameters: dict[str, Tensor]
-    """Stacked parameters, each (M, ...), in tensors of their own."""
+    """Stacked parameters, each (M, ...), in new tensors."""
 
     origins: list[Origin]
-    """How each member came about."""
+    """Origin of each member."""
 
     first_parent: Tensor
-    """int64 (M,), on the CPU: whose other state, critics and optimiser's moments, each member takes over."""
+    """int64 (M,), on the CPU: the member that each one inherits critics and optimiser's moments from."""
 
 
 @torch.no_grad()
@@ -47,25 +47,25 @@ def evolve(
     fitness: Sequence[float],
     config: PopulationConfig,
     generator: torch.Generator,
-) -> Evolved:
+) -> NextGeneration:
     """Select, cross and mutate.
 
     The `num_elites` fittest keep their index and their values to the bit, and so does the gradient learner,
     member 0, where there is one; the worst of the others becomes a copy of it. Every other member is a child:
     its parent wins a tournament; with `crossover_rate` it takes rows of a second parent, another member that
-    wins a tournament of its own; with `mutation_rate` it is mutated; none of its weights is beyond
+    wins a second tournament; with `mutation_rate` it is mutated; none of its weights is beyond
     `weight_limit`. Of two members that are equally fit the one of the lower index counts as the fitter.
 
     A fitness of NaN counts as -inf. Such a member becomes no parent and is not injected, unless all are such.
 
     Args:
         parameters: Stacked parameters, each float32 (M, rows, ...) with M = `config.size`; not changed.
-        fitness: Of each member.
+        fitness: Fitness of each member.
         config: The rates.
         generator: On the CPU; the only source of randomness, the same on every device.
 
     Raises:
-        ValueError: If parameters or fitness are not those of `config.size` members.
+        ValueError: If parameters or fitness do not have `config.size` members.
 
     Reference:
         Khadka & Tumer 2018, arXiv:1805.07917, Algorithm 1. There the learner is outside of the population and
@@ -81,14 +81,14 @@ def evolve(
     origins = _kept(ranking, able, config)
     for member in range(config.size):
         if member not in origins:
-            origins[member] = _conceive(able, config, generator)
+            origins[member] = _sample_parents(able, config, generator)
     ordered = [origins[member] for member in range(config.size)]
     first_parent = torch.tensor([origin.parents[0] for origin in ordered])
     children = {name: stacked[first_parent.to(stacked.device)] for name, stacked in parameters.items()}
     for member, origin in enumerate(ordered):
         if origin.operators[0] not in ("elite", "learner", "injection"):
-            _make(member, origin, children, parameters, config, generator)
-    return Evolved(children, ordered, first_parent)
+            _make_child(member, origin, children, parameters, config, generator)
+    return NextGeneration(children, ordered, first_parent)
 
 
 def rank(fitness: Sequence[float]) -> list[int]:
@@ -100,7 +100,7 @@ def rank(fitness: Sequence[float]) -> list[int]:
 
 
 def _kept(ranking: list[int], able: list[int], config: PopulationConfig) -> dict[int, Origin]:
-    """Return the origins of those that are not children: elites, the learner, and who makes place for it."""
+    """Return the origins of members that are not children: elites, the learner, and its injected copy."""
     origins = {member: Origin((member,), ("elite",)) for member in ranking[: config.num_elites]}
     if config.has_learner:
         origins[0] = Origin((0,), ("learner",))
@@ -110,7 +110,7 @@ def _kept(ranking: list[int], able: list[int], config: PopulationConfig) -> dict
     return origins
 
 
-def _conceive(able: list[int], config: PopulationConfig, generator: torch.Generator) -> Origin:
+def _sample_parents(able: list[int], config: PopulationConfig, generator: torch.Generator) -> Origin:
     """Draw the parents and the operators of a child."""
     crosses, mutates = torch.rand(2, generator=generator) < torch.tensor(
         [config.crossover_rate, config.mutation_rate]
@@ -128,7 +128,7 @@ def _tournament(ranking: list[int], size: int, generator: torch.Generator) -> in
     return ranking[int(torch.randint(len(ranking), (size,), generator=generator).min())]
 
 
-def _make(
+def _make_child(
     member: int,
     origin: Origin,
     children: dict[str, Tensor],
@@ -136,7 +136,7 @@ def _make(
     config: PopulationConfig,
     generator: torch.Generator,
 ) -> None:
-    """Turn a copy of the first parent into the child that its origin says."""
+    """Apply the operators of `origin` to the copy of the first parent in row `member` of `children`."""
     child = {name: stacked[member] for name, stacked in children.items()}
     if "crossover" in origin.operators:
         other = {name: stacked[origin.parents[1]] for name, stacked in parameters.items()}
@@ -144,4 +144,4 @@ def _make(
     if "mutation" in origin.operators:
         child = mutate(child, config, generator)
     for name, tensor in child.items():
-        children[name][member] = limited(tensor, config.weight_limit)
+        children[name][member] = clamp_weights(tensor, config.weight_limit)

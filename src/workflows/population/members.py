@@ -1,4 +1,4 @@
-"""The members of a population as stacked tensors: one row a member in each."""
+"""The members of a population as stacked tensors, one row per member."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,16 +17,19 @@ from .config import TD3Config
 Stacked = dict[str, Tensor]
 """Parameters of one kind of network by name, (M, *shape) float32."""
 
-NETWORKS = ("actor", "critic", "slow_actor", "slow_critic")
+NETWORKS = ("actor", "critic", "target_actor", "target_critic")
+_SAVED_NAMES = {"slow_actor": "target_actor", "slow_critic": "target_critic"}
+"""Of networks in checkpoints up to version 0.2.0."""
+
 _TRAINED = ("actor", "critic")
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the shapes of a member depend on."""
+    """The numbers that determine the shapes of a member."""
 
     observation: int
-    """Width of the observation vector: all keys side by side, in the order of their names."""
+    """Width of the observation vector: all keys concatenated, in the order of their names."""
 
     action: int
     hidden: int
@@ -47,14 +50,14 @@ class Sizes:
 
 
 class Members:
-    """M actors with critics, the slow copies of both and Adam's moments, and functions of all rows at once.
+    """M actors with critics, their target networks and Adam's moments, and functions of all rows at once.
 
-    Row m of every tensor is member m's; nothing else couples the members, so any rows of it are members too.
+    Row m of every tensor is member m's. Nothing couples the members, so any rows are a group of members.
 
     Args:
-        sizes: Of each member.
-        count: Members.
-        device: Where they live.
+        sizes: Sizes of each member.
+        count: Number of members.
+        device: Device of their tensors.
     """
 
     def __init__(self, sizes: Sizes, count: int, device: torch.device) -> None:
@@ -67,7 +70,7 @@ class Members:
             "critic": _stack([sizes.critic() for _ in range(count)], device),
         }
         for name in _TRAINED:
-            self.networks[f"slow_{name}"] = _copy(self.networks[name])
+            self.networks[f"target_{name}"] = _copy(self.networks[name])
         self.moments: dict[str, dict[str, Stacked]] = {
             name: {moment: _zeros(self.networks[name]) for moment in ("first", "second")} for name in _TRAINED
         }
@@ -83,8 +86,8 @@ class Members:
         """Return actions (M, B, A) in [-1, 1] for observations (M, B, O)."""
         return vmap(lambda own, seen: functional_call(self._actor, own, (seen,)))(actor, observation)
 
-    def estimate(self, critic: Stacked, observation: Tensor, action: Tensor) -> Tensor:
-        """Return both estimates (M, B, 2) of the returns of actions (M, B, A)."""
+    def q_values(self, critic: Stacked, observation: Tensor, action: Tensor) -> Tensor:
+        """Return both critics' estimates (M, B, 2) of the returns of actions (M, B, A)."""
         return vmap(lambda own, seen, done: functional_call(self._critic, own, (seen, done)))(
             critic, observation, action
         )
@@ -102,20 +105,20 @@ class Members:
         return sum(tensor.nbytes for tensor in self.tensors())
 
     def rows(self, start: int, stop: int) -> dict[str, Any]:
-        """Return the state of members `start` to `stop`, copied to the host, as `put` takes it.
+        """Return the state of members `start` to `stop`, copied to the host, for `load_rows`.
 
-        A copy of its own: what leaves for another process must not be views of all members.
+        It is a copy, because views would send the tensors of all members to another process.
         """
         return tree_map_only(Tensor, lambda tensor: tensor[start:stop].cpu().clone(), self.state_dict())
 
-    def put(self, start: int, rows: Mapping[str, Any]) -> None:
-        """Write what `rows` returned into the members from `start` on."""
+    def load_rows(self, start: int, rows: Mapping[str, Any]) -> None:
+        """Load a result of `rows` into the members from `start` on."""
         for mine, theirs in zip(self.tensors(), filter(torch.is_tensor, tree_leaves(rows)), strict=True):
             mine[start : start + len(theirs)].copy_(theirs)
         self.updates = rows["updates"]
 
-    def take_rows(self, index: Tensor) -> None:
-        """Let every member m become a copy of member `index[m]`, in all its tensors."""
+    def gather_members(self, index: Tensor) -> None:
+        """Replace every member m by a copy of member `index[m]`, in all tensors."""
         index = index.to(self.device)
         for tensor in self.tensors():
             tensor.copy_(tensor[index])
@@ -127,8 +130,8 @@ class Members:
             finite &= tensor.isfinite().flatten(1).all(1)
         return finite
 
-    def take_back_nonfinite(self, before: Mapping[str, Any]) -> list[int]:
-        """Let every member that has a number that is not finite be as it was; return which ones."""
+    def revert_nonfinite(self, before: Mapping[str, Any]) -> list[int]:
+        """Restore every member with a non-finite number from `before`; return their numbers."""
         bad = (~self.is_finite()).nonzero().flatten()
         if len(bad):
             for mine, theirs in zip(
@@ -138,15 +141,19 @@ class Members:
         return bad.tolist()
 
     def restore_actors(self, members: Sequence[int], before: Mapping[str, Any]) -> None:
-        """Let some members act as they did, with the slow copies and moments of then; their critics stay.
+        """Restore the actors of some members, with target actors and moments; their critics stay.
 
         Args:
-            members: Their numbers.
-            before: What `rows` returned of all members.
+            members: Numbers of the members.
+            before: A result of `rows` for all members.
         """
         chosen = torch.tensor(members, dtype=torch.int64)
         mine, theirs = (
-            (state["networks"]["actor"], state["networks"]["slow_actor"], *state["moments"]["actor"].values())
+            (
+                state["networks"]["actor"],
+                state["networks"]["target_actor"],
+                *state["moments"]["actor"].values(),
+            )
             for state in (self.state_dict(), before)
         )
         for stacked, old in zip(mine, theirs, strict=True):
@@ -161,10 +168,16 @@ class Members:
         """Copy a state of the same sizes.
 
         Raises:
-            ValueError: If names, dtypes or shapes are others; nothing is changed then.
+            ValueError: If names, dtypes or shapes differ; nothing is changed then.
         """
-        check_structure(dict(state), self.state_dict())
-        self.put(0, state)
+        state = _with_present_names(state)
+        check_structure(state, self.state_dict())
+        self.load_rows(0, state)
+
+
+def _with_present_names(state: Mapping[str, Any]) -> dict[str, Any]:
+    networks = {_SAVED_NAMES.get(name, name): stacked for name, stacked in state["networks"].items()}
+    return {**state, "networks": networks}
 
 
 def _stack(modules: list[Any], device: torch.device) -> Stacked:

@@ -1,4 +1,4 @@
-"""Crossover and mutation of one child's parameters, as in ERL, and how much members differ.
+"""Crossover and mutation of one child's parameters, as in ERL, and the diversity of members.
 
 Random numbers come from a generator on the CPU, tensor by tensor in the order of the names: they depend
 neither on the device nor on the order of the dictionary.
@@ -27,11 +27,11 @@ _SUPER_FACTOR = 100.0
 def crossover(
     child: Mapping[str, Tensor], other: Mapping[str, Tensor], fraction: float, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Return the child with rows of another member in the place of its own.
+    """Return the child with some rows of another member in place of its own.
 
     Of each tensor a number of rows, drawn uniformly from 0 to `fraction` of them (rounded down), is taken:
-    distinct rows, drawn uniformly. A `bias` goes with the rows of the `weight` beside it, so that
-    a unit keeps its weights and its bias together.
+    distinct rows, drawn uniformly. A `bias` goes with the rows of its `weight`, so that a unit
+    keeps its weights and its bias together.
 
     Args:
         child: Parameters of one member, each float32 (rows, ...); not changed.
@@ -78,20 +78,20 @@ def mutate(
         changed = torch.where(
             (which >= super_below) & (which < reset_below), normal, weight + strength * weight.abs() * normal
         )
-        mutated[name] = limited(
+        mutated[name] = clamp_weights(
             torch.where(which < config.mutation_fraction, changed, weight), config.weight_limit
         )
     return mutated
 
 
-def limited(tensor: Tensor, limit: float) -> Tensor:
-    """Return a tensor of which no element is beyond the limit in magnitude."""
+def clamp_weights(tensor: Tensor, limit: float) -> Tensor:
+    """Return the tensor with its elements clamped to [-limit, limit]."""
     return tensor.clamp(-limit, limit)
 
 
 @torch.no_grad()
 def diversity(parameters: Mapping[str, Tensor]) -> float:
-    """Return how much members differ: the share of their parameters' size that they do not have in common.
+    """Return how much members differ, relative to the size of their parameters.
 
         sqrt(mean_i |p_i - mean(p)|^2 / mean_i |p_i|^2)
 
@@ -107,7 +107,7 @@ def diversity(parameters: Mapping[str, Tensor]) -> float:
     spread, size = torch.zeros(2, dtype=torch.float64, device=next(iter(parameters.values())).device)
     for stacked in parameters.values():
         members = stacked.double().flatten(1)
-        apart = members - members[:1]  # from one member and not from zero: equal members then give exactly 0
+        apart = members - members[:1]  # relative to one member, so that equal members give exactly 0
         spread += (apart - apart.mean(0)).square().sum()
         size += members.square().sum()
     return float((spread / size.clamp_min(torch.finfo(torch.float64).tiny)).sqrt())

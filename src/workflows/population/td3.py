@@ -1,4 +1,4 @@
-"""TD3 for all members at once: each learns from batches of its own out of one shared replay.
+"""TD3 for all members at once; each learns from its own batches out of one shared replay.
 
 Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods": two critics of which
 the smaller estimate counts, noise on the target's action, an actor that is updated at every
@@ -20,8 +20,8 @@ from .members import Members, Stacked
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """What a group of members has to learn in one generation."""
+class TrainPhase:
+    """The updates of a group of members in one generation."""
 
     seed: int
     """Run seed; batches and noise of a member follow from it, the generation and the member's number."""
@@ -41,7 +41,7 @@ class Lesson:
 
 
 class TD3:
-    """Learns all rows of some members together.
+    """Trains all rows of some members together.
 
     Args:
         config: Settings of the algorithm.
@@ -50,64 +50,65 @@ class TD3:
     def __init__(self, config: TD3Config) -> None:
         self.config = config
 
-    def learn(self, members: Members, replay: Transitions, lesson: Lesson) -> dict[str, Tensor]:
-        """Make the updates of one generation; return losses by name, each (M,), means over it, detached.
+    def learn(self, members: Members, replay: Transitions, phase: TrainPhase) -> dict[str, Tensor]:
+        """Make the updates of one phase; return losses by name, each (M,), means over it, detached.
 
-        What a member draws depends on nothing but the lesson's seed and generation and its own number: a
-        group of two members and more learns bit for bit what it would learn among all.
+        The draws of a member depend on nothing but the phase's seed and generation and its own number: a
+        group of at least two members learns bit for bit what it would learn among all.
         """
-        size = lesson.accumulation * lesson.batch_size
-        draws = [_Draws(lesson, member) for member in lesson.members]
+        size = phase.accumulation * phase.batch_size
+        draws = [_MemberDraws(phase, member) for member in phase.members]
         sums = {name: torch.zeros(members.count, device=members.device) for name in ("critic", "actor")}
         counts = dict.fromkeys(sums, 0)
         batch: TransitionBatch | None = None
-        for _ in range(lesson.steps):
-            ranks = np.concatenate([draw.ranks(replay.num_transitions, size) for draw in draws])
-            batch = replay.transitions(ranks, out=batch)
+        for _ in range(phase.steps):
+            indices = np.concatenate([draw.indices(replay.num_transitions, size) for draw in draws])
+            batch = replay.transitions(indices, out=batch)
             noise = torch.stack([draw.noise(size, members.sizes.action) for draw in draws])
-            losses = self.update(members, _pieces(batch, noise, members, lesson.accumulation))
+            losses = self.update(members, _microbatches(batch, noise, members, phase.accumulation))
             for name, loss in losses.items():
                 sums[name] += loss
                 counts[name] += 1
         return {name: sums[name] / count for name, count in counts.items() if count}
 
-    def update(self, members: Members, parts: "Sequence[Piece]") -> dict[str, Tensor]:
-        """Make one update from the batches whose gradients it adds up; return the losses, each (M,)."""
+    def update(self, members: Members, batches: "Sequence[Microbatch]") -> dict[str, Tensor]:
+        """Make one update from the summed gradients of some batches; return the losses, each (M,)."""
         config, networks = self.config, members.networks
         losses = {
-            "critic": self._step(members, "critic", config.critic_learning_rate, parts, self.critic_loss)
+            "critic": self._step(members, "critic", config.critic_learning_rate, batches, self.critic_loss)
         }
         members.updates += 1
         if members.updates % config.policy_delay == 0:
-            losses["actor"] = self._step(members, "actor", config.actor_learning_rate, parts, self.actor_loss)
+            losses["actor"] = self._step(
+                members, "actor", config.actor_learning_rate, batches, self.actor_loss
+            )
             for name in ("actor", "critic"):
-                for slow, fast in zip(
-                    networks[f"slow_{name}"].values(), networks[name].values(), strict=True
-                ):
-                    slow.lerp_(fast, config.target_rate)
+                targets = networks[f"target_{name}"].values()
+                for target, trained in zip(targets, networks[name].values(), strict=True):
+                    target.lerp_(trained, config.target_rate)
         return losses
 
-    def critic_loss(self, members: Members, critic: Stacked, part: "Piece") -> Tensor:
+    def critic_loss(self, members: Members, critic: Stacked, batch: "Microbatch") -> Tensor:
         """Return (M,) mean squared errors of both critics, added up."""
         networks, config = members.networks, self.config
         with torch.no_grad():
-            noise = (part.noise * config.target_noise).clamp(
+            noise = (batch.noise * config.target_noise).clamp(
                 -config.target_noise_clip, config.target_noise_clip
             )
-            action = (members.act(networks["slow_actor"], part.next_observation) + noise).clamp(-1, 1)
-            best = members.estimate(networks["slow_critic"], part.next_observation, action).amin(-1)
-            # A truncated episode goes on, unseen: only a terminal has no future.
-            target = part.reward + config.discount * torch.where(part.is_terminal, 0.0, best)
-        estimates = members.estimate(critic, part.observation, part.action)
+            action = (members.act(networks["target_actor"], batch.next_observation) + noise).clamp(-1, 1)
+            future = members.q_values(networks["target_critic"], batch.next_observation, action).amin(-1)
+            # A truncated episode continues unseen; only a terminal step has no future.
+            target = batch.reward + config.discount * torch.where(batch.is_terminal, 0.0, future)
+        estimates = members.q_values(critic, batch.observation, batch.action)
         return (estimates - target[..., None]).square().mean(1).sum(-1)
 
-    def actor_loss(self, members: Members, actor: Stacked, part: "Piece") -> Tensor:
-        """Return (M,) negative means of the first critic's estimate of what the actor does."""
-        action = members.act(actor, part.observation)
-        return -members.estimate(members.networks["critic"], part.observation, action)[..., 0].mean(1)
+    def actor_loss(self, members: Members, actor: Stacked, batch: "Microbatch") -> Tensor:
+        """Return (M,) negative means of the first critic's estimate of the actor's actions."""
+        action = members.act(actor, batch.observation)
+        return -members.q_values(members.networks["critic"], batch.observation, action)[..., 0].mean(1)
 
     def total(self, losses: Tensor) -> Tensor:
-        """Return what one backward pass starts from: members share nothing, so their losses add up."""
+        """Return the root of one backward pass; members share nothing, so their losses add up."""
         return losses.sum()
 
     def _step(
@@ -115,15 +116,15 @@ class TD3:
         members: Members,
         name: str,
         learning_rate: float,
-        parts: "Sequence[Piece]",
-        loss_of: Callable[[Members, Stacked, "Piece"], Tensor],
+        batches: "Sequence[Microbatch]",
+        loss_of: Callable[[Members, Stacked, "Microbatch"], Tensor],
     ) -> Tensor:
-        """Add up the gradients of all parts, make one step of Adam, and return the mean loss (M,)."""
+        """Add up the gradients of all batches, make one step of Adam, and return the mean loss (M,)."""
         stacked, moments = members.networks[name], members.moments[name]
         leaves = {key: tensor.detach().requires_grad_() for key, tensor in stacked.items()}
         mean = torch.zeros(members.count, device=members.device)
-        for part in parts:
-            losses = loss_of(members, leaves, part) / len(parts)
+        for batch in batches:
+            losses = loss_of(members, leaves, batch) / len(batches)
             self.total(losses).backward()
             mean += losses.detach()
         done = members.updates if name == "critic" else members.updates // self.config.policy_delay - 1
@@ -147,7 +148,7 @@ class TD3:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Microbatch:
     """One batch of every member, (M, B, ...) on the members' device."""
 
     observation: Tensor
@@ -159,25 +160,25 @@ class Piece:
     """(M, B, A) standard normal."""
 
 
-class _Draws:
+class _MemberDraws:
     """The random numbers of one member in one generation."""
 
-    def __init__(self, lesson: Lesson, member: int) -> None:
-        name = f"lesson {lesson.generation} of member {member}"
-        self._ranks = numpy_generator(lesson.seed, name)
-        self._noise = torch_generator(lesson.seed, name)
+    def __init__(self, phase: TrainPhase, member: int) -> None:
+        name = f"lesson {phase.generation} of member {member}"  # a new name would change the numbers
+        self._indices = numpy_generator(phase.seed, name)
+        self._noise = torch_generator(phase.seed, name)
 
-    def ranks(self, num_transitions: int, count: int) -> np.ndarray:
-        """Return (count,) ranks of transitions, uniform."""
-        return self._ranks.integers(num_transitions, size=count)
+    def indices(self, num_transitions: int, count: int) -> np.ndarray:
+        """Return (count,) indices of transitions, uniform."""
+        return self._indices.integers(num_transitions, size=count)
 
     def noise(self, count: int, width: int) -> Tensor:
         """Return (count, width) standard normal numbers, on the host."""
         return torch.randn(count, width, generator=self._noise)
 
 
-def _pieces(batch: TransitionBatch, noise: Tensor, members: Members, count: int) -> list[Piece]:
-    """Return a batch of all members and pieces, in rows of one member after the other, as its pieces."""
+def _microbatches(batch: TransitionBatch, noise: Tensor, members: Members, count: int) -> list[Microbatch]:
+    """Split a batch, whose rows are those of one member after the other, into `count` microbatches."""
     batch = batch.to(members.device)
 
     def cut(values: Tensor) -> tuple[Tensor, ...]:
@@ -191,11 +192,11 @@ def _pieces(batch: TransitionBatch, noise: Tensor, members: Members, count: int)
         cut(batch.is_terminal),
         noise.to(members.device).chunk(count, 1),
     )
-    return [Piece(*each) for each in zip(*fields, strict=True)]
+    return [Microbatch(*each) for each in zip(*fields, strict=True)]
 
 
 def flat_observation(observation: dict[str, Tensor]) -> Tensor:
-    """Return all keys side by side, in the order of their names, (..., O) float32."""
+    """Return all keys concatenated, in the order of their names, (..., O) float32."""
     return torch.cat([observation[key].float() for key in sorted(observation)], -1)
 
 

@@ -9,19 +9,19 @@ from torch import Tensor
 from ...buffers import SequenceBatch
 from ...models import LatentState
 from ...utils.compilation import compiled
-from ..base import Updated
+from ..base import UpdateOutput
 from .dreamer import DreamerWorkflow
 
 
 class CompiledDreamer(DreamerWorkflow):
     """Dreamer on a CPU, whose cost between the large products is the number of its small operators.
 
-    Compiled are the step of acting as a whole, and of an update what it repeats: the steps of scan and
-    imagination, the actor, the predictions of imagination. Not the convolutions and the losses: those are
-    few large operators already. Each is compiled at its first call, once for each shape; evaluation and
-    pictures, whose shapes are their own, run as written.
+    It compiles the step of acting as a whole, and the repeated parts of an update: the steps of scan and
+    imagination, the actor, the predictions of imagination. Convolutions and losses are few large operators
+    already and run as written. Each part is compiled at its first call, once for each shape; evaluation and
+    pictures have other shapes and run as written.
 
-    It learns what `DreamerWorkflow` does, up to rounding: sums may be in another order.
+    It learns as `DreamerWorkflow` does, up to rounding: sums may be in another order.
     """
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
@@ -35,19 +35,19 @@ class CompiledDreamer(DreamerWorkflow):
         )
         self._parts = [(owner, name, compiled(getattr(owner, name))) for owner, name in parts]
 
-    def update(self, batch: SequenceBatch) -> Updated:
+    def update(self, batch: SequenceBatch) -> UpdateOutput:
         """Make one update of world model and controller."""
         with self._compiled_parts():
             return super().update(batch)
 
-    def update_world_model(self, batch: SequenceBatch) -> Updated:
+    def update_world_model(self, batch: SequenceBatch) -> UpdateOutput:
         """Make one update of the world model alone."""
         with self._compiled_parts():
             return super().update_world_model(batch)
 
     @contextlib.contextmanager
     def _compiled_parts(self) -> Iterator[None]:
-        """Let the networks use the compiled forms of their steps."""
+        """Use the compiled forms of the networks' steps inside the block."""
         for owner, name, fast in self._parts:
             setattr(owner, name, fast)
         try:
@@ -61,19 +61,19 @@ class CompiledDreamer(DreamerWorkflow):
         observation: dict[str, Tensor],
         is_first: Tensor,
         prev_action: Tensor,
-        races: Tensor,
-        draws: Tensor,
+        latent_noise: Tensor,
+        action_noise: Tensor,
         state: LatentState | None,
     ) -> tuple[Tensor, LatentState]:
         if state is not None:
-            return super()._policy_step(observation, is_first, prev_action, races, draws, state)
+            return super()._policy_step(observation, is_first, prev_action, latent_noise, action_noise, state)
         rssm = self.world_model.rssm
         before = rssm.online_state(len(prev_action))
         action, deter, stoch = self._compiled_policy_step(
-            observation, is_first, prev_action, races, draws, before.deter, before.stoch
+            observation, is_first, prev_action, latent_noise, action_noise, before.deter, before.stoch
         )
         after = LatentState(deter, stoch)
-        rssm.go_on_from(after)
+        rssm.set_online_state(after)
         return action, after
 
     def _policy_on_tensors(
@@ -81,11 +81,13 @@ class CompiledDreamer(DreamerWorkflow):
         observation: dict[str, Tensor],
         is_first: Tensor,
         prev_action: Tensor,
-        races: Tensor,
-        draws: Tensor,
+        latent_noise: Tensor,
+        action_noise: Tensor,
         deter: Tensor,
         stoch: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         state = LatentState(deter, stoch)
-        action, state = super()._policy_step(observation, is_first, prev_action, races, draws, state)
+        action, state = super()._policy_step(
+            observation, is_first, prev_action, latent_noise, action_noise, state
+        )
         return action, state.deter, state.stoch

@@ -54,7 +54,7 @@ class ControllerConfig:
     """Settings of the actor and the critic."""
 
     horizon: int = 15
-    """Imagined steps from every replayed state."""
+    """ImaginedTrajectory steps from every replayed state."""
 
     discount_horizon: float = 333.0
     """Steps over which rewards count: gamma = 1 - 1 / discount_horizon."""

@@ -5,11 +5,11 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from ...models import Actor, ModelConfig, Observed, ReturnNormalizer, TwoHotHead, lambda_return
+from ...buffers import SequenceBatch
+from ...models import Actor, ModelConfig, ReturnNormalizer, RSSMOutput, TwoHotHead, lambda_return
 from ...utils.timestep import ActionSpec
 from .config import ControllerConfig
-from .imagination import Imagined
-from .world_model import TrainedSteps
+from .imagination import ImaginedTrajectory
 
 
 class Controller(nn.Module):
@@ -35,14 +35,14 @@ class Controller(nn.Module):
         self.normalizer = ReturnNormalizer(config.return_rate, config.return_low, config.return_high)
 
     def losses(
-        self, imagined: Imagined, observed: Observed, steps: TrainedSteps
+        self, imagined: ImaginedTrajectory, observed: RSSMOutput, steps: SequenceBatch
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the losses and the metrics; also moves the return normaliser.
+        """Return the losses and the metrics; also update the return normaliser.
 
         Args:
             imagined: Trajectories from every replayed state, in the order of (batch, time).
             observed: Replayed states; the gradient of `replay_value` flows into them.
-            steps: Rewards and flags of the replayed steps.
+            steps: The replayed steps, `SequenceBatch.trained`; rewards and flags are used.
 
         Returns:
             `policy` and `value`, (B * T, H), and `replay_value`, (B, T - 1), before their scales; and
@@ -90,7 +90,9 @@ class Controller(nn.Module):
             slow_value = self.slow_critic.mean(self.slow_critic(feature))
         return self.critic.loss(logits, target, slow_value, self.config.slow_critic_scale)
 
-    def _replay_value_loss(self, imagined_return: Tensor, observed: Observed, steps: TrainedSteps) -> Tensor:
+    def _replay_value_loss(
+        self, imagined_return: Tensor, observed: RSSMOutput, steps: SequenceBatch
+    ) -> Tensor:
         """Regress the critic at replayed states to returns of real rewards, bootstrapped by imagined ones."""
         boot = imagined_return.unflatten(0, steps.reward.shape)
         discount = self.config.discount * (1.0 - steps.is_terminal.float())
@@ -98,5 +100,5 @@ class Controller(nn.Module):
         target = lambda_return(steps.reward, discount, boot, lambda_)
         feature = observed.posterior.feature[:, :-1]
         loss = self._critic_loss(self.critic(feature), feature, target)
-        # What follows a final record is another episode: it is nobody's return.
+        # After a final record another episode follows: there is no return to regress to.
         return (1.0 - steps.is_last[:, :-1].float()) * loss

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...buffers import SequenceBatch, StoredLatent
-from ...models import Drawn, LaProp, LatentState, ModelConfig, Noise, Observed, OptimizerConfig
+from ...models import LaProp, LatentState, ModelConfig, Noise, OptimizerConfig, PresampledNoise, RSSMOutput
 from ...utils.seeding import torch_generator
 from ...utils.state_files import check_structure
-from ...utils.timestep import Arrival, EnvSpec
-from ..base import Collected, Updated
+from ...utils.timestep import EnvSpec, TimeStep
+from ..base import PolicyOutput, UpdateOutput
 from .config import ControllerConfig, WorldModelConfig
 from .controller import Controller
 from .imagination import imagine
@@ -24,7 +24,7 @@ from .world_model import WorldModel
 
 @dataclass(kw_only=True, slots=True)
 class DreamerConfig:
-    """The parts of a run's configuration that the algorithm reads."""
+    """Those parts of a run's configuration that the algorithm reads."""
 
     model: ModelConfig
     world_model: WorldModelConfig
@@ -36,12 +36,12 @@ class DreamerWorkflow:
     """DreamerV3 on one device.
 
     Args:
-        env: What is observed and done.
+        env: Shapes of observations and actions.
         config: Sizes, losses and optimiser.
-        device: Where everything lives.
+        device: Device of all tensors.
         autocast_dtype: Dtype of matrix products and convolutions; float32 for none. Parameters, norms,
             losses, recurrent state and optimiser are float32 always.
-        seed: Run seed; acting and learning draw from streams of their own.
+        seed: Run seed; acting and learning draw from separate streams.
     """
 
     def __init__(
@@ -87,22 +87,22 @@ class DreamerWorkflow:
         return sum(p.numel() for module in modules for p in _trained(module).values())
 
     @torch.no_grad()
-    def collect_step(self, arrival: Arrival) -> Collected:
-        """Choose one action per environment and remember the model's state.
+    def collect_step(self, step: TimeStep) -> PolicyOutput:
+        """Choose one action per environment and keep the model's state for the next call.
 
-        Two independent guards keep the graph of acting from living: no_grad here, and `detach_posteriors`.
+        Two independent guards keep no graph of acting alive: no_grad here, and `detach_posteriors`.
         """
         noise = self.noise["collect"]
-        action, state = self.act(arrival, self._prev_action, noise, noise, None)
+        action, state = self.act(step, self._prev_action, noise, noise, None)
         self._prev_action = action
-        return Collected(action.cpu().numpy(), StoredLatent(*_stored(state)))
+        return PolicyOutput(action.cpu().numpy(), StoredLatent(*_stored(state)))
 
     def act(
         self,
-        arrival: Arrival,
+        step: TimeStep,
         prev_action: Tensor,
-        latent_noise: Noise,
-        action_noise: Noise,
+        latent_source: Noise,
+        action_source: Noise,
         state: LatentState | None,
     ) -> tuple[Tensor, LatentState]:
         """Return actions (N, A) and the states they were chosen in; a state of None is the online one.
@@ -110,59 +110,59 @@ class DreamerWorkflow:
         Call under no_grad.
         """
         rssm, actor = self.world_model.rssm.config, self.controller.actor
-        observation = {key: torch.from_numpy(value) for key, value in arrival.observation.items()}
-        races = latent_noise.exponential(len(prev_action), 1, rssm.stoch, rssm.classes)
-        draws = actor.noise(action_noise, *prev_action.shape)
-        is_first = torch.from_numpy(arrival.is_first)
-        return self._policy_step(observation, is_first, prev_action, races, draws, state)
+        observation = {key: torch.from_numpy(value) for key, value in step.observation.items()}
+        latent_noise = latent_source.exponential(len(prev_action), 1, rssm.stoch, rssm.classes)
+        action_noise = actor.noise(action_source, *prev_action.shape)
+        is_first = torch.from_numpy(step.is_first)
+        return self._policy_step(observation, is_first, prev_action, latent_noise, action_noise, state)
 
     def _policy_step(
         self,
         observation: dict[str, Tensor],
         is_first: Tensor,
         prev_action: Tensor,
-        races: Tensor,
-        draws: Tensor,
+        latent_noise: Tensor,
+        action_noise: Tensor,
         state: LatentState | None,
     ) -> tuple[Tensor, LatentState]:
-        """Return as `act`, from observations (N, ...) in memory of the host and the noise of one step."""
+        """Return the same as `act`, from observations (N, ...) in host memory and the noise of one step."""
         with self._autocast():
             observed = self.world_model.rssm.observe(
                 self.world_model.encoder({k: v.to(self.device).unsqueeze(1) for k, v in observation.items()}),
                 prev_action.unsqueeze(1),
                 is_first.to(self.device).unsqueeze(1),
-                Drawn(races),
+                PresampledNoise(latent_noise),
                 state=state,
                 detach_posteriors=True,
-                has_prior=False,
+                compute_prior=False,
             )
             policy = self.controller.actor(observed.posterior.feature[:, 0])
-        return policy.sample(draws), observed.posterior.select((slice(None), 0))
+        return policy.sample(action_noise), observed.posterior.select((slice(None), 0))
 
-    def update(self, batch: SequenceBatch) -> Updated:
+    def update(self, batch: SequenceBatch) -> UpdateOutput:
         """Make one update of world model and controller: one backward pass of the sum of all losses."""
         return self._learn(batch, world_model=True, controller=True)
 
-    def update_world_model(self, batch: SequenceBatch) -> Updated:
+    def update_world_model(self, batch: SequenceBatch) -> UpdateOutput:
         """Make one update of the world model alone (warm-up)."""
         return self._learn(batch, world_model=True, controller=False)
 
-    def update_controller(self, batch: SequenceBatch) -> Updated:
-        """Make one update of the controller alone, the world model held as it is."""
+    def update_controller(self, batch: SequenceBatch) -> UpdateOutput:
+        """Make one update of the controller alone; the world model is frozen."""
         return self._learn(batch, world_model=False, controller=True)
 
     def losses(
         self, batch: SequenceBatch, noise: Noise, world_model: bool = True, controller: bool = True
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor], Observed]:
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], RSSMOutput]:
         """Return all losses before scale and mean, metrics, and the replayed states.
 
-        The three parts run under autocasts of their own: a cast that was cached without gradient
-        (imagination) would otherwise be used again where gradients are needed, and lose them.
+        The three parts run under separate autocasts: a cast that was cached without gradient (imagination)
+        would otherwise be reused where gradients are needed, and lose them.
         """
         losses: dict[str, Tensor] = {}
-        steps = self.world_model.trained_steps(batch)
+        steps = batch.trained()
         with self._autocast(), torch.set_grad_enabled(world_model):
-            _, observed = self.world_model.observe(steps, noise)
+            observed = self.world_model.observe(batch, noise)
             if world_model:
                 losses |= self.world_model.losses(steps, observed)
         metrics = self.world_model.latent_metrics(observed)
@@ -189,18 +189,18 @@ class DreamerWorkflow:
     def report(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return each image's open-loop predictions: truth, prediction, error stacked, (T, H, W, 3) uint8."""
         with torch.no_grad(), self._autocast():
-            steps = self.world_model.trained_steps(batch)
-            return open_loop_animations(self.world_model, steps, self.noise["report"])
+            return open_loop_animations(self.world_model, batch, self.noise["report"])
 
-    def player(self, num_envs: int, seed: int, sample: bool) -> "DreamerPlayer":
+    def eval_policy(self, num_envs: int, seed: int, sample: bool) -> "DreamerEvalPolicy":
         """Return a policy for evaluation; `sample=False` takes its mode (latents are still drawn)."""
-        return DreamerPlayer(self, num_envs, torch_generator(seed, "player", self.device), sample)
+        generator = torch_generator(seed, "player", self.device)  # a new name would change the noise
+        return DreamerEvalPolicy(self, num_envs, generator, sample)
 
     def components(self) -> dict[str, tuple[Any, ...]]:
-        """Return what is held, by name, for the memory tracker.
+        """Return the objects held, by name, for the memory tracker.
 
-        Gradients stand before the networks, and networks before the optimisers that reach them: a storage
-        counts at its first owner.
+        Gradients come before networks, and networks before the optimisers that refer to them: a storage
+        counts for its first owner.
         """
         modules = {"world_model": self.world_model, "controller": self.controller}
         found: dict[str, tuple[Any, ...]] = {
@@ -234,10 +234,10 @@ class DreamerWorkflow:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copy a state of the same sizes; that of acting only if it has as many environments.
+        """Copy a state of the same sizes; the state of acting only for the same number of environments.
 
         Raises:
-            ValueError: If names, dtypes or shapes are others; nothing is changed then.
+            ValueError: If names, dtypes or shapes differ; nothing is changed then.
         """
         own = self.state_dict()
         learned = ("world_model", "controller", "optimizers")
@@ -261,10 +261,10 @@ class DreamerWorkflow:
             copies = [x.to(self.device, copy=True) for x in latents if x is not None]
             self.world_model.rssm._state = LatentState(*copies) if copies else None
 
-    def _learn(self, batch: SequenceBatch, world_model: bool, controller: bool) -> Updated:
-        """Make one update, or none at all if a loss or gradient is not finite: only noise was drawn then.
+    def _learn(self, batch: SequenceBatch, world_model: bool, controller: bool) -> UpdateOutput:
+        """Make one update; skip it if a loss or gradient is non-finite, and only the noise has advanced then.
 
-        Which of both it is stays on the device: asking the host would make it wait.
+        The decision stays on the device, to avoid a host sync.
         """
         parts = ["world_model"] * world_model + ["actor", "critic"] * controller
         normalizer = self.controller.normalizer
@@ -280,10 +280,10 @@ class DreamerWorkflow:
             metrics |= _named(part, self.optimizers[part].step(finite=finite))
         if controller:
             self.controller.update_slow_critic(finite)
-        for average, before in averages.items():  # `losses` has moved them
+        for average, before in averages.items():  # `losses` has updated them
             average.copy_(torch.where(finite, average, before))
         names = tuple(name for part in parts for name in self._names[part])
-        return Updated(metrics, *_stored(observed.posterior), finite, norms, names)
+        return UpdateOutput(metrics, *_stored(observed.posterior), finite, norms, names)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.autocast_dtype == torch.float32:
@@ -291,23 +291,23 @@ class DreamerWorkflow:
         return torch.autocast(self.device.type, self.autocast_dtype)
 
 
-class DreamerPlayer:
-    """Plays with a workflow's parameters, and its own model state and noise; training is not disturbed."""
+class DreamerEvalPolicy:
+    """Acts with a workflow's parameters, and its own model state and noise; training is not disturbed."""
 
     def __init__(
         self, workflow: DreamerWorkflow, num_envs: int, generator: torch.Generator, sample: bool
     ) -> None:
         self.workflow = workflow
-        self.latent_noise = Noise(generator, workflow.device)
-        self.action_noise = self.latent_noise if sample else Noise(None, workflow.device)
+        self.latent_source = Noise(generator, workflow.device)
+        self.action_source = self.latent_source if sample else Noise(None, workflow.device)
         self.state = workflow.world_model.rssm.initial(num_envs)
         self.prev_action = torch.zeros(num_envs, workflow.env.action.size, device=workflow.device)
 
     @torch.no_grad()
-    def act(self, arrival: Arrival) -> NDArray[np.float32]:
-        """Return the actions (N, A) for N arrivals."""
+    def act(self, step: TimeStep) -> NDArray[np.float32]:
+        """Return the actions (N, A) for N records."""
         action, self.state = self.workflow.act(
-            arrival, self.prev_action, self.latent_noise, self.action_noise, self.state
+            step, self.prev_action, self.latent_source, self.action_source, self.state
         )
         self.prev_action = action
         return action.cpu().numpy()

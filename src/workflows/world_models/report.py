@@ -1,19 +1,20 @@
-"""Pictures of what the world model believes."""
+"""Draw open-loop predictions of the world model."""
 
 import torch
 from torch import Tensor
 
+from ...buffers import SequenceBatch
 from ...models import LatentState, Noise
-from .world_model import TrainedSteps, WorldModel
+from .world_model import WorldModel
 
 SEEN_STEPS = 5
-"""Steps that the model sees before it predicts on its own (the reference's report shows 5 too)."""
+"""Steps that the model sees before it predicts alone (the reference's report shows 5 too)."""
 
 SHOWN_SEQUENCES = 6
 
 
-def open_loop_animations(world_model: WorldModel, steps: TrainedSteps, noise: Noise) -> dict[str, Tensor]:
-    """Return for each image key truth, prediction and error, one below the other, sequences side by side.
+def open_loop_animations(world_model: WorldModel, batch: SequenceBatch, noise: Noise) -> dict[str, Tensor]:
+    """Return for each image key truth, prediction and error, one below the other, sequences in a row.
 
     The first `SEEN_STEPS` frames of the prediction are reconstructions, the rest is imagined from the
     recorded actions alone; their frames are marked by a bar at the top of the prediction (green seen, red
@@ -24,21 +25,13 @@ def open_loop_animations(world_model: WorldModel, steps: TrainedSteps, noise: No
         (T, 3 H, n W, 3) uint8 by image key, on the host; empty if nothing is an image or T <= `SEEN_STEPS`.
     """
     keys = list(world_model.decoder.image_channels)
-    time = steps.reward.shape[1]
+    time = batch.reward.shape[1] - 1
     if not keys or time <= SEEN_STEPS:
         return {}
-    count = min(SHOWN_SEQUENCES, steps.reward.shape[0])
-    seen = TrainedSteps(
-        observation={key: value[:count, :SEEN_STEPS] for key, value in steps.observation.items()},
-        prev_action=steps.prev_action[:count, :SEEN_STEPS],
-        reward=steps.reward[:count, :SEEN_STEPS],
-        is_first=steps.is_first[:count, :SEEN_STEPS],
-        is_last=steps.is_last[:count, :SEEN_STEPS],
-        is_terminal=steps.is_terminal[:count, :SEEN_STEPS],
-        start=steps.start.select(slice(count)),
-    )
-    _, observed = world_model.observe(seen, noise)
-    actions = steps.prev_action[:count, SEEN_STEPS:]
+    shown = batch.select(slice(SHOWN_SEQUENCES), slice(None))
+    seen = shown.select(slice(None), slice(SEEN_STEPS + 1))
+    observed = world_model.observe(seen, noise)
+    actions = shown.action[:, SEEN_STEPS:-1]
     states, _ = world_model.rssm.imagine(
         observed.posterior.select((slice(None), -1)),
         lambda step, _: actions[:, step],
@@ -47,7 +40,8 @@ def open_loop_animations(world_model: WorldModel, steps: TrainedSteps, noise: No
     )
     believed = observed.posterior.concatenate(LatentState.stack(states[1:], 1), 1)
     predictions = world_model.decoder.to_raw(world_model.decoder(believed))
-    return {key: _stacked(steps.observation[key][:count], predictions[key]) for key in keys}
+    truths = shown.trained().observation
+    return {key: _stacked(truths[key], predictions[key]) for key in keys}
 
 
 def _stacked(truth: Tensor, prediction: Tensor) -> Tensor:

@@ -1,6 +1,4 @@
-"""The world model: what it is made of, and its losses on replayed sequences."""
-
-from dataclasses import dataclass
+"""The world model: its networks, and its losses on replayed sequences."""
 
 import torch
 from jaxtyping import Float
@@ -16,7 +14,7 @@ from ...models import (
     LatentState,
     ModelConfig,
     Noise,
-    Observed,
+    RSSMOutput,
     TwoHotHead,
     categorical_entropy,
     categorical_kl,
@@ -24,22 +22,6 @@ from ...models import (
 )
 from ...utils.timestep import EnvSpec
 from .config import WorldModelConfig
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedSteps:
-    """The T steps of a batch that losses are computed on: columns 1..T; column 0 only gave their context."""
-
-    observation: dict[str, Tensor]
-    prev_action: Tensor
-    """(B, T, A) action before each observation."""
-
-    reward: Tensor
-    is_first: Tensor
-    is_last: Tensor
-    is_terminal: Tensor
-    start: LatentState
-    """(B, ...) state before the first step."""
 
 
 class WorldModel(nn.Module):
@@ -62,44 +44,30 @@ class WorldModel(nn.Module):
         self.reward = TwoHotHead(self.feature_size, model.reward_layers, model)
         self.continuation = ContinueHead(self.feature_size, model)
 
-    def trained_steps(self, batch: SequenceBatch) -> TrainedSteps:
-        """Return columns 1..T of a batch with the state that they start from.
+    def observe(self, batch: SequenceBatch, noise: Noise) -> RSSMOutput:
+        """Return the posteriors and priors of columns 1 to T, which start from the context of column 0.
 
         Without stored latents the window starts like an episode: state and previous action are zero.
         """
-        is_first = batch.is_first[:, 1:]
+        steps = batch.trained()
+        is_first = steps.is_first
         if batch.context is None:
             start = self.rssm.initial(batch.reward.shape[0])
             is_first = torch.cat([torch.ones_like(is_first[:, :1]), is_first[:, 1:]], 1)
         else:
-            classes = self.rssm.config.classes
-            start = LatentState(
-                batch.context.deter.float(), F.one_hot(batch.context.stoch.long(), classes).float()
-            )
-        return TrainedSteps(
-            observation={key: value[:, 1:] for key, value in batch.observation.items()},
-            prev_action=batch.action[:, :-1],
-            reward=batch.reward[:, 1:],
-            is_first=is_first,
-            is_last=batch.is_last[:, 1:],
-            is_terminal=batch.is_terminal[:, 1:],
-            start=start,
-        )
-
-    def observe(self, steps: TrainedSteps, noise: Noise) -> tuple[Tensor, Observed]:
-        """Return the tokens and the posteriors and priors of every trained step."""
+            stoch = F.one_hot(batch.context.stoch.long(), self.rssm.config.classes)
+            start = LatentState(batch.context.deter.float(), stoch.float())
         tokens = self.encoder(steps.observation)
-        observed = self.rssm.observe(tokens, steps.prev_action, steps.is_first, noise, state=steps.start)
-        return tokens, observed
+        return self.rssm.observe(tokens, batch.action[:, :-1], is_first, noise, state=start)
 
     def predict(
         self, feature: Float[Tensor, "*batch feature"]
     ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        """Return rewards in raw units, and the probabilities that the episode goes on, times gamma."""
+        """Return rewards in raw units, and the probabilities that the episode continues, times gamma."""
         return self.reward.mean(self.reward(feature)), self.continuation(feature).sigmoid()
 
-    def losses(self, steps: TrainedSteps, observed: Observed) -> dict[str, Tensor]:
-        """Return each loss per step, (B, T), before its scale; switched-off losses are absent.
+    def losses(self, steps: SequenceBatch, observed: RSSMOutput) -> dict[str, Tensor]:
+        """Return each loss of `batch.trained()`, (B, T), before its scale; switched-off losses are absent.
 
         `dynamics` and `representation` are KL in nats, at least `kl.free_nats`; `decoder/<key>` are summed
         squared errors; `reward` and `continue` are cross-entropies in nats.
@@ -128,7 +96,7 @@ class WorldModel(nn.Module):
         return scales | {f"decoder/{key}": self.config.decoder_scale for key in keys}
 
     @torch.no_grad()
-    def latent_metrics(self, observed: Observed) -> dict[str, Tensor]:
+    def latent_metrics(self, observed: RSSMOutput) -> dict[str, Tensor]:
         """Return 0-d means, in nats summed over latents: entropies, and the KL before it is clipped."""
         posterior, prior = self._both_log_probs(observed)
         return {
@@ -137,7 +105,7 @@ class WorldModel(nn.Module):
             "kl": categorical_kl(posterior, prior).mean(),
         }
 
-    def _kl_losses(self, observed: Observed) -> dict[str, Tensor]:
+    def _kl_losses(self, observed: RSSMOutput) -> dict[str, Tensor]:
         posterior, prior = self._both_log_probs(observed)
         free = self.config.kl.free_nats
         # Summed over latents, clipped per step, averaged last; clamp has no gradient below the free nats.
@@ -146,7 +114,7 @@ class WorldModel(nn.Module):
             "representation": categorical_kl(posterior, prior.detach()).clamp(min=free),
         }
 
-    def _both_log_probs(self, observed: Observed) -> tuple[Tensor, Tensor]:
+    def _both_log_probs(self, observed: RSSMOutput) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of posteriors and priors."""
         unimix = self.rssm.config.latent_unimix
         return (

@@ -19,11 +19,11 @@ from reverie.config.population import PopulationTrainConfig as TrainConfig
 from reverie.config.ray import Engine
 from reverie.config.resolve import typed
 from reverie.orchestration.parts import build_replay
-from reverie.orchestration.population.parts import build_engine, build_erl, ray_traffic
+from reverie.orchestration.population.parts import build_engine, build_erl, ray_transfer_size
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning.preflight import environment_spec
 from reverie.utils.seeding import seed_global
-from reverie.workflows.population import Lesson
+from reverie.workflows.population import TrainPhase
 
 GENERATIONS = 5
 STORE_GENERATIONS = 30
@@ -57,7 +57,7 @@ def measured(config: TrainConfig, generations: int, folder: Path) -> dict[str, o
     engine = build_engine(config)
     workflow, replay = (
         build_erl(config, engine.spec),
-        build_replay(config, recipe_of(config).replay_request(config, engine.spec), folder),
+        build_replay(config, recipe_of(config).replay_spec(config, engine.spec), folder),
     )
     training, seconds, store = config.training, {"play": [], "learn": []}, []
     for generation in range(generations + 1):
@@ -67,7 +67,7 @@ def measured(config: TrainConfig, generations: int, folder: Path) -> dict[str, o
         seconds["play"].append(round(time.perf_counter() - began, 3))
         for episode in played.episodes:
             replay.add_episode(0, episode)
-        lesson = Lesson(
+        phase = TrainPhase(
             seed=config.seed,
             generation=generation,
             members=tuple(range(config.population.size)),
@@ -76,7 +76,7 @@ def measured(config: TrainConfig, generations: int, folder: Path) -> dict[str, o
             batch_size=training.batch_size,
         )
         began = time.perf_counter()
-        engine.learn(workflow, replay, lesson)
+        engine.learn(workflow, replay, phase)
         seconds["learn"].append(round(time.perf_counter() - began, 3))
         if config.engine is Engine.ray:
             store.append(store_bytes())
@@ -93,7 +93,7 @@ def main() -> None:
     small = [*ray, "population.size=4", "td3.hidden_units=16", "env.time_limit=30"]
     short = ["training.gradient_steps_per_generation=2", "training.batch_size=16", "buffer.capacity=2000"]
     two = composed(*ray)
-    sent = ray_traffic(two, environment_spec(two, recipe_of(two)))
+    sent = ray_transfer_size(two, environment_spec(two, recipe_of(two)))
     with tempfile.TemporaryDirectory() as folder:
         found = {
             "machine": f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start",

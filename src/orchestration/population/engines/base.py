@@ -1,19 +1,19 @@
-"""What the orchestrator of a population asks of an engine."""
+"""The interface of a population's engine."""
 
 from collections.abc import Callable
 from typing import Protocol
 
 from ....buffers import EpisodeReplayBuffer
 from ....utils.timestep import EnvSpec
-from ....workflows.population import ERLWorkflow, Lesson
-from .rollouts import Played
+from ....workflows.population import ERLWorkflow, TrainPhase
+from .rollouts import RolloutResult
 
 Losses = dict[str, list[float]]
-"""Of each member, by name; means over the lesson."""
+"""Losses of each member, by name; means over the training phase."""
 
 
 class EngineFailed(RuntimeError):
-    """The engine cannot go on: the newest checkpoint is where `resume=` goes on."""
+    """The engine cannot continue; `resume=` continues from the newest checkpoint."""
 
 
 class WorkersLost(EngineFailed):
@@ -25,20 +25,22 @@ class ClusterLost(EngineFailed):
 
 
 class PopulationEngine(Protocol):
-    """Plays members and lets them learn, somewhere."""
+    """Plays and trains members, in this process or in others."""
 
     @property
     def spec(self) -> EnvSpec:
-        """What the environments observe and accept."""
+        """Shapes of observations and actions."""
         ...
 
     @property
     def planned_bytes(self) -> int:
-        """What is held in this process between generations."""
+        """Bytes held in this process between generations."""
         ...
 
-    def evaluate(self, workflow: ERLWorkflow, generation: int, abandon: Callable[[], bool]) -> Played | None:
-        """Play every member's episodes; None once `abandon` returns True.
+    def evaluate(
+        self, workflow: ERLWorkflow, generation: int, should_stop: Callable[[], bool]
+    ) -> RolloutResult | None:
+        """Play every member's episodes; return None once `should_stop` is true.
 
         Raises:
             EnvironmentCrashed: If environments failed more than `env.max_restarts` times.
@@ -46,7 +48,7 @@ class PopulationEngine(Protocol):
         """
         ...
 
-    def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, lesson: Lesson) -> Losses:
+    def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, phase: TrainPhase) -> Losses:
         """Let every member learn, in place.
 
         Raises:

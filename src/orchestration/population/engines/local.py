@@ -1,20 +1,20 @@
-"""A population in this process: all members in one stack."""
+"""Play and train a population in this process, all members in one stack."""
 
 from collections.abc import Callable
 
 from ....buffers import EpisodeReplayBuffer
 from ....envs import EnvConfig
 from ....utils.timestep import EnvSpec
-from ....workflows.population import ERLWorkflow, Lesson, PopulationConfig
+from ....workflows.population import ERLWorkflow, PopulationConfig, TrainPhase
 from .base import Losses
-from .rollouts import Played, Rollouts
+from .rollouts import RolloutResult, Rollouts
 
 
 class LocalEngine:
-    """Plays all members side by side and lets them learn together.
+    """Plays all members at the same time and trains them together.
 
     Args:
-        env: Which environment.
+        env: Settings of the environment.
         population: Members and their episodes.
         exploration_noise: Standard deviation of the noise of exploring episodes.
         seed: Run seed.
@@ -31,13 +31,15 @@ class LocalEngine:
         """Bytes of the episodes of one generation."""
         return self._rollouts.nbytes
 
-    def evaluate(self, workflow: ERLWorkflow, generation: int, abandon: Callable[[], bool]) -> Played | None:
+    def evaluate(
+        self, workflow: ERLWorkflow, generation: int, should_stop: Callable[[], bool]
+    ) -> RolloutResult | None:
         """See `PopulationEngine.evaluate`."""
-        return self._rollouts.play(workflow.members, generation, abandon)
+        return self._rollouts.play(workflow.members, generation, should_stop)
 
-    def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, lesson: Lesson) -> Losses:
+    def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, phase: TrainPhase) -> Losses:
         """See `PopulationEngine.learn`."""
-        losses = workflow.td3.learn(workflow.members, replay, lesson)
+        losses = workflow.td3.learn(workflow.members, replay, phase)
         return {name: each.tolist() for name, each in losses.items()}
 
     def close(self) -> None:

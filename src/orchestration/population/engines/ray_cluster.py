@@ -1,4 +1,4 @@
-"""A Ray cluster: started here and stopped without a trace, or joined; and whether it is still there."""
+"""Start or join a Ray cluster, check that it is alive, and stop it without leftovers."""
 
 import contextlib
 import os
@@ -15,11 +15,11 @@ from typing import Any
 
 from ....config.ray import RayConfig
 from ....utils.errors import UserError
-from . import ray_watch
+from . import ray_reaper
 from .base import ClusterLost
 
 _LONGEST_FOLDER = 30
-"""Letters; Ray puts 75 more behind it for its sockets, whose names may have 107."""
+"""Characters; Ray appends 75 more for its sockets, whose names may have 107."""
 
 _SHORT_FOLDER = "/tmp"  # where every POSIX system has room for a socket
 _PROBE_SECONDS = 2.0
@@ -33,23 +33,24 @@ class Cluster:
     """A connection of this process to a Ray cluster; a process has one at a time.
 
     A cluster that is started here has `cpus` CPUs, listens on this machine alone, asks for a token that only
-    its own processes know, and sends nothing to anybody. Its files are in a new folder, which goes with it.
+    its own processes know, and sends no usage statistics. Its files are in a new folder, which is deleted at
+    the end.
 
     Args:
-        config: Which cluster.
+        config: Settings of the cluster.
         cpus: CPUs of a cluster that is started here.
-        setting: What `config.address` was typed as.
+        setting: The key that users type for `config.address`.
 
     Raises:
         UserError: If there is no such cluster.
     """
 
     def __init__(self, config: RayConfig, cpus: int, setting: str = "ray.address") -> None:
-        self._watcher: subprocess.Popen[bytes] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
         own = dict(_QUIET)
         if config.address is None:
             own |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
-            own["RAY_worker_niceness"] = "0"  # Ray's 15 leaves them next to nothing beside any other process
+            own["RAY_worker_niceness"] = "0"  # Ray's default of 15 starves them next to any other process
         for name, value in own.items():
             os.environ.setdefault(name, value)
         import ray
@@ -57,7 +58,7 @@ class Cluster:
         self.ray: Any = ray
         try:
             with _handlers_kept(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Ray's own, about its next release
+                warnings.simplefilter("ignore")  # Ray's warnings about its next release
                 self._connect(config, cpus, setting)
         except BaseException:
             self.close()
@@ -70,7 +71,7 @@ class Cluster:
         common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if config.address is not None:
             try:
-                _knock(config.address)
+                _check_reachable(config.address)
                 self.ray.init(address=config.address, **common)
             except (OSError, ValueError, RuntimeError) as error:
                 raise UserError(
@@ -80,7 +81,7 @@ class Cluster:
                 ) from error
             return
         folder = _new_folder()
-        self._watcher = _watch(folder)
+        self._reaper = _start_reaper(folder)
         self.ray.init(
             address="local",
             num_cpus=cpus,
@@ -99,16 +100,16 @@ class Cluster:
 
     @property
     def object_store_bytes(self) -> int:
-        """The smallest object store of a node."""
+        """Bytes of the smallest object store of a node."""
         return int(min(each.get("object_store_memory", 0) for each in self._resources()))
 
     def _resources(self) -> list[dict[str, float]]:
         return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
     def require_alive(self) -> None:
-        """Check that the head and this machine's node answer; 2 ms.
+        """Check that the head and this machine's node answer. Cost: 2 ms.
 
-        Ray would end this process, in the midst of anything, a minute after the head is gone.
+        Ray would end this process without warning a minute after the head is gone.
 
         Raises:
             ClusterLost: If one does not.
@@ -125,14 +126,14 @@ class Cluster:
         """Leave the cluster, and stop it if it was started here; may be called twice."""
         with _handlers_kept():
             self.ray.shutdown()
-        if self._watcher is not None:
-            self._watcher.communicate()
-            self._watcher = None
+        if self._reaper is not None:
+            self._reaper.communicate()
+            self._reaper = None
 
 
 @contextlib.contextmanager
 def _handlers_kept() -> Iterator[None]:
-    """Let the run's own handlers of signals be as they are: Ray would exit at once on SIGTERM."""
+    """Restore the run's signal handlers after the block: Ray's would exit at once on SIGTERM."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
@@ -142,21 +143,21 @@ def _handlers_kept() -> Iterator[None]:
 
 
 def _new_folder() -> str:
-    """Return a new folder whose name leaves room for the names of sockets in it."""
+    """Return a new folder whose path is short enough for sockets in it."""
     usual = tempfile.gettempdir()
     parent = usual if len(usual) + len("/reverie-12345678") <= _LONGEST_FOLDER else _SHORT_FOLDER
     return tempfile.mkdtemp(prefix="reverie-", dir=parent)
 
 
-def _watch(folder: str) -> "subprocess.Popen[bytes]":
-    """Start the process that deletes the folder; in a session of its own, where no Ctrl-C reaches it."""
-    file = Path(ray_watch.__file__)
+def _start_reaper(folder: str) -> "subprocess.Popen[bytes]":
+    """Start the process that deletes the folder, in a separate session that no Ctrl-C reaches."""
+    file = Path(ray_reaper.__file__)
     command = [sys.executable, "-I", "-S", str(file), folder, str(os.getpid())]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
-def _knock(address: str) -> None:
-    """Raise OSError if nobody answers at host:port, for which Ray alone would try for 40 s and more."""
+def _check_reachable(address: str) -> None:
+    """Raise OSError if nothing answers at host:port; Ray itself would retry for 40 s and more."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()

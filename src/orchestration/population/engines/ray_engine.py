@@ -1,4 +1,4 @@
-"""A population in the workers of a Ray cluster: each plays and teaches a group of members."""
+"""Play and train a population in the workers of a Ray cluster, a group of members in each."""
 
 import itertools
 import logging
@@ -11,12 +11,12 @@ from ....config.ray import RayConfig
 from ....envs import EnvironmentCrashed
 from ....utils.errors import UserError
 from ....utils.timestep import EnvSpec
-from ....workflows.population import ERLWorkflow, Lesson
+from ....workflows.population import ERLWorkflow, TrainPhase
 from .base import Losses, WorkersLost
 from .ray_cluster import Cluster
-from .ray_traffic import Traffic
+from .ray_transfer import TransferSize
 from .ray_worker import Arrays, GroupWorker, WorkerSettings, as_tensors, own_copy, rows_to_send
-from .rollouts import Played
+from .rollouts import RolloutResult
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class _Group:
-    """Consecutive members and the worker that they have now."""
+    """Consecutive members and their present worker."""
 
     index: int
     start: int
@@ -39,31 +39,33 @@ class _Group:
 
 
 class RayEngine:
-    """Shares the members out among workers; replay and evolution stay in this process.
+    """Distributes the members to workers; replay and evolution stay in this process.
 
-    Results equal those of `LocalEngine` on a CPU, bit for bit. In a generation actors travel once, to play;
-    then what else learning needs, and all of it back; transitions once, as one object that all workers of a
-    node read where it lies. Nothing of a generation is kept in the object store when the next one begins.
+    Results equal those of `LocalEngine` on a CPU, bit for bit. In a generation actors are sent once, to play;
+    then the rest of the members, to learn, and all of it comes back. Transitions are sent once, as one object
+    that all workers of a node read in place. The object store is empty when the next generation begins.
 
     Args:
         config: Cluster and workers.
-        settings: What workers are made of.
-        spec: What the environments observe and accept.
-        traffic: What a generation sends.
+        settings: Settings of the workers.
+        spec: Shapes of observations and actions.
+        transfer: Bytes that a generation sends.
 
     Raises:
         UserError: If the cluster is not there or too small.
     """
 
-    def __init__(self, config: RayConfig, settings: WorkerSettings, spec: EnvSpec, traffic: Traffic) -> None:
-        self.spec, self._settings, self._traffic = spec, settings, traffic
+    def __init__(
+        self, config: RayConfig, settings: WorkerSettings, spec: EnvSpec, transfer: TransferSize
+    ) -> None:
+        self.spec, self._settings, self._transfer = spec, settings, transfer
         self._deaths = 0
         self._sent: tuple[int, list[Any]] | None = None
         self._cluster = Cluster(config, config.workers)
         self._ray = self._cluster.ray
         try:
             _require_workers(config, sum(self._cluster.cpus))
-            traffic.require_room(self._cluster.object_store_bytes, config)
+            transfer.require_room(self._cluster.object_store_bytes, config)
             self._remote = self._ray.remote(num_cpus=1, max_restarts=0)(GroupWorker)
             borders = [
                 index * settings.population.size // config.workers for index in range(config.workers + 1)
@@ -78,10 +80,12 @@ class RayEngine:
 
     @property
     def planned_bytes(self) -> int:
-        """Bytes of the episodes of one generation, as long as they may be."""
-        return self._traffic.episodes
+        """Bytes of the episodes of one generation, each of the greatest length."""
+        return self._transfer.episodes
 
-    def evaluate(self, workflow: ERLWorkflow, generation: int, abandon: Callable[[], bool]) -> Played | None:
+    def evaluate(
+        self, workflow: ERLWorkflow, generation: int, should_stop: Callable[[], bool]
+    ) -> RolloutResult | None:
         """See `PopulationEngine.evaluate`."""
         self._cluster.require_alive()
         actors = self._put_actors(workflow, generation)
@@ -89,35 +93,35 @@ class RayEngine:
         def play(group: _Group) -> Any:
             return group.worker.play.remote(actors[group.index], generation)
 
-        played = self._each(play, own_copy, abandon)
-        if played is None:
+        results = self._each(play, own_copy, should_stop)
+        if results is None:
             return None
-        return Played(
-            [episode for part in played for episode in part.episodes],
-            [fitness for part in played for fitness in part.fitness],
-            [length for part in played for length in part.lengths],
+        return RolloutResult(
+            [episode for part in results for episode in part.episodes],
+            [fitness for part in results for fitness in part.fitness],
+            [length for part in results for length in part.lengths],
         )
 
-    def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, lesson: Lesson) -> Losses:
+    def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, phase: TrainPhase) -> Losses:
         """See `PopulationEngine.learn`."""
         self._cluster.require_alive()
         members, put = workflow.members, self._ray.put
-        actors = self._put_actors(workflow, lesson.generation)
+        actors = self._put_actors(workflow, phase.generation)
         rest = [put(rows_to_send(members, group.start, group.stop)[1]) for group in self._groups]
         table = put(replay.transition_table())
 
-        def teach(group: _Group) -> Any:
-            return group.worker.learn.remote(actors[group.index], rest[group.index], table, lesson)
+        def train(group: _Group) -> Any:
+            return group.worker.learn.remote(actors[group.index], rest[group.index], table, phase)
 
-        def take(answer: tuple[Arrays, Losses]) -> tuple[dict[str, Any], Losses]:
+        def copy(answer: tuple[Arrays, Losses]) -> tuple[dict[str, Any], Losses]:
             return as_tensors(answer[0]), answer[1]
 
-        learned = self._each(teach, take, lambda: False)
+        learned = self._each(train, copy, lambda: False)
         assert learned is not None
         self._sent = None
         losses: Losses = {}
         for group, (rows, of_group) in zip(self._groups, learned, strict=True):
-            members.put(group.start, rows)
+            members.load_rows(group.start, rows)
             for name, values in of_group.items():
                 losses.setdefault(name, []).extend(values)
         return losses
@@ -131,36 +135,36 @@ class RayEngine:
         return self._remote.remote(self._settings, start, stop - start)
 
     def _put_actors(self, workflow: ERLWorkflow, generation: int) -> list[Any]:
-        """Return what playing needs, of each group; it is sent once in a generation."""
+        """Return the actors of each group as references; they are sent once in a generation."""
         if self._sent is None or self._sent[0] != generation:
-            self._sent = None  # frees those of before, first
+            self._sent = None  # frees the previous ones first
             rows = (rows_to_send(workflow.members, group.start, group.stop)[0] for group in self._groups)
             self._sent = (generation, [self._ray.put(actor) for actor in rows])
         return self._sent[1]
 
     def _each(
-        self, begin: Callable[[_Group], Any], take: Callable[[Any], Result], abandon: Callable[[], bool]
+        self, begin: Callable[[_Group], Any], copy: Callable[[Any], Result], should_stop: Callable[[], bool]
     ) -> list[Result] | None:
-        """Return what every group's worker answers, in order; None once `abandon` returns True.
+        """Return the answers of all groups' workers, in order; None once `should_stop` is true.
 
-        A worker that dies is replaced, and its work is begun again. `take` copies an answer out of the object
-        store: Ray ends the process, with nothing said, if it lets go of a view after its node has died.
+        A worker that dies is replaced, and its work starts again. `copy` copies an answer out of the object
+        store: Ray ends the process silently if it releases a view after its node has died.
         """
         answers: dict[int, Result] = {}
         pending = {begin(group): group for group in self._groups}
         while pending:
             done, _ = self._ray.wait(list(pending), timeout=_POLL_SECONDS)
-            if abandon():
+            if should_stop():
                 return None
             if not done:
                 self._cluster.require_alive()
             for reference in done:
                 group = pending.pop(reference)
                 try:
-                    answers[group.index] = take(self._ray.get(reference))
+                    answers[group.index] = copy(self._ray.get(reference))
                 except self._ray.exceptions.RayTaskError as error:
                     if isinstance(error.cause, EnvironmentCrashed):
-                        raise error.cause from None  # without Ray's account of the worker's stack
+                        raise error.cause from None  # without Ray's copy of the worker's stack
                     raise
                 except self._ray.exceptions.RayError as error:
                     self._replace(group, error)
@@ -168,7 +172,7 @@ class RayEngine:
         return [answers[group.index] for group in self._groups]
 
     def _replace(self, group: _Group, error: Exception) -> None:
-        """Put a new worker in the place of one that died.
+        """Replace a worker that died.
 
         Raises:
             WorkersLost: If that happened too often.
@@ -188,7 +192,7 @@ class RayEngine:
             self._deaths,
             limit,
         )
-        self._ray.kill(group.worker)  # it may live on, out of reach
+        self._ray.kill(group.worker)  # it may be alive but unreachable
         group.worker = self._worker(group.start, group.stop)
 
 

@@ -1,4 +1,4 @@
-"""What runs in a worker of a Ray cluster: a group of members plays, and learns."""
+"""The worker of a Ray cluster: plays and trains a group of members."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,20 +12,20 @@ from torch.utils._pytree import tree_map_only
 
 from ....buffers import TransitionTable
 from ....envs import EnvConfig
-from ....workflows.population import TD3, Lesson, Members, PopulationConfig, Sizes, TD3Config
+from ....workflows.population import TD3, Members, PopulationConfig, Sizes, TD3Config, TrainPhase
 from ....workflows.population.members import Stacked
 from .base import Losses
-from .rollouts import Played, Rollouts
+from .rollouts import RolloutResult, Rollouts
 
 Arrays = dict[str, Any]
-"""Tensors of some members as arrays, nested as in `Members.rows`: they travel without being copied."""
+"""Tensors of some members as arrays, nested as in `Members.rows`; Ray sends arrays without copying them."""
 
 ACTOR = "actor"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What all workers are made of."""
+    """Settings that all workers share."""
 
     env: EnvConfig
     population: PopulationConfig
@@ -34,14 +34,14 @@ class WorkerSettings:
 
 
 class GroupWorker:
-    """Plays and teaches the members `first` to `first + count`; keeps nothing of them between two calls.
+    """Plays and trains the members `first` to `first + count`; keeps no state between two calls.
 
-    Whatever a call needs comes with it, so that a new worker can take the place of one at any moment.
+    Every call brings all that it needs, so that a new worker can replace this one at any moment.
 
     Args:
-        settings: Of all workers.
+        settings: Settings of all workers.
         first: Number of the first member.
-        count: Members.
+        count: Number of members.
     """
 
     def __init__(self, settings: WorkerSettings, first: int, count: int) -> None:
@@ -55,38 +55,38 @@ class GroupWorker:
         self._members = PaddedMember(sizes, device) if is_padded else Members(sizes, count, device)
         self._td3 = TD3(settings.td3)
 
-    def play(self, actor: Arrays, generation: int) -> Played:
-        """Play every member's episodes; `actor` is what `rows_to_send` names so."""
-        self._put({"networks": {ACTOR: actor}})
-        played = self._rollouts.play(self._members, generation, lambda: False)
-        assert played is not None
-        return played
+    def play(self, actor: Arrays, generation: int) -> RolloutResult:
+        """Play every member's episodes; `actor` is the first result of `rows_to_send`."""
+        self._load({"networks": {ACTOR: actor}})
+        result = self._rollouts.play(self._members, generation, lambda: False)
+        assert result is not None
+        return result
 
     def learn(
-        self, actor: Arrays, rest: Arrays, table: TransitionTable, lesson: Lesson
+        self, actor: Arrays, rest: Arrays, table: TransitionTable, phase: TrainPhase
     ) -> tuple[Arrays, Losses]:
         """Let every member learn; return their state as `Members.rows` does, and the losses."""
         copies = self._members.count // self._count
-        self._put({"networks": {ACTOR: actor}})
-        self._put(rest)
+        self._load({"networks": {ACTOR: actor}})
+        self._load(rest)
         self._members.updates = rest["updates"]
-        numbers = lesson.members[self._first : self._first + self._count] * copies
-        losses = self._td3.learn(self._members, table, replace(lesson, members=numbers))
+        numbers = phase.members[self._first : self._first + self._count] * copies
+        losses = self._td3.learn(self._members, table, replace(phase, members=numbers))
         return (
             as_arrays(self._members.rows(0, self._count)),
             {name: each[: self._count].tolist() for name, each in losses.items()},
         )
 
-    def _put(self, arrays: Mapping[str, Any]) -> None:
-        """Write some of the tensors of all members; the copies of one member are written alike."""
+    def _load(self, arrays: Mapping[str, Any]) -> None:
+        """Write some of the tensors of all members; a padded member's copies get the same values."""
         for mine, theirs in _pairs(self._members.state_dict(), arrays):
             mine.copy_(torch.tensor(theirs).expand_as(mine) if len(theirs) == 1 else torch.tensor(theirs))
 
 
 class PaddedMember(Members):
-    """One member twice: torch has another kernel for a stack of one row, with other roundings.
+    """One member twice, because torch has another kernel for a stack of one row, with other roundings.
 
-    Two rows are computed bit for bit like any larger number of them. What the second one does is thrown away.
+    Two rows are computed bit for bit like any larger number of them. The second row is discarded.
     """
 
     def __init__(self, sizes: Sizes, device: torch.device) -> None:
@@ -99,7 +99,7 @@ class PaddedMember(Members):
 
 
 def rows_to_send(members: Members, start: int, stop: int) -> tuple[Arrays, Arrays]:
-    """Return what playing needs of some members, and what learning needs besides; views where they can be."""
+    """Return the actors of some members, for playing, and the rest, for learning; views where possible."""
     state = members.state_dict()
     networks = dict(state["networks"])
     actor = networks.pop(ACTOR)
@@ -117,8 +117,8 @@ def as_tensors(arrays: Mapping[str, Any]) -> dict[str, Any]:
     return tree_map_only(np.ndarray, torch.tensor, arrays)
 
 
-def own_copy(played: Played) -> Played:
-    """Return episodes that may lie in the object store in memory of their own."""
+def own_copy(result: RolloutResult) -> RolloutResult:
+    """Copy a result whose episodes may be views of the object store."""
     episodes = [
         replace(
             episode,
@@ -126,9 +126,9 @@ def own_copy(played: Played) -> Played:
             action=episode.action.copy(),
             reward=episode.reward.copy(),
         )
-        for episode in played.episodes
+        for episode in result.episodes
     ]
-    return replace(played, episodes=episodes)
+    return replace(result, episodes=episodes)
 
 
 def _pairs(state: Mapping[str, Any], arrays: Mapping[str, Any]) -> Iterable[tuple[Tensor, NDArray]]:

@@ -8,22 +8,22 @@ import torch
 from numpy.typing import NDArray
 
 from ....buffers import EpisodeRecords
-from ....envs import EnvConfig, EnvironmentCrashed, Restarts, make_simulators
+from ....envs import EnvConfig, EnvironmentCrashed, Restarts, make_backend
 from ....utils.errors import UserError
 from ....utils.seeding import named_seed, numpy_generator
 from ....utils.timestep import EnvSpec
 from ....workflows.population import Members, PopulationConfig, flat_observation
 
 EPISODE_SEEDS = 2**31
-"""Seeds of episodes are below it: the widest that every emulator takes."""
+"""Seeds of episodes are smaller: every emulator accepts them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class RolloutResult:
     """The episodes of some members in one generation."""
 
     episodes: list[EpisodeRecords]
-    """Those of one member after the other; first those that make its fitness."""
+    """Episodes of one member after the other; those that make its fitness come first."""
 
     fitness: list[float]
     """Mean return of each member's episodes without noise, raw units, undiscounted."""
@@ -39,31 +39,31 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """One environment: it plays one episode in each generation."""
+    """One environment, which plays one episode in each generation."""
 
     row: int
-    """Of the member, among those played here."""
+    """Index of the member among those played here."""
 
     episode: int
-    """Which of the member's episodes; those from `population.episodes` on have action noise."""
+    """Number of the member's episode; those from `population.episodes` on have action noise."""
 
 
 class Rollouts:
     """Plays the members `first` to `first + count` of a population.
 
-    What a member plays depends on nothing but the seed, the generation and its own number, so groups of
-    members may be played anywhere.
+    The episodes of a member depend on nothing but the seed, the generation and its own number, so groups of
+    members can play anywhere.
 
     Args:
-        env: Which environment; its `num_envs` is not looked at.
-        population: Which episodes a member plays.
+        env: Settings of the environment; `num_envs` is ignored.
+        population: Numbers of episodes.
         exploration_noise: Standard deviation of the noise of exploring episodes.
         seed: Run seed.
         first: Number of the first member.
-        count: Members.
+        count: Number of members.
 
     Raises:
-        UserError: If nothing bounds the length of an episode.
+        UserError: If the length of an episode has no limit.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class Rollouts:
             for row in range(count)
             for episode in range(episodes_of(population, first + row))
         ]
-        self._simulators = make_simulators(env, len(self._slots))
-        self._restarts = Restarts(self._simulators, env.max_restarts, "is played again")
-        self.spec: EnvSpec = self._simulators.spec
+        self._backend = make_backend(env, len(self._slots))
+        self._restarts = Restarts(self._backend, env.max_restarts, "is played again")
+        self.spec: EnvSpec = self._backend.spec
         steps = longest_episode(self.spec)
         shape = (len(self._slots), steps + 1)
         self._observation = {
@@ -92,7 +92,7 @@ class Rollouts:
         self._action = np.zeros((*shape, self.spec.action.size), np.float32)
         self._reward = np.zeros(shape, np.float32)
         self._rows = np.array([slot.row for slot in self._slots])
-        self._places = np.array([slot.episode for slot in self._slots])
+        self._episodes = np.array([slot.episode for slot in self._slots])
         self._shape = (count, max(episodes_of(population, member) for member in range(population.size)))
 
     @property
@@ -100,44 +100,43 @@ class Rollouts:
         """Bytes of the episodes of one generation, allocated once."""
         return sum(each.nbytes for each in (*self._observation.values(), self._action, self._reward))
 
-    def play(self, members: Members, generation: int, abandon: Callable[[], bool]) -> Played | None:
-        """Play every member's episodes; None once `abandon`, which is asked before every step, returns True.
+    def play(
+        self, members: Members, generation: int, should_stop: Callable[[], bool]
+    ) -> RolloutResult | None:
+        """Play every member's episodes; return None once `should_stop`, asked before every step, is true.
 
         Raises:
             EnvironmentCrashed: If environments failed more than `env.max_restarts` times.
         """
         count = len(self._slots)
         noise = self._exploration(generation)
-        begin = {slot: self._episode_seed(slot, generation) for slot in range(count)}
+        seeds = {slot: self._episode_seed(slot, generation) for slot in range(count)}
         time, terminal = np.zeros(count, np.int64), np.zeros(count, np.bool_)
-        is_over, action = np.zeros(count, np.bool_), np.zeros((count, self.spec.action.size), np.float32)
-        while not is_over.all():
-            if abandon():
+        done, action = np.zeros(count, np.bool_), np.zeros((count, self.spec.action.size), np.float32)
+        while not done.all():
+            if should_stop():
                 return None
-            outcome = self._restarts.advance(action, begin, np.flatnonzero(is_over).tolist())
+            step, failures = self._restarts.step_or_reset(action, seeds, np.flatnonzero(done).tolist())
             if self._restarts.crash is not None:
                 self.close()
                 raise EnvironmentCrashed(self._restarts.crash)
-            started = np.zeros(count, np.bool_)
-            started[list(begin)] = True
-            alive = ~is_over
-            alive[list(outcome.failures)] = False
-            time = np.where(started, 0, time + alive)
+            alive = ~done
+            alive[list(failures)] = False
+            time = np.where(step.is_first, 0, time + alive)
             slots = np.flatnonzero(alive)
-            for key, values in outcome.observation.items():
+            for key, values in step.observation.items():
                 self._observation[key][slots, time[slots]] = values[slots]
-            self._reward[slots, time[slots]] = np.where(started, 0, outcome.reward)[slots]
-            terminal[slots] = outcome.is_terminated[slots] & ~started[slots]
-            is_over[slots] = outcome.is_over[slots] & ~started[slots]
-            # One that failed plays its episode again from the same seed, in the environment in its place.
-            begin = {slot: self._episode_seed(slot, generation) for slot in outcome.failures}
-            action = self._act(members, outcome.observation, noise, time)
+            self._reward[slots, time[slots]] = step.reward[slots]
+            terminal[slots], done[slots] = step.is_terminal[slots], step.is_last[slots]
+            # A failed slot plays its episode again from the same seed, in its new environment.
+            seeds = {slot: self._episode_seed(slot, generation) for slot in failures}
+            action = self._act(members, step.observation, noise, time)
             self._action[slots, time[slots]] = action[slots]
-        return self._played(time, terminal)
+        return self._result(time, terminal)
 
     def close(self) -> None:
         """Release environments and their processes; may be called twice."""
-        self._simulators.close()
+        self._backend.close()
 
     def _act(
         self, members: Members, observation: dict[str, NDArray], noise: NDArray[np.float32], time: NDArray
@@ -145,14 +144,14 @@ class Rollouts:
         """Return actions (slots, A) in [-1, 1]."""
         flat = flat_observation({key: torch.from_numpy(value) for key, value in observation.items()})
         seen = flat.new_zeros(*self._shape, flat.shape[-1])
-        seen[self._rows, self._places] = flat
+        seen[self._rows, self._episodes] = flat
         with torch.no_grad():
             chosen = members.act(members.networks["actor"], seen.to(members.device)).cpu().numpy()
         at = np.minimum(time, noise.shape[1] - 1)
-        return (chosen[self._rows, self._places] + noise[np.arange(len(at)), at]).clip(-1, 1)
+        return (chosen[self._rows, self._episodes] + noise[np.arange(len(at)), at]).clip(-1, 1)
 
     def _exploration(self, generation: int) -> NDArray[np.float32]:
-        """Return the noise of every step of every slot; zeros where there is none."""
+        """Return the noise of every step of every slot; zeros for episodes without noise."""
         noise = np.zeros_like(self._action)
         for index, slot in enumerate(self._slots):
             if slot.episode >= self._population.episodes:
@@ -164,16 +163,16 @@ class Rollouts:
     def _episode_seed(self, index: int, generation: int) -> int:
         """Return the seed of a slot's episode.
 
-        All members meet the same episodes, so that luck does not decide between them; those with noise, which
-        decide nothing, differ.
+        All members play the same episodes, so that luck does not decide between them; episodes with noise,
+        which decide nothing, differ.
         """
         slot = self._slots[index]
         explores = slot.episode >= self._population.episodes
         member = self._first + slot.row if explores else -1
         return named_seed(self._seed, "generation", generation, slot.episode, member + 1) % EPISODE_SEEDS
 
-    def _played(self, time: NDArray[np.int64], terminal: NDArray[np.bool_]) -> Played:
-        """Return the episodes as arrays of their own."""
+    def _result(self, time: NDArray[np.int64], terminal: NDArray[np.bool_]) -> RolloutResult:
+        """Return copies of the episodes, and the fitness."""
         episodes = [
             EpisodeRecords(
                 observation={key: each[slot, : end + 1].copy() for key, each in self._observation.items()},
@@ -184,21 +183,21 @@ class Rollouts:
             for slot, end in enumerate(time.tolist())
         ]
         returns = np.array([episode.reward.sum(dtype=np.float64) for episode in episodes])
-        is_test = self._places < self._population.episodes
+        is_test = self._episodes < self._population.episodes
         fitness = [
             float(returns[is_test & (self._rows == row)].mean()) for row in range(int(self._rows.max()) + 1)
         ]
-        return Played(episodes, fitness, time.tolist())
+        return RolloutResult(episodes, fitness, time.tolist())
 
 
 def episodes_of(population: PopulationConfig, member: int) -> int:
-    """Return how many episodes a member plays in a generation."""
+    """Return the number of episodes of a member in a generation."""
     explores = member < population.num_explorers
     return population.episodes + (population.exploration_episodes if explores else 0)
 
 
-def num_slots(population: PopulationConfig) -> int:
-    """Return how many episodes all members play in a generation, which is how many environments there are."""
+def num_rollouts(population: PopulationConfig) -> int:
+    """Return the episodes of all members in a generation, which is the number of environments."""
     return sum(episodes_of(population, member) for member in range(population.size))
 
 
@@ -206,7 +205,7 @@ def longest_episode(spec: EnvSpec) -> int:
     """Return the most steps of an episode.
 
     Raises:
-        UserError: If nothing bounds them.
+        UserError: If they have no limit.
     """
     if spec.longest_episode is None:
         raise UserError(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reverie.envs import EnvConfig, Suite, VectorEnvironment, make_environment
-from reverie.envs.episode_log import ActionLog, EpisodeBook
+from reverie.envs.episode_log import ActionLog, EpisodeLog
 from reverie.utils.errors import UserError
 from reverie.utils.seeding import episode_seed
 
@@ -66,16 +66,16 @@ def test_pong_plans_for_its_longest_episode() -> None:
 
 
 def test_seeds_follow_from_environment_and_episode_alone() -> None:
-    book = EpisodeBook(5, 3, 1)
-    assert book.begin([0, 2]) == {0: episode_seed(5, 0, 0), 2: episode_seed(5, 2, 0)}
-    assert book.begin([2]) == {2: episode_seed(5, 2, 1)}
-    assert book.begin([1]) == {1: episode_seed(5, 1, 0)}
-    assert book.state_dict()["next_episode"] == [1, 1, 2]
+    log = EpisodeLog(5, 3, 1)
+    assert log.begin([0, 2]) == {0: episode_seed(5, 0, 0), 2: episode_seed(5, 2, 0)}
+    assert log.begin([2]) == {2: episode_seed(5, 2, 1)}
+    assert log.begin([1]) == {1: episode_seed(5, 1, 0)}
+    assert log.state_dict()["next_episode"] == [1, 1, 2]
 
 
 def test_a_state_of_another_number_of_environments_is_refused() -> None:
-    book = EpisodeBook(0, 2, 1)
-    state = EpisodeBook(0, 3, 1).state_dict()
+    log = EpisodeLog(0, 2, 1)
+    state = EpisodeLog(0, 3, 1).state_dict()
     with pytest.raises(UserError, match=r"has 3 environments, but env\.num_envs=2\. Set env\.num_envs=3\."):
-        book.load_state_dict(state)
-    assert book.state_dict()["next_episode"] == [0, 0]
+        log.load_state_dict(state)
+    assert log.state_dict()["next_episode"] == [0, 0]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reverie.workflows.world_models import CapturedDreamer, DreamerWorkflow
+from reverie.workflows.world_models import CUDAGraphDreamer, DreamerWorkflow
 
 from .tiny import IMAGE, VECTOR, make_arrival, make_batch, snapshot, tiny_workflow
 
@@ -13,9 +13,9 @@ pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
 
 
-def captured_from(workflow: DreamerWorkflow) -> CapturedDreamer:
+def captured_from(workflow: DreamerWorkflow) -> CUDAGraphDreamer:
     """The same workflow, captured; draws the same numbers."""
-    other = CapturedDreamer(workflow.env, workflow.config, CUDA, workflow.autocast_dtype)
+    other = CUDAGraphDreamer(workflow.env, workflow.config, CUDA, workflow.autocast_dtype)
     other.load_state_dict(workflow.state_dict())
     return other
 

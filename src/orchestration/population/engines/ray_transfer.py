@@ -1,4 +1,4 @@
-"""What a generation sends through Ray's object store, in bytes, before anything is sent."""
+"""Compute the bytes that a generation sends through Ray's object store, before anything is sent."""
 
 from dataclasses import dataclass
 
@@ -9,33 +9,33 @@ from ....config.ray import LEAST_OBJECT_STORE_MIB, RayConfig
 from ....utils.errors import UserError
 from ....utils.timestep import EnvSpec
 from ....workflows.population import PopulationConfig, Sizes, TD3Config
-from .rollouts import longest_episode, num_slots
+from .rollouts import longest_episode, num_rollouts
 
 _MARGIN = 1.1
-"""Headers of objects, and room between them that fits none."""
+"""For headers of objects, and gaps between them."""
 
 _COPIES_TO_LEARN = 4
-"""Of each trained network: itself, the slow copy, and two moments."""
+"""Of each trained network: itself, the target network, and two moments."""
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
-    """Bytes of one generation, of all members together."""
+class TransferSize:
+    """Bytes that one generation sends, of all members together."""
 
     actors: int
-    """Sent to play; learning reads them where they lie."""
+    """Sent to play; learning reads them in place."""
 
     rest: int
-    """Sent besides to learn: critics, slow copies, moments."""
+    """Sent to learn, besides actors: critics, target networks, moments."""
 
     learned: int
-    """Sent back: all of it."""
+    """Sent back after learning: all of it."""
 
     table: int
-    """Transitions to learn from: once for each node."""
+    """Transitions to learn from, once for each node."""
 
     episodes: int
-    """Sent back from playing, when each is as long as it may be."""
+    """Sent back from playing, each episode of the greatest length."""
 
     @property
     def total(self) -> int:
@@ -44,7 +44,7 @@ class Traffic:
 
     @property
     def needed_bytes(self) -> int:
-        """What the object store must hold: Ray frees what is no longer needed a little later."""
+        """Bytes that the object store must hold; Ray frees unused objects with a delay."""
         return int(_MARGIN * self.total)
 
     def require_room(self, store_bytes: int, config: RayConfig) -> None:
@@ -67,10 +67,10 @@ class Traffic:
             )
 
 
-def traffic(
+def transfer_size(
     population: PopulationConfig, td3: TD3Config, spec: EnvSpec, replay: ReplayPlan, capacity: int
-) -> Traffic:
-    """Return what a generation sends at most.
+) -> TransferSize:
+    """Return the most that a generation sends.
 
     Args:
         population: Members and their episodes.
@@ -80,14 +80,14 @@ def traffic(
         capacity: Records of the replay.
 
     Raises:
-        UserError: If nothing bounds the length of an episode.
+        UserError: If the length of an episode has no limit.
     """
     actor, critic = _network_bytes(Sizes.of(spec, td3))
     state = _COPIES_TO_LEARN * (actor + critic)
     record = sum(each.nbytes for each in spec.observation.values()) + 4 * spec.action.size + 4
-    episodes = num_slots(population)
+    episodes = num_rollouts(population)
     learns = int(population.gradient)
-    return Traffic(
+    return TransferSize(
         actors=population.size * actor,
         rest=learns * population.size * (state - actor),
         learned=learns * population.size * state,

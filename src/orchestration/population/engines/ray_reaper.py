@@ -1,9 +1,9 @@
-"""Stays beside a Ray cluster and tidies up after it, however the process that started it ended.
+"""Clean up after a Ray cluster, however the process that started it ended.
 
-A process of its own, run as a file: `python ray_watch.py FOLDER PARENT`. Its standard input is a pipe that
-only the parent holds; when that ends, so has the parent or the cluster. Then every process that has a file of
-the folder open, as all of Ray's have their logs, is killed, and the folder is deleted. Ray itself leaves its
-agents running for a while after a parent that was killed, and its folder for ever.
+Runs as a separate process from its file: `python ray_reaper.py FOLDER PARENT`. Its standard input is a pipe
+that only the parent holds; when that ends, so has the parent or the cluster. Then every process that has a
+file of the folder open, as all of Ray's processes have their logs, is killed, and the folder is deleted.
+After a parent was killed, Ray itself leaves its agents running for a while, and never deletes its folder.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _ROUND_SECONDS = 0.1
 
 
 def users_of(folder: str, spared: set[int]) -> Iterator[int]:
-    """Yield the ids of the processes that have a file in `folder` open, but for those spared."""
+    """Yield the ids of the processes that have a file in `folder` open, except for `spared`."""
     for entry in _PROCESSES.iterdir() if _PROCESSES.is_dir() else ():
         if entry.name.isdecimal() and int(entry.name) not in spared:
             with contextlib.suppress(OSError):  # it has ended, or is another user's
@@ -29,8 +29,8 @@ def users_of(folder: str, spared: set[int]) -> Iterator[int]:
                     yield int(entry.name)
 
 
-def tidy_up(folder: str, parent: int) -> None:
-    """Kill the cluster's processes until there are none, and delete its folder."""
+def cleanup(folder: str, parent: int) -> None:
+    """Kill the cluster's processes until none is left, and delete its folder."""
     spared = {os.getpid(), parent}
     for _ in range(_ROUNDS):
         left = list(users_of(folder, spared))
@@ -45,4 +45,4 @@ def tidy_up(folder: str, parent: int) -> None:
 
 if __name__ == "__main__":
     sys.stdin.buffer.read()
-    tidy_up(sys.argv[1], int(sys.argv[2]))
+    cleanup(sys.argv[1], int(sys.argv[2]))
