@@ -1,4 +1,4 @@
 """Memory counters of this process and of its GPU; sizes, graphs and growth of what a training loop holds."""
 
-from .counters.cuda import cuda_memory_stats as cuda_memory_stats
+from .counters.cuda import cuda_memory_stats as gpu_memory_stats
 from .counters.stats import process_rss_mb as process_rss_mb
