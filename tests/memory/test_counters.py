@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.memory import cuda_memory_stats, process_rss_mb
+from reverie.memory import gpu_memory_stats, process_rss_mb
 
 FORK_SCRIPT = """
 import os
@@ -50,14 +50,14 @@ def test_a_forked_process_counts_its_own_memory() -> None:
 def test_gpu_counters_follow_one_tensor_to_the_byte() -> None:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    before = cuda_memory_stats()
+    before = gpu_memory_stats()
     held = torch.empty(64 * 2**20, dtype=torch.uint8, device="cuda")
-    during = cuda_memory_stats()
+    during = gpu_memory_stats()
     assert during["alloc_mb"] - before["alloc_mb"] == pytest.approx(held.nbytes / 1e6)
     assert during["reserved_mb"] - before["reserved_mb"] == pytest.approx(held.nbytes / 1e6)
     assert during["max_alloc_mb"] == pytest.approx(during["alloc_mb"])
     del held
-    after = cuda_memory_stats()
+    after = gpu_memory_stats()
     assert after["alloc_mb"] == pytest.approx(before["alloc_mb"])
     assert after["reserved_mb"] == pytest.approx(during["reserved_mb"])  # freed tensors stay cached
     assert after["max_alloc_mb"] == pytest.approx(during["max_alloc_mb"])

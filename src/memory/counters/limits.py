@@ -18,7 +18,7 @@ def memory_limit_bytes() -> int:
     It is the physical memory, or the lowest limit of the control groups above this process where that is
     less (a container, a batch job, a systemd slice). Swap is not counted.
     """
-    limit = cgroup_memory_limit(_CGROUP_ROOT, _text(_MEMBERSHIP))
+    limit, _ = cgroup_memory(_CGROUP_ROOT, _text(_MEMBERSHIP))
     physical = psutil.virtual_memory().total
     return physical if limit is None else min(physical, limit)
 
@@ -29,37 +29,29 @@ def memory_available_bytes() -> int:
     It is what the machine has left, or what is left under the tightest control group where that is less.
     File cache that the kernel would drop counts as available.
     """
-    left = cgroup_memory_left(_CGROUP_ROOT, _text(_MEMBERSHIP))
+    _, left = cgroup_memory(_CGROUP_ROOT, _text(_MEMBERSHIP))
     available = psutil.virtual_memory().available
     return available if left is None else min(available, left)
 
 
-def cgroup_memory_limit(root: Path, membership: str) -> int | None:
-    """Return the lowest memory limit in bytes over a process's control groups, v1 or v2; None without one.
+def cgroup_memory(root: Path, membership: str) -> tuple[int | None, int | None]:
+    """Return the lowest memory limit over a process's control groups, and the least that is left, in bytes.
+
+    Both are None without a limit; what is left is at least 0. Used memory is a group's working set, as
+    container runtimes report it: usage less inactive file cache.
 
     Args:
-        root: Where the control groups are mounted, /sys/fs/cgroup.
+        root: Where the control groups, v1 or v2, are mounted: /sys/fs/cgroup.
         membership: The text of /proc/self/cgroup.
     """
-    return min((limit for _, _, limit in _limited_groups(root, membership)), default=None)
-
-
-def cgroup_memory_left(root: Path, membership: str) -> int | None:
-    """Return the bytes left under the tightest control group, v1 or v2, at least 0; None without a limit.
-
-    Used memory is the group's working set, as container runtimes report it: usage less inactive file cache.
-
-    Args:
-        root: Where the control groups are mounted, /sys/fs/cgroup.
-        membership: The text of /proc/self/cgroup.
-    """
-    left = []
+    limits, left = [], []
     for folder, is_v1, limit in _limited_groups(root, membership):
         usage, cache = _V1_COUNTERS if is_v1 else _V2_COUNTERS
         statistics = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
         used = (_number(folder / usage) or 0) - int(statistics.get(cache, 0))
+        limits.append(limit)
         left.append(max(0, limit - max(0, used)))
-    return min(left, default=None)
+    return min(limits, default=None), min(left, default=None)
 
 
 def _limited_groups(root: Path, membership: str) -> Iterator[tuple[Path, bool, int]]:

@@ -1,7 +1,7 @@
 """Read the bytes of Python's small objects: floats, dicts, tuples, and everything else of up to 512 bytes.
 
 CPython takes them from arenas that it maps itself, so the C allocator does not count them: a million floats
-in a list raise its count by the 8 MB of the list alone. The interpreter prints a count of its own on request,
+in a list raise its count by the 8 MB of the list alone. The interpreter prints its own count on request,
 for debugging; here it prints into memory.
 """
 

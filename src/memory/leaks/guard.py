@@ -298,7 +298,7 @@ class MemoryGuard:
         values = self._watched[counter].values()
         found = classify_resident(held.trend_test(), values, held.tolerance_bytes)
         if found.verdict is not TrendClass.retention:
-            return TrendClass.flat, ()  # what live objects hold grows too, and that has an alarm of its own
+            return TrendClass.flat, ()  # what live objects hold grows too, and that has its own alarm
         before = _now(counter)
         trim_heap()
         if before - _now(counter) >= test.rise_bytes / 2:  # the allocator had only kept it for later

@@ -46,7 +46,7 @@ def storage_of(value: Tensor | np.ndarray) -> Storage | None:
     that of the whole array, since PyTorch knows no more than that.
 
     Returns:
-        None for what has no memory of its own to point at: meta, fake and empty values, sparse tensors.
+        None for what has no memory to point at: meta, fake and empty values, sparse tensors.
 
     Cost: about 2 us.
     """
