@@ -20,7 +20,7 @@ def with_new_name(override: str) -> str:
     key = override.partition("=")[0].lstrip("+~")
     if key not in RENAMED:
         return override
-    _note(key)
+    note_new_name(key)
     return override.replace(key, RENAMED[key], 1)
 
 
@@ -33,10 +33,10 @@ def rename_saved(values: dict[str, Any]) -> None:
             section = section.get(part) if isinstance(section, dict) else None
         if isinstance(section, dict) and name in section:
             section.setdefault(new.rpartition(".")[2], section.pop(name))
-            _note(old)
+            note_new_name(old)
 
 
 @cache
-def _note(old: str) -> None:
+def note_new_name(old: str) -> None:
     """Log, once, what the new name is."""
     _LOG.warning("%s is now %s; the next version refuses the old name", old, RENAMED[old])

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from reverie.checkpoints.run_folder import create_run_folder, save_config
 from reverie.commands.command_line import run_from_command_line
 from reverie.config.dreamer import DreamerTrainConfig
-from reverie.config.renamed import _note
+from reverie.config.renamed import note_new_name
 from reverie.config.schema import TrainConfig
 from reverie.planning import Preflight
 from reverie.utils.errors import UserError
@@ -205,7 +205,7 @@ def test_a_mistake_ends_the_process_with_exit_code_2(
 
 
 def test_an_old_key_works_and_its_new_name_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    _note.cache_clear()
+    note_new_name.cache_clear()
     old = ["training.max_nonfinite=7", "++world_model.kl.rep_scale=0.2"]
     for _ in range(2):
         [(config, _notices)] = run("experiment=dreamer_catch", CPU, *old)

@@ -1,5 +1,6 @@
 """Build the parts of a population run."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -8,7 +9,7 @@ from ...buffers import ReplaySpec
 from ...buffers.plan import plan_unchecked
 from ...config.population import PopulationTrainConfig as TrainConfig
 from ...config.ray import Engine
-from ...envs import spec_of
+from ...envs import EnvConfig, spec_of
 from ...utils.timestep import EnvSpec
 from ...workflows.population import ERLWorkflow
 from ..parts import Parts, begin_run, build_replay
@@ -37,7 +38,8 @@ def build_engine(config: TrainConfig) -> PopulationEngine:
     """Return the engine that plays and trains a population."""
     if config.engine is Engine.ray:
         spec = spec_of(config.env)
-        settings = WorkerSettings(config.env, config.population, config.td3, config.seed)
+        env = EnvConfig(**asdict(config.env))  # PopulationEnv would load all settings, 30 MB in each worker
+        settings = WorkerSettings(env, config.population, config.td3, config.seed)
         return RayEngine(config.ray, settings, spec, ray_transfer_size(config, spec))
     return LocalEngine(config.env, config.population, config.td3.exploration_noise, config.seed)
 
