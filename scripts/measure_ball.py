@@ -98,7 +98,7 @@ def reconstruct(run_dir: Path) -> tuple[NDArray[np.int16], NDArray[np.int16], in
     batch = replay.sample(WINDOWS, numpy_generator(config.seed, "measure_ball")).to(workflow.device)
     world_model = workflow.world_model
     with torch.no_grad():
-        observed = world_model.observe(batch, workflow.noise["report"])
+        _, observed = world_model.observe(batch, workflow.noise["report"])
         drawn = world_model.decoder.to_raw(world_model.decoder(observed.posterior))
     images = (batch.trained().observation["image"], drawn["image"])
     truth, drawn = (x.flatten(0, 1).cpu().numpy().astype(np.int16) for x in images)

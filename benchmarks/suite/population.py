@@ -23,7 +23,7 @@ _FLOOR = "our matrix products at their measured rate"
 
 
 def members_update(bench: Bench, row: str, hidden: int) -> list[Result]:
-    """Measure a TD3 update of critics, actors and targets of 16 members, each on 128 transitions."""
+    """Measure one TD3 update of critics, actors and targets of 16 members, each on 128 transitions."""
     config = TD3Config(hidden_units=hidden, policy_delay=1)
     sizes, learner = Sizes(*_SWIMMER, hidden), TD3(config)
     together = Members(sizes, MEMBERS, bench.device)

@@ -37,9 +37,7 @@ def recorded(golden: Golden, name: str) -> Tensor:
 
 def test_tokens_and_latents_equal_the_reference(golden: Golden) -> None:
     world_model = golden.workflow.world_model
-    batch = golden.batch(0)
-    tokens = world_model.encoder(batch.trained().observation)
-    observed = world_model.observe(batch, MODE)
+    tokens, observed = world_model.observe(golden.batch(0), MODE)
     posterior = observed.posterior
     assert relative(tokens, recorded(golden, "tokens")) < 1e-5
     assert relative(posterior.deter, recorded(golden, "feat_deter")) < 1e-4

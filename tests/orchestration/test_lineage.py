@@ -135,7 +135,7 @@ def test_a_lineage_whose_beginning_is_lost_is_said_to_be_so(tmp_path: Path) -> N
     write(tmp_path, [1.0] * 3, [2.0] * 3)
     path = tmp_path / "lineage.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[3:]))
-    with pytest.raises(UserError, match="begins with generation 1: the lines of those before are missing"):
+    with pytest.raises(UserError, match="begins with generation 1: the lines before it are missing"):
         read_lineage(path)
 
 

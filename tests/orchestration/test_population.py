@@ -266,6 +266,6 @@ def test_a_generation_that_fails_half_done_is_not_saved(
         start(broken, *POPULATION, "training.keep_checkpoints=9")
     assert ending.value.code == 6
     assert saved_steps(broken) == [5 * STEPS, 10 * STEPS]
-    assert "generation 3 is lost" in (broken / "train.log").read_text()
+    assert "generation 3 was discarded" in (broken / "train.log").read_text()
     resume(broken)
     assert fingerprint(broken) == fingerprint(whole_run)

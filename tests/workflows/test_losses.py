@@ -111,7 +111,7 @@ def imagined_with(actor: Actor, discount: Tensor) -> ImaginedTrajectory:
 def test_nothing_is_learned_behind_a_predicted_end_and_nothing_from_a_start_that_is_one() -> None:
     workflow = tiny_workflow()
     batch = make_batch(workflow, batch=1, time=3)
-    steps, observed = batch.trained(), workflow.world_model.observe(batch, MODE)
+    steps, (_, observed) = batch.trained(), workflow.world_model.observe(batch, MODE)
     discount = torch.full((3, HORIZON + 1), 0.997)
     discount[0, 0] = discount[1, 1] = 0.0
     losses, _ = workflow.controller.losses(
@@ -139,7 +139,7 @@ def test_the_weight_of_a_step_is_the_product_of_continuations_up_to_it() -> None
     torch.nn.init.zeros_(workflow.controller.critic.out.weight)
     torch.nn.init.zeros_(workflow.controller.critic.out.bias)
     batch = make_batch(workflow, batch=1, time=2)
-    steps, observed = batch.trained(), workflow.world_model.observe(batch, MODE)
+    steps, (_, observed) = batch.trained(), workflow.world_model.observe(batch, MODE)
     discount = torch.tensor([[0.9, 0.5, 0.8, 0.1], [0.4, 1.0, 0.3, 1.0]])
     losses, _ = workflow.controller.losses(
         imagined_with(workflow.controller.actor, discount), observed, steps
@@ -152,7 +152,7 @@ def test_replayed_values_skip_final_records_and_follow_real_rewards() -> None:
     workflow = tiny_workflow()
     controller = workflow.controller
     batch = make_batch(workflow)
-    steps, observed = batch.trained(), workflow.world_model.observe(batch, MODE)
+    steps, (_, observed) = batch.trained(), workflow.world_model.observe(batch, MODE)
     discount = torch.zeros(
         15, HORIZON + 1
     )  # so that the imagined return of a start is the next imagined reward

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ...config.population import PopulationTraining as TrainingConfig
+from ...workflows.population import BestPolicy
 
 
 @dataclass(frozen=True, slots=True)

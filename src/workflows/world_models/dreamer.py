@@ -162,7 +162,7 @@ class DreamerWorkflow:
         losses: dict[str, Tensor] = {}
         steps = batch.trained()
         with self._autocast(), torch.set_grad_enabled(world_model):
-            observed = self.world_model.observe(batch, noise)
+            _, observed = self.world_model.observe(batch, noise)
             if world_model:
                 losses |= self.world_model.losses(steps, observed)
         metrics = self.world_model.latent_metrics(observed)

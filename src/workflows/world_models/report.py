@@ -30,7 +30,7 @@ def open_loop_animations(world_model: WorldModel, batch: SequenceBatch, noise: N
         return {}
     shown = batch.select(slice(SHOWN_SEQUENCES), slice(None))
     seen = shown.select(slice(None), slice(SEEN_STEPS + 1))
-    observed = world_model.observe(seen, noise)
+    _, observed = world_model.observe(seen, noise)
     actions = shown.action[:, SEEN_STEPS:-1]
     states, _ = world_model.rssm.imagine(
         observed.posterior.select((slice(None), -1)),

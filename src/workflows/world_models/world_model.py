@@ -44,8 +44,8 @@ class WorldModel(nn.Module):
         self.reward = TwoHotHead(self.feature_size, model.reward_layers, model)
         self.continuation = ContinueHead(self.feature_size, model)
 
-    def observe(self, batch: SequenceBatch, noise: Noise) -> RSSMOutput:
-        """Return the posteriors and priors of columns 1 to T, which start from the context of column 0.
+    def observe(self, batch: SequenceBatch, noise: Noise) -> tuple[Tensor, RSSMOutput]:
+        """Return tokens, posteriors and priors of columns 1 to T, which start from the context of column 0.
 
         Without stored latents the window starts like an episode: state and previous action are zero.
         """
@@ -58,7 +58,7 @@ class WorldModel(nn.Module):
             stoch = F.one_hot(batch.context.stoch.long(), self.rssm.config.classes)
             start = LatentState(batch.context.deter.float(), stoch.float())
         tokens = self.encoder(steps.observation)
-        return self.rssm.observe(tokens, batch.action[:, :-1], is_first, noise, state=start)
+        return tokens, self.rssm.observe(tokens, batch.action[:, :-1], is_first, noise, state=start)
 
     def predict(
         self, feature: Float[Tensor, "*batch feature"]
