@@ -232,7 +232,7 @@ def separate_process() -> Iterator[Callable[..., Outcome]]:
     They are forked from one process that has imported everything and done nothing.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["reverie.testing.certificate"])
+    context.set_forkserver_preload(["reverie.commands.certify", "torch._dynamo"])
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
         yield lambda *arguments: pool.submit(outcome_of, *arguments).result()
 

@@ -30,7 +30,7 @@ def seen(*args, **kwargs):
     return step(*args, **kwargs)
 
 LaProp.step = seen
-make._simulators = counted(make._simulators, "environments")
+make._backend = counted(make._backend, "environments")
 preflight.plan_run = counted(preflight.plan_run, "plans")
 sys.argv = ["scripts/train.py", *sys.argv[1:]]
 try:

@@ -212,7 +212,7 @@ def test_a_first_run_whose_environment_cannot_start_has_nothing_to_save(
         patched.setattr(CartPoleEnv, "reset", broken)
         start(tmp_path / "run", *CARTPOLE, *IDLE, "training.total_timesteps=20")
     assert (ended.value.code, saved_steps(tmp_path / "run")) == (ENVIRONMENT_EXIT_CODE, [])
-    assert "There is no checkpoint yet. Go on with" in (tmp_path / "run" / "train.log").read_text()
+    assert "There is no checkpoint yet. Continue with" in (tmp_path / "run" / "train.log").read_text()
 
 
 def broken(env: CartPoleEnv, *, seed: int | None = None, options: object = None) -> None:

@@ -88,7 +88,7 @@ def test_a_mistake_in_the_run_gets_the_message_of_train(
         ("plan.fit_gib=1e300", "plan.fit_gib must be at most 1e+30, got 1e+300"),
         ("plan.fit_gib=much", "plan.fit_gib: Value 'much'"),
         ("--multirun", "unknown flag --multirun"),
-        ("resume=runs/a", "resume= is planned when the run goes on"),
+        ("resume=runs/a", "resume= is planned when the run continues"),
         ("device=cpu plan.fit_gib=6", "device=cpu has no card to fit"),
     ],
 )
