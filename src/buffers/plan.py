@@ -25,7 +25,7 @@ _PARTS = {
     "flags": ("is_first", "is_last", "is_terminal"),
     "latents": ("deter", "stoch"),
 }
-"""Names of the fields that belong together, besides the observations."""
+"""Names of the fields that belong together, without the observations."""
 
 
 @dataclass(frozen=True, slots=True)

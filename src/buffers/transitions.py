@@ -17,7 +17,7 @@ from torch import Tensor
 from .plan import OBSERVATION_PREFIX, ReplayPlan, observation_keys
 
 _OTHER_FIELDS = ("action", "reward", "is_terminal")
-"""The fields of a transition, besides the observations."""
+"""The fields of a transition, without the observations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from .run_folder import CONFIG_FILE, EXPERIMENTS, LINEAGE_FILE
 IDENTITY_FILE = "mirror.json"
 CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/(step_\d{{9,18}}|{SHARED_FOLDER})/[^/]+")
 EXTRA_FILES = (IDENTITY_FILE, CONFIG_FILE, METRICS_FILE, LINEAGE_FILE)
-"""What is copied besides the checkpoints, where the run has it."""
+"""What is copied in addition to the checkpoints, where the run has it."""
 
 PIECE_BYTES = 2**23
 """Most of a file that is sent or received at once; files above 75 GB are sent in larger pieces."""
@@ -53,7 +53,7 @@ class RemoteFolder:
         url: Of the folder, which need not exist yet.
         name: Of a folder in it, if that is meant.
 
-    Cost: memory of twice `PIECE_BYTES` for a file of any size, besides what the package behind it takes.
+    Cost: memory of twice `PIECE_BYTES` for a file of any size, plus what the package behind it takes.
     """
 
     def __init__(self, url: str, name: str = "") -> None:

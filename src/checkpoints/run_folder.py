@@ -194,8 +194,8 @@ def _read(folder: str) -> DictConfig:
     path = Path(folder)
     _check_name(path)
     if not path.is_dir():
-        beside = [str(path.parent / other.name) for other in path.parent.glob("*/")]
-        raise UserError(f"{folder} is not a folder.{did_you_mean(folder, beside)}")
+        siblings = [str(path.parent / other.name) for other in path.parent.glob("*/")]
+        raise UserError(f"{folder} is not a folder.{did_you_mean(folder, siblings)}")
     if not os.path.lexists(path / CONFIG_FILE):
         raise UserError(f"{folder} holds no run: it has no {CONFIG_FILE}.")
     return read_config(path / CONFIG_FILE)

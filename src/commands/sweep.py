@@ -200,9 +200,9 @@ def _require_same(job: Job, config: TrainConfig) -> None:
 def _take_results(out: Path, jobs: list[Job]) -> None:
     if not (out / RESULTS).exists():
         return
-    told = read_json(out / RESULTS)
+    saved = read_json(out / RESULTS)
     with reading(out / RESULTS):
-        for job, each in zip(jobs, told["jobs"], strict=False):
+        for job, each in zip(jobs, saved["jobs"], strict=False):
             job.result = Result(**each["result"]) if each["result"] else None
 
 
@@ -239,7 +239,7 @@ def _run(config: SweepConfig, out: Path, jobs: list[Job], due: list[Job]) -> Non
 
 def _write(out: Path, jobs: list[Job]) -> None:
     """Write `sweep.json`, whole or not at all."""
-    told = [
+    ended = [
         {
             "folder": job.folder.name,
             "values": {key: getattr(value, "name", value) for key, value in job.values.items()},
@@ -249,7 +249,7 @@ def _write(out: Path, jobs: list[Job]) -> None:
     ]
     unfinished = out / f"{RESULTS}.unfinished"
     unfinished.unlink(missing_ok=True)
-    write_json(unfinished, {"jobs": told})
+    write_json(unfinished, {"jobs": ended})
     os.replace(unfinished, out / RESULTS)
 
 

@@ -66,7 +66,7 @@ class Compile(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class LoggerConfig:
-    """Settings of what a run shows and writes besides `metrics.jsonl`; `configs/logger/*.yaml` sets them."""
+    """Settings of what a run shows, and writes next to `metrics.jsonl`; `configs/logger/*.yaml` sets them."""
 
     tensorboard: bool = True
     """Whether event files for TensorBoard are written."""

@@ -1,4 +1,4 @@
-"""Environments of any suite as records, with an explicit seed for every episode."""
+"""Environments of any suite as records, with an explicit seed for each episode."""
 
 from .backend import EnvironmentCrashed as EnvironmentCrashed
 from .catch import CATCH_ID as CATCH_ID

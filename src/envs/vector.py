@@ -93,7 +93,7 @@ class VectorEnvironment:
             state: A result of `state_dict`, of environments with the same settings.
 
         Returns:
-            The step, and one sentence for every environment that diverged.
+            The step, and one sentence for each environment that diverged.
 
         Raises:
             UserError: If it was written with another number of environments.

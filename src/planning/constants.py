@@ -4,7 +4,7 @@ HOST_SHARE = 0.8
 """Share of the host's memory, or of the control group's limit, that a run may plan for."""
 
 GRAPH_BYTES_PER_OPERATOR = 265
-"""Host memory of an autograd graph besides its tensors, for each operator of an update: nodes, tensor objects
+"""Host memory of an autograd graph without its tensors, for each operator of an update: nodes, tensor objects
 and the heap's own headers. Measured on a CPU over six configurations: 258 to 266 bytes."""
 
 CPU_WORKSPACE_BYTES = 64_000_000

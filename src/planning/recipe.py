@@ -48,13 +48,13 @@ class DryRun:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a run writes to disk besides its replay and its networks."""
+    """What a run writes to disk apart from its replay and its networks."""
 
     records_per_save: int
     """Most records between two moments at which a checkpoint may be written."""
 
     has_best: bool
-    """Whether the best checkpoint is kept besides the newest."""
+    """Whether the best checkpoint is kept in addition to the newest."""
 
     log_lines: int
     videos: int

@@ -85,7 +85,7 @@ class MemoryPlan:
         """Return the plan as one flat object for JSON.
 
         Keys: `name`, `model`, `device`, `precision`, `num_parameters`, `fits`; and for each resource
-        (`host_ram`, `gpu_memory` on device=cuda, `disk`) `<resource>.<row>_bytes` for every row,
+        (`host_ram`, `gpu_memory` on device=cuda, `disk`) `<resource>.<row>_bytes` for each row,
         `<resource>.total_bytes` and `<resource>.limit_bytes` (null where no limit is known). Spaces of names
         become underscores.
         """

@@ -161,7 +161,7 @@ class MemoryGuard:
         roots: Mapping[str, Any],
         components: Mapping[str, Component],
     ) -> dict[str, float]:
-        """Take a sample of everything, at the loop's fixed phase; return what to log besides the counters."""
+        """Take a sample of everything, at the loop's fixed phase; return what else to log."""
         if not self.config.tracking_enabled:
             return {}
         since, samples = self._clock or self._begin()

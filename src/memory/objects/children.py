@@ -61,7 +61,7 @@ _CDATA: Any = ctypes.Array.__mro__[1]
 
 
 class Role(Enum):
-    """What a walk does with an object, besides visiting what it holds."""
+    """What a walk does with an object, in addition to visiting what it holds."""
 
     plain = "plain"
     leaf = "leaf"

@@ -62,7 +62,7 @@ def _worth_showing(stack: Stack) -> list[Frame]:
 class SiteChange:
     """A call-site in two snapshots.
 
-    Blocks are told apart by stack and size, not by address: a tensor made anew each step in another place
+    Blocks are distinguished by stack and size, not by address: a tensor made anew each step in another place
     is no change.
     """
 

@@ -22,7 +22,7 @@ STATE = ("parameters", "target networks", "optimiser state", "best policy")
 """Rows that live as long as the run."""
 
 BEFORE, BATCHES = "members before the training phase", "batches of all members"
-"""Rows of a training phase besides its update; the first is on the host, wherever the members are."""
+"""Rows of a training phase apart from its update; the first is on the host, wherever the members are."""
 
 
 def dry_run(config: TrainConfig, spec: EnvSpec) -> DryRun:
@@ -84,7 +84,7 @@ class _UpdateBytes:
     """Bytes that live as long as the members, by name."""
 
     peak: int
-    """Most bytes of an update, besides `held`."""
+    """Most bytes of an update on top of `held`."""
 
     operators: int
     num_parameters: int

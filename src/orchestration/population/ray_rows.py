@@ -11,7 +11,7 @@ WORKER_BYTES = 300_000_000
 counted with the networks, which the driver then does not compute with."""
 
 SERVICES_BYTES = 400_000_000
-"""The processes of a cluster besides workers: head, node, agents, monitors; measured 366 to 371 MB as PSS."""
+"""The processes of a cluster without workers: head, node, agents, monitors; measured 366 to 371 MB as PSS."""
 
 
 def ray_rows(config: TrainConfig) -> list[Row]:

@@ -1,7 +1,7 @@
 """Evolutionary reinforcement learning: TD3 learners with evolution between their training phases.
 
 Khadka & Tumer 2018, "Evolution-Guided Policy Gradient in Reinforcement Learning", with a
-critic for every member.
+critic for each member.
 """
 
 import math

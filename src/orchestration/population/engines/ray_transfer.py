@@ -26,7 +26,7 @@ class TransferSize:
     """Sent to play; learning reads them in place."""
 
     rest: int
-    """Sent to learn, besides actors: critics, target networks, moments."""
+    """Sent to learn, in addition to actors: critics, target networks, moments."""
 
     learned: int
     """Sent back after learning: all of it."""
