@@ -1,6 +1,7 @@
 """Compiling where the compiler fails, where Ctrl-C ends it, and where its folder cannot be made."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,10 +31,15 @@ def compiler_that(line: str, folder: Path) -> Iterator[None]:
     script = folder / "compiler"
     script.write_text(f"#!/bin/sh\n{line}\n")
     script.chmod(0o755)
-    with inductor.patch({"cpp.cxx": (None, str(script))}):
+    # A background job ignores SIGINT, and so would the compiler.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with inductor.patch({"cpp.cxx": (None, str(script))}):
+            torch.compiler.reset()
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
         torch.compiler.reset()
-        yield
-    torch.compiler.reset()
 
 
 @pytest.mark.parametrize(("line", "warnings"), [(FAILS, 1), (IS_INTERRUPTED, 0)])
