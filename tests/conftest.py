@@ -8,6 +8,9 @@ import pytest
 import torch
 from jaxtyping import config as jaxtyping_config
 
+pytest_plugins = ["tests.runs.fixtures"]
+WHOLE_RUNS = ("benchmarks", "checkpoints", "commands", "config", "orchestration", "planning")
+
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 
@@ -22,7 +25,7 @@ def fixed_seed() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the folders whose tests take long first: at the end no worker is then left alone with them."""
-    long = ("workflows", "faults", "orchestration")
+    long = ("workflows", "faults", *WHOLE_RUNS)
     items.sort(key=lambda item: item.path.parent.name not in long)
 
 
@@ -32,6 +35,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     Whole runs go without: the same parts would be checked again, for a quarter of the runs' time.
     """
-    jaxtyping_config.update("jaxtyping_disable", item.path.parent.name == "orchestration")
+    jaxtyping_config.update("jaxtyping_disable", item.path.parent.name in WHOLE_RUNS)
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")

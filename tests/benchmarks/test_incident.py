@@ -18,7 +18,7 @@ from reverie.config.resolve import typed
 from reverie.orchestration.recipes import recipe_of
 from reverie.testing.faults import Detached
 
-from ..orchestration.helpers import CARTPOLE, CATCH, error_of
+from ..runs.helpers import CARTPOLE, CATCH, error_of
 
 STEPS = 20
 ALLOCATORS_OWN = 4096  # bytes by which the allocator's count may be off: it keeps freed blocks at hand

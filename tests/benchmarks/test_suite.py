@@ -15,7 +15,7 @@ from benchmarks.suite.replay import Feeder
 from benchmarks.suite.suite import ROWS, chosen_rows
 from reverie.utils.errors import UserError
 
-from ..orchestration.helpers import error_of
+from ..runs.helpers import error_of
 
 QUICK = (
     "device=cpu",

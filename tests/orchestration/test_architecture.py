@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .helpers import CATCH
+from ..runs.helpers import CATCH
 
 ROOT = Path(__file__).parents[2]
 COUNT = """

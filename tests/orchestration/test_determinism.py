@@ -9,7 +9,7 @@ import pytest
 
 from reverie.testing.fingerprint import reproducible
 
-from .helpers import (
+from ..runs.helpers import (
     CARTPOLE,
     CATCH,
     PONG,

@@ -13,7 +13,7 @@ from reverie.commands.train import ENVIRONMENT_EXIT_CODE, GPU_MEMORY_EXIT_CODE
 from reverie.orchestration.dreamer.nonfinite import NONFINITE_EXIT_CODE
 from reverie.workflows.world_models import DreamerWorkflow
 
-from .helpers import (
+from ..runs.helpers import (
     CARTPOLE,
     CATCH,
     error_of,
@@ -23,7 +23,7 @@ from .helpers import (
     saved_steps,
     start,
 )
-from .warm import Server
+from ..runs.warm import Server
 
 
 def test_losses_that_stay_non_finite_lead_back_once_and_then_to_an_end(

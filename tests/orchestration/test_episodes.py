@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from reverie.envs.episodes import Episode, EpisodeRecorder, EpisodeTracker
 from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec
 
-from .helpers import arrival
+from ..runs.helpers import arrival
 
 IMAGE = ArraySpec((2, 2, 3), np.dtype(np.uint8))
 

@@ -11,7 +11,7 @@ import pytest
 
 from reverie.checkpoints.checkpoint import list_checkpoints
 
-from .helpers import (
+from ..runs.helpers import (
     CATCH,
     events_of,
     files_in,
@@ -22,7 +22,7 @@ from .helpers import (
     series_of,
     start,
 )
-from .warm import Ended, Server
+from ..runs.warm import Ended, Server
 
 SHORT = (
     *CATCH,

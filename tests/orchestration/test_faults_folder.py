@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from .helpers import CARTPOLE, CATCH, checkpoint_at, files_in, identity, saved_steps, start
-from .warm import Ended, Server
+from ..runs.helpers import CARTPOLE, CATCH, checkpoint_at, files_in, identity, saved_steps, start
+from ..runs.warm import Ended, Server
 
 SHORT = ("training.learning_starts=1000", "training.log_interval=8", "training.video_interval=0")
 STEPS = (*SHORT, "training.checkpoint_interval=16", "training.total_timesteps=32")

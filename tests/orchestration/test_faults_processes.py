@@ -17,7 +17,7 @@ from reverie.commands.train import ENVIRONMENT_EXIT_CODE
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.utils.seeding import episode_seed
 
-from .helpers import (
+from ..runs.helpers import (
     CARTPOLE,
     files_in,
     identity,
@@ -28,7 +28,7 @@ from .helpers import (
     saved_steps,
     start,
 )
-from .warm import LONG_ENOUGH_SECONDS, Process, Server, processes_of
+from ..runs.warm import LONG_ENOUGH_SECONDS, Process, Server, processes_of
 
 IDLE = (
     "training.learning_starts=1000000",

@@ -13,8 +13,8 @@ from reverie.utils.state_files import load_state
 from reverie.workflows import UpdateOutput
 from reverie.workflows.world_models import DreamerWorkflow
 
+from ..runs.helpers import differing
 from ..workflows.tiny import make_batch, parameters, tiny_workflow
-from .helpers import differing
 
 ACTOR_BIAS = "controller.actor.out.bias"
 

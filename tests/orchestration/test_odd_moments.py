@@ -15,7 +15,7 @@ from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
 from reverie.workflows.world_models import DreamerWorkflow
 
-from .helpers import (
+from ..runs.helpers import (
     CATCH,
     events_of,
     identity,

@@ -20,8 +20,8 @@ from reverie.envs import make_environment
 from reverie.testing.fingerprint import fingerprint
 from reverie.workflows.population import TD3, Members
 
-from .helpers import POPULATION, checkpoint_at, metrics_of, resume, saved_records, saved_steps, start
-from .s3_server import S3_MIRROR, S3Server
+from ..runs.helpers import POPULATION, checkpoint_at, metrics_of, resume, saved_records, saved_steps, start
+from ..runs.s3_server import S3_MIRROR, S3Server
 
 STEPS = 20
 """Of an episode."""

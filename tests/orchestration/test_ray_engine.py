@@ -31,8 +31,8 @@ from reverie.testing.fingerprint import fingerprint, hash_of
 from reverie.utils.seeding import seed_global
 from reverie.workflows.population import TrainPhase
 
-from .helpers import error_of, resume, start
-from .warm import LONG_ENOUGH_SECONDS, Process, Server, processes_of
+from ..runs.helpers import error_of, resume, start
+from ..runs.warm import LONG_ENOUGH_SECONDS, Process, Server, processes_of
 
 TINY = (
     "experiment=erl_pendulum",

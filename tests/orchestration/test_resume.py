@@ -15,7 +15,7 @@ from reverie.models import LEARNERS
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.testing.fingerprint import reproducible
 
-from .helpers import (
+from ..runs.helpers import (
     CARTPOLE,
     CATCH,
     PONG,
@@ -33,7 +33,7 @@ from .helpers import (
     start,
     update_counts,
 )
-from .warm import Server
+from ..runs.warm import Server
 
 PONG_4 = (*PONG, "env.num_envs=4", "training.learning_starts=32")
 

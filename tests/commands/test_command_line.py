@@ -17,7 +17,7 @@ from reverie.config.schema import TrainConfig
 from reverie.planning import Preflight
 from reverie.utils.errors import UserError
 
-from . import helpers
+from ..runs import helpers
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 CPU = "device=cpu"

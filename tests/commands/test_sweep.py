@@ -8,7 +8,7 @@ import pytest
 
 from reverie.commands.sweep import last_metrics, main
 
-from .helpers import CATCH, error_of, identity, metrics_of, start
+from ..runs.helpers import CATCH, error_of, identity, metrics_of, start
 
 SWEEP = (
     *CATCH,

@@ -13,9 +13,9 @@ from reverie.orchestration.recipes import recipe_of
 from reverie.planning import plan_run
 from reverie.planning.preflight import environment_spec
 
-from .helpers import CARTPOLE, files_in, identity, resume, saved_steps, start
-from .s3_server import MARKER, S3_MIRROR, S3Server, environment, server_that_never_answers
-from .warm import Server
+from ..runs.helpers import CARTPOLE, files_in, identity, resume, saved_steps, start
+from ..runs.s3_server import MARKER, S3_MIRROR, S3Server, environment, server_that_never_answers
+from ..runs.warm import Server
 
 HALF = (*CARTPOLE, "training.total_timesteps=150", "training.keep_checkpoints=1")
 

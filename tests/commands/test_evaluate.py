@@ -29,7 +29,7 @@ from reverie.utils.timestep import TimeStep
 from reverie.workflows.world_models import DreamerWorkflow
 from reverie.workflows.world_models.dreamer import DreamerEvalPolicy
 
-from .helpers import CATCH_STEPS, differing, error_of, files_in
+from ..runs.helpers import CATCH_STEPS, differing, error_of, files_in
 
 Evaluate = Callable[..., dict[str, Any]]
 

@@ -14,8 +14,8 @@ from reverie.commands.train import train
 from reverie.planning import plan as plan_module
 from reverie.planning.suggestions import model_sizes
 
-from .helpers import CARTPOLE, error_of, start
-from .warm import Server
+from ..runs.helpers import CARTPOLE, error_of, start
+from ..runs.warm import Server
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 GIB = 2**30

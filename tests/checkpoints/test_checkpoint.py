@@ -21,8 +21,8 @@ from reverie.utils.errors import UserError
 
 from ..buffers.reference import ToyWorld, advance, fill, make_buffer
 from ..buffers.saved import full_copy, same_content
-from .helpers import files_in
-from .interrupted_save import LIMITS
+from ..runs.helpers import files_in
+from ..runs.interrupted_save import LIMITS
 
 CPU = torch.device("cpu")
 MODEL = {"weight": torch.arange(6.0), "nested": {"list": [torch.ones(2, dtype=torch.uint8), 3]}}
@@ -176,7 +176,7 @@ def test_the_order_is_that_of_the_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("mode", "least"), [("kill", 40), ("fail", 40), ("full", len(LIMITS))])
 def test_an_interrupted_save_leaves_the_earlier_checkpoint_or_a_whole_new_one(mode: str, least: int) -> None:
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "tests.orchestration.interrupted_save", mode]
+    command = [sys.executable, "-m", "tests.runs.interrupted_save", mode]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     counts = [int(word) for word in done.stdout.split()]

@@ -14,10 +14,10 @@ from reverie.checkpoints.checkpoint import latest_checkpoint
 from reverie.checkpoints.run_folder import load_run
 from reverie.utils.errors import UserError
 
+from ..runs.forged import SHORT, file_of, put, shortly
+from ..runs.helpers import files_in, resume, start
+from ..runs.warm import Server
 from ..utils.test_state_files import Attack
-from .forged import SHORT, file_of, put, shortly
-from .helpers import files_in, resume, start
-from .warm import Server
 
 OWN = ("model.json", "model.safetensors", "state.json", "state.safetensors", "replay.json")
 KINDS = (*OWN, "replay_open.safetensors", "replay/env", "replay/latents")

@@ -22,8 +22,8 @@ from reverie.planning.preflight import environment_spec
 from reverie.utils.errors import UserError
 from reverie.workflows.world_models import DreamerWorkflow
 
-from .forged import SHORT, assert_named, copied, file_of, put, shortly, write_manifest
-from .helpers import resume, start, tensors_in
+from ..runs.forged import SHORT, assert_named, copied, file_of, put, shortly, write_manifest
+from ..runs.helpers import resume, start, tensors_in
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from reverie.commands.train import train
 from reverie.utils.errors import UserError
 from reverie.utils.remote_urls import describe_error, redact_url
 
-from .helpers import CARTPOLE, error_of, files_in, saved_steps
-from .s3_server import MARKER, environment
+from ..runs.helpers import CARTPOLE, error_of, files_in, saved_steps
+from ..runs.s3_server import MARKER, environment
 
 
 @pytest.fixture

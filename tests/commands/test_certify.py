@@ -19,7 +19,7 @@ from reverie.testing.certificate.series import judged_series
 from reverie.testing.certificate.to_decide import to_decide
 
 from ..faults.zoo import SETTINGS
-from .helpers import files_in
+from ..runs.helpers import files_in
 
 SHORT = [setting for setting in SETTINGS if not setting.startswith("training.total_timesteps")]
 

@@ -23,8 +23,8 @@ from reverie.checkpoints.remote import (
 )
 from reverie.config.checkpoint import CheckpointConfig
 
-from .helpers import files_in, saved_steps
-from .s3_server import S3_MIRROR, S3Server
+from ..runs.helpers import files_in, saved_steps
+from ..runs.s3_server import S3_MIRROR, S3Server
 
 LONG_ENOUGH_SECONDS = 60.0
 

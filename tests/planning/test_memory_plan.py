@@ -29,8 +29,8 @@ from reverie.planning.cuda_rules import CudaForward
 from reverie.planning.live_bytes import LiveBytes
 from reverie.planning.preflight import environment_spec
 
-from .helpers import CARTPOLE, CATCH
-from .measured_update import InUsePeak, fill
+from ..runs.helpers import CARTPOLE, CATCH
+from ..runs.measured_update import InUsePeak, fill
 
 MEASURED_UPDATE = Path(__file__).with_name("measured_update.py")
 exact_only = pytest.mark.skipif(not in_use_source().startswith("mallinfo2"), reason="needs glibc's allocator")

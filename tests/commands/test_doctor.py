@@ -23,7 +23,7 @@ from reverie.commands.doctor import (
     report,
 )
 
-from .helpers import error_of
+from ..runs.helpers import error_of
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "doctor.py"
 SUBJECTS = "system Python packages PyTorch GPU Atari Gymnasium disk memory".split()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 
-from .helpers import CARTPOLE, saved_steps
-from .warm import LONG_ENOUGH_SECONDS
+from ..runs.helpers import CARTPOLE, saved_steps
+from ..runs.warm import LONG_ENOUGH_SECONDS
 
 ROOT = Path(__file__).parents[2]
 OF_AN_OUTER_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # which runs the tests

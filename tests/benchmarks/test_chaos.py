@@ -4,7 +4,7 @@ from pathlib import Path
 
 from benchmarks.chaos import chaos
 
-from .helpers import CATCH
+from ..runs.helpers import CATCH
 
 
 def test_a_run_that_is_killed_again_and_again_ends_as_the_unbroken_one(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from reverie.planning.preflight import environment_spec
 from reverie.planning.suggestions import changed, fitting_changes
 from reverie.workflows.population import TrainPhase
 
-from .helpers import POPULATION, start
+from ..runs.helpers import POPULATION, start
 
 
 def configured(*overrides: str) -> TrainConfig:

@@ -23,9 +23,9 @@ from reverie.utils.errors import UserError
 from reverie.utils.logging import configure_logging, read_lines
 from reverie.utils.logging.console import LOG_FILE
 
-from .forged import SHORT, file_of, put, write_manifest
-from .helpers import error_of, files_in, resume, start
-from .warm import Server
+from ..runs.forged import SHORT, file_of, put, write_manifest
+from ..runs.helpers import error_of, files_in, resume, start
+from ..runs.warm import Server
 
 SECRET = "hunter2"
 

@@ -11,7 +11,7 @@ import yaml
 from reverie.commands.certify import main as certify
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 
-from .helpers import CATCH, error_of, saved_steps
+from ..runs.helpers import CATCH, error_of, saved_steps
 
 
 def test_without_a_compiler_a_run_is_not_compiled_and_stays_so(tmp_path: Path) -> None:

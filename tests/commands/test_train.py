@@ -12,7 +12,7 @@ from reverie.models import LEARNERS
 from reverie.orchestration.recipes import recipe_of
 from reverie.testing.fingerprint import reproducible
 
-from .helpers import (
+from ..runs.helpers import (
     CARTPOLE,
     CATCH_STEPS,
     PONG,
