@@ -32,7 +32,7 @@ from reverie.planning.preflight import environment_spec
 from ..runs.helpers import CARTPOLE, CATCH
 from ..runs.measured_update import InUsePeak, fill
 
-MEASURED_UPDATE = Path(__file__).with_name("measured_update.py")
+MEASURED_UPDATE = Path(__file__).parents[1] / "runs" / "measured_update.py"
 exact_only = pytest.mark.skipif(not in_use_source().startswith("mallinfo2"), reason="needs glibc's allocator")
 
 

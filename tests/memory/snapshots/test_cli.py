@@ -17,7 +17,7 @@ from reverie.utils.logging.tensorboard import EventFile
 
 from . import writer
 
-SCRIPT = Path(__file__).parents[4] / "scripts" / "analyze_memory_snapshot.py"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "analyze_memory_snapshot.py"
 QUICK = 0.002  # of the incident's small pool
 
 
