@@ -131,7 +131,7 @@ def _measure(parts: DreamerParts, no_grad: bool, detached: Detached, steps: int)
         readings.append(Reading(readings[-1].steps + piece, held, num_nodes(found)))
     holders = tuple(path for holder in found.holders for path in holder.paths)
     at_end = settled_bytes(workflow.device)
-    workflow.world_model.rssm.reset_online_state()
+    workflow.world_model.rssm.set_online_state(None)
     given_back = at_end - settled_bytes(workflow.device)
     num_envs = parts.environment.spec.num_envs
     return ActingRow(no_grad, detached, num_envs, tuple(readings), holders, given_back)

@@ -6,13 +6,7 @@ from torch import Tensor, nn
 
 
 class DeterministicActor(nn.Module):
-    """Observation to action; two hidden layers of ReLU, tanh at the end (Fujimoto et al. 2018, appendix C).
-
-    Args:
-        observation_size: Width of the observation vector.
-        action_size: Width of the action vector.
-        hidden_units: Width of both hidden layers.
-    """
+    """Observation to action: two hidden layers of ReLU, then tanh (Fujimoto et al. 2018, appendix C)."""
 
     def __init__(self, observation_size: int, action_size: int, hidden_units: int) -> None:
         super().__init__()
@@ -24,13 +18,7 @@ class DeterministicActor(nn.Module):
 
 
 class TwinCritic(nn.Module):
-    """Observation and action to two estimates of the return, by two separate networks.
-
-    Args:
-        observation_size: Width of the observation vector.
-        action_size: Width of the action vector.
-        hidden_units: Width of both hidden layers.
-    """
+    """Observation and action to two estimates of the return, by two separate networks."""
 
     def __init__(self, observation_size: int, action_size: int, hidden_units: int) -> None:
         super().__init__()

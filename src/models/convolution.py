@@ -12,8 +12,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .device import runs_on_cpu
-from .layers import NormSiLU, truncated_normal_
+from .layers import NormSiLU, runs_on_cpu, truncated_normal_
 
 KERNEL = 5
 STAGES = 4

@@ -10,7 +10,7 @@ from .convolution import CHANNELS, STAGES, ChannelNormSiLU, Upsample, channels_l
 from .distributions import symexp, symlog
 from .encoder import image_keys, image_shape, vector_keys
 from .layers import MLP, BlockLinear, Linear, NormSiLU
-from .state import LatentState
+from .rssm import LatentState
 
 
 class ImageDecoder(nn.Module):

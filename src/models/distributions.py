@@ -1,26 +1,23 @@
-"""Distributions of the model: categorical latents, two-hot numbers, policies; and their sampling noise.
+"""Distributions of the model: categorical latents and policies, and their sampling noise.
 
 Sampling takes noise from outside (`Noise`), so that a scan is a pure function, the whole noise of a window is
 drawn in one call, and a deterministic run (golden tests, `policy=mode`) is the same code with constant noise.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+SHORT_AXIS = 64
 MIN_STD, MAX_STD = 0.1, 1.0  # of continuous policies; dreamerv3 configs.yaml: policy.minstd, maxstd
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Source of sampling noise on one device.
-
-    Args:
-        generator: Source of randomness; None gives the mode of every distribution.
-        device: Device of the noise.
-    """
+    """Source of sampling noise on one device; a generator of None gives the mode of every distribution."""
 
     generator: torch.Generator | None
     device: torch.device
@@ -48,17 +45,6 @@ class Noise:
         return noise if self.generator is None else noise.normal_(generator=self.generator)
 
 
-@dataclass(frozen=True, slots=True)
-class PresampledNoise:
-    """Exp(1) noise that is drawn in advance, so that its users are functions of tensors alone."""
-
-    numbers: Tensor
-
-    def exponential(self, *shape: int) -> Float[Tensor, "..."]:
-        """Return the numbers in this shape."""
-        return self.numbers.view(shape)
-
-
 def symlog(x: Tensor) -> Tensor:
     """Return sign(x) ln(1 + |x|)."""
     return x.sign() * x.abs().log1p()
@@ -67,6 +53,16 @@ def symlog(x: Tensor) -> Tensor:
 def symexp(x: Tensor) -> Tensor:
     """Return sign(x) (exp(|x|) - 1), the inverse of `symlog`."""
     return x.sign() * x.abs().expm1()
+
+
+def _softmax(x: Tensor) -> Tensor:
+    """Return softmax over the last axis.
+
+    On a CPU torch's kernel for a short last axis is slow (512 x 32 x 8: 2.7 ms); across rows it takes 0.4 ms.
+    """
+    if x.device.type != "cpu" or x.shape[-1] > SHORT_AXIS:
+        return x.softmax(-1)
+    return x.movedim(-1, 0).contiguous().softmax(0).movedim(0, -1).contiguous()
 
 
 def unimix_probs(logits: Float[Tensor, "*batch classes"], unimix: float) -> Float[Tensor, "*batch classes"]:
@@ -114,66 +110,11 @@ def categorical_entropy(log_probs: Float[Tensor, "*batch classes"]) -> Float[Ten
     return -(log_probs.exp() * log_probs).sum(-1)
 
 
-def twohot_bins(bins: int) -> Float[Tensor, "bins"]:
-    """Return the raw values of the bins: symexp of `bins` even points in [-20, 20].
-
-    They are mirrored so that they are odd.
-    """
-    half = symexp(torch.linspace(-20.0, 0.0, (bins - 1) // 2 + 1))
-    return torch.cat([half, -half[:-1].flip(0)])
-
-
-def twohot_mean(logits: Float[Tensor, "*batch bins"], bins: Float[Tensor, "bins"]) -> Float[Tensor, "*batch"]:
-    """Return the expectation in raw units, float32, exactly 0 for symmetric probabilities.
-
-    The outermost bins are +-4.85e8, so a plain sum would cancel badly: mirrored probabilities are subtracted
-    before they are multiplied.
-    """
-    probs = logits.float().softmax(-1)
-    half = bins.shape[0] // 2
-    difference = probs[..., half + 1 :] - probs[..., :half].flip(-1)
-    return (difference * bins[half + 1 :]).sum(-1)
-
-
-def twohot_loss(
-    logits: Float[Tensor, "*batch bins"],
-    value: Float[Tensor, "*batch"],
-    bins: Float[Tensor, "bins"],
-    other: Float[Tensor, "*batch"] | None = None,
-    other_scale: float = 1.0,
-) -> Float[Tensor, "*batch"]:
-    """Return the cross-entropy, in nats, to the two-hot encoding of `value` (raw units; no gradient into it).
-
-    Weights are linear in the raw value between its two neighbouring bins; values beyond the ends are clamped.
-    If `other` is given, `other_scale` times the cross-entropy to it is added; both share one softmax.
-    """
-    index, weight = _twohot(value, bins)
-    if other is not None:
-        other_index, other_weight = _twohot(other, bins)
-        index = torch.cat([index, other_index], -1)
-        weight = torch.cat([weight, other_scale * other_weight], -1)
-    return -(weight * logits.float().log_softmax(-1).gather(-1, index)).sum(-1)
-
-
-def _twohot(value: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the indices of the bins below and above each value, (..., 2), and their weights."""
-    value = value.detach().float().clamp(bins[0], bins[-1]).contiguous().unsqueeze(-1)
-    above = torch.searchsorted(bins, value).clamp(1, bins.shape[0] - 1)
-    low, high = bins[above - 1], bins[above]
-    weight = (value - low) / (high - low)
-    return torch.cat([above - 1, above], -1), torch.cat([1.0 - weight, weight], -1)
-
-
 @dataclass(frozen=True, slots=True)
 class CategoricalPolicy:
     """A discrete policy; actions are one-hot vectors."""
 
     log_probs: Float[Tensor, "*batch actions"]
-
-    @staticmethod
-    def stack(policies: "list[CategoricalPolicy]") -> "CategoricalPolicy":
-        """Return policies of one shape as one, along a new first axis."""
-        return CategoricalPolicy(torch.stack([policy.log_probs for policy in policies]))
 
     def sample(self, noise: Float[Tensor, "*batch actions"]) -> Float[Tensor, "*batch actions"]:
         """Return a one-hot action without gradient."""
@@ -195,14 +136,6 @@ class NormalPolicy:
     mean: Float[Tensor, "*batch actions"]
     std: Float[Tensor, "*batch actions"]
 
-    @staticmethod
-    def stack(policies: "list[NormalPolicy]") -> "NormalPolicy":
-        """Return policies of one shape as one, along a new first axis."""
-        return NormalPolicy(
-            torch.stack([policy.mean for policy in policies]),
-            torch.stack([policy.std for policy in policies]),
-        )
-
     def sample(self, noise: Float[Tensor, "*batch actions"]) -> Float[Tensor, "*batch actions"]:
         """Return an action without gradient."""
         return (self.mean + self.std * noise).detach()
@@ -218,17 +151,11 @@ class NormalPolicy:
 
 Policy = CategoricalPolicy | NormalPolicy
 
-_SHORT_AXIS = 64
 
-
-def _softmax(x: Tensor) -> Tensor:
-    """Return softmax over the last axis.
-
-    On a CPU torch's kernel for a short last axis is slow (512 x 32 x 8: 2.7 ms); across rows it takes 0.4 ms.
-    """
-    if x.device.type != "cpu" or x.shape[-1] > _SHORT_AXIS:
-        return x.softmax(-1)
-    return x.movedim(-1, 0).contiguous().softmax(0).movedim(0, -1).contiguous()
+def stack_policies(policies: Sequence[Policy]) -> Policy:
+    """Return policies of one kind and shape as one, along a new first axis."""
+    kind = type(policies[0])
+    return kind(*(torch.stack([getattr(each, field.name) for each in policies]) for field in fields(kind)))
 
 
 def bounded_normal(

@@ -1,21 +1,13 @@
 """Heads on the model state: reward, continuation, value, policy."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..utils.timestep import ActionSpec
 from .config import ModelConfig
-from .distributions import (
-    CategoricalPolicy,
-    Noise,
-    Policy,
-    bounded_normal,
-    twohot_bins,
-    twohot_loss,
-    twohot_mean,
-    unimix_log_probs,
-)
+from .distributions import CategoricalPolicy, Noise, Policy, bounded_normal, symexp, unimix_log_probs
 from .layers import MLP, Linear
 
 ACTOR_OUTSCALE = 0.01  # the first policy is nearly uniform; dreamerv3 configs.yaml: policy.outscale
@@ -24,10 +16,7 @@ ACTOR_OUTSCALE = 0.01  # the first policy is nearly uniform; dreamerv3 configs.y
 class TwoHotHead(nn.Module):
     """A number in raw units as a distribution over exponentially spaced bins; exactly 0 before training.
 
-    Args:
-        feature_size: Width of the model state's feature.
-        layers: Hidden layers.
-        config: Sizes.
+    `bins` are their values: symexp of even points in [-20, 20], mirrored so that they are odd.
     """
 
     bins: Tensor
@@ -36,15 +25,23 @@ class TwoHotHead(nn.Module):
         super().__init__()
         self.mlp = MLP(feature_size, config.units, layers)
         self.out = Linear(config.units, config.bins, outscale=0.0)
-        self.register_buffer("bins", twohot_bins(config.bins), persistent=False)
+        half = symexp(torch.linspace(-20.0, 0.0, config.bins // 2 + 1))
+        self.register_buffer("bins", torch.cat([half, -half[:-1].flip(0)]), persistent=False)
 
     def forward(self, feature: Float[Tensor, "*batch feature"]) -> Float[Tensor, "*batch bins"]:
         """Return the logits of the bins."""
         return self.out(self.mlp(feature))
 
     def mean(self, logits: Float[Tensor, "*batch bins"]) -> Float[Tensor, "*batch"]:
-        """Return the expectation, float32, raw units."""
-        return twohot_mean(logits, self.bins)
+        """Return the expectation in raw units, float32, exactly 0 for symmetric probabilities.
+
+        The outermost bins are +-4.85e8, so a plain sum would cancel badly: mirrored probabilities are
+        subtracted before they are multiplied.
+        """
+        probs = logits.float().softmax(-1)
+        half = self.bins.shape[0] // 2
+        difference = probs[..., half + 1 :] - probs[..., :half].flip(-1)
+        return (difference * self.bins[half + 1 :]).sum(-1)
 
     def loss(
         self,
@@ -53,8 +50,27 @@ class TwoHotHead(nn.Module):
         other: Float[Tensor, "*batch"] | None = None,
         other_scale: float = 1.0,
     ) -> Float[Tensor, "*batch"]:
-        """Return the cross-entropy to `value` in nats, plus `other_scale` times that to `other` if given."""
-        return twohot_loss(logits, value, self.bins, other, other_scale)
+        """Return the cross-entropy, in nats, to the two-hot encoding of `value` (raw units; no gradient).
+
+        Weights are linear in the raw value between its two neighbouring bins; values beyond the ends are
+        clamped. If `other` is given, `other_scale` times the cross-entropy to it is added; both share one
+        softmax.
+        """
+        index, weight = self._encode(value)
+        if other is not None:
+            other_index, other_weight = self._encode(other)
+            index = torch.cat([index, other_index], -1)
+            weight = torch.cat([weight, other_scale * other_weight], -1)
+        return -(weight * logits.float().log_softmax(-1).gather(-1, index)).sum(-1)
+
+    def _encode(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the indices of the bins below and above each value, (..., 2), and their weights."""
+        bins = self.bins
+        value = value.detach().float().clamp(bins[0], bins[-1]).contiguous().unsqueeze(-1)
+        above = torch.searchsorted(bins, value).clamp(1, bins.shape[0] - 1)
+        low, high = bins[above - 1], bins[above]
+        weight = (value - low) / (high - low)
+        return torch.cat([above - 1, above], -1), torch.cat([1.0 - weight, weight], -1)
 
 
 class ContinueHead(nn.Module):
@@ -80,11 +96,7 @@ class ContinueHead(nn.Module):
 class Actor(nn.Module):
     """The policy: categorical for discrete actions, a bounded normal for continuous ones.
 
-    Args:
-        feature_size: Width of the model state's feature.
-        action: Kind and width of the actions.
-        unimix: Share of the uniform distribution mixed into a discrete policy.
-        config: Sizes.
+    `unimix` is the share of the uniform distribution mixed into a discrete policy.
     """
 
     def __init__(self, feature_size: int, action: ActionSpec, unimix: float, config: ModelConfig) -> None:

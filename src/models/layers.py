@@ -1,14 +1,39 @@
 """Building blocks shared by every network: initialisers, norm, linear, block-diagonal linear, MLP."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-
-from .norm_silu import norm_silu
+from torch.nn import functional as F
 
 TRUNCATED_STD = 0.87962566  # standard deviation of a unit normal truncated at +-2
+EPS = 1e-4  # inside the norm's root; embodied/jax/nets.py: Norm
+
+_META_STANDS_FOR = ContextVar("meta_stands_for", default="cpu")
+
+
+def runs_on_cpu(x: Tensor) -> bool:
+    """Return whether the CPU computes with `x`, or would if `x` were not on device `meta`.
+
+    Some exact forms are fast on a CPU and slow on CUDA.
+    """
+    kind = x.device.type
+    return (_META_STANDS_FOR.get() if kind == "meta" else kind) == "cpu"
+
+
+@contextmanager
+def meta_stands_for(kind: str) -> Iterator[None]:
+    """Inside the block, tensors of device `meta` take the forms of this kind of device."""
+    token = _META_STANDS_FOR.set(kind)
+    try:
+        yield
+    finally:
+        _META_STANDS_FOR.reset(token)
 
 
 def truncated_normal_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
@@ -32,7 +57,51 @@ class NormSiLU(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch size"]) -> Float[Tensor, "*batch size"]:
         """Normalise in float32 and apply SiLU in the dtype of x."""
-        return norm_silu(x, self.scale)
+        if x.dtype == torch.float32 and runs_on_cpu(x):
+            if torch.is_grad_enabled():
+                return _NormSiLU.apply(x, self.scale)  # type: ignore[return-value]
+            return _scaled_silu(x, _reciprocal_rms(x), self.scale)
+        return F.silu(F.rms_norm(x.float(), self.scale.shape, self.scale, EPS).to(x.dtype))
+
+
+def _reciprocal_rms(x: Tensor) -> Tensor:
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    eps = torch.full((), EPS, device=x.device)
+    return torch.addcmul(eps, norm, norm, value=1.0 / x.shape[-1]).rsqrt_()
+
+
+def _scaled_silu(x: Tensor, reciprocal: Tensor, scale: Tensor) -> Tensor:
+    return F.silu((x * reciprocal).mul_(scale), inplace=True)
+
+
+class _NormSiLU(torch.autograd.Function):
+    """The gradient of y = silu(n s), where n = x r and r = 1 / sqrt(mean(x^2) + eps).
+
+        ds = sum over rows of n dz,    dx = r (s dz - n mean(n s dz)),    dz = silu'(n s) dy
+
+    The mean runs over the last axis; it is there because r depends on x. Composed of torch's operators the
+    pair keeps four tensors of its size for the backward pass (the input, its normalised and its scaled form,
+    the output) and reads and writes a dozen. Written out it keeps the input and a number for each row.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
+        """Keep the input, the scale and the reciprocal root mean square of each row."""
+        reciprocal = _reciprocal_rms(x)
+        ctx.save_for_backward(x, scale, reciprocal)
+        return _scaled_silu(x, reciprocal, scale)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of input and scale."""
+        x, scale, reciprocal = ctx.saved_tensors
+        normalised = x * reciprocal
+        gradient = torch.ops.aten.silu_backward(gradients[0], normalised * scale)
+        product = (gradient * normalised).reshape(-1, x.shape[-1])
+        scale_gradient = product.sum(0)
+        mean = torch.mv(product, scale / x.shape[-1]).view_as(reciprocal)
+        gradient.mul_(scale).addcmul_(normalised, mean, value=-1.0).mul_(reciprocal)
+        return gradient, scale_gradient
 
 
 class Linear(nn.Linear):

@@ -12,9 +12,48 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .config import ModelConfig
-from .distributions import Noise, PresampledNoise, sample_onehot, straight_through, unimix_probs
+from .distributions import Noise, sample_onehot, straight_through, unimix_probs
 from .layers import MLP, BlockLinear, Linear, NormSiLU, truncated_normal_
-from .state import LatentState
+
+
+@dataclass(frozen=True, slots=True)
+class LatentState:
+    """Recurrent state and categorical sample; any leading axes, usually (batch,) or (batch, time)."""
+
+    deter: Float[Tensor, "*batch deter"]
+    """Deterministic recurrent state."""
+
+    stoch: Float[Tensor, "*batch stoch classes"]
+    """One-hot samples, with the straight-through gradient where there is one."""
+
+    @property
+    def flat_stoch(self) -> Float[Tensor, "*batch flat"]:
+        """Return the samples with latents and classes in one axis."""
+        return self.stoch.flatten(-2)
+
+    @property
+    def feature(self) -> Float[Tensor, "*batch feature"]:
+        """Return what heads read: deter, then the flat samples."""
+        return torch.cat([self.deter, self.flat_stoch.to(self.deter.dtype)], -1)
+
+    def detach(self) -> "LatentState":
+        """Return the same numbers without their graph."""
+        return LatentState(self.deter.detach(), self.stoch.detach())
+
+    def flatten(self) -> "LatentState":
+        """Return the state with its first two axes (batch, time) as one."""
+        return LatentState(self.deter.flatten(0, 1), self.stoch.flatten(0, 1))
+
+    def select(self, index: "int | slice | tuple[int | slice, ...]") -> "LatentState":
+        """Return the states at an index into the leading axes."""
+        return LatentState(self.deter[index], self.stoch[index])
+
+    @staticmethod
+    def stack(states: list["LatentState"], dim: int) -> "LatentState":
+        """Stack states along a new axis."""
+        return LatentState(
+            torch.stack([s.deter for s in states], dim), torch.stack([s.stoch for s in states], dim)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +134,7 @@ class BlockGRU(nn.Module):
 
 
 class RSSM(nn.Module):
-    """Recurrent state-space model.
-
-    Args:
-        action_size: Width A of the action vectors.
-        token_size: Width of the encoder's tokens.
-        config: Sizes.
-    """
+    """Recurrent state-space model: what the world model remembers, and how it learns what to remember."""
 
     def __init__(self, action_size: int, token_size: int, config: ModelConfig) -> None:
         super().__init__()
@@ -125,20 +158,20 @@ class RSSM(nn.Module):
         """Return the state that acting continues from: the cached one, or zeros."""
         return self._state or self.initial(batch)
 
-    def set_online_state(self, state: LatentState) -> None:
-        """Cache a state without graph; acting continues from it."""
+    def set_online_state(self, state: LatentState | None) -> None:
+        """Cache a state without graph, from which acting continues; with None it starts from zeros."""
         self._state = state
 
-    def reset_online_state(self) -> None:
-        """Drop the cached state, so that the next call of `observe` without a state starts from zeros."""
-        self._state = None
+    def noise(self, source: Noise, *lead: int) -> Float[Tensor, "*lead stoch classes"]:
+        """Draw the Exp(1) noise of latents."""
+        return source.exponential(*lead, self.config.stoch, self.config.classes)
 
     def observe(
         self,
         tokens: Float[Tensor, "batch time tokens"],
         prev_action: Float[Tensor, "batch time action"],
         is_first: Bool[Tensor, "batch time"],
-        noise: Noise | PresampledNoise,
+        latent_noise: Float[Tensor, "batch time stoch classes"],
         state: LatentState | None = None,
         detach_posteriors: bool = False,
         compute_prior: bool = True,
@@ -149,16 +182,15 @@ class RSSM(nn.Module):
             tokens: Encoded observations.
             prev_action: Action taken *before* each observation; ignored where `is_first`.
             is_first: Where an episode starts: state and action are zero before that observation.
-            noise: Source of the latents' noise.
+            latent_noise: Exp(1) noise of the latents.
             state: State before the first step. None continues from the state cached by the last such call
                 (zeros at first), and caches the new one: the online state of acting.
             detach_posteriors: Detach everything returned and everything cached. Detaching one of them alone
                 leaks: a cached state with a graph holds the graph of every step before it.
-            compute_prior: Whether to compute the priors; acting needs none.
+            compute_prior: Acting needs no priors.
         """
-        batch, time = is_first.shape
         online = state is None
-        state = state or self.online_state(batch)
+        state = state or self.online_state(len(is_first))
         keep = (~is_first).unsqueeze(-1).float()
         weight, action_weight = self.core.split_weights()
         action_inputs = self.core.action_input(prev_action * keep, action_weight)
@@ -166,7 +198,6 @@ class RSSM(nn.Module):
             [self.config.deter, tokens.shape[-1]], dim=1
         )
         token_inputs = F.linear(tokens, token_weight, self.posterior_in.bias)
-        latent_noise = noise.exponential(batch, time, self.config.stoch, self.config.classes)
         states: list[LatentState] = []
         logits: list[Tensor] = []
         # unbind, not indexing: the gradient of T slices is then one stack instead of T full-size additions.
@@ -241,8 +272,7 @@ class RSSM(nn.Module):
         self,
         state: LatentState,
         policy: Callable[[int, LatentState], Float[Tensor, "batch action"]],
-        horizon: int,
-        noise: Noise,
+        latent_noise: Float[Tensor, "horizon batch stoch classes"],
         is_onehot: bool = False,
     ) -> tuple[list[LatentState], list[Float[Tensor, "batch action"]]]:
         """Roll the prior forward.
@@ -250,8 +280,7 @@ class RSSM(nn.Module):
         Args:
             state: Start states, (B, ...).
             policy: Gives the action of step i from the state it is taken in.
-            horizon: Number H of transitions.
-            noise: Source of the latents' noise.
+            latent_noise: Exp(1) noise of the latents of H transitions.
             is_onehot: Whether every action is a one-hot vector. Their contribution is then computed once for
                 each of the A actions, instead of for each state.
 
@@ -259,12 +288,10 @@ class RSSM(nn.Module):
             The start and the H states after it, and the H actions between them.
         """
         weight, action_weight = self.core.split_weights()
-        batch = state.deter.shape[0]
-        latent_noise = noise.exponential(horizon, batch, self.config.stoch, self.config.classes)
         every_action = torch.eye(self.core.action_size, device=state.deter.device)
         table = self.core.action_input(every_action, action_weight) if is_onehot else None
         states, actions = [state], []
-        for step in range(horizon):
+        for step in range(len(latent_noise)):
             action = policy(step, state)
             if table is None:
                 action_input = self.core.action_input(action, action_weight)

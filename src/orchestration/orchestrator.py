@@ -2,11 +2,13 @@
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.checkpoint import save_checkpoint
+from ..checkpoints.checkpoint import Checkpoint, save_checkpoint
 from ..checkpoints.mirror import Mirror
 from ..checkpoints.run_folder import require_run_folder
 from ..config.schema import TrainConfig
@@ -14,7 +16,6 @@ from ..memory.counters.stats import footprint_stats
 from ..memory.leaks.guard import MemoryGuard
 from ..memory.leaks.tracker import Component
 from ..utils.metrics import PhaseTimer
-from .diagnostics import components, diagnostics
 from .parts import AnyParts
 from .reports import Reports
 from .signals import Signals
@@ -32,29 +33,29 @@ class StopReason(Enum):
     rollback = "too many updates in a row were not finite"
 
 
+@dataclass(frozen=True, slots=True)
+class OpenedRun:
+    """What a run is opened with."""
+
+    config: TrainConfig
+    parts: AnyParts
+    reports: Reports
+    run_dir: Path
+    signals: Signals
+    checkpoint: Checkpoint | None = None
+    """Where to continue from; None starts anew."""
+
+
 class Orchestrator(ABC):
     """A run with its step, its instruments and its checkpoints; subclasses implement the loop.
 
-    Args:
-        config: The whole run.
-        parts: What it is made of.
-        reports: Where everything about it is written.
-        run_dir: Folder of its checkpoints.
-        signals: What is asked of it from outside.
-        phases: Names of what the time of the loop is divided into.
+    `phases` name what the time of the loop is divided into.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        parts: AnyParts,
-        reports: Reports,
-        run_dir: Path,
-        signals: Signals,
-        phases: tuple[str, ...],
-    ) -> None:
-        self.config, self.parts, self.reports, self.run_dir = config, parts, reports, run_dir
-        self.signals = signals
+    def __init__(self, opened: OpenedRun, phases: tuple[str, ...]) -> None:
+        config = opened.config
+        self.config, self.parts, self.reports = config, opened.parts, opened.reports
+        self.run_dir, self.signals = opened.run_dir, opened.signals
         self.step, self.updates = 0, 0
         self.watch = PhaseTimer(*phases, "save", "memory")
         self.guard = MemoryGuard(config.memory)
@@ -87,10 +88,11 @@ class Orchestrator(ABC):
 
     def memory_metrics(self) -> dict[str, float]:
         """Take a sample of everything that is watched; return what to log of it."""
+        others = self.held_objects() | {"logger": self.reports, "tracker": self.guard}
         with self.watch("memory"):
-            counters = self.guard.counters()
+            counters, found = self.guard.counters(), components(self.parts, others)
             metrics = diagnostics(counters, self.parts)
-            return metrics | self.guard.sample(self.step, counters, self.roots(), self._components())
+            return metrics | self.guard.sample(self.step, counters, self.roots(), found)
 
     def report_memory(self, is_last: bool) -> None:
         """Write what holds what."""
@@ -100,16 +102,8 @@ class Orchestrator(ABC):
 
     def roots(self) -> dict[str, Any]:
         """Return the long-lived objects of the run, by the name with which paths begin."""
-        parts = self.parts
-        return {
-            "workflow": parts.workflow,
-            "replay": parts.replay,
-            "environment": parts.environment,
-            "loop": self,
-        }
-
-    def _components(self) -> dict[str, Component]:
-        return components(self.parts, self.held_objects() | {"logger": self.reports, "tracker": self.guard})
+        named = {name: getattr(self.parts, name) for name in ("workflow", "replay", "environment")}
+        return named | {"loop": self}
 
     def save_if_possible(self) -> None:
         """Save; on a full or failing disk keep the previous checkpoint."""
@@ -139,3 +133,36 @@ class Orchestrator(ABC):
         _LOG.info("step %s: checkpoint %s", f"{self.step:,}", checkpoint.folder)
         if self.mirror:
             self.mirror.upload(checkpoint)
+
+
+def diagnostics(counters: dict[str, float], parts: AnyParts) -> dict[str, float]:
+    """Return the tags of a log line: the counters, the incidents' own names for two of them, the replay.
+
+    GB = 1e9 bytes.
+    """
+    return {
+        **counters,
+        "train/memory/gpu_allocated_gb": counters["debug/gpu/alloc_mb"] / 1e3,
+        "train/memory/gpu_reserved_gb": counters["debug/gpu/reserved_mb"] / 1e3,
+        **{f"buffer/replay/{name}": value for name, value in parts.replay.stats().items()},
+    }
+
+
+def components(parts: AnyParts, others: Mapping[str, Any]) -> dict[str, Component]:
+    """Return the parts of a run with what each plans to hold; made for one sample and dropped.
+
+    `others` are further objects of the loop by the name to show, such as `metrics`; their `planned_bytes`,
+    where they have such, is what they may grow to.
+    """
+    found = {
+        f"replay/{name}": Component(planned_bytes=nbytes, declared_bytes=nbytes)
+        for name, nbytes in parts.replay.part_bytes().items()
+    }
+    found["replay"] = Component()
+    of_workflow = {name: Component(held) for name, held in parts.workflow.components().items()}
+    groups = dict.fromkeys(name.partition("/")[0] for name in of_workflow if "/" in name)
+    found |= of_workflow | {name: Component() for name in groups}  # sums of their parts
+    found["environment"] = Component((parts.environment,), parts.environment.planned_bytes)
+    return found | {
+        name: Component((held,), getattr(held, "planned_bytes", None)) for name, held in others.items()
+    }

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..checkpoints.checkpoint import Checkpoint
 from ..config.dreamer import DreamerTrainConfig
 from ..config.population import PopulationTrainConfig
 from ..config.schema import TrainConfig
@@ -12,11 +11,9 @@ from ..utils.progress import ProgressMode
 from ..utils.timestep import EnvSpec
 from ..workflows import Agent
 from .dreamer.recipe import DreamerRecipe
-from .orchestrator import Orchestrator
+from .orchestrator import OpenedRun, Orchestrator
 from .parts import AnyParts
 from .population.recipe import PopulationRecipe
-from .reports import Reports
-from .signals import Signals
 
 
 class RunRecipe(Recipe, Protocol):
@@ -44,16 +41,8 @@ class RunRecipe(Recipe, Protocol):
         """Return the agent alone, its parameters initialised."""
         ...
 
-    def orchestrator(
-        self,
-        config: TrainConfig,
-        run_parts: AnyParts,
-        reports: Reports,
-        run_dir: Path,
-        signals: Signals,
-        checkpoint: Checkpoint | None,
-    ) -> Orchestrator:
-        """Return the run, ready to begin or to continue from `checkpoint`."""
+    def orchestrator(self, opened: OpenedRun) -> Orchestrator:
+        """Return the run, ready to begin or to continue."""
         ...
 
 

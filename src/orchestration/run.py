@@ -17,8 +17,9 @@ from ..planning import MemoryPlan, over_text, plan_lines
 from ..utils.compilation import why_not_compiled
 from ..utils.errors import UserError
 from ..utils.logging import configure_logging
-from .banner import start_banner
-from .orchestrator import Orchestrator
+from ..utils.timestep import EnvSpec
+from ..utils.units import count_text, size_text
+from .orchestrator import OpenedRun, Orchestrator
 from .parts import AnyParts
 from .recipes import RunRecipe
 from .reports import Reports
@@ -74,7 +75,7 @@ def open_run(
         reports = Reports(config, run_dir, parts.environment.spec, progress, step, planned_mb)
         opened.callback(reports.close)
         reports.text(step or 0, "config", _as_markdown(config))
-        run = recipe.orchestrator(config, parts, reports, run_dir, signals, checkpoint)
+        run = recipe.orchestrator(OpenedRun(config, parts, reports, run_dir, signals, checkpoint))
         opened.callback(run.close)
         if config.checkpoint.mirror:  # now that the logs are as they were at the checkpoint
             run.mirror = opened.enter_context(Mirror(config.checkpoint, run_dir))
@@ -116,3 +117,24 @@ def _announce(
 
 def _as_markdown(config: TrainConfig) -> str:
     return f"```yaml\n{OmegaConf.to_yaml(OmegaConf.structured(config))}```"
+
+
+def start_banner(
+    config: TrainConfig, spec: EnvSpec, recipe: RunRecipe, *, parameters: int, replay_bytes: int
+) -> list[str]:
+    """Return what a run is about to do, one line per item; `parameters` are trained numbers."""
+    buffer = config.buffer
+    lines = {
+        "run": f"{config.name}, seed {config.seed}",
+        "environment": f"{spec.name}, {count_text(spec.num_envs, 'environment')}, "
+        f"{count_text(spec.action_repeat, 'frame')} per agent step",
+        **({"observation": "; ".join(spec.notices)} if spec.notices else {}),
+        "device": f"{config.device.value}, precision {config.precision.value}, compile "
+        f"{config.compile.value}",
+        "model": f"{recipe.model_name(config)}, {parameters:,} parameters",
+        "replay": f"{buffer.capacity:,} records, {size_text(replay_bytes)} in {buffer.storage.value}",
+    }
+    lines |= recipe.banner_lines(config, spec)
+    lines["folder"] = str(config.run_dir)
+    width = max(map(len, lines))
+    return [f"{name:<{width}}  {text}" for name, text in lines.items()]

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from ..checkpoints.compatibility import SETTINGS_KEY, checkpoint_settings
 from ..checkpoints.run_folder import require_run_folder
 from ..config.dreamer import DreamerTrainConfig as TrainConfig
 from ..config.dreamer import DreamerTraining as TrainingConfig
+from ..config.schema import Compile
 from ..envs import state_form
 from ..envs.episodes import EpisodeRecorder, EpisodeTracker
 from ..memory.leaks.guard import MemoryGuard
@@ -26,37 +26,19 @@ from ..utils.timestep import TimeStep
 from .dreamer.nonfinite import NonFiniteGuard
 from .dreamer.parts import DreamerParts
 from .evaluation import evaluate
-from .orchestrator import Orchestrator, StopReason
-from .reports import OPEN_LOOP_FPS, VIDEO_FPS, Reports, strip
-from .signals import Signals
+from .orchestrator import OpenedRun, Orchestrator, StopReason
+from .reports import OPEN_LOOP_FPS, VIDEO_FPS, strip
 
 _LOG = logging.getLogger(__name__)
 
 
 class WorldModelOrchestrator(Orchestrator):
-    """Trains a workflow on an environment until `training.total_timesteps`, or until it is asked to stop.
+    """Trains a workflow on an environment until `training.total_timesteps`, or until it is asked to stop."""
 
-    Args:
-        config: The whole run.
-        parts: What it is made of.
-        reports: Where everything about it is written.
-        run_dir: Folder of its checkpoints.
-        signals: What is asked of it from outside.
-        checkpoint: Where to continue from; None starts anew.
-        compilations: What is compiled on the way, if anything may be.
-    """
-
-    def __init__(
-        self,
-        config: TrainConfig,
-        parts: DreamerParts,
-        reports: Reports,
-        run_dir: Path,
-        signals: Signals,
-        checkpoint: Checkpoint | None = None,
-        compilations: Compilations | None = None,
-    ) -> None:
-        super().__init__(config, parts, reports, run_dir, signals, ("collect", "sample", "update", "report"))
+    def __init__(self, opened: OpenedRun) -> None:
+        super().__init__(opened, ("collect", "sample", "update", "report"))
+        config: TrainConfig = opened.config  # pyright: ignore[reportAssignmentType]
+        parts, checkpoint = opened.parts, opened.checkpoint
         self.parts: DreamerParts = parts
         self.config: TrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
         training = config.training
@@ -65,13 +47,14 @@ class WorldModelOrchestrator(Orchestrator):
         self.recorder = EpisodeRecorder(parts.environment.spec)
         self.means = MetricMeans()
         self.nonfinite = NonFiniteGuard(
-            run_dir, training.max_consecutive_nonfinite, parts.workflow.state_dict
+            self.run_dir, training.max_consecutive_nonfinite, parts.workflow.state_dict
         )
         self.best_return: float | None = None
         self.best_step: int | None = None
         self.owes_evaluation = False
         self.sampled: SequenceBatch | None = None
-        self._checkpoint, self.compilations = checkpoint, compilations
+        self._checkpoint = checkpoint
+        self.compilations = Compilations(self.reports.note) if config.compile is Compile.inductor else None
         if checkpoint is not None:
             self._restore(checkpoint)
         self.guard = MemoryGuard(config.memory, first_times(training, self.step))

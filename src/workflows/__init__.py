@@ -4,4 +4,3 @@ from .base import Agent as Agent
 from .base import EvalPolicy as EvalPolicy
 from .base import PolicyOutput as PolicyOutput
 from .base import UpdateOutput as UpdateOutput
-from .base import Workflow as Workflow

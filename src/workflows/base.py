@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..buffers import SequenceBatch, StoredLatent
+from ..buffers import StoredLatent
 from ..utils.timestep import EnvSpec, TimeStep
 
 
@@ -80,29 +80,4 @@ class Agent(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state."""
-        ...
-
-
-class Workflow(Agent, Protocol):
-    """An algorithm that acts and learns step by step. It knows no environment and no loop."""
-
-    @property
-    def num_parameters(self) -> int:
-        """Trained parameters."""
-        ...
-
-    def collect_step(self, step: TimeStep) -> PolicyOutput:
-        """Choose actions during training."""
-        ...
-
-    def update(self, batch: SequenceBatch) -> UpdateOutput:
-        """Run one gradient update; it is skipped if the loss or any gradient is non-finite."""
-        ...
-
-    def update_world_model(self, batch: SequenceBatch) -> UpdateOutput:
-        """Run one gradient update of the world model alone, during the warm-up."""
-        ...
-
-    def report(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return animations (T, H, W, 3) uint8 of the model's predictions, by name."""
         ...

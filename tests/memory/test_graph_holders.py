@@ -49,9 +49,9 @@ def act(rssm: RSSM, steps: int, detach: bool = False) -> RSSMOutput:
     noise, is_first = seeded(0), torch.zeros(2, 1, dtype=torch.bool)
     for _ in range(steps - 1):
         tokens, action = torch.randn(2, 1, TOKEN_SIZE), torch.randn(2, 1, ACTION_SIZE)
-        rssm.observe(tokens, action, is_first, noise, detach_posteriors=detach)
+        rssm.observe(tokens, action, is_first, rssm.noise(noise, 2, 1), detach_posteriors=detach)
     tokens, action = torch.randn(2, 1, TOKEN_SIZE), torch.randn(2, 1, ACTION_SIZE)
-    return rssm.observe(tokens, action, is_first, noise, detach_posteriors=detach)
+    return rssm.observe(tokens, action, is_first, rssm.noise(noise, 2, 1), detach_posteriors=detach)
 
 
 def only(report: GraphReport) -> GraphHolder:
@@ -115,7 +115,7 @@ def test_a_state_that_is_kept_only_every_fortieth_step_is_named() -> None:
         seen = act(rssm, 1)
         if next(steps) % 40 == 0:
             workflow.last = 0.9 * workflow.last + seen.posterior.deter.mean()
-        rssm.reset_online_state()
+        rssm.set_online_state(None)
 
     growth = growth_of(step, {"workflow": workflow, "rssm": rssm}, before=41, after=400)
     assert growth.pinned

@@ -36,7 +36,7 @@ def test_a_workflow_that_acts_and_learns_keeps_no_graph() -> None:
 def keep_state(workflow: DreamerWorkflow, roots: dict[str, Any]) -> None:
     rssm, batch = workflow.world_model.rssm, make_batch(workflow)
     tokens = workflow.world_model.encoder({k: v[:2, :1] for k, v in batch.observation.items()})
-    noise = workflow.noise["collect"]
+    noise = rssm.noise(workflow.noise["collect"], 2, 1)
     rssm.observe(tokens, batch.action[:2, :1], batch.is_first[:2, :1], noise)
 
 

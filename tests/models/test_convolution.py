@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from reverie.models import convolution
+from reverie.models import convolution, meta_stands_for
 from reverie.models.convolution import ChannelNormSiLU, Downsample, Upsample, in_groups
-from reverie.models.device import meta_stands_for
 
 from .tiny import perturb
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from reverie.models import TwoHotHead
 from reverie.models.distributions import (
     categorical_entropy,
     categorical_kl,
@@ -15,16 +16,14 @@ from reverie.models.distributions import (
     straight_through,
     symexp,
     symlog,
-    twohot_bins,
-    twohot_loss,
-    twohot_mean,
     unimix_log_probs,
     unimix_probs,
 )
 
-from .tiny import MODE, seeded
+from .tiny import MODE, TINY, seeded
 
-BINS = twohot_bins(255)
+HEAD = TwoHotHead(7, layers=1, config=TINY)
+BINS = HEAD.bins
 END = 4.85165194e8  # symexp(20)
 
 
@@ -37,7 +36,7 @@ def encode(value: float) -> Tensor:
     logits = torch.zeros(255)
     logits[far] = 80.0
     logits.requires_grad_()
-    twohot_loss(logits, torch.tensor(value), BINS).backward()
+    HEAD.loss(logits, torch.tensor(value)).backward()
     assert logits.grad is not None
     target = -logits.grad
     target[far] = 0.0
@@ -68,7 +67,7 @@ def test_a_number_survives_the_round_trip_through_its_two_hot_target(value: floa
     (hot,) = target.nonzero(as_tuple=True)
     assert len(hot) <= 2 and int(hot[-1] - hot[0]) <= 1
     expected = math.copysign(min(abs(value), END), value)
-    assert float(twohot_mean(target.log(), BINS)) == pytest.approx(expected, rel=1e-5, abs=1e-9)
+    assert float(HEAD.mean(target.log())) == pytest.approx(expected, rel=1e-5, abs=1e-9)
 
 
 def test_a_number_on_a_bin_puts_all_weight_on_it() -> None:
@@ -84,32 +83,33 @@ def test_weights_are_linear_in_the_raw_value_not_in_symlog() -> None:
 
 def test_zero_logits_predict_exactly_zero() -> None:
     for shift in (0.0, 3.0, -1e4):
-        assert float(twohot_mean(torch.full((255,), shift), BINS)) == 0.0
+        assert float(HEAD.mean(torch.full((255,), shift))) == 0.0
     mirrored = torch.randn(127)
     symmetric = torch.cat([mirrored, torch.randn(1), mirrored.flip(0)])
-    assert float(twohot_mean(symmetric, BINS)) == 0.0
+    assert float(HEAD.mean(symmetric)) == 0.0
 
 
 @pytest.mark.gpu
 def test_compiled_zero_logits_predict_exactly_zero_too() -> None:
     # In a process of its own: the shape checks of the tests cannot be compiled.
     program = (
-        "import torch; from reverie.models.distributions import twohot_bins, twohot_mean\n"
-        "mean = torch.compile(twohot_mean, fullgraph=True)\n"
-        "assert mean(torch.zeros(64, 255).cuda(), twohot_bins(255).cuda()).eq(0.0).all()\n"
+        "import torch; from reverie.models import ModelConfig, TwoHotHead\n"
+        "head = TwoHotHead(7, 1, ModelConfig()).cuda()\n"
+        "mean = torch.compile(head.mean, fullgraph=True)\n"
+        "assert mean(torch.zeros(64, 255).cuda()).eq(0.0).all()\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_zero_logits_cost_ln_255_nats_whatever_the_value() -> None:
-    loss = twohot_loss(torch.zeros(4, 255), torch.tensor([0.0, -3.0, 1e6, 1e12]), BINS)
+    loss = HEAD.loss(torch.zeros(4, 255), torch.tensor([0.0, -3.0, 1e6, 1e12]))
     torch.testing.assert_close(loss, torch.full((4,), 5.5412635))
 
 
 def test_the_gradient_of_the_two_hot_loss_sums_to_zero_and_stays_out_of_the_value() -> None:
     logits = torch.randn(6, 255, requires_grad=True)
     value = torch.tensor([0.0, 1.0, -21.0, 1e4, 1e9, -0.3], requires_grad=True)
-    twohot_loss(logits, value, BINS).sum().backward()
+    HEAD.loss(logits, value).sum().backward()
     assert logits.grad is not None and value.grad is None
     assert float(logits.grad.abs().sum()) > 6.0
     torch.testing.assert_close(logits.grad.sum(-1), torch.zeros(6), atol=1e-6, rtol=0)
@@ -188,8 +188,8 @@ def test_the_straight_through_sample_is_one_hot_with_the_gradient_of_the_mixed_p
 def test_two_targets_of_one_loss_cost_what_they_cost_apart() -> None:
     logits, value, other = torch.randn(4, 5, 255), torch.randn(4, 5) * 100, torch.randn(5, 4).t() * 1e9
     left, right = (logits.clone().requires_grad_() for _ in range(2))
-    together = twohot_loss(left, value, BINS, other, 0.5)
-    apart = twohot_loss(right, value, BINS) + 0.5 * twohot_loss(right, other, BINS)
+    together = HEAD.loss(left, value, other, 0.5)
+    apart = HEAD.loss(right, value) + 0.5 * HEAD.loss(right, other)
     torch.testing.assert_close(together, apart)
     together.sum().backward()
     apart.sum().backward()

@@ -6,7 +6,7 @@ from torch import Tensor
 from reverie.models import LatentState
 
 from .plain import BATCH, plain_step, random_state
-from .tiny import ACTION_SIZE, TINY, seeded, tape, tiny_rssm
+from .tiny import ACTION_SIZE, TINY, seeded, tiny_rssm
 
 
 def test_imagination_is_the_plain_step_with_samples_of_the_prior() -> None:
@@ -20,7 +20,7 @@ def test_imagination_is_the_plain_step_with_samples_of_the_prior() -> None:
         seen.append(state)
         return actions[step]
 
-    states, taken = rssm.imagine(start, policy, horizon, tape(noise))
+    states, taken = rssm.imagine(start, policy, noise)
     assert torch.equal(torch.stack(taken), actions) and len(states) == horizon + 1
     assert states[0] is start
     for t in range(horizon):
@@ -38,7 +38,7 @@ def test_a_table_of_all_actions_gives_what_each_action_gives() -> None:
     actions = torch.eye(ACTION_SIZE)[torch.randint(ACTION_SIZE, (horizon, BATCH))]
     noise = seeded(2).exponential(horizon, BATCH, TINY.stoch, TINY.classes)
     table, plain = (
-        rssm.imagine(start, lambda step, _: actions[step], horizon, tape(noise), is_onehot=is_onehot)[0]
+        rssm.imagine(start, lambda step, _: actions[step], noise, is_onehot=is_onehot)[0]
         for is_onehot in (True, False)
     )
     for one, other in zip(table, plain, strict=True):

@@ -8,7 +8,7 @@ from reverie.models import RSSM, LatentState, RSSMOutput
 from reverie.models.rssm import BlockGRU
 
 from .plain import BATCH, dense, plain_step, random_state, silu_norm
-from .tiny import ACTION_SIZE, MODE, TINY, TOKEN_SIZE, perturb, seeded, tape, tiny_rssm
+from .tiny import ACTION_SIZE, TINY, TOKEN_SIZE, perturb, seeded, tiny_rssm
 
 TIME = 64
 
@@ -22,6 +22,11 @@ def inputs(time: int = TIME) -> tuple[Tensor, Tensor, Tensor]:
 
 def latent_noise(time: int = TIME) -> Tensor:
     return seeded(5).exponential(BATCH, time, TINY.stoch, TINY.classes)
+
+
+def mode_noise(first: Tensor) -> Tensor:
+    """Return the noise that makes the most probable class win."""
+    return torch.ones(*first.shape, TINY.stoch, TINY.classes)
 
 
 def assert_same(left: RSSMOutput, right: RSSMOutput) -> None:
@@ -67,7 +72,7 @@ def test_a_scan_is_the_plain_step_and_the_posterior_of_state_and_token_together(
     rssm = tiny_rssm()
     tokens, action, first = inputs(time=5)
     start, noise = random_state(), latent_noise(5)
-    observed = rssm.observe(tokens, action, first, tape(noise), state=start)
+    observed = rssm.observe(tokens, action, first, noise, state=start)
     deter, stoch = start.deter, start.flat_stoch
     for t in range(5):
         deter = plain_step(rssm.core, deter, stoch, action[:, t])
@@ -86,12 +91,10 @@ def test_two_scans_of_32_steps_equal_one_of_64() -> None:
     tokens, action, first = inputs()
     first[1, 20] = first[2, 40] = True
     noise, start = latent_noise(), random_state()
-    whole = rssm.observe(tokens, action, first, tape(noise), state=start)
+    whole = rssm.observe(tokens, action, first, noise, state=start)
     halves, state = [], start
     for part in (slice(0, 32), slice(32, 64)):
-        half = rssm.observe(
-            tokens[:, part], action[:, part], first[:, part], tape(noise[:, part]), state=state
-        )
+        half = rssm.observe(tokens[:, part], action[:, part], first[:, part], noise[:, part], state=state)
         state = half.posterior.select((slice(None), -1))
         halves.append(half)
     assert_same(halves[0], cut(whole, slice(0, 32)))
@@ -104,16 +107,16 @@ def test_after_a_first_step_nothing_before_it_matters(border: int) -> None:
     tokens, action, first = inputs(12)
     first[:, border] = True
     noise, other = latent_noise(12), inputs(12)
-    one = rssm.observe(tokens, action, first, tape(noise), state=random_state())
+    one = rssm.observe(tokens, action, first, noise, state=random_state())
     other_tokens, other_action = other[0].clone(), other[1].clone()
     other_tokens[:, border:], other_action[:, border + 1 :] = tokens[:, border:], action[:, border + 1 :]
-    two = rssm.observe(other_tokens, other_action, first, tape(noise), state=random_state())
+    two = rssm.observe(other_tokens, other_action, first, noise, state=random_state())
     assert_same(cut(one, slice(border, None)), cut(two, slice(border, None)))
     fresh = rssm.observe(
         tokens[:, border:],
         action[:, border:],
         first[:, border:],
-        tape(noise[:, border:]),
+        noise[:, border:],
         state=rssm.initial(BATCH),
     )
     assert_same(cut(one, slice(border, None)), fresh)
@@ -127,7 +130,7 @@ def test_without_a_first_step_history_and_previous_action_do_matter() -> None:
     noise, start = latent_noise(2), random_state()
 
     def deter(action: Tensor, state: LatentState) -> Tensor:
-        return rssm.observe(tokens, action, first, tape(noise), state=state).posterior.deter[:, 0].detach()
+        return rssm.observe(tokens, action, first, noise, state=state).posterior.deter[:, 0].detach()
 
     base, moved, older = deter(action, start), deter(-action, start), deter(action, random_state())
     assert float((base - moved).abs().max()) > 1e-3 and float((base - older).abs().max()) > 1e-3
@@ -139,7 +142,9 @@ def test_actions_beyond_one_are_scaled_back_and_smaller_ones_are_not() -> None:
 
     def deter(size: float) -> Tensor:
         action = torch.full((BATCH, 1, ACTION_SIZE), size)
-        return rssm.observe(tokens, action, first, MODE, state=rssm.initial(BATCH)).posterior.deter.detach()
+        return rssm.observe(
+            tokens, action, first, mode_noise(first), state=rssm.initial(BATCH)
+        ).posterior.deter.detach()
 
     torch.testing.assert_close(deter(5.0), deter(1.0))
     assert float((deter(0.5) - deter(1.0)).abs().max()) > 1e-3
@@ -150,11 +155,11 @@ def test_the_online_state_goes_on_like_one_longer_scan() -> None:
     tokens, action, first = inputs(10)
     first[:, 0] = first[1, 6] = True
     noise = latent_noise(10)
-    whole = rssm.observe(tokens, action, first, tape(noise), state=rssm.initial(BATCH))
+    whole = rssm.observe(tokens, action, first, noise, state=rssm.initial(BATCH))
     for t in range(10):
         now = slice(t, t + 1)
         step = rssm.observe(
-            tokens[:, now], action[:, now], first[:, now], tape(noise[:, now]), detach_posteriors=True
+            tokens[:, now], action[:, now], first[:, now], noise[:, now], detach_posteriors=True
         )
         assert_same(step, cut(whole, now))
 
@@ -162,24 +167,24 @@ def test_the_online_state_goes_on_like_one_longer_scan() -> None:
 def test_forgetting_the_online_state_starts_from_zeros_again() -> None:
     rssm = tiny_rssm()
     tokens, action, first = inputs(1)
-    fresh = rssm.observe(tokens, action, first, MODE)
-    later = rssm.observe(tokens, action, first, MODE)
+    fresh = rssm.observe(tokens, action, first, mode_noise(first))
+    later = rssm.observe(tokens, action, first, mode_noise(first))
     assert not torch.allclose(fresh.posterior.deter, later.posterior.deter)
-    rssm.reset_online_state()
-    assert_same(rssm.observe(tokens, action, first, MODE), fresh)
+    rssm.set_online_state(None)
+    assert_same(rssm.observe(tokens, action, first, mode_noise(first)), fresh)
 
 
 def test_a_window_with_its_own_state_leaves_the_online_state_alone() -> None:
     rssm = tiny_rssm()
     tokens, action, first = inputs(4)
-    rssm.observe(tokens, action, first, MODE, state=random_state())
+    rssm.observe(tokens, action, first, mode_noise(first), state=random_state())
     assert rssm._state is None
-    rssm.observe(tokens, action, first, MODE, detach_posteriors=True)
+    rssm.observe(tokens, action, first, mode_noise(first), detach_posteriors=True)
     cached = rssm._state
     assert cached is not None
     kept = cached.deter.clone()
     for detach in (False, True):
-        rssm.observe(tokens, action, first, MODE, state=random_state(), detach_posteriors=detach)
+        rssm.observe(tokens, action, first, mode_noise(first), state=random_state(), detach_posteriors=detach)
     assert rssm._state is cached and torch.equal(cached.deter, kept)
 
 
@@ -200,17 +205,17 @@ def test_detached_posteriors_leave_no_graph_in_what_is_returned_or_cached() -> N
     tokens.requires_grad_()
     assert torch.is_grad_enabled()
     for _ in range(2):
-        observed = rssm.observe(tokens, action, first, MODE, detach_posteriors=True)
+        observed = rssm.observe(tokens, action, first, mode_noise(first), detach_posteriors=True)
         assert graphs(rssm, observed) == [False] * 6
-    rssm.reset_online_state()
-    assert graphs(rssm, rssm.observe(tokens, action, first, MODE)) == [True] * 6
+    rssm.set_online_state(None)
+    assert graphs(rssm, rssm.observe(tokens, action, first, mode_noise(first))) == [True] * 6
 
 
 def test_a_scan_without_priors_differs_in_nothing_else() -> None:
     rssm = tiny_rssm()
     window, noise, start = inputs(5), latent_noise(5), random_state()
     whole, short = (
-        rssm.observe(*window, tape(noise), state=start, compute_prior=compute_prior)
+        rssm.observe(*window, noise, state=start, compute_prior=compute_prior)
         for compute_prior in (True, False)
     )
     assert short.prior_logits.shape == (BATCH, 0, TINY.stoch, TINY.classes)
@@ -222,7 +227,7 @@ def test_detaching_changes_no_number() -> None:
     rssm = tiny_rssm()
     window, noise, start = inputs(5), latent_noise(5), random_state()
     attached, detached = (
-        rssm.observe(*window, tape(noise), state=start, detach_posteriors=detach) for detach in (False, True)
+        rssm.observe(*window, noise, state=start, detach_posteriors=detach) for detach in (False, True)
     )
     assert_same(attached, detached)
 
@@ -231,12 +236,12 @@ def test_the_gradient_of_the_last_state_reaches_the_first_token_through_deter_an
     rssm = tiny_rssm()
     tokens, action, first = inputs(4)
     tokens.requires_grad_()
-    observed = rssm.observe(tokens, action, first, tape(latent_noise(4)), state=random_state())
+    observed = rssm.observe(tokens, action, first, latent_noise(4), state=random_state())
     (gradient,) = torch.autograd.grad(observed.posterior.deter[:, -1].sum(), tokens)
     sizes = gradient.abs().sum((0, 2))
     assert bool((sizes[:3] > 0).all()) and float(sizes[3]) == 0.0
     first[:, 2] = True  # a new episode also stops the gradient
-    observed = rssm.observe(tokens, action, first, tape(latent_noise(4)), state=random_state())
+    observed = rssm.observe(tokens, action, first, latent_noise(4), state=random_state())
     (gradient,) = torch.autograd.grad(observed.posterior.deter[:, -1].sum(), tokens)
     assert float(gradient[:, :2].abs().sum()) == 0.0 and float(gradient[:, 2].abs().sum()) > 0.0
 
@@ -251,8 +256,8 @@ def test_unimix_lets_a_latent_take_a_class_that_the_logits_exclude() -> None:
     noise = torch.ones(BATCH, 1, TINY.stoch, TINY.classes)
     noise[:, :, 0, 1] = 1e-3
     expected = torch.tensor([1, 0, 0, 0, 0]).expand(BATCH, TINY.stoch)
-    posterior = rssm.observe(*inputs(1), tape(noise), state=random_state()).posterior
+    posterior = rssm.observe(*inputs(1), noise, state=random_state()).posterior
     assert torch.equal(posterior.stoch[:, 0].argmax(-1), expected)
     still = torch.zeros(BATCH, ACTION_SIZE)
-    states, _ = rssm.imagine(random_state(), lambda *_: still, 1, tape(noise.transpose(0, 1)))
+    states, _ = rssm.imagine(random_state(), lambda *_: still, noise.transpose(0, 1))
     assert torch.equal(states[1].stoch.argmax(-1), expected)

@@ -1,9 +1,7 @@
-"""Small sizes and noise that is written down, for tests that compare numbers."""
-
-from dataclasses import dataclass, field
+"""Small sizes, for tests that compare numbers."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from reverie.models import RSSM, ModelConfig, Noise
 
@@ -25,22 +23,6 @@ TINY = ModelConfig(
     critic_layers=1,
 )
 ACTION_SIZE, TOKEN_SIZE = 6, 7
-
-
-@dataclass(frozen=True)
-class TapeNoise(Noise):
-    """Gives out prepared noise, one tensor a call."""
-
-    tape: list[Tensor] = field(default_factory=list)
-
-    def exponential(self, *shape: int) -> Tensor:
-        noise = self.tape.pop(0)
-        assert noise.shape == shape
-        return noise
-
-
-def tape(*noise: Tensor) -> TapeNoise:
-    return TapeNoise(None, CPU, list(noise))
 
 
 def seeded(seed: int) -> Noise:

@@ -10,8 +10,8 @@ from reverie.config.presets import device_choices, device_notice
 from reverie.config.resolve import typed
 from reverie.config.schema import TrainConfig
 from reverie.models import ModelConfig
-from reverie.orchestration.banner import start_banner
 from reverie.orchestration.recipes import recipe_of
+from reverie.orchestration.run import start_banner
 from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec
 
 PONG = EnvSpec(

@@ -47,7 +47,7 @@ def test_a_step_that_cannot_be_compiled_runs_as_written() -> None:
     broken = os.environ | {"CXX": "no-such-compiler", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
     command = [sys.executable, "-m", "tests.workflows.compiled_against_written", "uncompiled"]
     ended = subprocess.run(command, check=True, env=broken, capture_output=True, text=True)
-    for name in ("observe_step", "imagine_step", "predict", "forward", "_policy_on_tensors"):
+    for name in ("observe_step", "imagine_step", "predict", "forward", "policy_on_tensors"):
         assert ended.stderr.count(f"torch.compile failed for {name}, falling back to eager: ") == 1
 
 

@@ -66,17 +66,6 @@ def test_an_update_of_the_world_model_leaves_the_controller_bit_identical() -> N
     assert all(p.grad is None for p in workflow.controller.parameters())
 
 
-def test_an_update_of_the_controller_leaves_the_world_model_bit_identical() -> None:
-    workflow = tiny_workflow()
-    world_model, controller = snapshot(workflow.world_model), snapshot(workflow.controller)
-    for _ in range(3):
-        workflow.update_controller(make_batch(workflow))
-    assert not changed(workflow.world_model, world_model)
-    assert changed(workflow.controller, controller) == controller.keys()
-    assert [update_count(workflow, name) for name in LEARNERS] == [0.0, 3.0, 3.0]
-    assert all(p.grad is None for p in workflow.world_model.parameters())
-
-
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_a_learning_rate_of_its_own_scales_the_steps_of_one_learner_and_leaves_the_others(
     learner: str,
@@ -116,7 +105,7 @@ def test_a_loss_that_is_switched_off_is_absent_and_its_network_stays_as_it_is(
     assert changed(workflow.world_model, before) == expected
 
 
-@pytest.mark.parametrize("phase", ["update", "update_world_model", "update_controller"])
+@pytest.mark.parametrize("phase", ["update", "update_world_model"])
 def test_an_update_leaves_no_graph_behind(phase: str) -> None:
     workflow = tiny_workflow()
     batch = make_batch(workflow)

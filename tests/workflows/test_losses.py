@@ -11,7 +11,7 @@ from reverie.buffers import SequenceBatch
 from reverie.models import Actor, LatentState, RSSMOutput
 from reverie.models.decoder import squared_error
 from reverie.workflows.world_models import DreamerWorkflow
-from reverie.workflows.world_models.imagination import ImaginedTrajectory, imagine
+from reverie.workflows.world_models.controller import ImaginedTrajectory, imagine
 
 from ..models.tiny import MODE, TINY
 from .tiny import ACTIONS, HORIZON, IMAGE, make_batch, tiny_workflow

@@ -6,36 +6,34 @@ updates as in training, with every storage counted from birth to death.
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from ...buffers import SampledPositions, SequenceBatch, StoredLatent
-from ...buffers.plan import OBSERVATION_PREFIX, record_fields
+from ...buffers import SequenceBatch
+from ...buffers.plan import record_fields
 from ...config.dreamer import DreamerTrainConfig as TrainConfig
 from ...config.schema import Device
-from ...models import LaProp
-from ...models.device import meta_stands_for
+from ...models import meta_stands_for
 from ...planning.cuda_rules import CudaForward
 from ...planning.live_bytes import LiveBytes
 from ...planning.meta_shapes import MetaShapes
 from ...planning.recipe import GRADIENTS, DryRun, Labels
 from ...utils.timestep import EnvSpec
-from ...workflows.base import UpdateOutput
-from ...workflows.world_models import DreamerWorkflow
+from ...workflows import UpdateOutput
+from ...workflows.world_models import DreamerWorkflow, batch_of
 from .parts import autocast_dtype, replay_spec, workflow_config
 
 CUDA_GRANULARITY = 512
 """Bytes to which CUDA's caching allocator rounds every block up."""
 
-
 META = torch.device("meta")
 
 _LASTING = ("parameters", "slow critic", "optimiser state", "online state")
+_REMEMBERED: dict[str, DryRun] = {}  # a few hundred bytes for each network and batch that a process asks for
 
 
 class _Rehearsal(DreamerWorkflow):
@@ -67,6 +65,12 @@ class _Rehearsal(DreamerWorkflow):
         return CudaForward(self._forward_dtype) if self._is_cuda else contextlib.nullcontext()
 
 
+def _count_gradient(counter: LiveBytes, parameter: Tensor) -> None:
+    """Count a gradient under its name from the moment that its parameter has it."""
+    assert parameter.grad is not None
+    counter.count([parameter.grad], GRADIENTS)
+
+
 def dry_run(config: TrainConfig, spec: EnvSpec) -> DryRun:
     """Return what the networks of a run hold on its device, and what its updates need.
 
@@ -76,37 +80,19 @@ def dry_run(config: TrainConfig, spec: EnvSpec) -> DryRun:
     Cost: on one core 0.2 s for the flagship's CPU settings, 0.5 s for size12m with 16 windows of 64 steps,
     and 0.7 s once for torch's Python shape functions (75 MB).
     """
-    return _rehearse(_request(config, spec))
-
-
-def _count_gradient(counter: LiveBytes, parameter: Tensor) -> None:
-    """Count a gradient under its name from the moment that its parameter has it."""
-    assert parameter.grad is not None
-    counter.count([parameter.grad], GRADIENTS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """A configuration, equal to another if the shapes of its updates are the same."""
-
-    shapes: str
-    config: TrainConfig = field(compare=False)
-    spec: EnvSpec = field(compare=False)
-
-
-def _request(config: TrainConfig, spec: EnvSpec) -> _Request:
     training, buffer = config.training, config.buffer
     shapes = (
         (config.model, config.world_model, config.controller, config.device, config.precision),
         (training.batch_size, training.sequence_length, training.warmup_steps > 0),
         (buffer.store_latents, buffer.latent_dtype, spec.observation, spec.action, spec.num_envs),
     )
-    return _Request(repr(shapes), config, spec)
+    key = repr(shapes)
+    if key not in _REMEMBERED:
+        _REMEMBERED[key] = _rehearse(config, spec)
+    return _REMEMBERED[key]
 
 
-@lru_cache(maxsize=64)
-def _rehearse(request: _Request) -> DryRun:
-    config, spec = request.config, request.spec
+def _rehearse(config: TrainConfig, spec: EnvSpec) -> DryRun:
     counter = LiveBytes(CUDA_GRANULARITY if config.device is Device.cuda else 1)
     kind = "cuda" if config.device is Device.cuda else "cpu"
     with MetaShapes(), counter, meta_stands_for(kind):
@@ -137,17 +123,12 @@ def _label_state(workflow: _Rehearsal, counter: LiveBytes) -> list[Tensor]:
     modules = (workflow.world_model, workflow.controller)
     networks = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     slow = list(workflow.controller.slow_critic.parameters())
-    optimizers = [tensor for optimizer in workflow.optimizers.values() for tensor in _tensors(optimizer)]
+    optimizers = tree_leaves([optimizer.state_dict() for optimizer in workflow.optimizers.values()])
     counter.count(networks, "parameters")
     counter.count(slow, "slow critic")
     counter.count(optimizers, "optimiser state")
     counter.count([workflow._prev_action], "online state")
     return [*networks, *optimizers]
-
-
-def _tensors(optimizer: LaProp) -> list[Tensor]:
-    values = optimizer.state_dict().values()
-    return [tensor for value in values for tensor in (value if isinstance(value, list) else [value])]
 
 
 def _peak_of(
@@ -173,33 +154,10 @@ def _peak_of(
 
 
 def _meta_batch(config: TrainConfig, spec: EnvSpec) -> SequenceBatch:
-    """Return a batch as replay gives it, without memory."""
+    """Return a batch as replay gives it, without memory; of the latents it has column 0 alone."""
     batch, length = config.training.batch_size, config.training.sequence_length + 1
-    fields = record_fields(replay_spec(config, spec))
-    tensors = {
-        name: torch.empty((batch, length, *field.shape), dtype=field.dtype, device=META)
-        for name, field in fields.items()
-        if name not in ("deter", "stoch")
-    }
-    context = None
-    if "deter" in fields:
-        deter, stoch = (
-            torch.empty((batch, *fields[name].shape), dtype=fields[name].dtype, device=META)
-            for name in ("deter", "stoch")
-        )
-        context = StoredLatent(deter, stoch)
-    start = np.zeros(batch, np.int64)
-    return SequenceBatch(
-        observation={
-            name.removeprefix(OBSERVATION_PREFIX): tensor
-            for name, tensor in tensors.items()
-            if name.startswith(OBSERVATION_PREFIX)
-        },
-        action=tensors["action"],
-        reward=tensors["reward"],
-        is_first=tensors["is_first"],
-        is_last=tensors["is_last"],
-        is_terminal=tensors["is_terminal"],
-        context=context,
-        positions=SampledPositions(env=start, start=start),
-    )
+    tensors: dict[str, Tensor] = {}
+    for name, field in record_fields(replay_spec(config, spec)).items():
+        lead = (batch,) if name in ("deter", "stoch") else (batch, length)
+        tensors[name] = torch.empty((*lead, *field.shape), dtype=field.dtype, device=META)
+    return batch_of(tensors)

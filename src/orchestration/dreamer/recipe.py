@@ -2,25 +2,19 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 
-from ...buffers import ReplaySpec
-from ...checkpoints.checkpoint import Checkpoint
 from ...config.dreamer import DreamerTrainConfig as TrainConfig
 from ...config.presets import preset_of
-from ...config.schema import Compile, Device
-from ...planning import GPU, HOST, DryRun, Row, Written
+from ...config.schema import Device
+from ...planning import GPU, HOST, Row, Written
 from ...planning.suggestions import halves
-from ...utils.compilation import Compilations
 from ...utils.progress import ProgressMode
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
-from ...workflows.world_models import DreamerWorkflow
-from ..parts import AnyParts
-from ..reports import Reports
-from ..signals import Signals
+from ..orchestrator import OpenedRun
 from ..world_model_orchestrator import WorldModelOrchestrator
-from . import dry_run, parts
+from .dry_run import dry_run
+from .parts import build_dreamer, build_workflow, replay_spec
 
 
 class DreamerRecipe:
@@ -28,22 +22,18 @@ class DreamerRecipe:
 
     has_model_presets = True
     samples_actions = True
+    replay_spec = staticmethod(replay_spec)
+    dry_run = staticmethod(dry_run)
+    build = staticmethod(build_dreamer)
+    build_agent = staticmethod(build_workflow)
     gpu_repair = "Ask `reverie-plan plan.fit_gib=<GiB of the card>` what fits, or lower training.batch_size"
 
     def check(self, config: TrainConfig, env: EnvSpec) -> None:
         """Accept every environment that `spec_of` accepts."""
 
-    def replay_spec(self, config: TrainConfig, env: EnvSpec) -> ReplaySpec:
-        """Return everything that the size of the replay depends on."""
-        return parts.replay_spec(config, env)
-
     def least_capacity(self, config: TrainConfig, env: EnvSpec) -> int:
         """Return the records of one window in every environment."""
         return config.env.num_envs * (config.training.sequence_length + 1)
-
-    def dry_run(self, config: TrainConfig, env: EnvSpec) -> DryRun:
-        """Return what the networks and their updates hold; allocates nothing."""
-        return dry_run.dry_run(config, env)
 
     def host_rows(self, config: TrainConfig, env: EnvSpec) -> list[Row]:
         """Return no further rows."""
@@ -92,26 +82,9 @@ class DreamerRecipe:
         """Return how the terminal shows progress."""
         return config.logger.progress
 
-    def build(self, config: TrainConfig, run_dir: Path) -> AnyParts:
-        """Return the parts of a run; seeds the global generators."""
-        return parts.build_dreamer(config, run_dir)
-
-    def build_agent(self, config: TrainConfig, env: EnvSpec) -> DreamerWorkflow:
-        """Return the agent, its parameters initialised."""
-        return parts.build_workflow(config, env)
-
-    def orchestrator(
-        self,
-        config: TrainConfig,
-        run_parts: AnyParts,
-        reports: Reports,
-        run_dir: Path,
-        signals: Signals,
-        checkpoint: Checkpoint | None,
-    ) -> WorldModelOrchestrator:
+    def orchestrator(self, opened: OpenedRun) -> WorldModelOrchestrator:
         """Return the run, ready to begin or to continue."""
-        compilations = Compilations(reports.note) if config.compile is Compile.inductor else None
-        return WorldModelOrchestrator(config, run_parts, reports, run_dir, signals, checkpoint, compilations)
+        return WorldModelOrchestrator(opened)
 
 
 def _updates(config: TrainConfig, action_repeat: int) -> str:

@@ -4,12 +4,10 @@ import logging
 import math
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.compatibility import SETTINGS_KEY, checkpoint_settings
 from ...checkpoints.run_folder import require_run_folder
 from ...config.population import PopulationTrainConfig as TrainConfig
@@ -19,9 +17,7 @@ from ...utils.errors import UserError
 from ...utils.schedule import Every
 from ...utils.state_files import check_structure
 from ...workflows.population import TrainPhase, rank
-from ..orchestrator import Orchestrator, StopReason
-from ..reports import Reports
-from ..signals import Signals
+from ..orchestrator import OpenedRun, Orchestrator, StopReason
 from .engines.base import Losses
 from .engines.rollouts import RolloutResult, num_rollouts
 from .lineage import Lineage
@@ -38,27 +34,13 @@ class PopulationOrchestrator(Orchestrator):
 
     A generation is a transaction: a checkpoint always holds the state between two of them. All random numbers
     follow from the seed and the generation's number, so no generator has to be saved.
-
-    Args:
-        config: The whole run.
-        parts: Engine, replay and workflow.
-        reports: Metrics, logs and pictures.
-        run_dir: Folder of its checkpoints.
-        signals: Requests from outside.
-        checkpoint: The state to continue from; None starts from scratch.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        parts: PopulationParts,
-        reports: Reports,
-        run_dir: Path,
-        signals: Signals,
-        checkpoint: Checkpoint | None = None,
-    ) -> None:
-        super().__init__(config, parts, reports, run_dir, signals, ("play", "learn", "evolve"))
-        self.parts: PopulationParts = parts
+    def __init__(self, opened: OpenedRun) -> None:
+        super().__init__(opened, ("play", "learn", "evolve"))
+        config: TrainConfig = opened.config  # pyright: ignore[reportAssignmentType]
+        checkpoint, run_dir = opened.checkpoint, opened.run_dir
+        self.parts: PopulationParts = opened.parts
         self.config: TrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
         self.generation = 0
         """Number of complete generations."""

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ...buffers import ReplaySpec
-from ...checkpoints.checkpoint import Checkpoint
 from ...config.population import PopulationTrainConfig as TrainConfig
 from ...config.schema import Device
 from ...planning import GPU, HOST, DryRun, Row, Written
@@ -14,10 +13,8 @@ from ...utils.progress import ProgressMode
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.population import ERLWorkflow, require_vectors
-from ..orchestrator import Orchestrator
+from ..orchestrator import OpenedRun, Orchestrator
 from ..parts import AnyParts
-from ..reports import Reports
-from ..signals import Signals
 from . import dry_run, parts
 from .engines.rollouts import longest_episode, num_rollouts
 from .ray_rows import ray_rows, require_room
@@ -116,16 +113,8 @@ class PopulationRecipe:
         """Return the population, its parameters initialised."""
         return parts.build_erl(config, env)
 
-    def orchestrator(
-        self,
-        config: TrainConfig,
-        run_parts: AnyParts,
-        reports: Reports,
-        run_dir: Path,
-        signals: Signals,
-        checkpoint: Checkpoint | None,
-    ) -> Orchestrator:
+    def orchestrator(self, opened: OpenedRun) -> Orchestrator:
         """Return the run, ready to begin or to continue."""
         from .orchestrator import PopulationOrchestrator  # matplotlib: 0.3 s and 25 MB that Dreamer saves
 
-        return PopulationOrchestrator(config, run_parts, reports, run_dir, signals, checkpoint)
+        return PopulationOrchestrator(opened)

@@ -1,32 +1,33 @@
-"""Dreamer whose small, often repeated steps are compiled for the CPU by torch's inductor."""
+"""Dreamer whose repeated steps are compiled for a CPU, or captured as CUDA graphs."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from torch import Tensor
+import torch
 
-from ...buffers import SequenceBatch
-from ...models import LatentState
+from ...buffers import NO_POSITIONS, OBSERVATION_PREFIX, STEP_FIELDS, SequenceBatch, StoredLatent
 from ...utils.compilation import compiled
+from ...utils.cuda_graph import CUDAGraphCall
 from ..base import UpdateOutput
-from .dreamer import DreamerWorkflow
+from .dreamer import DreamerWorkflow, Tensors
 
 
 class CompiledDreamer(DreamerWorkflow):
     """Dreamer on a CPU, whose cost between the large products is the number of its small operators.
 
-    It compiles the step of acting as a whole, and the repeated parts of an update: the steps of scan and
-    imagination, the actor, the predictions of imagination. Convolutions and losses are few large operators
-    already and run as written. Each part is compiled at its first call, once for each shape; evaluation and
-    pictures have other shapes and run as written.
+    Torch's inductor compiles the step of acting as a whole, and the repeated parts of an update: the steps of
+    scan and imagination, the actor, the predictions of imagination. Convolutions and losses are few large
+    operators already and run as written. Each part is compiled at its first call, once for each shape;
+    evaluation and pictures have other shapes and run as written.
 
     It learns as `DreamerWorkflow` does, up to rounding: sums may be in another order.
     """
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
-        self._compiled_policy_step = compiled(self._policy_on_tensors)
+        self.fast_step = compiled(self.policy_on_tensors)
         parts = (
             (self.world_model.rssm, "observe_step"),
             (self.world_model.rssm, "imagine_step"),
@@ -35,15 +36,9 @@ class CompiledDreamer(DreamerWorkflow):
         )
         self._parts = [(owner, name, compiled(getattr(owner, name))) for owner, name in parts]
 
-    def update(self, batch: SequenceBatch) -> UpdateOutput:
-        """Make one update of world model and controller."""
+    def _learn(self, batch: SequenceBatch, controller: bool) -> UpdateOutput:
         with self._compiled_parts():
-            return super().update(batch)
-
-    def update_world_model(self, batch: SequenceBatch) -> UpdateOutput:
-        """Make one update of the world model alone."""
-        with self._compiled_parts():
-            return super().update_world_model(batch)
+            return super()._learn(batch, controller)
 
     @contextlib.contextmanager
     def _compiled_parts(self) -> Iterator[None]:
@@ -56,38 +51,98 @@ class CompiledDreamer(DreamerWorkflow):
             for owner, name, _ in self._parts:
                 delattr(owner, name)
 
-    def _policy_step(
-        self,
-        observation: dict[str, Tensor],
-        is_first: Tensor,
-        prev_action: Tensor,
-        latent_noise: Tensor,
-        action_noise: Tensor,
-        state: LatentState | None,
-    ) -> tuple[Tensor, LatentState]:
-        if state is not None:
-            return super()._policy_step(observation, is_first, prev_action, latent_noise, action_noise, state)
-        rssm = self.world_model.rssm
-        before = rssm.online_state(len(prev_action))
-        action, deter, stoch = self._compiled_policy_step(
-            observation, is_first, prev_action, latent_noise, action_noise, before.deter, before.stoch
-        )
-        after = LatentState(deter, stoch)
-        rssm.set_online_state(after)
-        return action, after
 
-    def _policy_on_tensors(
-        self,
-        observation: dict[str, Tensor],
-        is_first: Tensor,
-        prev_action: Tensor,
-        latent_noise: Tensor,
-        action_noise: Tensor,
-        deter: Tensor,
-        stoch: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        state = LatentState(deter, stoch)
-        action, state = super()._policy_step(
-            observation, is_first, prev_action, latent_noise, action_noise, state
+class CUDAGraphDreamer(DreamerWorkflow):
+    """Dreamer with a CUDA graph for each kind of update and for acting; it allocates nothing and never waits.
+
+    It learns bit for bit as `DreamerWorkflow` does with the same kernels. Batches must keep their size. The
+    next update overwrites `deter` and `stoch` of an `UpdateOutput`, and the next step of acting the results
+    of this one.
+    """
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        generators = [g for g in (self.noise["update"].generator,) if g is not None]
+        self.fast_step = CUDAGraphCall(
+            torch.no_grad()(self.policy_on_tensors), self.device, (), "the step of acting"
         )
-        return action, state.deter, state.stoch
+        names = {True: "the update", False: "the update of the world model"}
+        self._updates = {
+            controller: CUDAGraphUpdate(
+                partial(super()._learn, controller=controller), self.device, generators, name
+            )
+            for controller, name in names.items()
+        }
+
+    def _learn(self, batch: SequenceBatch, controller: bool) -> UpdateOutput:
+        return self._updates[controller](batch)
+
+
+class CUDAGraphUpdate:
+    """An update as a captured call; takes batches and results apart into tensors and joins them again.
+
+    `NonFiniteGuard` reads metrics, flag and gradient norms one update later, so they alternate between two
+    copies.
+    """
+
+    def __init__(
+        self,
+        update: Callable[[SequenceBatch], UpdateOutput],
+        device: torch.device,
+        generators: list[torch.Generator],
+        name: str,
+    ) -> None:
+        self._update = update
+        self._names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+        self._call = CUDAGraphCall(self._on_tensors, device, generators, name)
+        self._kept: list[Tensors] = []
+
+    def __call__(self, batch: SequenceBatch) -> UpdateOutput:
+        """Make one update."""
+        results = self._call(tensors_of(batch))
+        if len(self._kept) < 2:
+            self._kept.append({name: results[name].clone() for name in ("metrics", "finite", "norms")})
+        else:
+            self._kept.reverse()
+            for name, copy in self._kept[1].items():
+                copy.copy_(results[name])
+        kept, (metric_names, gradient_names) = self._kept[-1], self._names
+        return UpdateOutput(
+            metrics=dict(zip(metric_names, kept["metrics"].unbind(), strict=True)),
+            deter=results["deter"],
+            stoch=results["stoch"],
+            finite=kept["finite"],
+            gradient_norms=kept["norms"],
+            gradient_names=gradient_names,
+        )
+
+    def _on_tensors(self, tensors: Tensors) -> Tensors:
+        output = self._update(batch_of(tensors))
+        self._names = (tuple(output.metrics), output.gradient_names)
+        return {
+            "metrics": torch.stack([value.float() for value in output.metrics.values()]),
+            "deter": output.deter,
+            "stoch": output.stoch,
+            "finite": output.finite,
+            "norms": output.gradient_norms,
+        }
+
+
+def tensors_of(batch: SequenceBatch) -> Tensors:
+    """Return the tensors of a batch by the names of the replay's fields, without its positions."""
+    tensors = {OBSERVATION_PREFIX + key: value for key, value in batch.observation.items()}
+    tensors |= {name: getattr(batch, name) for name in STEP_FIELDS}
+    if batch.context is not None:
+        tensors |= {"deter": batch.context.deter, "stoch": batch.context.stoch}
+    return tensors
+
+
+def batch_of(tensors: Tensors) -> SequenceBatch:
+    """Return the batch that these tensors came from."""
+    keys = [name for name in tensors if name.startswith(OBSERVATION_PREFIX)]
+    return SequenceBatch(
+        observation={name.removeprefix(OBSERVATION_PREFIX): tensors[name] for name in keys},
+        context=StoredLatent(tensors["deter"], tensors["stoch"]) if "deter" in tensors else None,
+        positions=NO_POSITIONS,
+        **{name: tensors[name] for name in STEP_FIELDS},
+    )

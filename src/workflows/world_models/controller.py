@@ -1,27 +1,83 @@
-"""The controller: actor and critic, learned from imagined trajectories and, for the critic, replayed ones."""
+"""The controller: actor and critic, learned in imagination and, for the critic, from replayed states."""
 
 import copy
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ...buffers import SequenceBatch
-from ...models import Actor, ModelConfig, ReturnNormalizer, RSSMOutput, TwoHotHead, lambda_return
+from ...models import (
+    Actor,
+    LatentState,
+    ModelConfig,
+    Noise,
+    Policy,
+    ReturnNormalizer,
+    RSSMOutput,
+    TwoHotHead,
+    lambda_return,
+    stack_policies,
+)
 from ...utils.timestep import ActionSpec
 from .config import ControllerConfig
-from .imagination import ImaginedTrajectory
+from .world_model import WorldModel
+
+
+@dataclass(frozen=True, slots=True)
+class ImaginedTrajectory:
+    """N imagined trajectories of H transitions; nothing here but the policy has a gradient.
+
+    Time comes first: the heads read whole steps, and all but the last step are contiguous in memory. Rewards
+    and continuations belong to the state they are predicted from (arrival convention).
+    """
+
+    feature: Tensor
+    """(H + 1, N, F) of the start and of the states after it."""
+
+    action: Tensor
+    """(H, N, A) action taken in state i, leading to state i + 1."""
+
+    policy: Policy
+    """(H, N, ...) distributions of the actions; the gradient flows into the actor alone."""
+
+    reward: Tensor
+    """(H + 1, N) predicted reward on arriving at state i, raw units."""
+
+    discount: Tensor
+    """(H + 1, N) predicted probability that the episode continues after state i, times gamma."""
+
+
+@torch.no_grad()
+def imagine(
+    world_model: WorldModel, actor: Actor, start: LatentState, horizon: int, noise: Noise
+) -> ImaginedTrajectory:
+    """Imagine `horizon` transitions from every start state (N, ...) under the actor's sampled actions."""
+    action_size = actor.out.out_features
+    action_noise = actor.noise(noise, horizon, start.deter.shape[0], action_size)
+    features: list[Tensor] = []
+    policies: list[Policy] = []
+
+    def act(step: int, state: LatentState) -> Tensor:
+        features.append(state.feature)
+        with torch.enable_grad():  # the actor learns from these very distributions
+            policies.append(actor(features[-1]))
+        return policies[-1].sample(action_noise[step])
+
+    rssm = world_model.rssm
+    latent_noise = rssm.noise(noise, horizon, start.deter.shape[0])
+    states, actions = rssm.imagine(start.detach(), act, latent_noise, is_onehot=actor.is_discrete)
+    feature = torch.stack([*features, states[-1].feature])
+    with torch.enable_grad():
+        policy = stack_policies(policies)
+    reward, discount = world_model.predict(feature)
+    return ImaginedTrajectory(feature, torch.stack(actions), policy, reward, discount)
 
 
 class Controller(nn.Module):
     """Actor, critic, slow critic and the return normaliser.
 
     The fast critic gives every bootstrap and baseline; the slow critic only regularises it.
-
-    Args:
-        action: Kind and width of the actions.
-        feature_size: Width of the model state's feature.
-        model: Sizes.
-        config: Losses.
     """
 
     def __init__(

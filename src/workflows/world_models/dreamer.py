@@ -1,6 +1,7 @@
 """DreamerV3: acting, and learning a world model and a controller from replayed sequences."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,22 +10,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...buffers import SequenceBatch, StoredLatent
-from ...models import LaProp, LatentState, ModelConfig, Noise, OptimizerConfig, PresampledNoise, RSSMOutput
+from ...buffers import OBSERVATION_PREFIX, SequenceBatch, StoredLatent
+from ...models import LEARNERS, LaProp, LatentState, ModelConfig, Noise, OptimizerConfig, RSSMOutput
 from ...utils.seeding import torch_generator
 from ...utils.state_files import check_structure
 from ...utils.timestep import EnvSpec, TimeStep
 from ..base import PolicyOutput, UpdateOutput
 from .config import ControllerConfig, WorldModelConfig
-from .controller import Controller
-from .imagination import imagine
-from .report import open_loop_animations
-from .world_model import WorldModel
+from .controller import Controller, imagine
+from .world_model import WorldModel, open_loop_animations
+
+Tensors = dict[str, Tensor]
 
 
 @dataclass(kw_only=True, slots=True)
 class DreamerConfig:
-    """Those parts of a run's configuration that the algorithm reads."""
+    """The parts of a run's configuration that the algorithm reads."""
 
     model: ModelConfig
     world_model: WorldModelConfig
@@ -79,12 +80,13 @@ class DreamerWorkflow:
             for name in ("collect", "update", "report")
         }
         self._prev_action = torch.zeros(env.num_envs, env.action.size, device=device)
+        self.fast_step: Callable[[Tensors], Tensors] | None = None
+        """A faster form of `policy_on_tensors`, for acting from the online state."""
 
     @property
     def num_parameters(self) -> int:
         """Trained parameters; the slow critic is not among them."""
-        modules = (self.world_model, self.controller)
-        return sum(p.numel() for module in modules for p in _trained(module).values())
+        return sum(p.numel() for optimizer in self.optimizers.values() for p in optimizer.parameters)
 
     @torch.no_grad()
     def collect_step(self, step: TimeStep) -> PolicyOutput:
@@ -109,62 +111,69 @@ class DreamerWorkflow:
 
         Call under no_grad.
         """
-        rssm, actor = self.world_model.rssm.config, self.controller.actor
-        observation = {key: torch.from_numpy(value) for key, value in step.observation.items()}
-        latent_noise = latent_source.exponential(len(prev_action), 1, rssm.stoch, rssm.classes)
-        action_noise = actor.noise(action_source, *prev_action.shape)
-        is_first = torch.from_numpy(step.is_first)
-        return self._policy_step(observation, is_first, prev_action, latent_noise, action_noise, state)
+        rssm = self.world_model.rssm
+        inputs = {
+            OBSERVATION_PREFIX + key: torch.from_numpy(value) for key, value in step.observation.items()
+        }
+        inputs |= {
+            "is_first": torch.from_numpy(step.is_first),
+            "prev_action": prev_action,
+            "latent_noise": rssm.noise(latent_source, len(prev_action), 1),
+            "action_noise": self.controller.actor.noise(action_source, *prev_action.shape),
+        }
+        if self.fast_step is None or state is not None:  # evaluation: few steps, and another shape
+            return self._policy_step(inputs, state)
+        before = rssm.online_state(len(prev_action))
+        outputs = self.fast_step(inputs | {"deter": before.deter, "stoch": before.stoch})
+        after = LatentState(outputs["deter"], outputs["stoch"])
+        rssm.set_online_state(after)
+        return outputs["action"], after
 
-    def _policy_step(
-        self,
-        observation: dict[str, Tensor],
-        is_first: Tensor,
-        prev_action: Tensor,
-        latent_noise: Tensor,
-        action_noise: Tensor,
-        state: LatentState | None,
-    ) -> tuple[Tensor, LatentState]:
-        """Return the same as `act`, from observations (N, ...) in host memory and the noise of one step."""
+    def policy_on_tensors(self, inputs: Tensors) -> Tensors:
+        """Return the action, and the state it was chosen in, from inputs that hold the state before.
+
+        A function of tensors alone, for compilers.
+        """
+        action, state = self._policy_step(inputs, LatentState(inputs["deter"], inputs["stoch"]))
+        return {"action": action, "deter": state.deter, "stoch": state.stoch}
+
+    def _policy_step(self, inputs: Tensors, state: LatentState | None) -> tuple[Tensor, LatentState]:
+        """Return the same as `act`, from observations (N, ...) and flags in host memory, and noise."""
+        world_model = self.world_model
+        observation = {key: inputs[OBSERVATION_PREFIX + key] for key in self.env.observation}
         with self._autocast():
-            observed = self.world_model.rssm.observe(
-                self.world_model.encoder({k: v.to(self.device).unsqueeze(1) for k, v in observation.items()}),
-                prev_action.unsqueeze(1),
-                is_first.to(self.device).unsqueeze(1),
-                PresampledNoise(latent_noise),
+            observed = world_model.rssm.observe(
+                world_model.encoder({k: v.to(self.device).unsqueeze(1) for k, v in observation.items()}),
+                inputs["prev_action"].unsqueeze(1),
+                inputs["is_first"].to(self.device).unsqueeze(1),
+                inputs["latent_noise"],
                 state=state,
                 detach_posteriors=True,
                 compute_prior=False,
             )
             policy = self.controller.actor(observed.posterior.feature[:, 0])
-        return policy.sample(action_noise), observed.posterior.select((slice(None), 0))
+        return policy.sample(inputs["action_noise"]), observed.posterior.select((slice(None), 0))
 
     def update(self, batch: SequenceBatch) -> UpdateOutput:
         """Make one update of world model and controller: one backward pass of the sum of all losses."""
-        return self._learn(batch, world_model=True, controller=True)
+        return self._learn(batch, controller=True)
 
     def update_world_model(self, batch: SequenceBatch) -> UpdateOutput:
         """Make one update of the world model alone (warm-up)."""
-        return self._learn(batch, world_model=True, controller=False)
-
-    def update_controller(self, batch: SequenceBatch) -> UpdateOutput:
-        """Make one update of the controller alone; the world model is frozen."""
-        return self._learn(batch, world_model=False, controller=True)
+        return self._learn(batch, controller=False)
 
     def losses(
-        self, batch: SequenceBatch, noise: Noise, world_model: bool = True, controller: bool = True
+        self, batch: SequenceBatch, noise: Noise, controller: bool = True
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], RSSMOutput]:
         """Return all losses before scale and mean, metrics, and the replayed states.
 
         The three parts run under separate autocasts: a cast that was cached without gradient (imagination)
         would otherwise be reused where gradients are needed, and lose them.
         """
-        losses: dict[str, Tensor] = {}
         steps = batch.trained()
-        with self._autocast(), torch.set_grad_enabled(world_model):
+        with self._autocast():
             _, observed = self.world_model.observe(batch, noise)
-            if world_model:
-                losses |= self.world_model.losses(steps, observed)
+            losses = self.world_model.losses(steps, observed)
         metrics = self.world_model.latent_metrics(observed)
         if controller:
             with self._autocast():
@@ -242,34 +251,35 @@ class DreamerWorkflow:
         own = self.state_dict()
         learned = ("world_model", "controller", "optimizers")
         check_structure({name: state[name] for name in learned}, {name: own[name] for name in learned})
-        online, width = state["online"], self._prev_action.shape[1]
-        count = len(online["prev_action"])
+        online = state["online"]
+        count, has_latents = len(online["prev_action"]), online["deter"] is not None
         fresh = self.world_model.rssm.initial(count)
-        latents = {"deter": fresh.deter, "stoch": fresh.stoch}
-        form = {"prev_action": self._prev_action.new_empty(count, width)}
-        check_structure(online, form | (dict.fromkeys(latents) if online["deter"] is None else latents))
+        form = {
+            "deter": fresh.deter if has_latents else None,
+            "stoch": fresh.stoch if has_latents else None,
+            "prev_action": self._prev_action.new_empty(count, self.env.action.size),
+        }
+        check_structure(online, form)
         self.world_model.load_state_dict(state["world_model"])
         self.controller.load_state_dict(state["controller"])
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
         for name, noise in self.noise.items():
             noise.set_state(state["noise"][name])
-        online = state["online"]
-        if online["prev_action"].shape == self._prev_action.shape:
-            self._prev_action = online["prev_action"].to(self.device, copy=True)
-            latents = [online[name] for name in ("deter", "stoch")]
-            copies = [x.to(self.device, copy=True) for x in latents if x is not None]
-            self.world_model.rssm._state = LatentState(*copies) if copies else None
+        if count == len(self._prev_action):
+            own = {name: x.to(self.device, copy=True) for name, x in online.items() if x is not None}
+            self._prev_action = own.pop("prev_action")
+            self.world_model.rssm.set_online_state(LatentState(**own) if own else None)
 
-    def _learn(self, batch: SequenceBatch, world_model: bool, controller: bool) -> UpdateOutput:
+    def _learn(self, batch: SequenceBatch, controller: bool) -> UpdateOutput:
         """Make one update; skip it if a loss or gradient is non-finite, and only the noise has advanced then.
 
         The decision stays on the device, to avoid a host sync.
         """
-        parts = ["world_model"] * world_model + ["actor", "critic"] * controller
+        parts = LEARNERS if controller else ("world_model",)
         normalizer = self.controller.normalizer
         averages = {average: average.clone() for average in (normalizer.low, normalizer.high)}
-        losses, metrics, observed = self.losses(batch, self.noise["update"], world_model, controller)
+        losses, metrics, observed = self.losses(batch, self.noise["update"], controller)
         total = self.total(losses)
         total.backward()
         metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in losses.items()}

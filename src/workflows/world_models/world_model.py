@@ -1,4 +1,4 @@
-"""The world model: its networks, and its losses on replayed sequences."""
+"""The world model: its networks, its losses on replayed sequences, and pictures of what it predicts."""
 
 import torch
 from jaxtyping import Float
@@ -23,16 +23,14 @@ from ...models import (
 from ...utils.timestep import EnvSpec
 from .config import WorldModelConfig
 
+SEEN_STEPS = 5
+"""Steps that the model sees before it predicts alone (the reference's report shows 5 too)."""
+
+SHOWN_SEQUENCES = 6
+
 
 class WorldModel(nn.Module):
-    """Encoder, RSSM, decoder, reward and continue heads.
-
-    Args:
-        env: What is observed and done.
-        model: Sizes.
-        config: Losses.
-        discount: Gamma, which the continue head's target carries.
-    """
+    """Encoder, RSSM, decoder, reward and continue heads; the continue head's target carries the discount."""
 
     def __init__(self, env: EnvSpec, model: ModelConfig, config: WorldModelConfig, discount: float) -> None:
         super().__init__()
@@ -58,7 +56,8 @@ class WorldModel(nn.Module):
             stoch = F.one_hot(batch.context.stoch.long(), self.rssm.config.classes)
             start = LatentState(batch.context.deter.float(), stoch.float())
         tokens = self.encoder(steps.observation)
-        return tokens, self.rssm.observe(tokens, batch.action[:, :-1], is_first, noise, state=start)
+        latent_noise = self.rssm.noise(noise, *is_first.shape)
+        return tokens, self.rssm.observe(tokens, batch.action[:, :-1], is_first, latent_noise, state=start)
 
     def predict(
         self, feature: Float[Tensor, "*batch feature"]
@@ -121,3 +120,46 @@ class WorldModel(nn.Module):
             unimix_log_probs(observed.posterior_logits, unimix),
             unimix_log_probs(observed.prior_logits, unimix),
         )
+
+
+def open_loop_animations(world_model: WorldModel, batch: SequenceBatch, noise: Noise) -> dict[str, Tensor]:
+    """Return for each image key truth, prediction and error, one below the other, sequences in a row.
+
+    The first `SEEN_STEPS` frames of the prediction are reconstructions, the rest is imagined from the
+    recorded actions alone; their frames are marked by a bar at the top of the prediction (green seen, red
+    imagined). An episode that starts inside the imagined part is not known to the model: the picture then
+    shows it being wrong.
+
+    Returns:
+        (T, 3 H, n W, 3) uint8 by image key, on the host; empty if nothing is an image or T <= `SEEN_STEPS`.
+    """
+    keys = list(world_model.decoder.image_channels)
+    time = batch.reward.shape[1] - 1
+    if not keys or time <= SEEN_STEPS:
+        return {}
+    shown = batch.select(slice(SHOWN_SEQUENCES), slice(None))
+    seen = shown.select(slice(None), slice(SEEN_STEPS + 1))
+    _, observed = world_model.observe(seen, noise)
+    actions = shown.action[:, SEEN_STEPS:-1]
+    seen_states = [observed.posterior.select((slice(None), step)) for step in range(SEEN_STEPS)]
+    latent_noise = world_model.rssm.noise(noise, time - SEEN_STEPS, len(actions))
+    states, _ = world_model.rssm.imagine(seen_states[-1], lambda step, _: actions[:, step], latent_noise)
+    believed = LatentState.stack([*seen_states, *states[1:]], 1)
+    predictions = world_model.decoder.to_raw(world_model.decoder(believed))
+    truths = shown.trained().observation
+    return {key: _stacked(truths[key], predictions[key]) for key in keys}
+
+
+def _stacked(truth: Tensor, prediction: Tensor) -> Tensor:
+    error = ((prediction.short() - truth.short() + 256) // 2).byte()
+    prediction = prediction.clone()
+    bar = max(1, prediction.shape[2] // 32)
+    prediction[:, :SEEN_STEPS, :bar] = _colour((0, 255, 0), prediction)
+    prediction[:, SEEN_STEPS:, :bar] = _colour((255, 0, 0), prediction)
+    frames = torch.cat([truth, prediction, error], 2)  # (n, T, 3 H, W, C)
+    frames = frames.permute(1, 2, 0, 3, 4).flatten(2, 3)
+    return (frames if frames.shape[-1] == 3 else frames[..., :1].expand(*frames.shape[:-1], 3)).cpu()
+
+
+def _colour(rgb: tuple[int, int, int], like: Tensor) -> Tensor:
+    return torch.tensor(rgb, dtype=torch.uint8, device=like.device)[: like.shape[-1]]
