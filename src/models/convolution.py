@@ -104,10 +104,8 @@ def in_groups(
     The tensors of a group fit into the processor's cache, and into memory that the heap keeps: tensors of
     more than 32 MB come from the kernel page by page at every update, which took a quarter of its time.
 
-    Args:
-        function: Takes as many tensors as `images`, each a part of one of them.
-        images: Images, or tensors with a row for each image; the first axis counts images.
-        floats_per_image: Size of the largest tensor that is made for one image.
+    The first axis of `images` counts images; the function takes a part of each. `floats_per_image` is the
+    size of the largest tensor that it makes for one image.
     """
     if not runs_on_cpu(images[0]):
         return function(*images)

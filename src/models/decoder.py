@@ -73,12 +73,7 @@ class ImageDecoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Predicts every observation from the model state.
-
-    Args:
-        observation: Specs by name, as for `Encoder`.
-        config: Sizes.
-    """
+    """Predicts every observation from the model state."""
 
     def __init__(self, observation: dict[str, ArraySpec], config: ModelConfig) -> None:
         super().__init__()

@@ -54,10 +54,7 @@ def check_images(observation: dict[str, ArraySpec]) -> None:
 class Encoder(nn.Module):
     """Images through convolutions, vectors through an MLP; the tokens are both, vectors first.
 
-    Args:
-        observation: Specs by name. Bytes of rank 3 are images (height, width, channels), all else is
-            flattened.
-        config: Sizes.
+    Bytes of rank 3 are images (height, width, channels), all other observations are flattened.
     """
 
     def __init__(self, observation: dict[str, ArraySpec], config: ModelConfig) -> None:

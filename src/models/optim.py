@@ -77,12 +77,8 @@ class LaProp(Optimizer):
     Gradients that are not finite would ruin all of it. Only the device knows whether there are such, so the
     update is then made with gradients of 0, decays of 1 and a step size of 0: it changes nothing.
 
-    There is one group of parameters. `lr` in it is the step size after the warm-up, which a learning-rate
-    scheduler may change.
-
-    Args:
-        parameters: Tensors to train; the order is kept for the state.
-        config: Settings.
+    There is one group of parameters, whose order is kept for the state. `lr` in it is the step size after the
+    warm-up, which a learning-rate scheduler may change.
 
     Raises:
         ValueError: If there is no parameter, or a second group.

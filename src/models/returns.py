@@ -45,12 +45,7 @@ class ReturnNormalizer(nn.Module):
     """Moving averages of a low and a high percentile of returns, to divide advantages by max(1, high - low).
 
     They start at 0 and are not debiased, so early advantages are not blown up; the floor of 1 keeps
-    sparse-reward noise small.
-
-    Args:
-        rate: Rate of the moving averages.
-        low: Lower percentile, as a fraction.
-        high: Upper percentile, as a fraction.
+    sparse-reward noise small. Percentiles are given as fractions.
     """
 
     low: Tensor

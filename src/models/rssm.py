@@ -235,15 +235,8 @@ class RSSM(nn.Module):
     ]:
         """Return the state after one observation, and its logits; a function of tensors, for the compiler.
 
-        Args:
-            deter: Recurrent state before the step.
-            stoch: Latents before the step.
-            keep: 0 where an episode starts, else 1.
-            action_input: The action's share of the core's mixing layer.
-            token_input: The token's share of the posterior's first layer.
-            latent_noise: Exp(1) noise.
-            core_weight: The core's mixing weights of recurrent state and latents.
-            deter_weight: Weights of the recurrent state in the posterior's first layer.
+        `keep` is 0 where an episode starts, else 1. Action and token come as their shares of the core's
+        mixing layer and of the posterior's first layer; the weights are what these two apply to the rest.
         """
         deter = self.core(deter * keep, stoch.flatten(-2) * keep, action_input, core_weight)
         hidden = self.posterior_norm(F.linear(deter, deter_weight) + token_input)

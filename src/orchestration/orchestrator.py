@@ -125,7 +125,7 @@ class Orchestrator(ABC):
         with self.watch("save"):
             keep, model = self.config.training.keep_checkpoints, self.parts.workflow.state_dict()
             state = self.state()
-            self.reports.flush()  # a log must not be behind its checkpoint
+            self.reports.writer.flush()  # a log must not be behind its checkpoint
             checkpoint = save_checkpoint(
                 self.run_dir, self.step, state, model, self.parts.replay, keep, self.is_best
             )

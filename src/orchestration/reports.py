@@ -25,9 +25,7 @@ STRIP_FRAMES = 8
 
 
 class Reports:
-    """Writes a run's metrics, its videos and its progress.
-
-    Metrics go to `metrics.jsonl` and TensorBoard, videos to `videos/`, progress to the terminal.
+    """Writes a run's metrics to its logs, its videos to `videos/`, and its progress to the terminal.
 
     Args:
         config: The whole run.
@@ -48,34 +46,27 @@ class Reports:
         planned_mb: float | None = None,
     ) -> None:
         self._run_dir, self._action_repeat = run_dir, spec.action_repeat
-        self._writer = MetricsWriter(run_dir, config.logger.tensorboard, resume_step, config.logger.wandb)
+        self.writer = MetricsWriter(run_dir, config.logger.tensorboard, resume_step, config.logger.wandb)
         self._progress = Progress(config.training.total_timesteps, progress, resume_step or 0)
         self.planned_mb = planned_mb
         self._last_return: float | None = None
         self._since = (time.monotonic(), resume_step or 0, 0)
         self._has_noted = False
 
-    def text(self, step: int, tag: str, markdown: str) -> None:
-        """Write a text."""
-        self._writer.text(step, tag, markdown)
-
     def episode(self, step: int, episode: Episode) -> None:
         """Write a finished training episode."""
         self._last_return = episode.episode_return
-        self._writer.scalars(
+        self.writer.scalars(
             step, {"episode/return": episode.episode_return, "episode/length": float(episode.length)}
         )
 
     def interval(self, step: int, updates: int, metrics: dict[str, float]) -> None:
         """Write the metrics of a log interval with its speeds, and show progress.
 
-        Args:
-            step: Agent steps taken so far.
-            updates: Updates made since this process started.
-            metrics: Values by tag.
+        `updates` counts from the start of this process.
         """
         speeds = self._speeds(step, updates)
-        self._writer.scalars(step, metrics | speeds)
+        self.writer.scalars(step, metrics | speeds)
         self._progress.update(
             step,
             episode_return=self._last_return,
@@ -86,7 +77,7 @@ class Reports:
 
     def generation(self, step: int, updates: int, metrics: dict[str, float], block: list[str]) -> None:
         """Write the metrics of a generation with its speeds, and show its block."""
-        self._writer.scalars(step, metrics | self._speeds(step, updates))
+        self.writer.scalars(step, metrics | self._speeds(step, updates))
         for line in block:
             _LOG.info(line)
 
@@ -116,7 +107,7 @@ class Reports:
         The log has the table where something grows, and at the end of the run; else a line.
         """
         tags = {f"debug/run/{name}": value for name, value in footprint.items()}
-        self._writer.scalars(step, tags if report is None else tags | report.tags())
+        self.writer.scalars(step, tags if report is None else tags | report.tags())
         if report is not None:
             has_news = is_last or not report.is_still
             text = f"memory\n{report.table()}" if has_news else f"memory {report.summary()}"
@@ -126,35 +117,30 @@ class Reports:
         """Write the result of an evaluation."""
         _LOG.info("step %s: evaluation return %.4g (standard error %.2g)", f"{step:,}", mean, standard_error)
         values = {"return_mean": mean, "return_standard_error": standard_error, "length_mean": mean_length}
-        self._writer.scalars(step, {f"evaluation/{name}": value for name, value in values.items()})
+        self.writer.scalars(step, {f"evaluation/{name}": value for name, value in values.items()})
 
     def animation(self, step: int, name: str, frames: NDArray[np.uint8], fps: float) -> None:
         """Write frames (T, H, W, 3) as a TensorBoard animation and as `videos/<name>_step_<step>.mp4`."""
         # TensorBoard gets every n-th frame of a long episode: its animations are not streamed.
-        self._writer.animation(step, f"video/{name}", frames[:: 1 + len(frames) // MAX_ANIMATION_FRAMES], fps)
+        self.writer.animation(step, f"video/{name}", frames[:: 1 + len(frames) // MAX_ANIMATION_FRAMES], fps)
         scale = max(1, VIDEO_SCALE * 64 // max(frames.shape[1:3]))
         path = self._run_dir / VIDEOS / f"{name.replace('/', '_')}_step_{step:09d}.mp4"
         save_video(path, (upscale(frame, scale) for frame in frames), fps)
 
-    def image(self, step: int, name: str, image: NDArray[np.uint8]) -> None:
-        """Write a still (H, W, 3)."""
-        self._writer.image(step, f"image/{name}", image)
-
-    def flush(self) -> None:
-        """Bring all that was written to disk, where a loss of power leaves it."""
-        self._writer.flush()
+    def open_loop(self, step: int, key: str, frames: NDArray[np.uint8]) -> None:
+        """Write truth, prediction and error (T, 3 H, n W, 3) of an image as an animation and as a still."""
+        name = f"open_loop/{key}"
+        self.animation(step, name, frames, OPEN_LOOP_FPS)
+        self.writer.image(step, f"image/{name}", _strip(frames))
 
     def close(self) -> None:
         """Close files and give the terminal back; a second call does nothing."""
         self._progress.close()
-        self._writer.close()
+        self.writer.close()
 
 
-def strip(frames: np.ndarray) -> np.ndarray:
-    """Return frames of the first sequence, evenly spaced in time, as one picture.
-
-    (T, H, W, 3) becomes (H, n * w, 3).
-    """
+def _strip(frames: np.ndarray) -> np.ndarray:
+    """Return frames of the first sequence, evenly spaced in time, in a row: (H, `STRIP_FRAMES` * W, 3)."""
     chosen = frames[np.linspace(0, len(frames) - 1, STRIP_FRAMES).round().astype(int)]
     height = frames.shape[1] // 3  # truth, prediction, error; images are square, so one sequence is as wide
     return np.concatenate(list(chosen[:, :, :height]), axis=1)

@@ -20,7 +20,6 @@ from ..utils.logging import configure_logging
 from ..utils.timestep import EnvSpec
 from ..utils.units import count_text, size_text
 from .orchestrator import OpenedRun, Orchestrator
-from .parts import AnyParts
 from .recipes import RunRecipe
 from .reports import Reports
 from .signals import Signals
@@ -39,12 +38,7 @@ def open_run(
 ) -> Iterator[Orchestrator]:
     """Open a run that is ready to start or to continue, after its banner; close everything at the end.
 
-    Args:
-        config: The checked configuration.
-        signals: What is asked of the run from outside.
-        recipe: Its kind.
-        plan: What it will need; None plans nothing.
-        notices: Lines to show first.
+    The banner stands between `notices` and the plan of what the run will need, if there is one.
 
     Raises:
         UserError: If its folder, or the checkpoint to continue from, cannot be used.
@@ -55,6 +49,7 @@ def open_run(
         opened.enter_context(locked(run_dir))
         checkpoint = checkpoint_of(config, run_dir) if config.resume and list_checkpoints(run_dir) else None
         begins_again = bool(config.resume) and checkpoint is None
+        notices = [*notices, _BEGINS_AGAIN] if begins_again else notices
         opened.callback(configure_logging(run_dir))
         if config.compile is Compile.inductor:
             _try_compiler(config, signals)
@@ -69,12 +64,20 @@ def open_run(
             checkpoint.restore_workflow(parts.workflow)
             checkpoint.restore_replay(parts.replay)
         save_config(config, run_dir)
-        _announce(config, recipe, parts, plan, [*notices, *([_BEGINS_AGAIN] if begins_again else [])])
+        spec, replay_bytes = parts.environment.spec, parts.replay.nbytes()
+        banner = start_banner(
+            config, spec, recipe, parameters=parts.workflow.num_parameters, replay_bytes=replay_bytes
+        )
+        for line in [*notices, *banner, *(plan_lines(plan) if plan else [])]:
+            _LOG.info(line)
+        for resource in plan.over if plan else []:
+            _LOG.warning(over_text(resource))
         step = checkpoint.step if checkpoint else 0 if begins_again else None
         progress, planned_mb = recipe.progress(config), plan.memory_mb if plan else None
-        reports = Reports(config, run_dir, parts.environment.spec, progress, step, planned_mb)
+        reports = Reports(config, run_dir, spec, progress, step, planned_mb)
         opened.callback(reports.close)
-        reports.text(step or 0, "config", _as_markdown(config))
+        as_yaml = OmegaConf.to_yaml(OmegaConf.structured(config))
+        reports.writer.text(step or 0, "config", f"```yaml\n{as_yaml}```")
         run = recipe.orchestrator(OpenedRun(config, parts, reports, run_dir, signals, checkpoint))
         opened.callback(run.close)
         if config.checkpoint.mirror:  # now that the logs are as they were at the checkpoint
@@ -93,30 +96,6 @@ def _try_compiler(config: TrainConfig, signals: Signals) -> None:
     if (reason := why_not_compiled()) and not signals.stop:
         _LOG.warning("compile=inductor is impossible here, so compile=none: %s", reason)
         config.compile = Compile.none
-
-
-def _announce(
-    config: TrainConfig,
-    recipe: RunRecipe,
-    parts: AnyParts,
-    plan: MemoryPlan | None,
-    notices: Sequence[str],
-) -> None:
-    banner = start_banner(
-        config,
-        parts.environment.spec,
-        recipe,
-        parameters=parts.workflow.num_parameters,
-        replay_bytes=parts.replay.nbytes(),
-    )
-    for line in [*notices, *banner, *(plan_lines(plan) if plan else [])]:
-        _LOG.info(line)
-    for resource in plan.over if plan else []:
-        _LOG.warning(over_text(resource))
-
-
-def _as_markdown(config: TrainConfig) -> str:
-    return f"```yaml\n{OmegaConf.to_yaml(OmegaConf.structured(config))}```"
 
 
 def start_banner(

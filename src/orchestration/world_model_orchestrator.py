@@ -27,7 +27,7 @@ from .dreamer.nonfinite import NonFiniteGuard
 from .dreamer.parts import DreamerParts
 from .evaluation import evaluate
 from .orchestrator import OpenedRun, Orchestrator, StopReason
-from .reports import OPEN_LOOP_FPS, VIDEO_FPS, strip
+from .reports import VIDEO_FPS
 
 _LOG = logging.getLogger(__name__)
 
@@ -79,13 +79,13 @@ class WorldModelOrchestrator(Orchestrator):
 
     def run(self) -> StopReason:
         """Train; return why it ended. A checkpoint is written, but before a rollback."""
-        training = self.config.training
+        training, memory = self.config.training, self.config.memory
         video_due = Every(training.video_interval, self.step)
         evaluate_due = Every(training.evaluation_interval, self.step)
         log_due = Every(training.log_interval, self.step)
         save_due = Every(training.checkpoint_interval, self.step)
-        memory_due = Every(self.config.memory.report_interval, self.step)
-        snapshot_due = Every(self.config.memory.snapshot_interval, self.step)
+        memory_due = Every(memory.report_interval, self.step)
+        snapshot_due = Every(memory.snapshot_interval, self.step)
         time_step = self._begin()
         self._has_begun = True
         if self.owes_evaluation:
@@ -118,9 +118,9 @@ class WorldModelOrchestrator(Orchestrator):
             StopReason.finished: self.step >= self.config.training.total_timesteps
             and not self.owes_evaluation,
             StopReason.leak: self.guard.must_stop,
-            StopReason.nonfinite: self.nonfinite.must_stop,
+            StopReason.nonfinite: self.nonfinite.has_too_many and self.nonfinite.has_rolled_back,
             StopReason.stopped: self.signals.stop,
-            StopReason.rollback: self.nonfinite.wants_rollback,
+            StopReason.rollback: self.nonfinite.has_too_many,
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -193,9 +193,7 @@ class WorldModelOrchestrator(Orchestrator):
                 batch = self.parts.replay.sample(self.config.training.batch_size, generator)
                 batch = batch.to(self.parts.workflow.device)
                 for key, animation in self.parts.workflow.report(batch).items():
-                    frames = animation.numpy()
-                    self.reports.animation(self.step, f"open_loop/{key}", frames, OPEN_LOOP_FPS)
-                    self.reports.image(self.step, f"open_loop/{key}", strip(frames))
+                    self.reports.open_loop(self.step, key, animation.numpy())
         self.recorder.request()
 
     def _evaluate(self) -> None:

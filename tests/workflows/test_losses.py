@@ -51,7 +51,7 @@ def test_kl_below_the_free_nats_costs_them_and_teaches_nothing() -> None:
     posterior.requires_grad_()
     prior = torch.zeros_like(posterior).requires_grad_()
     steps = make_batch(workflow, batch=1, time=2).trained()
-    losses = workflow.world_model.losses(steps, observed_with(posterior, prior))
+    losses, _ = workflow.world_model.losses(steps, observed_with(posterior, prior))
     assert losses.keys() == {"dynamics", "representation"}
     for name, learner, other in (("dynamics", prior, posterior), ("representation", posterior, prior)):
         assert float(losses[name][0, 0].detach()) == 1.0 and float(losses[name][0, 1].detach()) > 2.0
@@ -69,7 +69,7 @@ def test_kl_is_summed_over_latents_before_it_is_clipped() -> None:
     each = float((p * (p.log() + math.log(TINY.classes))).sum(-1)[0, 0, 0])
     assert each < 1.0 < TINY.stoch * each
     steps = make_batch(workflow, batch=1, time=1).trained()
-    losses = workflow.world_model.losses(steps, observed_with(posterior, prior))
+    losses, _ = workflow.world_model.losses(steps, observed_with(posterior, prior))
     assert float(losses["dynamics"]) == pytest.approx(TINY.stoch * each, rel=1e-5)
 
 

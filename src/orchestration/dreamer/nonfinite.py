@@ -1,13 +1,9 @@
-"""Handle non-finite updates: log them, save the batch, roll back or stop after too many in a row.
-
-The workflow does not apply such an update, so one of them costs nothing. After too many in a row the run goes
-back to its last checkpoint, and stops if that does not help.
-"""
+"""Handle non-finite updates: log them, save the batch, roll back or stop after too many in a row."""
 
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +35,9 @@ class _Update:
 class NonFiniteGuard:
     """Counts the updates that were not applied and saves what they were made of.
 
+    One of them costs nothing. After too many in a row the run goes back to its last checkpoint, and stops if
+    that does not help.
+
     On the CPU an update is judged at once. On CUDA it is judged at the next call, after its flag was copied
     during other work, so that the device never waits; until then its batch is held.
 
@@ -56,18 +55,8 @@ class NonFiniteGuard:
 
     @property
     def has_too_many(self) -> bool:
-        """Whether there are too many in a row."""
+        """Whether there are too many in a row: the run goes back, or stops if `has_rolled_back`."""
         return self.in_a_row >= self.max_in_a_row
-
-    @property
-    def wants_rollback(self) -> bool:
-        """Whether there are too many in a row, for the first time."""
-        return self.has_too_many and not self.has_rolled_back
-
-    @property
-    def must_stop(self) -> bool:
-        """Whether there are too many in a row although the run went back once."""
-        return self.has_too_many and self.has_rolled_back
 
     def check(self, step: int, updated: UpdateOutput, batch: SequenceBatch) -> None:
         """Judge an update and the batch it was made from, on CUDA the ones of the call before.
@@ -98,11 +87,9 @@ class NonFiniteGuard:
         self.total += 1
         self.in_a_row += 1
         names = _nonfinite_names(update)
-        more = f" (+{len(names) - 1} more)" if len(names) > 1 else ""
+        first = names[0] + (f" (+{len(names) - 1} more)" if len(names) > 1 else "")
         saved = self._save(update, names)
-        _LOG.warning(
-            "step %s: skipped update: non-finite %s%s; %s", f"{update.step:,}", names[0], more, saved
-        )
+        _LOG.warning("step %s: skipped update: non-finite %s; %s", f"{update.step:,}", first, saved)
 
     def rolled_back(self) -> None:
         """Count again from an earlier checkpoint; there is no second rollback."""
@@ -123,36 +110,32 @@ class NonFiniteGuard:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the counts of a resumed run; not for a rollback, which has to be remembered."""
-        self.total, self.in_a_row = state["total"], state["in_a_row"]
-        self.has_rolled_back = state["has_rolled_back"]
+        self.total, self.in_a_row, self.has_rolled_back = (state[name] for name in self.state_dict())
 
     def _save(self, update: _Update, names: list[str]) -> str:
         """Save names, metrics and batch, if there is room for them; return where they are, for the log."""
         name = f"step_{update.step:09d}"
-        files = [self.folder / f"{name}.{ending}" for ending in ("json", "safetensors")]
+        listed, tensors = (self.folder / f"{name}.{ending}" for ending in ("json", "safetensors"))
         saved = len(list(self.folder.glob("step_*.json")))
-        if files[0].exists() or saved >= _MOST_FILES:
+        if listed.exists() or saved >= _MOST_FILES:
             return f"earlier batches are in {self.folder}"
-        batch = update.batch
         evidence = {
             "step": update.step,
             "not_finite": names,
             "metrics": update.updated.metrics,
-            "batch": _fields(batch)
-            | {"context": batch.context and _fields(batch.context), "positions": _fields(batch.positions)},
+            "batch": asdict(update.batch),
             "workflow": self._state() if not saved else None,  # it is large, and changes little
         }
         try:
             self.folder.mkdir(exist_ok=True)
             save_state(self.folder, name, evidence)
         except OSError as error:
-            for file in files:
+            for file in (listed, tensors):
                 with contextlib.suppress(OSError):
                     file.unlink()
             return f"the batch could not be saved ({error})"
-        return (
-            f"{'batch' if saved else 'batch and workflow'} saved to {files[1]}, all names to {files[0].name}"
-        )
+        what = "batch" if saved else "batch and workflow"
+        return f"{what} saved to {tensors}, all names to {listed.name}"
 
 
 def _nonfinite_names(update: _Update) -> list[str]:
@@ -166,13 +149,6 @@ def _nonfinite_names(update: _Update) -> list[str]:
     if batch.context is not None:
         values["batch/context/deter"] = batch.context.deter
     values |= {name: value for name, value in updated.metrics.items() if name.startswith("loss/")}
-    bad = (~updated.gradient_norms.isfinite()).tolist()
-    return [
-        *(name for name, value in values.items() if not bool(value.isfinite().all())),
-        *(f"gradient/{name}" for name, is_bad in zip(updated.gradient_names, bad, strict=True) if is_bad),
-    ]
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass, uncopied."""
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+    norms = zip(updated.gradient_names, updated.gradient_norms.cpu(), strict=True)
+    values |= {f"gradient/{name}": norm for name, norm in norms}
+    return [name for name, value in values.items() if not bool(value.isfinite().all())]

@@ -36,13 +36,8 @@ class DreamerConfig:
 class DreamerWorkflow:
     """DreamerV3 on one device.
 
-    Args:
-        env: Shapes of observations and actions.
-        config: Sizes, losses and optimiser.
-        device: Device of all tensors.
-        autocast_dtype: Dtype of matrix products and convolutions; float32 for none. Parameters, norms,
-            losses, recurrent state and optimiser are float32 always.
-        seed: Run seed; acting and learning draw from separate streams.
+    Matrix products and convolutions are computed in `autocast_dtype`; parameters, norms, losses, recurrent
+    state and optimiser are float32 always. Acting and learning draw from separate streams of the run's seed.
     """
 
     def __init__(
@@ -53,14 +48,11 @@ class DreamerWorkflow:
         autocast_dtype: torch.dtype = torch.float32,
         seed: int = 0,
     ) -> None:
-        self.config, self.device, self.autocast_dtype = config, device, autocast_dtype
-        self.env = env
-        self.world_model = WorldModel(env, config.model, config.world_model, config.controller.discount).to(
-            device
-        )
-        self.controller = Controller(
-            env.action, self.world_model.feature_size, config.model, config.controller
-        ).to(device)
+        self.env, self.config, self.device, self.autocast_dtype = env, config, device, autocast_dtype
+        model, controller = config.model, config.controller
+        self.world_model = WorldModel(env, model, config.world_model, controller.discount).to(device)
+        feature_size = self.world_model.feature_size
+        self.controller = Controller(env.action, feature_size, model, controller).to(device)
         learners = {
             "world_model": ("world_model", self.world_model),
             "actor": ("controller.actor", self.controller.actor),
@@ -173,8 +165,7 @@ class DreamerWorkflow:
         steps = batch.trained()
         with self._autocast():
             _, observed = self.world_model.observe(batch, noise)
-            losses = self.world_model.losses(steps, observed)
-        metrics = self.world_model.latent_metrics(observed)
+            losses, metrics = self.world_model.losses(steps, observed)
         if controller:
             with self._autocast():
                 imagined = imagine(
@@ -287,7 +278,8 @@ class DreamerWorkflow:
         norms = torch.cat([self.optimizers[part].gradient_norms() for part in parts])
         finite = total.detach().isfinite() & norms.isfinite().all()
         for part in parts:
-            metrics |= _named(part, self.optimizers[part].step(finite=finite))
+            applied = self.optimizers[part].step(finite=finite)
+            metrics |= {f"{part}/{name}": value for name, value in applied.items()}
         if controller:
             self.controller.update_slow_critic(finite)
         for average, before in averages.items():  # `losses` has updated them
@@ -334,7 +326,3 @@ def _gradients(module: nn.Module) -> tuple[Tensor, ...]:
 def _stored(state: LatentState) -> tuple[Tensor, Tensor]:
     """Return deter and class indices (uint8), as the replay stores them."""
     return state.deter.detach(), state.stoch.detach().argmax(-1).to(torch.uint8)
-
-
-def _named(prefix: str, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}/{name}": value for name, value in metrics.items()}

@@ -65,16 +65,31 @@ class WorldModel(nn.Module):
         """Return rewards in raw units, and the probabilities that the episode continues, times gamma."""
         return self.reward.mean(self.reward(feature)), self.continuation(feature).sigmoid()
 
-    def losses(self, steps: SequenceBatch, observed: RSSMOutput) -> dict[str, Tensor]:
-        """Return each loss of `batch.trained()`, (B, T), before its scale; switched-off losses are absent.
+    def losses(
+        self, steps: SequenceBatch, observed: RSSMOutput
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return each loss of `batch.trained()`, (B, T), before its scale, and detached 0-d metrics.
 
-        `dynamics` and `representation` are KL in nats, at least `kl.free_nats`; `decoder/<key>` are summed
-        squared errors; `reward` and `continue` are cross-entropies in nats.
+        Switched-off losses are absent. `dynamics` and `representation` are KL in nats, at least
+        `kl.free_nats`; `decoder/<key>` are summed squared errors; `reward` and `continue` are cross-entropies
+        in nats. The metrics are means in nats, summed over latents: entropies, and the KL before it is
+        clipped.
         """
-        switches, losses = self.config.losses, {}
-        feature = observed.posterior.feature
+        switches, feature = self.config.losses, observed.posterior.feature
+        logits, unimix = (observed.posterior_logits, observed.prior_logits), self.rssm.config.latent_unimix
+        posterior, prior = (unimix_log_probs(each, unimix) for each in logits)
+        kl = categorical_kl(posterior.detach(), prior)
+        metrics = {
+            "posterior_entropy": categorical_entropy(posterior.detach()).sum(-1).mean(),
+            "prior_entropy": categorical_entropy(prior.detach()).sum(-1).mean(),
+            "kl": kl.detach().mean(),
+        }
+        losses: dict[str, Tensor] = {}
         if switches["kl"]:
-            losses |= self._kl_losses(observed)
+            free = self.config.kl.free_nats
+            # Summed over latents, clipped per step, averaged last; clamp has no gradient below the free nats.
+            losses["dynamics"] = kl.clamp(min=free)
+            losses["representation"] = categorical_kl(posterior, prior.detach()).clamp(min=free)
         if switches["decoder"]:
             decoder_losses = self.decoder.losses(observed.posterior, steps.observation)
             losses |= {f"decoder/{key}": loss for key, loss in decoder_losses.items()}
@@ -83,7 +98,7 @@ class WorldModel(nn.Module):
         if switches["continue"]:
             logit = self.continuation(feature)
             losses["continue"] = self.continuation.loss(logit, steps.is_terminal.float(), self.discount)
-        return losses
+        return losses, metrics
 
     def scales(self) -> dict[str, float]:
         """Return the scales that differ from 1."""
@@ -93,33 +108,6 @@ class WorldModel(nn.Module):
         }
         keys = [*self.decoder.image_channels, *self.decoder.vector_shapes]
         return scales | {f"decoder/{key}": self.config.decoder_scale for key in keys}
-
-    @torch.no_grad()
-    def latent_metrics(self, observed: RSSMOutput) -> dict[str, Tensor]:
-        """Return 0-d means, in nats summed over latents: entropies, and the KL before it is clipped."""
-        posterior, prior = self._both_log_probs(observed)
-        return {
-            "posterior_entropy": categorical_entropy(posterior).sum(-1).mean(),
-            "prior_entropy": categorical_entropy(prior).sum(-1).mean(),
-            "kl": categorical_kl(posterior, prior).mean(),
-        }
-
-    def _kl_losses(self, observed: RSSMOutput) -> dict[str, Tensor]:
-        posterior, prior = self._both_log_probs(observed)
-        free = self.config.kl.free_nats
-        # Summed over latents, clipped per step, averaged last; clamp has no gradient below the free nats.
-        return {
-            "dynamics": categorical_kl(posterior.detach(), prior).clamp(min=free),
-            "representation": categorical_kl(posterior, prior.detach()).clamp(min=free),
-        }
-
-    def _both_log_probs(self, observed: RSSMOutput) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities of posteriors and priors."""
-        unimix = self.rssm.config.latent_unimix
-        return (
-            unimix_log_probs(observed.posterior_logits, unimix),
-            unimix_log_probs(observed.prior_logits, unimix),
-        )
 
 
 def open_loop_animations(world_model: WorldModel, batch: SequenceBatch, noise: Noise) -> dict[str, Tensor]:
