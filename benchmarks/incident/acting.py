@@ -10,7 +10,8 @@ from typing import Any
 from benchmarks.incident.in_use import settled_bytes
 from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
 from reverie.memory.objects.graph_holders import GraphReport, find_graph_holders
-from reverie.orchestration.dreamer.parts import DreamerParts, build_dreamer
+from reverie.orchestration.dreamer.recipe import build_dreamer
+from reverie.orchestration.world_model_orchestrator import DreamerParts
 from reverie.testing.faults import Detached, act_with_graph, observe_detaching
 
 WARM_UP_STEPS = 20

@@ -21,7 +21,7 @@ from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.population import PopulationTrainConfig
 from reverie.config.resolve import typed
 from reverie.config.schema import TrainConfig, WorkflowName
-from reverie.orchestration.dreamer.parts import build_dreamer
+from reverie.orchestration.dreamer.recipe import build_dreamer
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import check_run
 from reverie.planning.preflight import environment_spec

@@ -13,7 +13,7 @@ from benchmarks.incident.acting import Actor, num_nodes
 from benchmarks.incident.in_use import held_bytes
 from reverie.config.population import PopulationTrainConfig as TrainConfig
 from reverie.memory.objects.graph_holders import find_graph_holders
-from reverie.orchestration.dreamer.parts import DreamerParts
+from reverie.orchestration.world_model_orchestrator import DreamerParts
 from reverie.utils.timestep import EnvSpec
 from reverie.workflows.population import TD3, Members, Microbatch, Sizes, Stacked
 from reverie.workflows.world_models import DreamerWorkflow

@@ -13,7 +13,8 @@ from benchmarks.suite.process import ProcessVariant
 from reverie.commands.command_line import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
 from reverie.config.resolve import typed
-from reverie.orchestration.dreamer.parts import autocast_dtype, build_workflow
+from reverie.orchestration.dreamer.dry_run import autocast_dtype
+from reverie.orchestration.dreamer.recipe import build_workflow
 from reverie.utils.errors import UserError
 from reverie.utils.seeding import seed_global
 from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec

@@ -15,7 +15,7 @@ from reverie.commands.command_line import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
 from reverie.memory.counters.glibc import in_use_bytes
-from reverie.orchestration.dreamer.parts import build_workflow
+from reverie.orchestration.dreamer.recipe import build_workflow
 from reverie.utils.seeding import seed_global
 
 _MB = 1e6

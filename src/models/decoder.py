@@ -36,18 +36,11 @@ class ImageDecoder(nn.Module):
         self.cnn = channels_last(stages)
         self.widest = max(wide * height * width >> 2, channels * height * width)
 
-    def forward(
-        self, deter: Float[Tensor, "n deter"], stoch: Float[Tensor, "n flat"]
-    ) -> Float[Tensor, "n h w c"]:
-        """Decode; the gradient flows into both inputs."""
-        return in_groups(self._convolve, self._coarse(deter, stoch), floats_per_image=self.widest)
+    def forward(self, state: LatentState) -> Float[Tensor, "n h w c"]:
+        """Decode n states."""
+        return in_groups(self._convolve, self._coarse(state), floats_per_image=self.widest)
 
-    def errors(
-        self,
-        deter: Float[Tensor, "n deter"],
-        stoch: Float[Tensor, "n flat"],
-        truths: list[UInt8[Tensor, "n h w _"]],
-    ) -> Float[Tensor, "n keys"]:
+    def errors(self, state: LatentState, truths: list[UInt8[Tensor, "n h w _"]]) -> Float[Tensor, "n keys"]:
         """Return the `squared_error` to each key's images.
 
         Images are compared group by group, so that the largest tensor of an update, all of them with their
@@ -58,15 +51,14 @@ class ImageDecoder(nn.Module):
             painted = self._convolve(x).split([truth.shape[-1] for truth in truths], -1)
             return torch.stack([squared_error(*pair) for pair in zip(painted, truths, strict=True)], -1)
 
-        return in_groups(compare, self._coarse(deter, stoch), *truths, floats_per_image=self.widest)
+        return in_groups(compare, self._coarse(state), *truths, floats_per_image=self.widest)
 
-    def _coarse(
-        self, deter: Float[Tensor, "n deter"], stoch: Float[Tensor, "n flat"]
-    ) -> Float[Tensor, "n h16 w16 c"]:
+    def _coarse(self, state: LatentState) -> Float[Tensor, "n h16 w16 c"]:
         h, w = self.grid
         # Each block of the recurrent state paints its own channels: (block, h, w, c / blocks) -> (h, w, c).
-        x = self.from_deter(deter).unflatten(-1, (self.blocks, h, w, -1)).permute(0, 2, 3, 1, 4).flatten(3)
-        return x + self.from_stoch(stoch).unflatten(-1, (h, w, -1))
+        x = self.from_deter(state.deter).unflatten(-1, (self.blocks, h, w, -1))
+        x = x.permute(0, 2, 3, 1, 4).flatten(3)
+        return x + self.from_stoch(state.flat_stoch).unflatten(-1, (h, w, -1))
 
     def _convolve(self, x: Float[Tensor, "n h w c"]) -> Float[Tensor, "n h16 w16 c2"]:
         return self.cnn(self.norm(x).permute(0, 3, 1, 2)).permute(0, 2, 3, 1).float().sigmoid()
@@ -90,11 +82,10 @@ class Decoder(nn.Module):
 
     def forward(self, state: LatentState) -> dict[str, Tensor]:
         """Predict (batch, time, ...) float32 observations: images in [0, 1], vectors in symlog space."""
-        batch, time = state.deter.shape[:2]
         predictions: dict[str, Tensor] = {}
         if self.image_channels:
-            image = self.image(state.deter.flatten(0, 1), state.flat_stoch.flatten(0, 1))
-            parts = image.unflatten(0, (batch, time)).split(list(self.image_channels.values()), -1)
+            image = self.image(state.flatten()).unflatten(0, state.deter.shape[:2])
+            parts = image.split(list(self.image_channels.values()), -1)
             predictions.update(zip(self.image_channels, parts, strict=True))
         return predictions | self._vectors(state)
 
@@ -108,7 +99,7 @@ class Decoder(nn.Module):
         losses: dict[str, Tensor] = {}
         if self.image_channels:
             truths = [observation[key].flatten(0, 1) for key in self.image_channels]
-            errors = self.image.errors(state.deter.flatten(0, 1), state.flat_stoch.flatten(0, 1), truths)
+            errors = self.image.errors(state.flatten(), truths)
             parts = errors.unflatten(0, state.deter.shape[:2]).unbind(-1)
             losses.update(zip(self.image_channels, parts, strict=True))
         for key, prediction in self._vectors(state).items():

@@ -30,9 +30,8 @@ class Signals:
 
     def __enter__(self) -> "Signals":
         """Take the signals."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._handle_stop)
-        self._before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, self._handle_save)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            self._before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -40,17 +39,17 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _handle_stop(self, number: int, _: FrameType | None) -> None:
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            self._save = True
+            _say(logging.INFO, number, "a checkpoint at the end of this step.")
+            return
         if number == signal.SIGINT:
             if self._interrupted:
                 raise KeyboardInterrupt
             self._interrupted = True
         self.stop = True
         _say(logging.WARNING, number, "finishing the step and writing a checkpoint.")
-
-    def _handle_save(self, number: int, _: FrameType | None) -> None:
-        self._save = True
-        _say(logging.INFO, number, "a checkpoint at the end of this step.")
 
 
 def _say(level: int, number: int, what: str) -> None:

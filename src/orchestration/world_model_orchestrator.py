@@ -13,7 +13,7 @@ from ..checkpoints.run_folder import require_run_folder
 from ..config.dreamer import DreamerTrainConfig as TrainConfig
 from ..config.dreamer import DreamerTraining as TrainingConfig
 from ..config.schema import Compile
-from ..envs import state_form
+from ..envs import VectorEnvironment, state_form
 from ..envs.episodes import EpisodeRecorder, EpisodeTracker
 from ..memory.leaks.guard import MemoryGuard
 from ..utils.compilation import Compilations
@@ -23,13 +23,15 @@ from ..utils.schedule import Every, UpdateRatio
 from ..utils.seeding import global_state, numpy_generator, set_global_state
 from ..utils.state_files import check_structure
 from ..utils.timestep import TimeStep
+from ..workflows.world_models import DreamerWorkflow
 from .dreamer.nonfinite import NonFiniteGuard
-from .dreamer.parts import DreamerParts
 from .evaluation import evaluate
 from .orchestrator import OpenedRun, Orchestrator, StopReason
+from .parts import Parts
 from .reports import VIDEO_FPS
 
 _LOG = logging.getLogger(__name__)
+DreamerParts = Parts[VectorEnvironment, DreamerWorkflow]
 
 
 class WorldModelOrchestrator(Orchestrator):

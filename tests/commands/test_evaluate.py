@@ -22,7 +22,7 @@ from reverie.commands import evaluate as module
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.envs import EnvConfig, make_environment
 from reverie.envs.episodes import Episode, EpisodeTracker
-from reverie.orchestration.dreamer.parts import build_workflow
+from reverie.orchestration.dreamer.recipe import build_workflow
 from reverie.orchestration.evaluation import Evaluation, evaluate
 from reverie.utils.seeding import named_seed
 from reverie.utils.timestep import TimeStep

@@ -9,17 +9,38 @@ from reverie.workflows.world_models import CUDAGraphDreamer, DreamerWorkflow
 
 from .tiny import IMAGE, VECTOR, make_arrival, make_batch, snapshot, tiny_workflow
 
-pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
 
 
 def captured_from(workflow: DreamerWorkflow) -> CUDAGraphDreamer:
     """The same workflow, captured; draws the same numbers."""
-    other = CUDAGraphDreamer(workflow.env, workflow.config, CUDA, workflow.autocast_dtype)
+    other = CUDAGraphDreamer(workflow.env, workflow.config, workflow.device, workflow.autocast_dtype)
     other.load_state_dict(workflow.state_dict())
     return other
 
 
+@pytest.mark.parametrize("has_context", [True, False])
+def test_what_goes_through_a_graph_as_tensors_is_what_was_put_in(
+    has_context: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without a GPU nothing is captured: the calls stay what the first calls on CUDA are, eager ones.
+    monkeypatch.setattr(
+        "reverie.workflows.world_models.compiled.CUDAGraphCall", lambda function, *_: function
+    )
+    eager = tiny_workflow(IMAGE | VECTOR)
+    captured = captured_from(eager)
+    for part in ("update_world_model", "update", "update"):
+        arrival, batch = make_arrival(eager), make_batch(eager, has_context=has_context)
+        assert torch.equal(
+            captured.collect_step(arrival).latent.deter, eager.collect_step(arrival).latent.deter
+        )
+        expected, found = getattr(eager, part)(batch), getattr(captured, part)(batch)
+        assert found.metrics.keys() == expected.metrics.keys()
+        assert all(torch.equal(found.metrics[name], value) for name, value in expected.metrics.items())
+        assert found.gradient_names == expected.gradient_names and torch.equal(found.stoch, expected.stoch)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("part", ["update", "update_world_model"])
 def test_captured_updates_are_the_eager_ones(part: str, dtype: torch.dtype) -> None:
@@ -40,6 +61,7 @@ def test_captured_updates_are_the_eager_ones(part: str, dtype: torch.dtype) -> N
         assert float(difference) < 1e-3, name
 
 
+@pytest.mark.gpu
 def test_captured_acting_is_the_eager_one_and_allocates_the_same_at_every_step() -> None:
     torch.manual_seed(0)
     eager = tiny_workflow(IMAGE | VECTOR, device=CUDA)
@@ -57,6 +79,7 @@ def test_captured_acting_is_the_eager_one_and_allocates_the_same_at_every_step()
     assert growth[-3:] == [0, 0, 0]
 
 
+@pytest.mark.gpu
 def test_a_captured_update_never_asks_the_allocator() -> None:
     workflow = captured_from(tiny_workflow(IMAGE, device=CUDA))
     batch = make_batch(workflow)
@@ -68,6 +91,7 @@ def test_a_captured_update_never_asks_the_allocator() -> None:
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
 
 
+@pytest.mark.gpu
 def test_a_bad_captured_update_is_not_applied_and_its_verdict_outlives_the_next_one() -> None:
     workflow = captured_from(tiny_workflow(VECTOR, device=CUDA))
     good = make_batch(workflow)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ...buffers import SequenceBatch
+from ...buffers import LatentSpec, ReplaySpec, SequenceBatch
 from ...buffers.plan import record_fields
 from ...config.dreamer import DreamerTrainConfig as TrainConfig
-from ...config.schema import Device
+from ...config.schema import Device, Precision
 from ...models import meta_stands_for
 from ...planning.cuda_rules import CudaForward
 from ...planning.live_bytes import LiveBytes
@@ -24,8 +24,7 @@ from ...planning.meta_shapes import MetaShapes
 from ...planning.recipe import GRADIENTS, DryRun, Labels
 from ...utils.timestep import EnvSpec
 from ...workflows import UpdateOutput
-from ...workflows.world_models import DreamerWorkflow, batch_of
-from .parts import autocast_dtype, replay_spec, workflow_config
+from ...workflows.world_models import DreamerConfig, DreamerWorkflow, batch_of
 
 CUDA_GRANULARITY = 512
 """Bytes to which CUDA's caching allocator rounds every block up."""
@@ -94,8 +93,7 @@ def dry_run(config: TrainConfig, spec: EnvSpec) -> DryRun:
 
 def _rehearse(config: TrainConfig, spec: EnvSpec) -> DryRun:
     counter = LiveBytes(CUDA_GRANULARITY if config.device is Device.cuda else 1)
-    kind = "cuda" if config.device is Device.cuda else "cpu"
-    with MetaShapes(), counter, meta_stands_for(kind):
+    with MetaShapes(), counter, meta_stands_for(config.device.value):
         with META:
             workflow = _Rehearsal(config, spec, counter)
         state = _label_state(workflow, counter)
@@ -161,3 +159,30 @@ def _meta_batch(config: TrainConfig, spec: EnvSpec) -> SequenceBatch:
         lead = (batch,) if name in ("deter", "stoch") else (batch, length)
         tensors[name] = torch.empty((*lead, *field.shape), dtype=field.dtype, device=META)
     return batch_of(tensors)
+
+
+def replay_spec(config: TrainConfig, env: EnvSpec) -> ReplaySpec:
+    """Return everything that the size of the replay depends on; `env.num_envs` of the run counts."""
+    return ReplaySpec(
+        config=config.buffer,
+        observation=env.observation,
+        action=env.action,
+        num_envs=config.env.num_envs,
+        window_length=config.training.sequence_length + 1,
+        latent=LatentSpec(config.model.deter, config.model.stoch),
+    )
+
+
+def workflow_config(config: TrainConfig) -> DreamerConfig:
+    """Return the parts of a run's configuration that Dreamer reads."""
+    return DreamerConfig(
+        model=config.model,
+        world_model=config.world_model,
+        controller=config.controller,
+        optimizer=config.optimizer,
+    )
+
+
+def autocast_dtype(config: TrainConfig) -> torch.dtype:
+    """Return the dtype of matrix products and convolutions."""
+    return torch.bfloat16 if config.precision is Precision.bfloat16 else torch.float32

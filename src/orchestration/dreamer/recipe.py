@@ -2,19 +2,40 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from pathlib import Path
+
+import torch
 
 from ...config.dreamer import DreamerTrainConfig as TrainConfig
 from ...config.presets import preset_of
-from ...config.schema import Device
+from ...config.schema import Compile, Device
+from ...envs import make_environment
 from ...planning import GPU, HOST, Row, Written
 from ...planning.suggestions import halves
 from ...utils.progress import ProgressMode
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
+from ...workflows.world_models import CompiledDreamer, CUDAGraphDreamer, DreamerWorkflow
 from ..orchestrator import OpenedRun
-from ..world_model_orchestrator import WorldModelOrchestrator
-from .dry_run import dry_run
-from .parts import build_dreamer, build_workflow, replay_spec
+from ..parts import Parts, begin_run, build_replay
+from ..world_model_orchestrator import DreamerParts, WorldModelOrchestrator
+from .dry_run import autocast_dtype, dry_run, replay_spec, workflow_config
+
+
+def build_dreamer(config: TrainConfig, run_dir: Path) -> DreamerParts:
+    """Return the parts of a run; seeds the global generators, which initialise the parameters."""
+    snapshots = begin_run(config, run_dir)
+    environment = make_environment(config.env, config.seed)
+    replay = build_replay(config, replay_spec(config, environment.spec), run_dir)
+    return Parts(environment, replay, build_workflow(config, environment.spec), snapshots)
+
+
+def build_workflow(config: TrainConfig, env: EnvSpec) -> DreamerWorkflow:
+    """Return Dreamer for an environment, its parameters initialised."""
+    kinds = {Compile.graph: CUDAGraphDreamer, Compile.inductor: CompiledDreamer}
+    kind = kinds.get(config.compile, DreamerWorkflow)
+    device = torch.device(config.device.value)
+    return kind(env, workflow_config(config), device, autocast_dtype(config), config.seed)
 
 
 class DreamerRecipe:

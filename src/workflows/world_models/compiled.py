@@ -1,7 +1,6 @@
 """Dreamer whose repeated steps are compiled for a CPU, or captured as CUDA graphs."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -37,16 +36,11 @@ class CompiledDreamer(DreamerWorkflow):
         self._parts = [(owner, name, compiled(getattr(owner, name))) for owner, name in parts]
 
     def _learn(self, batch: SequenceBatch, controller: bool) -> UpdateOutput:
-        with self._compiled_parts():
-            return super()._learn(batch, controller)
-
-    @contextlib.contextmanager
-    def _compiled_parts(self) -> Iterator[None]:
-        """Use the compiled forms of the networks' steps inside the block."""
+        """Make one update in which the networks' steps have their compiled forms."""
         for owner, name, fast in self._parts:
             setattr(owner, name, fast)
         try:
-            yield
+            return super()._learn(batch, controller)
         finally:
             for owner, name, _ in self._parts:
                 delattr(owner, name)
@@ -66,11 +60,9 @@ class CUDAGraphDreamer(DreamerWorkflow):
         self.fast_step = CUDAGraphCall(
             torch.no_grad()(self.policy_on_tensors), self.device, (), "the step of acting"
         )
-        names = {True: "the update", False: "the update of the world model"}
+        learn, names = super()._learn, {True: "the update", False: "the update of the world model"}
         self._updates = {
-            controller: CUDAGraphUpdate(
-                partial(super()._learn, controller=controller), self.device, generators, name
-            )
+            controller: CUDAGraphUpdate(partial(learn, controller=controller), self.device, generators, name)
             for controller, name in names.items()
         }
 

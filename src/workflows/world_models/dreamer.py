@@ -3,12 +3,13 @@
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...buffers import OBSERVATION_PREFIX, SequenceBatch, StoredLatent
 from ...models import LEARNERS, LaProp, LatentState, ModelConfig, Noise, OptimizerConfig, RSSMOutput
@@ -53,20 +54,15 @@ class DreamerWorkflow:
         self.world_model = WorldModel(env, model, config.world_model, controller.discount).to(device)
         feature_size = self.world_model.feature_size
         self.controller = Controller(env.action, feature_size, model, controller).to(device)
-        learners = {
-            "world_model": ("world_model", self.world_model),
-            "actor": ("controller.actor", self.controller.actor),
-            "critic": ("controller.critic", self.controller.critic),
-        }
         # One optimiser for each: rates may differ, and the warm-up must not count steps of actor and critic.
-        self.optimizers = {
-            name: LaProp(_trained(module).values(), config.optimizer.of(name))
-            for name, (_, module) in learners.items()
-        }
-        self._names = {
-            name: tuple(f"{path}.{parameter}" for parameter in _trained(module))
-            for name, (path, module) in learners.items()
-        }
+        self.optimizers: dict[str, LaProp] = {}
+        self._names: dict[str, list[str]] = {}
+        paths = {"world_model": "world_model", "actor": "controller.actor", "critic": "controller.critic"}
+        for learner, path in paths.items():
+            named = attrgetter(path)(self).named_parameters(path)
+            trained = {name: parameter for name, parameter in named if parameter.requires_grad}
+            self.optimizers[learner] = LaProp(trained.values(), config.optimizer.of(learner))
+            self._names[learner] = list(trained)
         self.noise = {
             name: Noise(torch_generator(seed, name, device), device)
             for name in ("collect", "update", "report")
@@ -206,14 +202,15 @@ class DreamerWorkflow:
         found: dict[str, tuple[Any, ...]] = {
             "online_state": (self.world_model.rssm._state, self._prev_action)
         }
-        found |= {f"gradients/{name}": _gradients(module) for name, module in modules.items()}
+        for name, module in modules.items():
+            gradients = (parameter.grad for parameter in module.parameters())
+            found[f"gradients/{name}"] = tuple(gradient for gradient in gradients if gradient is not None)
         found["normalizer"] = (self.controller.normalizer,)
-        found |= {
-            f"networks/{name}": (*module.parameters(), *module.buffers()) for name, module in modules.items()
-        }
-        return found | {
-            f"optimizers/{name}": (optimizer.state_dict(),) for name, optimizer in self.optimizers.items()
-        }
+        for name, module in modules.items():
+            found[f"networks/{name}"] = (*module.parameters(), *module.buffers())
+        for name, optimizer in self.optimizers.items():
+            found[f"optimizers/{name}"] = (optimizer.state_dict(),)
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return parameters, optimiser state, normaliser, slow critic, generators and the state of acting.
@@ -258,9 +255,9 @@ class DreamerWorkflow:
         for name, noise in self.noise.items():
             noise.set_state(state["noise"][name])
         if count == len(self._prev_action):
-            own = {name: x.to(self.device, copy=True) for name, x in online.items() if x is not None}
-            self._prev_action = own.pop("prev_action")
-            self.world_model.rssm.set_online_state(LatentState(**own) if own else None)
+            copies = {name: x.to(self.device, copy=True) for name, x in online.items() if x is not None}
+            self._prev_action = copies.pop("prev_action")
+            self.world_model.rssm.set_online_state(LatentState(**copies) if copies else None)
 
     def _learn(self, batch: SequenceBatch, controller: bool) -> UpdateOutput:
         """Make one update; skip it if a loss or gradient is non-finite, and only the noise has advanced then.
@@ -313,14 +310,6 @@ class DreamerEvalPolicy:
         )
         self.prev_action = action
         return action.cpu().numpy()
-
-
-def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-
-
-def _gradients(module: nn.Module) -> tuple[Tensor, ...]:
-    return tuple(parameter.grad for parameter in module.parameters() if parameter.grad is not None)
 
 
 def _stored(state: LatentState) -> tuple[Tensor, Tensor]:
