@@ -13,10 +13,10 @@ _UNLIMITED = 2**60  # v1 writes "no limit" as nearly 2**63
 
 
 def memory_limit_bytes() -> int:
-    """Return the most host memory, in bytes, that this process can ever have.
+    """Return the most host memory, in bytes, that this process can ever have; swap is not counted.
 
     It is the physical memory, or the lowest limit of the control groups above this process where that is
-    less (a container, a batch job, a systemd slice). Swap is not counted.
+    less (a container, a batch job, a systemd slice).
     """
     limit, _ = cgroup_memory(_CGROUP_ROOT, _text(_MEMBERSHIP))
     physical = psutil.virtual_memory().total

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from ..config import MemoryConfig, OnLeak
+from ..counters.cuda import driver_paging_warning
 from ..counters.glibc import in_use_bytes, system_bytes, trim_heap
 from ..counters.limits import memory_available_bytes
-from ..counters.paging import driver_paging_warning
 from ..counters.stats import memory_counters
 from ..objects.growth_sources import (
     ELSEWHERE,
