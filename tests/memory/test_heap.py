@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.memory.objects.growth_sources import ELSEWHERE, NATIVE, TOO_SMALL, baseline, growth_sources
-from reverie.memory.objects.heap import Heap, measure_heap
+from reverie.memory.objects.heap import ELSEWHERE, NATIVE, TOO_SMALL, Heap, growth_sources, measure_heap
 
 MB = 1_000_000
 KEPT: dict[str, Any] = {}
@@ -165,13 +164,13 @@ def test_measuring_again_finds_the_same_and_runs_no_code_of_what_it_visits() -> 
 
 
 def test_a_library_is_looked_at_once_the_user_s_own_code_explains_nothing() -> None:
-    before = baseline({}, step=0)
+    before = measure_heap({}, is_whole=False)
     try:
         json.forgotten = [bytes(MB)]  # type: ignore[attr-defined]
-        assert growth_sources({}, 1, before, MB).lines == (ELSEWHERE,)
-        whole = baseline({}, step=1, is_whole=True)
+        assert growth_sources({}, before, 1, MB).lines == (ELSEWHERE,)
+        whole = measure_heap({}, is_whole=True)
         json.forgotten.append(bytes(MB))  # type: ignore[attr-defined]
-        found = growth_sources({}, 2, whole, MB)
+        found = growth_sources({}, whole, 1, MB)
         assert found.is_named and found.lines[0] == "module json.forgotten holds 1.00 MB more"
     finally:
         del json.forgotten  # type: ignore[attr-defined]
@@ -181,17 +180,17 @@ def test_native_is_said_only_where_the_whole_heap_was_measured_and_did_not_grow(
     library = ctypes.CDLL(None)
     library.malloc.restype = ctypes.c_void_p
     library.free.argtypes = [ctypes.c_void_p]
-    before = baseline({}, step=0, is_whole=True)
+    before = measure_heap({}, is_whole=True)
     address = library.malloc(MB)
-    found = growth_sources({}, 1, before, MB)
+    found = growth_sources({}, before, 1, MB)
     library.free(address)
     assert found.is_named and [line.startswith(NATIVE) for line in found.lines] == [True]
 
 
 def test_growth_below_what_can_be_told_from_noise_is_too_small_to_name_yet() -> None:
-    before = baseline({}, step=0)
+    before = measure_heap({}, is_whole=False)
     KEPT["small"] = bytes(2_000)
-    found = growth_sources({}, 1, before, 2_000)
+    found = growth_sources({}, before, 1, 2_000)
     assert not found.is_named and found.lines == (TOO_SMALL,)
 
 
@@ -199,9 +198,9 @@ def test_a_small_graph_is_not_blamed_for_native_memory() -> None:
     library = ctypes.CDLL(None)
     library.malloc.restype = ctypes.c_void_p
     library.free.argtypes = [ctypes.c_void_p]
-    before = baseline({}, step=0)
+    before = measure_heap({}, is_whole=False)
     address = library.malloc(MB)
     KEPT["mean"] = torch.ones(3, requires_grad=True) * 2
-    found = growth_sources({}, 1, before, MB)
+    found = growth_sources({}, before, 1, MB)
     library.free(address)
     assert found.lines == (ELSEWHERE,) and not found.is_named

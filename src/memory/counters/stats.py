@@ -60,6 +60,6 @@ def footprint_stats(folder: Path) -> dict[str, float]:
 
 
 def memory_counters() -> dict[str, float]:
-    """Return what the process and its GPU hold now, by the tag of a log line; without a GPU its tags are 0."""
+    """Return what the process and its GPU hold now, by the tag of a log line; 0 without a GPU."""
     tags = {f"debug/gpu/{name}": value for name, value in (gpu_memory_stats() or _NO_GPU).items()}
     return tags | {f"debug/cpu/{name}": value for name, value in host_memory_stats().items()}

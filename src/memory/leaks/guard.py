@@ -15,16 +15,8 @@ from ..counters.cuda import driver_paging_warning
 from ..counters.glibc import in_use_bytes, system_bytes, trim_heap
 from ..counters.limits import memory_available_bytes
 from ..counters.stats import memory_counters
-from ..objects.growth_sources import (
-    ELSEWHERE,
-    NATIVE,
-    Baseline,
-    GrowthSources,
-    baseline,
-    graph_sources,
-    growth_sources,
-)
-from ..objects.invariant import first_graph
+from ..objects.graph_holders import find_graph_holders, first_graph
+from ..objects.heap import ELSEWHERE, NATIVE, GrowthSources, Heap, growth_sources, measure_heap
 from .detector import LeakDetector, classify_resident, confirm, hours_to_limit
 from .table import MemoryReport
 from .tracker import Component, MemoryTracker
@@ -35,6 +27,7 @@ LEAK_EXIT_CODE = 3
 _LOG = logging.getLogger(__name__)
 _BYTES_PER_MB = 1e6
 _MOST_FINDINGS = 100
+_MOST_GRAPHS = 3
 _SAMPLES_PER_GRAPH_CHECK = 8
 _PATIENCE = 480  # samples of unbroken growth, after which growth that has a name is a leak however slow it is
 _GARBAGE = "only the garbage collector frees it: objects in reference cycles"
@@ -65,13 +58,18 @@ class Finding:
 class _Suspicion:
     """What was held when something began to look like growth."""
 
-    baseline: Baseline
+    step: int
+    heap: Heap
     counters: Mapping[str, float]
     system_bytes: int | None
 
     def rise(self, counter: WatchedCounter) -> float:
         """Return by how much a counter has risen since."""
         return _now(counter) - self.counters[counter.tag] * counter.scale
+
+    def sources(self, roots: Mapping[str, Any], step: int, rise_bytes: float, device: str) -> GrowthSources:
+        """Return what holds the growth since."""
+        return growth_sources(roots, self.heap, step - self.step, rise_bytes, device)
 
     def is_mapped_elsewhere(self, counter: WatchedCounter) -> bool:
         """Return whether resident memory grew that the C allocator never had: maps of Python or a library."""
@@ -187,7 +185,8 @@ class MemoryGuard:
         if path is not None and path not in self._shown_graphs:
             self._shown_graphs.add(path)
             what = "an autograd graph that outlives its update"
-            self._report(Finding(step, what, TrendClass.leak, graph_sources(roots)))
+            holders = find_graph_holders(roots).holders[:_MOST_GRAPHS]
+            self._report(Finding(step, what, TrendClass.leak, tuple(holder.text() for holder in holders)))
 
     def _begin(self) -> tuple[float, int]:
         """Return the start of the clock of the samples that are comparable."""
@@ -241,9 +240,9 @@ class MemoryGuard:
     def _suspect(self, step: int, roots: Mapping[str, Any], is_whole: bool) -> None:
         """Remember what is held now, with which what grows will be compared."""
         with self._uncounted():
-            held = baseline(roots, step, is_whole)
+            held = measure_heap(roots, is_whole)
         trim_heap()  # as before an alarm about resident memory
-        self._suspicion = _Suspicion(held, memory_counters(), system_bytes())
+        self._suspicion = _Suspicion(step, held, memory_counters(), system_bytes())
 
     @contextlib.contextmanager
     def _uncounted(self) -> Iterator[None]:
@@ -313,7 +312,7 @@ class MemoryGuard:
         """Return what holds the growth since the suspicion."""
         device = "cuda" if counter.on_gpu else "cpu"
         with self._uncounted():
-            found = growth_sources(roots, step, suspicion.baseline, suspicion.rise(counter), device)
+            found = suspicion.sources(roots, step, suspicion.rise(counter), device)
         is_native = any(line.startswith(NATIVE) for line in found.lines)
         return replace(found, lines=(_MAPPED,)) if counter.kept_from and is_native else found
 
@@ -327,7 +326,7 @@ class MemoryGuard:
             verdict = self._grown_components[name] = TrendClass.leak if is_leak else TrendClass.growing
             if reported.get(name) is not verdict:
                 with self._uncounted():
-                    found = growth_sources(roots, step, suspicion.baseline, 0.0, device)
+                    found = suspicion.sources(roots, step, 0.0, device)
                 rate = self._rate(counter, detector.trend_test())
                 lines = found.lines if found.is_named else ()
                 self._report(Finding(step, f"the component {name}", verdict, lines, rate))

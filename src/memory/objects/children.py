@@ -66,7 +66,6 @@ class Role(Enum):
     plain = "plain"
     leaf = "leaf"
     """A tensor or an array."""
-
     node = "node"
     """A node of an autograd graph."""
 
@@ -88,8 +87,7 @@ class Kind:
 class Children:
     """Lists what objects hold. How to read a type is decided once, at its first object.
 
-    Args:
-        enters_libraries: Whether to list what lies inside PyTorch, NumPy, loggers and files, too.
+    With `enters_libraries` also what lies inside PyTorch, NumPy, loggers and files.
     """
 
     def __init__(self, enters_libraries: bool = False) -> None:

@@ -44,7 +44,6 @@ class Totals:
     """What a set of nodes amounts to."""
 
     nodes: int = 0
-
     storages: dict[StorageKey, int] = field(default_factory=dict)
     """Bytes of the storages that the nodes keep alive."""
     uses: Counter[str] = field(default_factory=Counter)
@@ -130,13 +129,8 @@ class Clusters:
     """The nodes behind some ends of graphs, and which ends belong together.
 
     Ends that share a node are one cluster: releasing only one of them frees nothing. Graphs of one parameter
-    all meet in the node of that parameter, which therefore joins nothing.
-
-    Args:
-        ends: Nodes to start from.
-        groups: A label for each end; ends of the same label are one cluster, whether they meet or not.
-        reader: Reads nodes.
-        max_nodes: Nodes after which it stops.
+    all meet in the node of that parameter, which therefore joins nothing. Ends of the same group are one
+    cluster, whether they meet or not. After `max_nodes` it stops.
     """
 
     def __init__(
@@ -144,11 +138,9 @@ class Clusters:
     ) -> None:
         self.nodes: list[Any] = []
         """Every node once."""
-
         self.is_complete = True
         self.members = {end: [end] for end in range(len(ends))}
         """The ends of each cluster, by its first end."""
-
         self._cluster = list(range(len(ends)))  # of each end
         self._met: set[int] = set()  # ends that share a node with another one
         self._reached_by: dict[int, int] = {}  # the end that reached a node first, by the id of the node

@@ -20,9 +20,7 @@ class Found(NamedTuple):
     pattern: str
     """The path with the numbers of elements as `*`, as in `store[*]['x']`: a growing list has one pattern."""
     value: Any
-
     role: Role
-
     weight: float = 1.0
     """Number of objects this one stands for; > 1 inside a long container, of which a sample was walked."""
 
@@ -69,18 +67,15 @@ def walk(roots: Mapping[str, Any], max_objects: int = 2_000_000) -> Walk:
 class Visitor:
     """Visits all that is reachable from some starts, depth first, each object once.
 
-    Args:
-        everything: Whether to visit numbers, texts and the insides of libraries, too.
+    With `everything` also numbers, texts and the insides of libraries.
     """
 
     def __init__(self, everything: bool = False) -> None:
         self.children = Children(enters_libraries=everything)
         self.seen: set[int] = set()
         """Ids of what was visited. Add more to pass over it."""
-
         self.sampled: list[str] = []
         """Paths of the containers of which only a sample is visited."""
-
         self._skipped = frozenset() if everything else PRIMITIVE_IDS
         self._keep: list[Any] = []  # an id must not be given to a new object while the walk lasts
         self._patterns: dict[str, str] = {}
