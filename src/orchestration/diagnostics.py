@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..memory.leaks.tracker import Component
+from ..memory.objects.census import Component
 from .parts import AnyParts
 
 

@@ -12,7 +12,7 @@ from ..checkpoints.run_folder import require_run_folder
 from ..config.schema import TrainConfig
 from ..memory.counters.stats import footprint_stats
 from ..memory.leaks.guard import MemoryGuard
-from ..memory.leaks.tracker import Component
+from ..memory.objects.census import Component
 from ..utils.metrics import PhaseTimer
 from .diagnostics import components, diagnostics
 from .parts import AnyParts

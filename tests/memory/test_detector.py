@@ -120,7 +120,7 @@ def test_real_cycles_are_collectable() -> None:
 
         assert first_alarm(detector, value, 80) == 56
         assert detector.trend_test().slope_bytes_per_sample == pytest.approx(400_000, rel=0.02)
-        verdict = confirm(in_use_bytes(), detector.trend_test().rise_bytes, in_use_bytes)
+        verdict = confirm(detector.trend_test().rise_bytes, in_use_bytes)
     finally:
         gc.enable()
     assert verdict is TrendClass.collectable
@@ -138,7 +138,7 @@ def test_a_real_list_that_grows_is_a_leak() -> None:
     assert first_alarm(detector, value, 80) == 56
     judgement = detector.trend_test()
     assert judgement.slope_bytes_per_sample == pytest.approx(100_000, rel=0.05)
-    assert confirm(in_use_bytes(), judgement.rise_bytes, in_use_bytes) is TrendClass.growing
+    assert confirm(judgement.rise_bytes, in_use_bytes) is TrendClass.growing
 
 
 @exact_only
@@ -153,7 +153,7 @@ def test_a_list_of_small_python_objects_is_a_leak() -> None:
 
     assert first_alarm(detector, value, 80) == 56
     assert detector.trend_test().slope_bytes_per_sample > 500 * (64 + 2 * 24)
-    assert confirm(in_use_bytes(), detector.trend_test().rise_bytes, in_use_bytes) is TrendClass.growing
+    assert confirm(detector.trend_test().rise_bytes, in_use_bytes) is TrendClass.growing
 
 
 @exact_only

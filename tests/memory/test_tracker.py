@@ -13,8 +13,9 @@ from torch import nn
 from reverie.memory.config import MemoryConfig
 from reverie.memory.counters.glibc import in_use_bytes, in_use_source
 from reverie.memory.leaks.table import ComponentRow, MemoryReport
-from reverie.memory.leaks.tracker import Component, MemoryTracker
+from reverie.memory.leaks.tracker import MemoryTracker
 from reverie.memory.leaks.verdict import TrendClass
+from reverie.memory.objects.census import Component
 from reverie.utils.errors import UserError
 
 INTERVAL = 1000

@@ -30,15 +30,14 @@ class LeakDetector:
     Any saturating curve looks straight through a short window. So there is no alarm while the history, all
     samples since the last event thinned to a window's length, grows less and less.
 
-    It holds 16 bytes for each sample of the window, allocated once, and nothing that it measures.
+    After an event at step s of a run begun at step b, samples up to s + settle * (s - b) are passed over:
+    what an event starts takes time to come to rest. None are taken before all events of `wait_for`, which are
+    reasons given to `restart`, have happened.
 
-    Args:
-        tolerance_bytes: Growth over the judged samples below which nothing counts as growing.
-        window: Samples that are kept, at least 24; older ones are forgotten.
-        settle: After an event at step s of a run begun at step b, samples up to s + settle * (s - b) are
-            passed over: what an event starts takes time to come to rest.
-        wait_for: Events, by the reasons given to `restart`, of which all must have happened before samples
-            are taken. Without them a warm-up before the first event is judged too.
+    It holds 16 bytes for each of the `window` samples, allocated once, and nothing that it measures.
+
+    Raises:
+        ValueError: If the window is shorter than 24 samples, which no verdict takes.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class LeakDetector:
         if window < MIN_SAMPLES:
             raise ValueError(f"A window needs at least {MIN_SAMPLES} samples, got {window}.")
         self.tolerance_bytes = tolerance_bytes
-        self.settle = settle
+        self._settle = settle
         self._values = np.zeros(window, np.float64)
         self._history = np.zeros(window, np.float64)
         self._spacing = 1  # samples between two of the history
@@ -60,9 +59,9 @@ class LeakDetector:
 
     def restart(self, step: int, reason: str) -> None:
         """Forget all samples, because of an event at `step` after which more memory is normal."""
-        first = self._begin(step)
+        self._first_step = step if self._first_step is None else self._first_step
         self._awaited.discard(reason)
-        self._steady_since = step + math.ceil(self.settle * (step - first))
+        self._steady_since = step + math.ceil(self._settle * (step - self._first_step))
         self._count = self._tested_at = self._growing_in_a_row = 0
         self._spacing = 1
 
@@ -72,7 +71,7 @@ class LeakDetector:
         Returns:
             Whether the window was tested anew.
         """
-        self._begin(step)
+        self._first_step = step if self._first_step is None else self._first_step
         if self._awaited or step <= self._steady_since:
             return False
         window = len(self._values)
@@ -136,26 +135,16 @@ class LeakDetector:
         if self._count % self._spacing == 0:
             self._history[self._count // self._spacing] = value_bytes
 
-    def _begin(self, step: int) -> int:
-        """Return the step at which the run began."""
-        if self._first_step is None:
-            self._first_step = step
-        return self._first_step
 
-
-def confirm(before_bytes: int, rise_bytes: float, measure: Callable[[], int]) -> TrendClass:
-    """Return whether a rise is growth, or garbage in cycles that Python had not collected yet.
+def confirm(rise_bytes: float, read: Callable[[], int]) -> TrendClass:
+    """Return whether the rise of a counter is growth, or garbage in cycles that Python had not collected yet.
 
     Python collects by the number of objects, not by their bytes: a few large tensors in cycles can pile up to
-    gigabytes. So collect now, and read again: `collectable` if that frees at least half of the rise.
-
-    Args:
-        before_bytes: The counter now.
-        rise_bytes: How much it rose over the judged samples.
-        measure: Reads the same counter.
+    gigabytes. So collect now, and `read` the counter again: `collectable` if that frees half of the rise.
     """
+    before = read()
     gc.collect()
-    freed = before_bytes - measure()
+    freed = before - read()
     return TrendClass.collectable if freed >= _COLLECTABLE * rise_bytes else TrendClass.growing
 
 
@@ -166,11 +155,8 @@ def classify_resident(
 
     Where resident memory rises by more than `resident_tolerance` while the bytes in use stay flat, the C
     allocator keeps what was freed, in pages that a few live blocks hold: `allocator retention`, no leak.
-
-    Args:
-        in_use: The test of the bytes in use over the same samples.
-        resident: Resident bytes, best of private memory alone (`rss_anon`): the page cache comes and goes.
-        tolerance_bytes: The tolerance that the bytes in use were tested with.
+    `resident` is best that of private memory alone (`rss_anon`): the page cache comes and goes. The tolerance
+    is that of the bytes in use.
     """
     found = classify_trend(resident, resident_tolerance(tolerance_bytes))
     rises = found.verdict in (TrendClass.growing, TrendClass.plateauing)
@@ -184,12 +170,9 @@ def resident_tolerance(tolerance_bytes: float) -> float:
 
 
 def hours_to_limit(test: TrendTest, seconds_per_sample: float, headroom_bytes: float) -> float | None:
-    """Return the hours until growth has used up the headroom; None if nothing grows without end.
+    """Return the hours until growth has used up what is left; None if nothing grows without end.
 
-    Args:
-        test: Of a series; only `growing` and `allocator retention` are projected.
-        seconds_per_sample: Wall time between two samples.
-        headroom_bytes: What is left, such as `memory_available_bytes()`; nothing left is 0 hours.
+    Only `growing` and `allocator retention` are projected; nothing left is 0 hours.
 
     >>> growth = classify_trend([1e6 * sample for sample in range(48)], tolerance_bytes=1e6)
     >>> hours_to_limit(growth, seconds_per_sample=36, headroom_bytes=1e9)

@@ -15,11 +15,12 @@ from ..counters.cuda import driver_paging_warning
 from ..counters.glibc import in_use_bytes, system_bytes, trim_heap
 from ..counters.limits import memory_available_bytes
 from ..counters.stats import memory_counters
+from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
 from ..objects.heap import ELSEWHERE, NATIVE, GrowthSources, Heap, growth_sources, measure_heap
 from .detector import LeakDetector, classify_resident, confirm, hours_to_limit
 from .table import MemoryReport
-from .tracker import Component, MemoryTracker
+from .tracker import MemoryTracker
 from .verdict import TrendClass, TrendTest
 from .watched import WatchedCounter, accounted_tag, watched_counters
 
@@ -67,10 +68,6 @@ class _Suspicion:
         """Return by how much a counter has risen since."""
         return _now(counter) - self.counters[counter.tag] * counter.scale
 
-    def sources(self, roots: Mapping[str, Any], step: int, rise_bytes: float, device: str) -> GrowthSources:
-        """Return what holds the growth since."""
-        return growth_sources(roots, self.heap, step - self.step, rise_bytes, device)
-
     def is_mapped_elsewhere(self, counter: WatchedCounter) -> bool:
         """Return whether resident memory grew that the C allocator never had: maps of Python or a library."""
         now = system_bytes()
@@ -93,12 +90,9 @@ class MemoryGuard:
     """Takes one sample of each counter per log interval, classifies the series, and names what holds growth.
 
     The samples lie at one fixed phase of the loop, after the updates of an iteration. What components account
-    for is subtracted, so a replay that fills is no growth. Keeps numbers and texts, no reference to a part.
-
-    Args:
-        config: Thresholds and intervals.
-        events: What this run will do for a first time, by the names given to `mark_first`; nothing is judged
-            before all of it was done, because each first time takes memory that stays.
+    for is subtracted, so a replay that fills is no growth. `events` are what this run will do for a first
+    time, by the names given to `mark_first`: nothing is judged before all of them, because each first time
+    takes memory that stays. Keeps numbers and texts, no reference to a part.
     """
 
     def __init__(self, config: MemoryConfig, events: Sequence[str] = ()) -> None:
@@ -107,10 +101,8 @@ class MemoryGuard:
         self.findings: list[Finding] = []
         self.trim_heap = False
         """Whether the C allocator gives free pages back before each sample: resident memory is exact then."""
-
         self.steady_since = 0
         """Step of the last first time; what comes after it is comparable."""
-
         on_cuda = torch.cuda.is_available()
         self._devices = ("cpu", "cuda") if on_cuda else ("cpu",)
         self._watched = {
@@ -230,8 +222,8 @@ class MemoryGuard:
         found = False
         for counter, detector in self._watched.items():
             if detector.is_suspect and counter.source is None:
-                test = detector.trend_test()
-                if self._confirmed(counter, test) is TrendClass.collectable:
+                rise = detector.trend_test().rise_bytes
+                if confirm(rise, lambda counter=counter: _now(counter)) is TrendClass.collectable:
                     self._report_growth(step, counter, TrendClass.collectable, (_GARBAGE,))
                     detector.restart(step, "finding")
                     found = True
@@ -281,17 +273,13 @@ class MemoryGuard:
             growth.reported = seen
             self._report_growth(step, counter, seen[0], growth.found.lines)
 
-    def _confirmed(self, counter: WatchedCounter, test: TrendTest) -> TrendClass:
-        """Return whether a rise is growth, or garbage."""
-        return confirm(_now(counter), test.rise_bytes, lambda: _now(counter))
-
     def _explain(
         self, counter: WatchedCounter, suspicion: _Suspicion, test: TrendTest
     ) -> tuple[TrendClass, tuple[str, ...]]:
         """Return what an alarm is, and what holds the growth where no search is needed for that."""
         known = (counter.source,) if counter.source is not None else ()
         if counter.kept_from is None:
-            verdict = self._confirmed(counter, test)
+            verdict = confirm(test.rise_bytes, lambda: _now(counter))
             return verdict, (_GARBAGE,) if verdict is TrendClass.collectable else known
         held = next(detector for each, detector in self._watched.items() if each.name == counter.kept_from)
         values = self._watched[counter].values()
@@ -312,7 +300,8 @@ class MemoryGuard:
         """Return what holds the growth since the suspicion."""
         device = "cuda" if counter.on_gpu else "cpu"
         with self._uncounted():
-            found = suspicion.sources(roots, step, suspicion.rise(counter), device)
+            steps, rise = step - suspicion.step, suspicion.rise(counter)
+            found = growth_sources(roots, suspicion.heap, steps, rise, device)
         is_native = any(line.startswith(NATIVE) for line in found.lines)
         return replace(found, lines=(_MAPPED,)) if counter.kept_from and is_native else found
 
@@ -326,7 +315,7 @@ class MemoryGuard:
             verdict = self._grown_components[name] = TrendClass.leak if is_leak else TrendClass.growing
             if reported.get(name) is not verdict:
                 with self._uncounted():
-                    found = suspicion.sources(roots, step, 0.0, device)
+                    found = growth_sources(roots, suspicion.heap, step - suspicion.step, 0.0, device)
                 rate = self._rate(counter, detector.trend_test())
                 lines = found.lines if found.is_named else ()
                 self._report(Finding(step, f"the component {name}", verdict, lines, rate))

@@ -6,8 +6,7 @@ from typing import Any
 
 from ...utils.errors import UserError
 from ..config import MemoryConfig
-from ..objects.census import Census, Size, measure_components, parent_component
-from ..objects.census import Component as Component
+from ..objects.census import Census, Component, Size, measure_components, parent_component
 from ..objects.walk import resolve
 from .detector import LeakDetector
 from .table import ComponentRow, MemoryReport
@@ -38,10 +37,7 @@ class MemoryTracker:
     add nothing.
 
     A registered object is measured by itself: what it holds may belong to one of the run's own components,
-    too, so it is not part of the total.
-
-    Args:
-        config: `leak_threshold_mb` is the growth over the judged samples that counts as none.
+    too, so it is not part of the total. Growth of `leak_threshold_mb` over the judged samples counts as none.
     """
 
     def __init__(self, config: MemoryConfig) -> None:
@@ -76,15 +72,10 @@ class MemoryTracker:
         self._paths[name] = path
 
     def sample(self, step: int, components: Mapping[str, Component], roots: Mapping[str, Any]) -> bool:
-        """Measure everything once; call it at equally spaced steps, at one fixed phase of the loop.
+        """Measure everything once, and return whether any component was judged anew.
 
-        Returns:
-            Whether any component was judged anew.
-
-        Args:
-            step: Agent steps taken so far.
-            components: The run's own parts; `measure_components` says what their order means.
-            roots: Where the paths of registered objects begin.
+        Call it at equally spaced steps, at one fixed phase of the loop. `measure_components` says what the
+        order of the run's own components means; paths of registered objects begin at the roots.
 
         Raises:
             UserError: If a registered object has the name of one of the run's own components.
@@ -146,13 +137,9 @@ class MemoryTracker:
         return "cuda" if any(device.startswith("cuda") for device in devices) else "cpu"
 
     def accounted_bytes(self, device: str) -> int:
-        """Return what the run's own components held on a device at the last sample.
-
-        Args:
-            device: Such as `cpu`, `cuda:0`, or `cuda` for all of its kind.
-        """
+        """Return what the run's own components held on `cpu` or `cuda` at the last sample."""
         held = self._bytes_by_device.items()
-        return sum(nbytes for place, nbytes in held if device in (place, place.partition(":")[0]))
+        return sum(nbytes for place, nbytes in held if place.partition(":")[0] == device)
 
     def _resolved(self, roots: Mapping[str, Any]) -> dict[str, Component]:
         """Return the registered objects that are there now."""
