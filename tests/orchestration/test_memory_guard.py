@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from reverie.memory.config import MemoryConfig, OnLeak
-from reverie.memory.leaks.guard import Finding, MemoryGuard
+from reverie.memory.leaks.guard import MemoryGuard
+from reverie.memory.leaks.table import Finding
 from reverie.memory.leaks.verdict import TrendClass
 from reverie.memory.objects.census import Component
 

@@ -17,11 +17,9 @@ import torch
 
 from .process import resident_bytes_by_kind
 
-_TEST_BYTES = 8_000_000
+_TEST_BYTES, _TEST_TRIALS = 8_000_000, 3
 _TEST_TOLERANCE_BYTES = 256_000  # other threads allocate meanwhile
-_TEST_TRIALS = 3
-_TEST_OBJECTS = 10_000
-_LEAST_OBJECT_BYTES = 24  # of a float, before rounding up
+_TEST_OBJECTS, _LEAST_OBJECT_BYTES = 10_000, 24  # floats, before rounding up
 _SMALL_OBJECTS = re.compile(rb"# bytes in allocated blocks\s*=\s*([\d,]+)")
 
 
@@ -115,19 +113,18 @@ def _small_objects_reader() -> Callable[[], int] | None:
         None where this cannot be done: without glibc, or where the interpreter has another allocator. With
         PYTHONMALLOC=malloc the C allocator counts them, free-threaded builds count nowhere.
     """
-    try:
-        libc = ctypes.CDLL(None)
-        open_stream, close_stream, free = libc.open_memstream, libc.fclose, libc.free
-        write_statistics = ctypes.pythonapi._PyObject_DebugMallocStats  # called with the GIL held
-    except (AttributeError, OSError, TypeError):
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    open_stream = _libc_function("open_memstream", pointer, ctypes.POINTER(pointer), ctypes.POINTER(size))
+    close_stream = _libc_function("fclose", ctypes.c_int, pointer)
+    free = _libc_function("free", None, pointer)
+    # `pythonapi` calls it with the GIL held.
+    write_statistics = getattr(ctypes.pythonapi, "_PyObject_DebugMallocStats", None)
+    if open_stream is None or close_stream is None or free is None or write_statistics is None:
         return None
-    open_stream.restype = ctypes.c_void_p
-    open_stream.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t)]
-    for function in (close_stream, free, write_statistics):
-        function.argtypes = [ctypes.c_void_p]
+    write_statistics.argtypes = [pointer]
 
     def read() -> int:
-        text, length = ctypes.c_void_p(), ctypes.c_size_t()
+        text, length = pointer(), size()
         stream = open_stream(ctypes.byref(text), ctypes.byref(length))
         write_statistics(stream)
         close_stream(stream)

@@ -8,12 +8,16 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .verdict import MIN_SAMPLES, TrendClass, TrendTest, classify_trend, saturates
+from .verdict import TrendClass, TrendTest, classify_trend, saturates
+
+WINDOW = 96
+"""Samples that a detector keeps; older ones are forgotten."""
 
 _RESIDENT_TOLERANCES = 5  # resident memory is a backstop: it moves by pages, and by what the allocator keeps
 _LEAST_RESIDENT_BYTES = 8e6
 _ALARM_AFTER = 2  # trend tests in a row that it grows
-_TESTS_PER_WINDOW = 12  # one for each new block: 8 blocks are two thirds of the window
+_TEST_EVERY = WINDOW // 12  # samples: one test for each new block, of which 8 are two thirds of the window
+_SETTLE = 0.2  # part of the way to an event that is passed over after it
 _COLLECTABLE = 0.5  # part of the rise that a collection frees, from which on it was garbage
 _SECONDS_PER_HOUR = 3600
 
@@ -30,25 +34,17 @@ class LeakDetector:
     Any saturating curve looks straight through a short window. So there is no alarm while the history, all
     samples since the last event thinned to a window's length, grows less and less.
 
-    After an event at step s of a run begun at step b, samples up to s + settle * (s - b) are passed over:
-    what an event starts takes time to come to rest. None are taken before all events of `wait_for`, which are
-    reasons given to `restart`, have happened.
+    After an event at step s of a run begun at step b, samples up to s + (s - b) / 5 are passed over: what an
+    event starts takes time to come to rest. None are taken before all events of `wait_for`, which are reasons
+    given to `restart`, have happened.
 
-    It holds 16 bytes for each of the `window` samples, allocated once, and nothing that it measures.
-
-    Raises:
-        ValueError: If the window is shorter than 24 samples, which no verdict takes.
+    It holds 16 bytes for each sample of the window, allocated once, and nothing that it measures.
     """
 
-    def __init__(
-        self, tolerance_bytes: float, window: int = 96, settle: float = 0.2, wait_for: Iterable[str] = ()
-    ) -> None:
-        if window < MIN_SAMPLES:
-            raise ValueError(f"A window needs at least {MIN_SAMPLES} samples, got {window}.")
+    def __init__(self, tolerance_bytes: float, wait_for: Iterable[str] = ()) -> None:
         self.tolerance_bytes = tolerance_bytes
-        self._settle = settle
-        self._values = np.zeros(window, np.float64)
-        self._history = np.zeros(window, np.float64)
+        self._values = np.zeros(WINDOW, np.float64)
+        self._history = np.zeros(WINDOW, np.float64)
         self._spacing = 1  # samples between two of the history
         self._count = 0  # since the last event; may exceed the window
         self._tested_at = 0
@@ -61,7 +57,7 @@ class LeakDetector:
         """Forget all samples, because of an event at `step` after which more memory is normal."""
         self._first_step = step if self._first_step is None else self._first_step
         self._awaited.discard(reason)
-        self._steady_since = step + math.ceil(self._settle * (step - self._first_step))
+        self._steady_since = step + math.ceil(_SETTLE * (step - self._first_step))
         self._count = self._tested_at = self._growing_in_a_row = 0
         self._spacing = 1
 
@@ -74,11 +70,10 @@ class LeakDetector:
         self._first_step = step if self._first_step is None else self._first_step
         if self._awaited or step <= self._steady_since:
             return False
-        window = len(self._values)
-        self._values[self._count % window] = value_bytes
+        self._values[self._count % WINDOW] = value_bytes
         self._remember(value_bytes)
         self._count += 1
-        if self._count < max(MIN_SAMPLES, window // 2) or self._count - self._tested_at < self._stride:
+        if self._count < WINDOW // 2 or self._count - self._tested_at < _TEST_EVERY:
             return False
         self._tested_at = self._count
         grows = self.trend_test().verdict is TrendClass.growing
@@ -107,28 +102,22 @@ class LeakDetector:
     @property
     def growing_samples(self) -> int:
         """Samples over which it has grown without a break, up to now."""
-        judged = min(self._count, len(self._values)) * 2 // 3
-        return judged + self._stride * (self._growing_in_a_row - 1) if self._growing_in_a_row else 0
+        judged = min(self._count, WINDOW) * 2 // 3
+        return judged + _TEST_EVERY * (self._growing_in_a_row - 1) if self._growing_in_a_row else 0
 
     def values(self) -> NDArray[np.float64]:
         """Return a copy of the window, in bytes, oldest first."""
-        window = len(self._values)
-        if self._count <= window:
+        if self._count <= WINDOW:
             return self._values[: self._count].copy()
-        return np.roll(self._values, -(self._count % window))
+        return np.roll(self._values, -(self._count % WINDOW))
 
     def history(self) -> NDArray[np.float64]:
         """Return all samples since the last event, in bytes, oldest first, thinned to a window's length."""
         return self._history[: -(-self._count // self._spacing)].copy()
 
-    @property
-    def _stride(self) -> int:
-        """Samples between two tests."""
-        return max(1, len(self._values) // _TESTS_PER_WINDOW)
-
     def _remember(self, value_bytes: float) -> None:
         """Put a sample into the history; thin it where it is full."""
-        if self._count >= len(self._history) * self._spacing:
+        if self._count >= WINDOW * self._spacing:
             half = self._history[::2].copy()
             self._history[: len(half)] = half
             self._spacing *= 2

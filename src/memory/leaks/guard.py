@@ -19,7 +19,7 @@ from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
 from ..objects.heap import ELSEWHERE, NATIVE, GrowthSources, Heap, growth_sources, measure_heap
 from .detector import LeakDetector, classify_resident, confirm, hours_to_limit
-from .table import MemoryReport
+from .table import Finding, MemoryReport
 from .tracker import MemoryTracker
 from .verdict import TrendClass, TrendTest
 from .watched import WatchedCounter, accounted_tag, watched_counters
@@ -33,26 +33,6 @@ _SAMPLES_PER_GRAPH_CHECK = 8
 _PATIENCE = 480  # samples of unbroken growth, after which growth that has a name is a leak however slow it is
 _GARBAGE = "only the garbage collector frees it: objects in reference cycles"
 _MAPPED = "no Python object holds it: memory that a library maps itself, past the C allocator"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that grows, or a graph that outlives its update."""
-
-    step: int
-    resource: str
-    verdict: TrendClass
-    sources: tuple[str, ...]
-    """What holds it, one line each."""
-    growth: str = ""
-    """How fast, as text."""
-
-    def text(self) -> str:
-        """Return the finding as text, one line for each source."""
-        is_certain = self.verdict is not TrendClass.growing
-        what, remark = (self.verdict.value, "") if is_certain else ("growth", "; not yet a leak: it may end")
-        head = f"memory: {what} of {self.resource} at step {self.step:,}{self.growth}{remark}"
-        return "\n  ".join([head, *self.sources])
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +90,7 @@ class MemoryGuard:
             for counter in watched_counters(config.leak_threshold_mb, on_cuda)
         }
         self._awaited = set(events)
-        self._clock: tuple[float, int] | None = None  # when comparable samples began, and how many there are
+        self._began, self._samples = 0.0, 0  # when comparable samples began, and how many there are
         self._suspicion: _Suspicion | None = None
         self._growths: dict[WatchedCounter, _Growth] = {}
         self._grown_components: dict[str, TrendClass] = {}  # as reported
@@ -131,7 +111,7 @@ class MemoryGuard:
                 detector.restart(step, name)
             self.tracker.restart(step, name)
             self.steady_since = step
-            self._clock = None
+            self._samples = 0
             self._forget()
 
     def report(self, step: int) -> MemoryReport | None:
@@ -147,27 +127,28 @@ class MemoryGuard:
     def sample(
         self,
         step: int,
-        counters: Mapping[str, float],
+        counters: dict[str, float],
         roots: Mapping[str, Any],
         components: Mapping[str, Component],
     ) -> dict[str, float]:
         """Take a sample of everything, at the loop's fixed phase; return what else to log."""
         if not self.config.tracking_enabled:
             return {}
-        since, samples = self._clock or self._begin()
-        self._clock = since, samples + 1
+        if not self._samples:
+            self._begin()
+        self._samples += 1
         is_judged_anew = self.tracker.sample(step, components, roots)
         held = {device: self.tracker.accounted_bytes(device) for device in self._devices}
         held["cpu"] += self._own_bytes
         accounted = {accounted_tag(device): nbytes / _BYTES_PER_MB for device, nbytes in held.items()}
-        tags = {**counters, **accounted}
+        tags = counters | accounted
         for counter, detector in self._watched.items():
             value = counter.read(tags)
             if value is not None:
                 is_judged_anew |= detector.add(step, value)
         if is_judged_anew:
             self._judge_all(step, roots)
-        if self.config.check_interval and samples % _SAMPLES_PER_GRAPH_CHECK == 0:
+        if self.config.check_interval and self._samples % _SAMPLES_PER_GRAPH_CHECK == 1:
             self.check_graphs(step, roots)  # updates may be rare, and acting leaks too
         return accounted
 
@@ -180,14 +161,14 @@ class MemoryGuard:
             holders = find_graph_holders(roots).holders[:_MOST_GRAPHS]
             self._report(Finding(step, what, TrendClass.leak, tuple(holder.text() for holder in holders)))
 
-    def _begin(self) -> tuple[float, int]:
-        """Return the start of the clock of the samples that are comparable."""
+    def _begin(self) -> None:
+        """Begin with samples that are comparable."""
         # Garbage from earlier must not be freed during the judged window, nor counted as what grew in it.
         gc.collect()
         warning = driver_paging_warning()
         if warning is not None:
             _LOG.warning(warning)
-        return time.monotonic(), 0
+        self._began = time.monotonic()
 
     def _forget(self) -> None:
         """Forget what was suspected and what grew."""
@@ -336,9 +317,8 @@ class MemoryGuard:
     def _rate(self, counter: WatchedCounter, test: TrendTest) -> str:
         """Return how fast a counter grows, and when nothing is left of it, as text."""
         text = f", {test.slope_bytes_per_sample / counter.scale:+.3f} {counter.unit} per log interval"
-        if counter.unit == "MB" and self._clock is not None:
-            since, samples = self._clock
-            seconds = (time.monotonic() - since) / samples
+        if counter.unit == "MB":
+            seconds = (time.monotonic() - self._began) / self._samples
             hours = hours_to_limit(test, seconds, _headroom_bytes(counter))
             if hours is not None:
                 text += f"; at this rate nothing is left in {hours:,.1f} hours"

@@ -1,4 +1,4 @@
-"""Report what holds what: rows, metrics, and the table that people read."""
+"""Report what holds what and what was found: rows, metrics, sentences, and the table that people read."""
 
 import io
 import math
@@ -119,6 +119,26 @@ class MemoryReport:
             for note in self.notes:
                 page.print(Text(note))
         return "\n".join(line.rstrip() for line in text.get().splitlines())
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that grows, or a graph that outlives its update."""
+
+    step: int
+    resource: str
+    verdict: TrendClass
+    sources: tuple[str, ...]
+    """What holds it, one line each."""
+    growth: str = ""
+    """How fast, as text."""
+
+    def text(self) -> str:
+        """Return the finding as text, one line for each source."""
+        is_certain = self.verdict is not TrendClass.growing
+        what, remark = (self.verdict.value, "") if is_certain else ("growth", "; not yet a leak: it may end")
+        head = f"memory: {what} of {self.resource} at step {self.step:,}{self.growth}{remark}"
+        return "\n  ".join([head, *self.sources])
 
 
 def _cells(row: ComponentRow, label: str) -> list[Text]:
