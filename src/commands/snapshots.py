@@ -78,11 +78,7 @@ _HELD = (
     Column("blocks_after", "blocks"),
     Column("call_site", "call-site"),
 )
-_SITE_KEYS = (
-    "change",
-    *("bytes_more", "bytes_before", "bytes_after"),
-    *("blocks_before", "blocks_after", "new_blocks", "freed_blocks"),
-)
+_SITE_KEYS = "change bytes_more bytes_before bytes_after blocks_before blocks_after new_blocks freed_blocks"
 
 
 @exit_on_user_error()
@@ -189,7 +185,7 @@ def _shown_test(test: TrendTest) -> dict[str, Any]:
 def _shown_sites(name: str, changes: Sequence[SiteChange]) -> dict[str, Any]:
     """Return the call-sites to show under a name, and their number in all."""
     shown = [
-        {key: getattr(change, key) for key in _SITE_KEYS}
+        {key: getattr(change, key) for key in _SITE_KEYS.split()}
         | {"call_site": site_label(change.stack), "stack": frame_lines(change.stack)}
         for change in top_sites(changes)
     ]

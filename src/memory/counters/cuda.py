@@ -34,8 +34,8 @@ _REMEDY = (
 def gpu_memory_stats() -> dict[str, float]:
     """Return what the CUDA caching allocator and the pinned-host allocator hold, in MB; {} without CUDA.
 
-    Reads counters on the host: no synchronisation with the device, and no CUDA context is made. Pinned host
-    memory has counters since PyTorch 2.8; before that, and before its first use, its keys are absent.
+    Reads counters on the host: no synchronisation with the device, and no CUDA context is made. Before the
+    first use of pinned host memory its keys are absent.
 
     Returns:
         `alloc_mb` in live tensors; `reserved_mb` taken from the driver, live and cached; `max_alloc_mb` and
@@ -48,7 +48,7 @@ def gpu_memory_stats() -> dict[str, float]:
     if not torch.cuda.is_available():
         return {}
     stats = device_stats_mb(torch.cuda.memory_stats())
-    pinned = getattr(torch.cuda, "host_memory_stats", dict)()
+    pinned = torch.cuda.host_memory_stats()
     return stats | {
         name: pinned[key] / _BYTES_PER_MB for name, key in _PINNED_COUNTERS.items() if key in pinned
     }

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -20,10 +21,8 @@ _RESIDENT_PART = re.compile(r"^Rss(Anon|File|Shmem):\s*(\d+)", re.MULTILINE)
 def resident_bytes_by_kind() -> dict[str, int]:
     """Return the resident bytes of this process by what backs them; {} where /proc does not say.
 
-    Returns:
-        `rss_anon`, private memory: heap, arrays, and what the C allocator keeps for later; `rss_file`, mapped
-        files and libraries, which the kernel can drop; `rss_shmem`, shared memory this process has touched.
-        Their sum is the resident memory.
+    `rss_anon` is private memory: heap, arrays, and what the C allocator keeps for later; `rss_file` is mapped
+    files and libraries, which the kernel can drop; `rss_shmem` is shared memory this process has touched.
     """
     return parse_status(_STATUS.read_text()) if _STATUS.is_file() else {}
 
@@ -53,7 +52,11 @@ def process_tree_pss_bytes() -> int | None:
 
 def live_children_count() -> int:
     """Return how many descendants of this process run; those that ended but were not waited for are none."""
-    return sum(_is_running(child) for child in _descendants())
+    count = 0
+    for child in _descendants():
+        with suppress(psutil.NoSuchProcess):
+            count += child.status() != psutil.STATUS_ZOMBIE
+    return count
 
 
 def open_files_count() -> int:
@@ -93,10 +96,3 @@ def folder_disk_bytes(folder: Path) -> int:
 def _descendants() -> list[psutil.Process]:
     # Made anew each time: a psutil.Process that was made before a fork means the parent.
     return psutil.Process().children(recursive=True)
-
-
-def _is_running(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -29,7 +29,6 @@ class ComponentRow:
     growth_mb: float
     """Since the report before; 0 in the first."""
     growth_mb_per_1000_steps: float
-    """The same, per 1,000 agent steps."""
     planned_mb: float | None
     """What it may grow to by design."""
     verdict: TrendClass

@@ -50,11 +50,11 @@ class MemoryTracker:
         self._reported_step: int | None = None
 
     def register(self, name: str, path: str, roots: Mapping[str, Any] | None = None) -> None:
-        """Follow one more object, found anew at each sample.
+        """Follow one more object, found anew at each sample by its path from the roots.
 
         Args:
             name: Its name in the report and in the metrics; with `/`, a part of the object named before it.
-            path: From the roots, such as `workflow.world_model.rssm._state` or `replay._arena`.
+            path: Such as `workflow.world_model.rssm._state` or `replay._arena`.
             roots: The roots as they are now, to check the path; None to wait until it leads somewhere.
 
         Raises:

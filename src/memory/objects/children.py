@@ -2,6 +2,7 @@
 
 import _io
 import collections
+import contextlib
 import ctypes
 import functools
 import logging
@@ -183,7 +184,6 @@ def _size_reader(kind: type) -> Callable[[Any], int]:
 
 
 def _map_bytes(value: mmap.mmap) -> int:
-    try:
+    with contextlib.suppress(ValueError):  # it is closed
         return mmap.mmap.__len__(value)
-    except ValueError:  # closed
-        return 0
+    return 0

@@ -1,7 +1,7 @@
 """Read autograd graphs as data: the nodes behind a tensor, and the memory they keep alive.
 
 Saved tensors are read through `SavedTensor.data`, which runs no unpack hook: a checkpointed block is not
-recomputed and nothing is loaded back from the host. Each node is visited once.
+recomputed and nothing is loaded back from the host.
 """
 
 import types
@@ -58,9 +58,8 @@ class Totals:
 class Nodes:
     """Reads nodes of autograd graphs; how to read a type is decided once, at its first node.
 
-    Args:
-        names: Paths of known leaves of the graph, by the id of the tensor.
-        held_elsewhere: Storages that are alive anyway; they are not counted.
+    `names` are paths of known leaves by the id of the tensor; storages that are `held_elsewhere` are alive
+    anyway and are not counted.
     """
 
     def __init__(self, names: dict[int, str], held_elsewhere: set[StorageKey]) -> None:

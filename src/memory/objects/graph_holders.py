@@ -129,11 +129,7 @@ def measure_graphs(
 ) -> GraphReport:
     """Return the graphs of what a walk found, which may have been `truncated` itself.
 
-    Args:
-        reachable: All tensors, arrays and nodes that are reachable. The memory of those without a graph is
-            alive anyway and counts for no graph.
-        max_nodes: Nodes after which it stops.
-        truncated: Whether there is more that is reachable.
+    The memory of tensors and arrays without a graph is alive anyway and counts for no graph.
     """
     held_elsewhere: set[StorageKey] = set()
     names: dict[int, str] = {}

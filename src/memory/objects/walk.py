@@ -9,7 +9,7 @@ from .children import Children, Role
 from .readers import PRIMITIVE_IDS
 
 _LONGEST_PATH = 240  # of a longer one, as in a linked list, only the beginning is kept
-_NUMBERED = re.compile(r"\[[^\]]*\d[^\]]*\]|<[\w.]+ \d+>")
+_NUMBERED = re.compile(r"\[[^\]]*\d[^\]]*\]|(<[\w.]+) \d+>")
 
 
 class Found(NamedTuple):
@@ -112,7 +112,7 @@ def pattern_of(path: str) -> str:
     >>> pattern_of("module trainer.CACHE[17]['obs'].<set 3>")
     "module trainer.CACHE[*]['obs'].<set *>"
     """
-    return _NUMBERED.sub(_as_star, path)
+    return _NUMBERED.sub(lambda match: f"{match[1]} *>" if match[1] else "[*]", path)
 
 
 def resolve(roots: Mapping[str, Any], path: str) -> Any:
@@ -133,11 +133,6 @@ def resolve(roots: Mapping[str, Any], path: str) -> Any:
         step, value = max(fitting, key=lambda pair: len(pair[0]))
         done += step
     return value
-
-
-def _as_star(match: re.Match[str]) -> str:
-    text = match[0]
-    return "[*]" if text[0] == "[" else f"{text.rpartition(' ')[0]} *>"
 
 
 def _begins(path: str, part: str) -> bool:

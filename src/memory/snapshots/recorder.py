@@ -18,7 +18,6 @@ class SnapshotRecorder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder  # created at the first snapshot
-        self.is_recording = False
 
     def start(self) -> None:
         """Let every later allocation of this process carry its stack; call it before the first."""
@@ -26,7 +25,6 @@ class SnapshotRecorder:
             torch.cuda.memory._record_memory_history(
                 enabled="state", context="state", stacks="python", max_entries=1
             )
-            self.is_recording = True
 
     def save(self, step: int) -> Path | None:
         """Save what is held now as the snapshot of `step`, and return the file; None without CUDA.
@@ -49,9 +47,3 @@ class SnapshotRecorder:
         finally:
             unfinished.unlink(missing_ok=True)
         return path
-
-    def stop(self) -> None:
-        """Let later allocations go without a stack."""
-        if self.is_recording:
-            torch.cuda.memory._record_memory_history(enabled=None)
-            self.is_recording = False
