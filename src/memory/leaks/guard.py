@@ -178,7 +178,7 @@ class MemoryGuard:
 
     def _judge_all(self, step: int, roots: Mapping[str, Any]) -> None:
         """Look at every counter and component that may grow."""
-        detectors = (*self._watched.values(), *self.tracker.detectors())
+        detectors = (*self._watched.values(), *self.tracker.detectors().values())
         if not any(detector.is_suspect for detector in detectors):
             with self._uncounted():
                 self._forget()
@@ -289,7 +289,9 @@ class MemoryGuard:
     def _judge_components(self, step: int, suspicion: _Suspicion, roots: Mapping[str, Any]) -> None:
         """Report parts of the run that hold more than planned; they are named by what they are."""
         reported, self._grown_components = self._grown_components, {}
-        for name, detector in self.tracker.alarms().items():
+        for name, detector in self.tracker.detectors().items():
+            if not detector.alarm:
+                continue
             device = self.tracker.device_kind(name)
             counter = next(each for each in self._watched if each.on_gpu is (device == "cuda"))
             is_leak = self._is_certain(counter, detector, is_named=True)

@@ -22,8 +22,8 @@ class ComponentRow:
     """Such as `replay/observations`, a part of `replay`."""
     size_mb: float
     """Storages that it holds, its parts included."""
-    shown_mb: float
-    """What its tensors and arrays show of them."""
+    pinned_per_shown: float
+    """Bytes kept for each byte that tensors and arrays show; 1 without views, NaN where they show none."""
     device: str
     """Where they lie: `cpu`, `cuda:0`, `cpu+cuda:0`; empty where nothing is held."""
     growth_mb: float
@@ -39,11 +39,6 @@ class ComponentRow:
     """Where a registered object is found; None for the run's own components."""
     is_gone: bool = False
     """Whether it was there before and is no more."""
-
-    @property
-    def pinned_per_shown(self) -> float:
-        """Bytes that are kept for each byte that is shown; 1 without views, NaN where nothing is shown."""
-        return self.size_mb / self.shown_mb if self.shown_mb else math.nan
 
     @property
     def remark(self) -> str:

@@ -1,5 +1,6 @@
 """Track how much each part of a run holds, and how that changes."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -122,14 +123,9 @@ class MemoryTracker:
         self._followed = {n: f for n, f in self._followed.items() if n in self._paths or not f.is_gone}
         return MemoryReport(step, tuple(rows), total, self._notes)
 
-    def alarms(self) -> dict[str, LeakDetector]:
-        """Return the components that grow, by their last two trend tests and their history."""
-        detectors = {name: followed.detector for name, followed in self._followed.items()}
-        return {name: detector for name, detector in detectors.items() if detector.alarm}
-
-    def detectors(self) -> list[LeakDetector]:
-        """Return the detector of each component; the total's is not among them."""
-        return [followed.detector for followed in self._followed.values()]
+    def detectors(self) -> dict[str, LeakDetector]:
+        """Return the detector of each component by its name; the total's is not among them."""
+        return {name: followed.detector for name, followed in self._followed.items()}
 
     def device_kind(self, name: str) -> str:
         """Return `cuda` for a component of which any part lies on a CUDA device, else `cpu`."""
@@ -179,7 +175,7 @@ def _row(name: str, followed: _Followed, path: str | None, steps: int | None) ->
     return ComponentRow(
         name=name,
         size_mb=size.pinned_bytes / _BYTES_PER_MB,
-        shown_mb=size.logical_bytes / _BYTES_PER_MB,
+        pinned_per_shown=size.pinned_bytes / size.logical_bytes if size.logical_bytes else math.nan,
         device="+".join(size.devices),
         growth_mb=growth_mb,
         growth_mb_per_1000_steps=1000 * growth_mb / steps if steps else 0.0,

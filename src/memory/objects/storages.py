@@ -50,7 +50,8 @@ def storage_of(value: Tensor | np.ndarray) -> Storage | None:
 
     Cost: about 2 us.
     """
-    root = value
+    root: Any = value
+    tensor: Any = value
     if not is_tensor(value):
         base = _array_attribute(value, "base")
         while issubclass(type(base), np.ndarray):
@@ -60,10 +61,10 @@ def storage_of(value: Tensor | np.ndarray) -> Storage | None:
         if not is_tensor(base):
             address, nbytes = _buffer_extent(base) or _array_extent(root)
             return Storage(("cpu", address), nbytes, "cpu") if address and nbytes else None
-        value = base
+        tensor = base
     with torch._C.DisableTorchFunction():
         try:
-            storage = _TENSOR.untyped_storage(value)
+            storage = _TENSOR.untyped_storage(tensor)
             nbytes, device = _STORAGE.nbytes(storage), storage.device
             # A fake tensor's storage is on "meta", and asking for its address would warn.
             address = 0 if device.type in _NO_MEMORY else _STORAGE.data_ptr(storage)

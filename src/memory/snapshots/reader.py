@@ -1,9 +1,8 @@
 """Read CUDA memory snapshots without trust, and sum up each one in a few numbers.
 
-A pickle is a program. A snapshot needs only the part of its language that builds dicts, lists, tuples,
-strings and numbers: an unpickler that refuses every name has nothing to call. `torch.cuda._memory_viz._read`
-is an unrestricted `pickle.load` and is not used. A file made for it can still waste time, or crash the
-analyser by tuples nested deeper than Python can hash.
+A pickle is a program; an unpickler that refuses every name has nothing to call, and snapshots need none.
+`torch.cuda._memory_viz._read` is an unrestricted `pickle.load` and is not used. A file made for it can still
+waste time, or crash the analyser by tuples nested deeper than Python can hash.
 """
 
 import errno
@@ -240,8 +239,8 @@ class _Sites:
             texts = [fields.get(key) for key in ("filename", "name")]
             filename, name = (printable(each, _MAX_TEXT) if isinstance(each, str) else "?" for each in texts)
             line = fields.get("line")
-            is_line = isinstance(line, int) and 0 <= line < _MAX_LINE
-            self._frames[id(raw)] = Frame(filename, line if is_line else 0, name)
+            number = line if isinstance(line, int) and 0 <= line < _MAX_LINE else 0
+            self._frames[id(raw)] = Frame(filename, number, name)
         return self._frames[id(raw)]
 
 
