@@ -34,7 +34,7 @@ class MemoryTracker:
 
     It holds names, paths and numbers. What it measures is handed in at each sample and reached again from the
     run's roots, so an attribute that is bound anew is followed, one that appears later appears, and nothing
-    is kept alive. Per component it holds a window of 96 samples, allocated once: 10,000 samples and reports
+    is kept alive. Per component it holds a window of 96 samples, allocated once; samples and reports
     add nothing.
 
     A registered object is measured by itself: what it holds may belong to one of the run's own components,
