@@ -3,7 +3,8 @@
 import argparse
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,43 +12,73 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..memory.leaks.verdict import TrendClass
-from ..memory.snapshots.correlate import Correlation, correlate
-from ..memory.snapshots.growth import Growth, find_snapshots, measure_growth, read_series
-from ..memory.snapshots.report import (
-    COLUMNS,
-    TOP_SITES,
-    Comparison,
-    as_json,
-    correlation_sentence,
-    top_sites,
-    verdict_sentence,
+from ..memory.leaks.verdict import MIN_SAMPLES, TrendClass, TrendTest
+from ..memory.snapshots.reader import read_summary
+from ..memory.snapshots.series import (
+    Correlation,
+    Growth,
+    SiteChange,
+    compare,
+    correlate,
+    find_snapshots,
+    frame_lines,
+    measure_growth,
+    site_label,
 )
-from ..memory.snapshots.sites import SiteChange, compare, site_label
-from ..memory.snapshots.summary import read_summary
 from ..utils.errors import FlagParser, UserError, exit_on_user_error, printable
 
 JSON_FILE = "analysis.json"
-_MB = 1e6
+TOP_SITES = 12
+_KB, _MB, _GB = 1e3, 1e6, 1e9
+_AGREEMENT = (
+    "{tag}: Pearson r {r}, largest difference {largest_difference_gb:.3f} GB, "
+    "joined within {largest_distance_steps:,} steps"
+)
 _MAX_DIGITS = 18
 _PIPE_WIDTH = 140  # letters in a line where there is no terminal
 
-_SiteColumns = Mapping[str, Callable[[SiteChange], str]]
-"""Columns of a table of call-sites: the heading, and the text of a cell."""
 
-_CHANGED: _SiteColumns = {
-    "change": lambda site: site.change,
-    "MB more": lambda site: f"{site.bytes_more / _MB:+,.1f}",
-    "MB after": lambda site: f"{site.bytes_after / _MB:,.1f}",
-    "new blocks": lambda site: f"{site.new_blocks:,}",
-    "freed blocks": lambda site: f"{site.freed_blocks:,}",
-    "call-site": lambda site: site_label(site.stack),
-}
-_HELD: _SiteColumns = {
-    "MB": lambda site: f"{site.bytes_after / _MB:,.1f}",
-    "blocks": lambda site: f"{site.blocks_after:,}",
-    "call-site": lambda site: site_label(site.stack),
-}
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: its key in the JSON, and how the table shows it."""
+
+    key: str
+    heading: str
+    divisor: float = 1.0
+    form: str = ",.0f"
+
+    def text(self, value: float | str) -> str:
+        """Return the value in the table's unit."""
+        return value if isinstance(value, str) else format(value / self.divisor, self.form)
+
+
+COLUMNS = (
+    Column("step", "step"),
+    Column("active_bytes", "active GB", _GB, ",.2f"),
+    Column("small_active_bytes", "small pool GB", _GB, ",.2f"),
+    Column("large_active_bytes", "large pool GB", _GB, ",.2f"),
+    Column("active_blocks", "blocks"),
+    Column("mean_block_bytes", "mean block KB", _KB, ",.1f"),
+    Column("pending_free_bytes", "pending free MB", _MB, ",.1f"),
+    Column("inactive_split_bytes", "inactive split MB", _MB, ",.1f"),
+    Column("rounding_bytes", "rounding MB", _MB, ",.1f"),
+    Column("reserved_bytes", "reserved GB", _GB, ",.2f"),
+    Column("private_bytes", "private pools GB", _GB, ",.2f"),
+)
+_CHANGED = (
+    Column("change", "change"),
+    Column("bytes_more", "MB more", _MB, "+,.1f"),
+    Column("bytes_after", "MB after", _MB, ",.1f"),
+    Column("new_blocks", "new blocks"),
+    Column("freed_blocks", "freed blocks"),
+    Column("call_site", "call-site"),
+)
+_HELD = (
+    Column("bytes_after", "MB", _MB, ",.1f"),
+    Column("blocks_after", "blocks"),
+    Column("call_site", "call-site"),
+)
+_SITE_KEYS = "change bytes_more bytes_before bytes_after blocks_before blocks_after new_blocks freed_blocks"
 
 
 @exit_on_user_error()
@@ -60,18 +91,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = _parser().parse_args(arguments)
     files = find_snapshots(flags.snapshots_dir)
     compared = [_find_compared(name, flags.snapshots_dir, files) for name in flags.compare or ()]
-    growth = measure_growth(read_series(files))
+    growth = measure_growth([read_summary(path, step) for step, path in files.items()])
     correlations = correlate(growth.summaries, flags.events_dir) if flags.events_dir else []
-    comparison = _compare_files(*compared) if compared else None
-    document = as_json(growth, correlations, comparison)
+    document = _document(growth, correlations)
+    if compared:
+        before, after = compared
+        changes = compare(read_summary(before, step=0).sites, read_summary(after, step=0).sites)
+        names = {"before": str(before), "after": str(after)}
+        document["compare"] = names | _shown_sites("call_sites", changes)
+    text = json.dumps(document, indent=2)
     if flags.out_dir is not None:
-        _write(flags.out_dir, document)
+        _write(flags.out_dir, text)
     if flags.format == "json":
-        print(json.dumps(document, indent=2))
+        print(text)
     else:
         if flags.out_dir is not None:
             print(f"wrote {flags.out_dir / JSON_FILE}")
-        _print(growth, correlations, comparison)
+        _print(document)
     return int(growth.verdict is TrendClass.growing)
 
 
@@ -104,60 +140,123 @@ def _find_compared(name: str, folder: Path, files: Mapping[int, Path]) -> Path:
     )
 
 
-def _compare_files(before: Path, after: Path) -> Comparison:
-    sites = (read_summary(path, step=0).sites for path in (before, after))
-    return Comparison(str(before), str(after), compare(*sites))
-
-
-def _write(folder: Path, document: Mapping[str, Any]) -> None:
+def _write(folder: Path, text: str) -> None:
     """Write the JSON whole or not at all."""
     path = folder / JSON_FILE
     unfinished = path.with_suffix(".part")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(json.dumps(document, indent=2))
+        unfinished.write_text(text)
         unfinished.replace(path)
     except OSError as error:
         raise UserError(f"--out-dir {folder} cannot be written: {error.strerror}.") from error
 
 
-def _print(growth: Growth, correlations: Sequence[Correlation], comparison: Comparison | None) -> None:
+def _document(growth: Growth, correlations: Sequence[Correlation]) -> dict[str, Any]:
+    """Return what was found as JSON: numbers whole and in bytes. The tables show the same rows."""
+    keys = [column.key for column in COLUMNS]
+    return {
+        "verdict": growth.verdict.value,
+        "sentence": _sentence(growth),
+        "slope_bytes_per_step": growth.bytes_per_step,
+        "slope_blocks_per_step": growth.blocks_per_step,
+        "active": _shown_test(growth.active),
+        "reserved": _shown_test(growth.reserved),
+        "snapshots": [{key: getattr(summary, key) for key in keys} for summary in growth.summaries],
+        **_shown_sites("call_sites", growth.sites),
+        **_shown_sites("holders", growth.holders),
+        "correlations": [asdict(correlation) for correlation in correlations],
+        "compare": None,
+    }
+
+
+def _shown_test(test: TrendTest) -> dict[str, Any]:
+    """Return a test; JSON has no NaN, so what too few samples leave open is null."""
+    is_open = test.samples < MIN_SAMPLES
+    return {
+        "verdict": test.verdict.value,
+        "slope_bytes_per_sample": None if is_open else test.slope_bytes_per_sample,
+        "slope_interval_bytes_per_sample": None if is_open else test.interval,
+        "rise_bytes": None if is_open else test.rise_bytes,
+        "samples": test.samples,
+    }
+
+
+def _shown_sites(name: str, changes: Sequence[SiteChange]) -> dict[str, Any]:
+    """Return the call-sites to show under a name, and their number in all."""
+    shown = [
+        {key: getattr(change, key) for key in _SITE_KEYS.split()}
+        | {"call_site": site_label(change.stack), "stack": frame_lines(change.stack)}
+        for change in top_sites(changes)
+    ]
+    return {name: shown, f"{name}_in_all": len(changes)}
+
+
+def top_sites(changes: Sequence[SiteChange]) -> list[SiteChange]:
+    """Return the call-sites to show: those that changed most either way, what grew most first."""
+    largest = sorted(changes, key=lambda change: abs(change.bytes_more), reverse=True)[:TOP_SITES]
+    return sorted(largest, key=lambda change: change.bytes_more, reverse=True)
+
+
+def _sentence(growth: Growth) -> str:
+    """Return the verdict and what it rests on, in one or two sentences."""
+    first, last, count = growth.summaries[0], growth.summaries[-1], len(growth.summaries)
+    if count == 1:
+        return f"{growth.verdict.value}: one snapshot, of step {last.step:,}; a verdict needs {MIN_SAMPLES}."
+    slope = f"{growth.bytes_per_step / _KB:,.1f} KB and {growth.blocks_per_step:,.1f} blocks per step"
+    span = f"over {count} snapshots from step {first.step:,} to {last.step:,}"
+    sentence = f"{growth.verdict.value}: active memory changes by {slope}"
+    if count < MIN_SAMPLES:
+        return f"{sentence} {span}; a verdict needs {MIN_SAMPLES}."
+    sentence += f", {span}."
+    if growth.verdict is TrendClass.growing and growth.sites and growth.sites[0].bytes_more > 0:
+        share = growth.sites[0].bytes_more / sum(max(site.bytes_more, 0) for site in growth.sites)
+        sentence += f" {share:.0%} of the growth comes from {site_label(growth.sites[0].stack)}."
+    if growth.verdict is TrendClass.retention:
+        rise = growth.reserved.rise_bytes / _MB
+        sentence += f" What is reserved for it rises by {rise:,.1f} MB: fragmentation, not a leak."
+    return sentence
+
+
+def _print(document: Mapping[str, Any]) -> None:
     """Print the tables, then the verdict, where the eye ends."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_PIPE_WIDTH)
-    table = Table(*(column.heading for column in COLUMNS), box=None, header_style="bold")
-    for column in table.columns:
-        column.justify = "right"
-    for summary in growth.summaries:
-        table.add_row(*(column.text(getattr(summary, column.key)) for column in COLUMNS))
-    console.print(table)
-    first, last = growth.summaries[0].step, growth.summaries[-1].step
+    console.print(_table(COLUMNS, document["snapshots"]))
+    first, last = (document["snapshots"][place]["step"] for place in (0, -1))
     if first != last:
-        _print_sites(
-            console, f"Growth by call-site, step {last:,} against step {first:,}", growth.sites, _CHANGED
-        )
-    if comparison is not None:
-        title = f"Comparison, {comparison.after} against {comparison.before}"
-        _print_sites(console, title, comparison.changes, _CHANGED)
-    _print_sites(console, f"What is held, step {last:,}", growth.holders, _HELD)
-    for correlation in correlations:
-        console.print(Text(correlation_sentence(correlation)), soft_wrap=True)
-    console.print(Text(verdict_sentence(growth), style="bold"), soft_wrap=True)
+        title = f"Growth by call-site, step {last:,} against step {first:,}"
+        _print_sites(console, title, _CHANGED, document, "call_sites")
+    if comparison := document["compare"]:
+        title = f"Comparison, {comparison['after']} against {comparison['before']}"
+        _print_sites(console, title, _CHANGED, comparison, "call_sites")
+    _print_sites(console, f"What is held, step {last:,}", _HELD, document, "holders")
+    for joined in document["correlations"]:
+        r = "not defined" if joined["pearson_r"] is None else f"{joined['pearson_r']:.4f}"
+        console.print(Text(_AGREEMENT.format(r=r, **joined)), soft_wrap=True)
+    console.print(Text(document["sentence"], style="bold"), soft_wrap=True)
 
 
-def _print_sites(console: Console, title: str, sites: Sequence[SiteChange], columns: _SiteColumns) -> None:
-    """Print a table of the call-sites that changed most; its last column is text."""
+def _print_sites(
+    console: Console, title: str, columns: Sequence[Column], found: Mapping[str, Any], name: str
+) -> None:
+    """Print the call-sites that changed most."""
     console.print(Text(f"\n{title}", style="bold"), soft_wrap=True)
-    if not sites:
+    if not found[name]:
         console.print("no call-site")
         return
-    table = Table(*columns, box=None, header_style="bold")
-    for column in table.columns[:-1]:
-        column.justify = "right"
-    for site in top_sites(sites):
-        table.add_row(*(Text(text(site)) for text in columns.values()))
-    console.print(table)
-    if len(sites) > TOP_SITES:
-        console.print(f"and {len(sites) - TOP_SITES:,} more")
+    console.print(_table(columns, found[name]))
+    num_more = found[f"{name}_in_all"] - len(found[name])
+    if num_more:
+        console.print(f"and {num_more:,} more")
     console.print()
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, header_style="bold")
+    for column in columns:
+        table.add_column(column.heading, justify="left" if column.key == "call_site" else "right")
+    for row in rows:
+        table.add_row(*(Text(column.text(row[column.key])) for column in columns))
+    return table

@@ -14,7 +14,7 @@ from ..checkpoints.run_folder import require_run_folder
 from ..config.schema import TrainConfig
 from ..memory.counters.stats import footprint_stats
 from ..memory.leaks.guard import MemoryGuard
-from ..memory.leaks.tracker import Component
+from ..memory.objects.census import Component
 from ..utils.metrics import PhaseTimer
 from .parts import AnyParts
 from .reports import Reports

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from reverie.memory.counters.cuda import cuda_memory_stats, device_stats_mb
-from reverie.memory.counters.paging import (
+from reverie.memory.counters.cuda import (
+    device_stats_mb,
     driver_paging_warning,
+    gpu_memory_stats,
     is_windows_driver,
     paging_warning,
 )
@@ -43,7 +44,7 @@ def test_before_the_first_use_of_a_device_nothing_is_held() -> None:
 
 @without_cuda
 def test_without_cuda_there_are_no_counters_and_no_warning() -> None:
-    assert cuda_memory_stats() == {}
+    assert gpu_memory_stats() == {}
     assert driver_paging_warning() is None
 
 
@@ -79,16 +80,16 @@ def test_wsl_is_a_windows_driver(system: str, release: str, expected: bool) -> N
 @pytest.mark.gpu
 def test_gpu_pools_follow_small_and_large_tensors_to_the_byte() -> None:
     torch.cuda.empty_cache()
-    before = cuda_memory_stats()
+    before = gpu_memory_stats()
     small = [torch.empty(512 * 1024, dtype=torch.uint8, device="cuda") for _ in range(8)]
     large = torch.empty(64 * 2**20, dtype=torch.uint8, device="cuda")
-    during = cuda_memory_stats()
+    during = gpu_memory_stats()
     assert during["small_pool_mb"] - before["small_pool_mb"] == pytest.approx(8 * small[0].nbytes / 1e6)
     assert during["large_pool_mb"] - before["large_pool_mb"] == pytest.approx(large.nbytes / 1e6)
     assert during["small_pool_mb"] + during["large_pool_mb"] == pytest.approx(during["alloc_mb"])
     # Every other one of a segment's small blocks: what is free between them cannot be given back.
     del small[::2]
-    assert cuda_memory_stats()["inactive_split_mb"] > before["inactive_split_mb"]
+    assert gpu_memory_stats()["inactive_split_mb"] > before["inactive_split_mb"]
 
 
 @pytest.mark.gpu
@@ -98,24 +99,24 @@ def test_gpu_memory_freed_while_another_stream_uses_it_is_pending() -> None:
     with torch.cuda.stream(stream):
         torch.cuda._sleep(1_000_000_000)
     held.record_stream(stream)
-    before = cuda_memory_stats()["pending_free_mb"]
+    before = gpu_memory_stats()["pending_free_mb"]
     size_mb = held.nbytes / 1e6
     del held
-    assert cuda_memory_stats()["pending_free_mb"] - before == pytest.approx(size_mb)
+    assert gpu_memory_stats()["pending_free_mb"] - before == pytest.approx(size_mb)
     torch.cuda.synchronize()
 
 
 @pytest.mark.gpu
 def test_gpu_pinned_memory_is_rounded_up_and_stays_reserved() -> None:
-    before = cuda_memory_stats()
+    before = gpu_memory_stats()
     held = torch.empty(48 * 2**20, dtype=torch.uint8).pin_memory()
-    during = cuda_memory_stats()
+    during = gpu_memory_stats()
     if "pinned_in_use_mb" not in during:
         pytest.skip("this PyTorch has no counters of pinned memory")
     assert held.is_pinned()
     # 48 MiB round up to 64 MiB.
     assert during["pinned_in_use_mb"] - before.get("pinned_in_use_mb", 0) == pytest.approx(64 * 2**20 / 1e6)
     del held
-    after = cuda_memory_stats()
+    after = gpu_memory_stats()
     assert after["pinned_in_use_mb"] == pytest.approx(before.get("pinned_in_use_mb", 0))
     assert after["pinned_reserved_mb"] == pytest.approx(during["pinned_reserved_mb"])

@@ -17,7 +17,6 @@ from reverie.memory.objects.graph_holders import (
     GraphHolder,
     GraphReport,
     find_graph_holders,
-    graph_growth,
 )
 from reverie.models import RSSM, LatentState, RSSMOutput
 
@@ -65,11 +64,12 @@ def growth_of(
     """Return how the only holder changes while `step` is made a few times more."""
     for _ in range(before):
         step()
-    first = find_graph_holders(roots).holders
+    first = find_graph_holders(roots)
     for _ in range(after):
         step()
-    [growth] = graph_growth(first, find_graph_holders(roots).holders, after).values()
-    return growth
+    now = only(find_graph_holders(roots))
+    assert now.pattern == only(first).pattern
+    return now.growth_since(only(first), after)
 
 
 @pytest.mark.parametrize("kind", [RSSM, HalfDetached])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from reverie.memory.objects.invariant import first_graph
+from reverie.memory.objects.graph_holders import first_graph
 from reverie.memory.objects.walk import walk
 from reverie.utils.metrics import MetricMeans
 from reverie.workflows.world_models import DreamerWorkflow

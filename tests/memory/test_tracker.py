@@ -13,8 +13,9 @@ from torch import nn
 from reverie.memory.config import MemoryConfig
 from reverie.memory.counters.glibc import in_use_bytes, in_use_source
 from reverie.memory.leaks.table import ComponentRow, MemoryReport
-from reverie.memory.leaks.tracker import Component, MemoryTracker
+from reverie.memory.leaks.tracker import MemoryTracker
 from reverie.memory.leaks.verdict import TrendClass
+from reverie.memory.objects.census import Component
 from reverie.utils.errors import UserError
 
 INTERVAL = 1000
@@ -48,6 +49,10 @@ def tracker_of(threshold_mb: float = 1.0) -> MemoryTracker:
 def row_of(report: MemoryReport, name: str) -> ComponentRow:
     (row,) = (row for row in report.rows if row.name == name)
     return row
+
+
+def alarms(tracker: MemoryTracker) -> list[str]:
+    return [name for name, detector in tracker.detectors().items() if detector.alarm]
 
 
 def follow(tracker: MemoryTracker, store: list[Any], per_sample_mb: float, **component: Any) -> MemoryReport:
@@ -91,13 +96,13 @@ def test_unplanned_growth_is_a_leak_and_raises_the_alarm() -> None:
     report = follow(tracker, [], per_sample_mb=0.1)
     assert row_of(report, "store").verdict is TrendClass.growing
     assert report.total.verdict is TrendClass.growing
-    assert list(tracker.alarms()) == ["store"]
+    assert alarms(tracker) == ["store"]
 
 
 def test_growth_below_the_threshold_is_flat() -> None:
     tracker = tracker_of(threshold_mb=20.0)
     assert row_of(follow(tracker, [], per_sample_mb=0.1), "store").verdict is TrendClass.flat
-    assert tracker.alarms() == {}
+    assert alarms(tracker) == []
 
 
 def test_growth_within_the_plan_is_planned_and_beyond_it_a_leak() -> None:
@@ -136,7 +141,7 @@ def test_after_a_restart_earlier_growth_does_not_count() -> None:
     for index in range(96, 96 + 60):
         tracker.sample(index * INTERVAL, {"store": Component((store,))}, {})
     assert row_of(tracker.report(0), "store").verdict is TrendClass.flat
-    assert tracker.alarms() == {}
+    assert alarms(tracker) == []
 
 
 def test_an_attribute_that_is_bound_anew_is_followed_and_the_old_value_is_free() -> None:
@@ -267,7 +272,7 @@ def test_the_tracker_keeps_nothing_alive() -> None:
     assert row_of(report, "weight").size_mb == 400 / 1e6
 
 
-def test_3_000_samples_and_reports_grow_the_process_by_nothing() -> None:
+def test_1_500_samples_and_reports_grow_the_process_by_nothing() -> None:
     """In live blocks of Python and in bytes of all; the tracker is one of the things that it measures."""
     agent = Thing(state=torch.zeros(10))
     tracker, roots = tracker_of(), {"agent": agent}
@@ -281,14 +286,14 @@ def test_3_000_samples_and_reports_grow_the_process_by_nothing() -> None:
         gc.collect()
         return sys.getallocatedblocks(), in_use_bytes()
 
-    run(range(500))
-    blocks, in_use = run(range(500, 1000))  # the second time, its own result is of the same kind
-    blocks_later, in_use_later = run(range(1000, 4000))
+    run(range(250))
+    blocks, in_use = run(range(250, 500))  # the second time, its own result is of the same kind
+    blocks_later, in_use_later = run(range(500, 2000))
     # Dictionaries and caches of the interpreter make up for single blocks; a reference that was kept at
-    # each sample would be 3,000.
+    # each sample would be 1,500.
     assert abs(blocks_later - blocks) <= 100
     if in_use_source().startswith("mallinfo2"):
-        assert abs(in_use_later - in_use) <= 3_000  # one byte for each sample
+        assert abs(in_use_later - in_use) <= 1_500  # one byte for each sample
 
 
 def test_a_report_without_news_is_a_line_and_one_with_news_is_not() -> None:

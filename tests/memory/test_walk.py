@@ -16,8 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from reverie.memory.objects.graph_holders import find_graph_holders
-from reverie.memory.objects.invariant import first_graph
+from reverie.memory.objects.graph_holders import find_graph_holders, first_graph
 from reverie.memory.objects.readers import SAMPLE
 from reverie.memory.objects.walk import resolve, walk
 

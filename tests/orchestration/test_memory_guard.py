@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from reverie.memory.config import MemoryConfig, OnLeak
-from reverie.memory.leaks.guard import Finding, MemoryGuard
+from reverie.memory.leaks.guard import MemoryGuard
+from reverie.memory.leaks.table import Finding
 from reverie.memory.leaks.verdict import TrendClass
 from reverie.memory.objects.census import Component
 
@@ -64,7 +65,7 @@ def test_growth_that_takes_a_twentieth_of_what_is_left_is_a_leak_at_once(guard: 
 
 def test_a_cache_that_is_full_is_no_suspect_any_more(guard: MemoryGuard) -> None:
     follow(guard, range(80), keep(200 * KB))
-    found = follow(guard, range(80, 700), lambda: None)
+    found = follow(guard, range(80, 560), lambda: None)
     assert [each.verdict for each in found] == [TrendClass.growing] and not guard.must_stop
 
 
@@ -85,8 +86,8 @@ def test_a_component_that_grows_beyond_its_plan_is_reported_by_its_own_name_and_
     grow(range(80))
     named = [each.resource for each in guard.findings if each.resource.startswith("the component")]
     assert named == ["the component large"]
-    for step in range(80, 700):
+    for step in range(80, 250):
         sample(step)
-    grow(range(700, 800))
+    grow(range(250, 350))
     named = [each.resource for each in guard.findings if each.resource.startswith("the component")]
     assert named == ["the component large"] * 2

@@ -1,11 +1,16 @@
-"""Read what PyTorch's allocators hold on the current CUDA device and in pinned host memory, by pool."""
+"""Read what PyTorch's allocators hold on the GPU and in pinned host memory; warn of a driver that pages.
 
+Under Windows, and so in WSL2, the driver may answer a full card by placing allocations in system memory.
+Nothing fails, everything becomes slow, and a later out-of-memory error shows more than the card has.
+"""
+
+import platform
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-_BYTES_PER_MB = 1e6
+_BYTES_PER_MB, _BYTES_PER_GB = 1e6, 1e9
 _DEVICE_COUNTERS = {
     "alloc_mb": "allocated_bytes.all.current",
     "reserved_mb": "reserved_bytes.all.current",
@@ -20,13 +25,17 @@ _PINNED_COUNTERS = {
     "pinned_reserved_mb": "allocated_bytes.current",
     "pinned_in_use_mb": "active_bytes.current",
 }
+_REMEDY = (
+    'Set "CUDA - Sysmem Fallback Policy" to "Prefer No Sysmem Fallback" in the NVIDIA control panel, or call '
+    "torch.cuda.set_per_process_memory_fraction(1.0), so that a full card is an error"
+)
 
 
-def cuda_memory_stats() -> dict[str, float]:
+def gpu_memory_stats() -> dict[str, float]:
     """Return what the CUDA caching allocator and the pinned-host allocator hold, in MB; {} without CUDA.
 
-    Reads counters on the host: no synchronisation with the device, and no CUDA context is made. Pinned host
-    memory has counters since PyTorch 2.8; before that, and before its first use, its keys are absent.
+    Reads counters on the host: no synchronisation with the device, and no CUDA context is made. Before the
+    first use of pinned host memory its keys are absent.
 
     Returns:
         `alloc_mb` in live tensors; `reserved_mb` taken from the driver, live and cached; `max_alloc_mb` and
@@ -38,7 +47,11 @@ def cuda_memory_stats() -> dict[str, float]:
     """
     if not torch.cuda.is_available():
         return {}
-    return device_stats_mb(torch.cuda.memory_stats()) | _pinned_stats_mb()
+    stats = device_stats_mb(torch.cuda.memory_stats())
+    pinned = torch.cuda.host_memory_stats()
+    return stats | {
+        name: pinned[key] / _BYTES_PER_MB for name, key in _PINNED_COUNTERS.items() if key in pinned
+    }
 
 
 def device_stats_mb(counters: Mapping[str, Any]) -> dict[str, float]:
@@ -52,6 +65,39 @@ def device_stats_mb(counters: Mapping[str, Any]) -> dict[str, float]:
     return stats | {"pending_free_mb": (counters.get(_ACTIVE, allocated) - allocated) / _BYTES_PER_MB}
 
 
-def _pinned_stats_mb() -> dict[str, float]:
-    counters = getattr(torch.cuda, "host_memory_stats", dict)()
-    return {name: counters[key] / _BYTES_PER_MB for name, key in _PINNED_COUNTERS.items() if key in counters}
+def is_windows_driver(system: str, release: str) -> bool:
+    """Return whether the GPU belongs to a Windows driver: on Windows, and in WSL, a kernel by Microsoft.
+
+    >>> is_windows_driver("Linux", "5.15.167.4-microsoft-standard-WSL2"), is_windows_driver("Linux", "6.8.0")
+    (True, False)
+    """
+    return system == "Windows" or "microsoft" in release.lower()
+
+
+def paging_warning(allocated_bytes: int, capacity_bytes: int, windows_driver: bool) -> str | None:
+    """Return what a user has to know about paging by the driver, or None when there is nothing to know.
+
+    `allocated_bytes` lie in live tensors, the card has `capacity_bytes`.
+    """
+    capacity = f"{capacity_bytes / _BYTES_PER_GB:.2f} GB"
+    if allocated_bytes > capacity_bytes:
+        allocated = f"{allocated_bytes / _BYTES_PER_GB:.2f} GB"
+        return (
+            f"{allocated} are allocated on a card of {capacity}: the driver is paging to system memory, "
+            f"expect a slowdown of 5 to 50 times. Lower training.batch_size or the model size. {_REMEDY}."
+        )
+    if windows_driver:
+        return (
+            f"Under Windows and WSL2 the driver may page a full card of {capacity} to system memory: no "
+            f"out-of-memory error comes, and the amount in one is no upper bound. {_REMEDY}."
+        )
+    return None
+
+
+def driver_paging_warning() -> str | None:
+    """Return the warning for the current CUDA device as it is now; None without CUDA."""
+    if not torch.cuda.is_available():
+        return None
+    capacity = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    windows_driver = is_windows_driver(platform.system(), platform.release())
+    return paging_warning(torch.cuda.memory_allocated(), capacity, windows_driver)

@@ -1,12 +1,13 @@
 """Read the bytes that live objects of this process hold on the heap: the CPU's `memory_allocated`.
 
-glibc counts them itself, in every arena and thread, for PyTorch, NumPy and large Python objects; `pymalloc`
-adds the small ones. Unlike resident memory the count falls at once when something is freed. Where glibc is
-not the allocator (macOS, Windows, musl, or jemalloc and tcmalloc preloaded) its count would mean nothing: a
-test at first use finds this out.
+glibc counts them itself, in every arena and thread, for PyTorch, NumPy and large Python objects; CPython's
+own allocator adds the small ones. Unlike resident memory the count falls at once when something is freed.
+Where glibc is not the allocator (macOS, Windows, musl, or jemalloc and tcmalloc preloaded) its count would
+mean nothing: a test at first use finds this out.
 """
 
 import ctypes
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -15,11 +16,11 @@ import psutil
 import torch
 
 from .process import resident_bytes_by_kind
-from .pymalloc import pymalloc_reader
 
-_TEST_BYTES = 8_000_000
+_TEST_BYTES, _TEST_TRIALS = 8_000_000, 3
 _TEST_TOLERANCE_BYTES = 256_000  # other threads allocate meanwhile
-_TEST_TRIALS = 3
+_TEST_OBJECTS, _LEAST_OBJECT_BYTES = 10_000, 24  # floats, before rounding up
+_SMALL_OBJECTS = re.compile(rb"# bytes in allocated blocks\s*=\s*([\d,]+)")
 
 
 class _Mallinfo2(ctypes.Structure):
@@ -92,13 +93,51 @@ def _source() -> tuple[str, Callable[[], int]]:
             return info.uordblks + info.hblkhd  # from the arenas, and mapped one by one
 
         if any(counts_allocations(read) for _ in range(_TEST_TRIALS)):
-            read_small = pymalloc_reader()
+            read_small = _small_objects_reader()
             if read_small is None:
                 return "mallinfo2", read
             return "mallinfo2 + pymalloc", lambda: read() + read_small()
     if "rss_anon" in resident_bytes_by_kind():
         return "RssAnon", lambda: resident_bytes_by_kind()["rss_anon"]
     return "USS", lambda: psutil.Process().memory_full_info().uss
+
+
+def _small_objects_reader() -> Callable[[], int] | None:
+    """Return a function that reads the bytes of Python's live small objects, of up to 512 bytes each.
+
+    CPython takes them from arenas that it maps itself, so the C allocator does not count them: a million
+    floats in a list raise its count by the 8 MB of the list alone. The interpreter prints its own count on
+    request, for debugging; here it prints into memory.
+
+    Returns:
+        None where this cannot be done: without glibc, or where the interpreter has another allocator. With
+        PYTHONMALLOC=malloc the C allocator counts them, free-threaded builds count nowhere.
+    """
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    open_stream = _libc_function("open_memstream", pointer, ctypes.POINTER(pointer), ctypes.POINTER(size))
+    close_stream = _libc_function("fclose", ctypes.c_int, pointer)
+    free = _libc_function("free", None, pointer)
+    # `pythonapi` calls it with the GIL held.
+    write_statistics = getattr(ctypes.pythonapi, "_PyObject_DebugMallocStats", None)
+    if open_stream is None or close_stream is None or free is None or write_statistics is None:
+        return None
+    write_statistics.argtypes = [pointer]
+
+    def read() -> int:
+        text, length = pointer(), size()
+        stream = open_stream(ctypes.byref(text), ctypes.byref(length))
+        write_statistics(stream)
+        close_stream(stream)
+        found = _SMALL_OBJECTS.search(ctypes.string_at(text, length.value))
+        free(text)
+        return int(found[1].replace(b",", b"")) if found else 0
+
+    before = read()
+    held = [float(value) for value in range(_TEST_OBJECTS)]
+    rise = read() - before
+    del held
+    fall = before + rise - read()
+    return read if min(rise, fall) >= _TEST_OBJECTS * _LEAST_OBJECT_BYTES else None
 
 
 @cache

@@ -7,16 +7,16 @@ import psutil
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
-_V1_COUNTERS = ("memory.usage_in_bytes", "total_inactive_file")
-_V2_COUNTERS = ("memory.current", "inactive_file")
+_V1_FILES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2_FILES = ("memory.max", "memory.current", "inactive_file")
 _UNLIMITED = 2**60  # v1 writes "no limit" as nearly 2**63
 
 
 def memory_limit_bytes() -> int:
-    """Return the most host memory, in bytes, that this process can ever have.
+    """Return the most host memory, in bytes, that this process can ever have; swap is not counted.
 
     It is the physical memory, or the lowest limit of the control groups above this process where that is
-    less (a container, a batch job, a systemd slice). Swap is not counted.
+    less (a container, a batch job, a systemd slice).
     """
     limit, _ = cgroup_memory(_CGROUP_ROOT, _text(_MEMBERSHIP))
     physical = psutil.virtual_memory().total
@@ -38,36 +38,29 @@ def cgroup_memory(root: Path, membership: str) -> tuple[int | None, int | None]:
     """Return the lowest memory limit over a process's control groups, and the least that is left, in bytes.
 
     Both are None without a limit; what is left is at least 0. Used memory is a group's working set, as
-    container runtimes report it: usage less inactive file cache.
-
-    Args:
-        root: Where the control groups, v1 or v2, are mounted: /sys/fs/cgroup.
-        membership: The text of /proc/self/cgroup.
+    container runtimes report it: usage less inactive file cache. The groups, v1 or v2, are mounted at `root`;
+    `membership` is the text of /proc/self/cgroup.
     """
-    limits, left = [], []
-    for folder, is_v1, limit in _limited_groups(root, membership):
-        usage, cache = _V1_COUNTERS if is_v1 else _V2_COUNTERS
-        statistics = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
-        used = (_number(folder / usage) or 0) - int(statistics.get(cache, 0))
-        limits.append(limit)
-        left.append(max(0, limit - max(0, used)))
-    return min(limits, default=None), min(left, default=None)
+    groups = list(_limited_groups(root, membership))
+    return min((limit for limit, _ in groups), default=None), min((left for _, left in groups), default=None)
 
 
-def _limited_groups(root: Path, membership: str) -> Iterator[tuple[Path, bool, int]]:
-    """Yield (folder, whether v1, limit in bytes) of every group from this process up to the root."""
+def _limited_groups(root: Path, membership: str) -> Iterator[tuple[int, int]]:
+    """Yield limit and what is left, in bytes, of every limited group from this process up to the root."""
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
-        is_v1 = bool(controllers)
-        base = root / "memory" if is_v1 else root
+        base = root / "memory" if controllers else root
+        limit_file, usage_file, cache = _V1_FILES if controllers else _V2_FILES
         group = base / path.lstrip("/")
         # Inside a container the path may be the host's: groups that are not mounted here are passed over.
         for folder in (group, *group.parents):
-            limit = _number(folder / ("memory.limit_in_bytes" if is_v1 else "memory.max"))
+            limit = _number(folder / limit_file)
             if limit is not None and limit < _UNLIMITED:
-                yield folder, is_v1, limit
+                statistics = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
+                used = (_number(folder / usage_file) or 0) - int(statistics.get(cache, 0))
+                yield limit, max(0, limit - max(0, used))
             if folder == base:
                 break
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import psutil
 
-from .cuda import cuda_memory_stats
+from .cuda import gpu_memory_stats
 from .glibc import in_use_bytes
 from .process import (
     folder_disk_bytes,
@@ -50,12 +50,9 @@ def host_memory_stats() -> dict[str, float]:
 def footprint_stats(folder: Path) -> dict[str, float]:
     """Return what a run takes from the machine, for reports.
 
-    Args:
-        folder: Of the run.
-
     Returns:
-        `tree_pss_mb`, memory of this process and its descendants with every shared page counted once, absent
-        where the system does not count it; `disk_mb`, what the folder takes on disk.
+        `disk_mb`, what the run's folder takes on disk; `tree_pss_mb`, memory of this process and its
+        descendants with every shared page counted once, absent where the system does not count it.
     """
     stats = {"disk_mb": folder_disk_bytes(folder) / _BYTES_PER_MB}
     size = process_tree_pss_bytes()
@@ -63,6 +60,6 @@ def footprint_stats(folder: Path) -> dict[str, float]:
 
 
 def memory_counters() -> dict[str, float]:
-    """Return what the process and its GPU hold now, by tag; MB = 1e6 bytes. Without a GPU its tags are 0."""
-    tags = {f"debug/gpu/{name}": value for name, value in (cuda_memory_stats() or _NO_GPU).items()}
+    """Return what the process and its GPU hold now, by the tag of a log line; 0 without a GPU."""
+    tags = {f"debug/gpu/{name}": value for name, value in (gpu_memory_stats() or _NO_GPU).items()}
     return tags | {f"debug/cpu/{name}": value for name, value in host_memory_stats().items()}

@@ -8,12 +8,16 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .verdict import MIN_SAMPLES, TrendClass, TrendTest, classify_trend, saturates
+from .verdict import TrendClass, TrendTest, classify_trend, saturates
+
+WINDOW = 96
+"""Samples that a detector keeps; older ones are forgotten."""
 
 _RESIDENT_TOLERANCES = 5  # resident memory is a backstop: it moves by pages, and by what the allocator keeps
 _LEAST_RESIDENT_BYTES = 8e6
 _ALARM_AFTER = 2  # trend tests in a row that it grows
-_TESTS_PER_WINDOW = 12  # one for each new block: 8 blocks are two thirds of the window
+_TEST_EVERY = WINDOW // 12  # samples: one test for each new block, of which 8 are two thirds of the window
+_SETTLE = 0.2  # part of the way to an event that is passed over after it
 _COLLECTABLE = 0.5  # part of the rise that a collection frees, from which on it was garbage
 _SECONDS_PER_HOUR = 3600
 
@@ -30,26 +34,17 @@ class LeakDetector:
     Any saturating curve looks straight through a short window. So there is no alarm while the history, all
     samples since the last event thinned to a window's length, grows less and less.
 
-    It holds 16 bytes for each sample of the window, allocated once, and nothing that it measures.
+    After an event at step s of a run begun at step b, samples up to s + (s - b) / 5 are passed over: what an
+    event starts takes time to come to rest. None are taken before all events of `wait_for`, which are reasons
+    given to `restart`, have happened.
 
-    Args:
-        tolerance_bytes: Growth over the judged samples below which nothing counts as growing.
-        window: Samples that are kept, at least 24; older ones are forgotten.
-        settle: After an event at step s of a run begun at step b, samples up to s + settle * (s - b) are
-            passed over: what an event starts takes time to come to rest.
-        wait_for: Events, by the reasons given to `restart`, of which all must have happened before samples
-            are taken. Without them a warm-up before the first event is judged too.
+    It holds 16 bytes for each sample of the window, allocated once, and nothing that it measures.
     """
 
-    def __init__(
-        self, tolerance_bytes: float, window: int = 96, settle: float = 0.2, wait_for: Iterable[str] = ()
-    ) -> None:
-        if window < MIN_SAMPLES:
-            raise ValueError(f"A window needs at least {MIN_SAMPLES} samples, got {window}.")
+    def __init__(self, tolerance_bytes: float, wait_for: Iterable[str] = ()) -> None:
         self.tolerance_bytes = tolerance_bytes
-        self.settle = settle
-        self._values = np.zeros(window, np.float64)
-        self._history = np.zeros(window, np.float64)
+        self._values = np.zeros(WINDOW, np.float64)
+        self._history = np.zeros(WINDOW, np.float64)
         self._spacing = 1  # samples between two of the history
         self._count = 0  # since the last event; may exceed the window
         self._tested_at = 0
@@ -60,9 +55,9 @@ class LeakDetector:
 
     def restart(self, step: int, reason: str) -> None:
         """Forget all samples, because of an event at `step` after which more memory is normal."""
-        first = self._begin(step)
+        self._first_step = step if self._first_step is None else self._first_step
         self._awaited.discard(reason)
-        self._steady_since = step + math.ceil(self.settle * (step - first))
+        self._steady_since = step + math.ceil(_SETTLE * (step - self._first_step))
         self._count = self._tested_at = self._growing_in_a_row = 0
         self._spacing = 1
 
@@ -72,14 +67,13 @@ class LeakDetector:
         Returns:
             Whether the window was tested anew.
         """
-        self._begin(step)
+        self._first_step = step if self._first_step is None else self._first_step
         if self._awaited or step <= self._steady_since:
             return False
-        window = len(self._values)
-        self._values[self._count % window] = value_bytes
+        self._values[self._count % WINDOW] = value_bytes
         self._remember(value_bytes)
         self._count += 1
-        if self._count < max(MIN_SAMPLES, window // 2) or self._count - self._tested_at < self._stride:
+        if self._count < WINDOW // 2 or self._count - self._tested_at < _TEST_EVERY:
             return False
         self._tested_at = self._count
         grows = self.trend_test().verdict is TrendClass.growing
@@ -108,54 +102,38 @@ class LeakDetector:
     @property
     def growing_samples(self) -> int:
         """Samples over which it has grown without a break, up to now."""
-        judged = min(self._count, len(self._values)) * 2 // 3
-        return judged + self._stride * (self._growing_in_a_row - 1) if self._growing_in_a_row else 0
+        judged = min(self._count, WINDOW) * 2 // 3
+        return judged + _TEST_EVERY * (self._growing_in_a_row - 1) if self._growing_in_a_row else 0
 
     def values(self) -> NDArray[np.float64]:
         """Return a copy of the window, in bytes, oldest first."""
-        window = len(self._values)
-        if self._count <= window:
+        if self._count <= WINDOW:
             return self._values[: self._count].copy()
-        return np.roll(self._values, -(self._count % window))
+        return np.roll(self._values, -(self._count % WINDOW))
 
     def history(self) -> NDArray[np.float64]:
         """Return all samples since the last event, in bytes, oldest first, thinned to a window's length."""
         return self._history[: -(-self._count // self._spacing)].copy()
 
-    @property
-    def _stride(self) -> int:
-        """Samples between two tests."""
-        return max(1, len(self._values) // _TESTS_PER_WINDOW)
-
     def _remember(self, value_bytes: float) -> None:
         """Put a sample into the history; thin it where it is full."""
-        if self._count >= len(self._history) * self._spacing:
+        if self._count >= WINDOW * self._spacing:
             half = self._history[::2].copy()
             self._history[: len(half)] = half
             self._spacing *= 2
         if self._count % self._spacing == 0:
             self._history[self._count // self._spacing] = value_bytes
 
-    def _begin(self, step: int) -> int:
-        """Return the step at which the run began."""
-        if self._first_step is None:
-            self._first_step = step
-        return self._first_step
 
-
-def confirm(before_bytes: int, rise_bytes: float, measure: Callable[[], int]) -> TrendClass:
-    """Return whether a rise is growth, or garbage in cycles that Python had not collected yet.
+def confirm(rise_bytes: float, read: Callable[[], int]) -> TrendClass:
+    """Return whether the rise of a counter is growth, or garbage in cycles that Python had not collected yet.
 
     Python collects by the number of objects, not by their bytes: a few large tensors in cycles can pile up to
-    gigabytes. So collect now, and read again: `collectable` if that frees at least half of the rise.
-
-    Args:
-        before_bytes: The counter now.
-        rise_bytes: How much it rose over the judged samples.
-        measure: Reads the same counter.
+    gigabytes. So collect now, and `read` the counter again: `collectable` if that frees half of the rise.
     """
+    before = read()
     gc.collect()
-    freed = before_bytes - measure()
+    freed = before - read()
     return TrendClass.collectable if freed >= _COLLECTABLE * rise_bytes else TrendClass.growing
 
 
@@ -166,11 +144,8 @@ def classify_resident(
 
     Where resident memory rises by more than `resident_tolerance` while the bytes in use stay flat, the C
     allocator keeps what was freed, in pages that a few live blocks hold: `allocator retention`, no leak.
-
-    Args:
-        in_use: The test of the bytes in use over the same samples.
-        resident: Resident bytes, best of private memory alone (`rss_anon`): the page cache comes and goes.
-        tolerance_bytes: The tolerance that the bytes in use were tested with.
+    `resident` is best that of private memory alone (`rss_anon`): the page cache comes and goes. The tolerance
+    is that of the bytes in use.
     """
     found = classify_trend(resident, resident_tolerance(tolerance_bytes))
     rises = found.verdict in (TrendClass.growing, TrendClass.plateauing)
@@ -184,12 +159,9 @@ def resident_tolerance(tolerance_bytes: float) -> float:
 
 
 def hours_to_limit(test: TrendTest, seconds_per_sample: float, headroom_bytes: float) -> float | None:
-    """Return the hours until growth has used up the headroom; None if nothing grows without end.
+    """Return the hours until growth has used up what is left; None if nothing grows without end.
 
-    Args:
-        test: Of a series; only `growing` and `allocator retention` are projected.
-        seconds_per_sample: Wall time between two samples.
-        headroom_bytes: What is left, such as `memory_available_bytes()`; nothing left is 0 hours.
+    Only `growing` and `allocator retention` are projected; nothing left is 0 hours.
 
     >>> growth = classify_trend([1e6 * sample for sample in range(48)], tolerance_bytes=1e6)
     >>> hours_to_limit(growth, seconds_per_sample=36, headroom_bytes=1e9)

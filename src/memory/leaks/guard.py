@@ -11,23 +11,16 @@ from typing import Any
 import torch
 
 from ..config import MemoryConfig, OnLeak
+from ..counters.cuda import driver_paging_warning
 from ..counters.glibc import in_use_bytes, system_bytes, trim_heap
 from ..counters.limits import memory_available_bytes
-from ..counters.paging import driver_paging_warning
 from ..counters.stats import memory_counters
-from ..objects.growth_sources import (
-    ELSEWHERE,
-    NATIVE,
-    Baseline,
-    GrowthSources,
-    baseline,
-    graph_sources,
-    growth_sources,
-)
-from ..objects.invariant import first_graph
+from ..objects.census import Component
+from ..objects.graph_holders import find_graph_holders, first_graph
+from ..objects.heap import ELSEWHERE, NATIVE, GrowthSources, Heap, growth_sources, measure_heap
 from .detector import LeakDetector, classify_resident, confirm, hours_to_limit
-from .table import MemoryReport
-from .tracker import Component, MemoryTracker
+from .table import Finding, MemoryReport
+from .tracker import MemoryTracker
 from .verdict import TrendClass, TrendTest
 from .watched import WatchedCounter, accounted_tag, watched_counters
 
@@ -35,6 +28,7 @@ LEAK_EXIT_CODE = 3
 _LOG = logging.getLogger(__name__)
 _BYTES_PER_MB = 1e6
 _MOST_FINDINGS = 100
+_MOST_GRAPHS = 3
 _SAMPLES_PER_GRAPH_CHECK = 8
 _PATIENCE = 480  # samples of unbroken growth, after which growth that has a name is a leak however slow it is
 _GARBAGE = "only the garbage collector frees it: objects in reference cycles"
@@ -42,30 +36,11 @@ _MAPPED = "no Python object holds it: memory that a library maps itself, past th
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that grows, or a graph that outlives its update."""
-
-    step: int
-    resource: str
-    verdict: TrendClass
-    sources: tuple[str, ...]
-    """What holds it, one line each."""
-    growth: str = ""
-    """How fast, as text."""
-
-    def text(self) -> str:
-        """Return the finding as text, one line for each source."""
-        is_certain = self.verdict is not TrendClass.growing
-        what, remark = (self.verdict.value, "") if is_certain else ("growth", "; not yet a leak: it may end")
-        head = f"memory: {what} of {self.resource} at step {self.step:,}{self.growth}{remark}"
-        return "\n  ".join([head, *self.sources])
-
-
-@dataclass(frozen=True, slots=True)
 class _Suspicion:
     """What was held when something began to look like growth."""
 
-    baseline: Baseline
+    step: int
+    heap: Heap
     counters: Mapping[str, float]
     system_bytes: int | None
 
@@ -95,12 +70,9 @@ class MemoryGuard:
     """Takes one sample of each counter per log interval, classifies the series, and names what holds growth.
 
     The samples lie at one fixed phase of the loop, after the updates of an iteration. What components account
-    for is subtracted, so a replay that fills is no growth. Keeps numbers and texts, no reference to a part.
-
-    Args:
-        config: Thresholds and intervals.
-        events: What this run will do for a first time, by the names given to `mark_first`; nothing is judged
-            before all of it was done, because each first time takes memory that stays.
+    for is subtracted, so a replay that fills is no growth. `events` are what this run will do for a first
+    time, by the names given to `mark_first`: nothing is judged before all of them, because each first time
+    takes memory that stays. Keeps numbers and texts, no reference to a part.
     """
 
     def __init__(self, config: MemoryConfig, events: Sequence[str] = ()) -> None:
@@ -109,10 +81,8 @@ class MemoryGuard:
         self.findings: list[Finding] = []
         self.trim_heap = False
         """Whether the C allocator gives free pages back before each sample: resident memory is exact then."""
-
         self.steady_since = 0
         """Step of the last first time; what comes after it is comparable."""
-
         on_cuda = torch.cuda.is_available()
         self._devices = ("cpu", "cuda") if on_cuda else ("cpu",)
         self._watched = {
@@ -120,7 +90,7 @@ class MemoryGuard:
             for counter in watched_counters(config.leak_threshold_mb, on_cuda)
         }
         self._awaited = set(events)
-        self._clock: tuple[float, int] | None = None  # when comparable samples began, and how many there are
+        self._began, self._samples = 0.0, 0  # when comparable samples began, and how many there are
         self._suspicion: _Suspicion | None = None
         self._growths: dict[WatchedCounter, _Growth] = {}
         self._grown_components: dict[str, TrendClass] = {}  # as reported
@@ -141,7 +111,7 @@ class MemoryGuard:
                 detector.restart(step, name)
             self.tracker.restart(step, name)
             self.steady_since = step
-            self._clock = None
+            self._samples = 0
             self._forget()
 
     def report(self, step: int) -> MemoryReport | None:
@@ -157,27 +127,28 @@ class MemoryGuard:
     def sample(
         self,
         step: int,
-        counters: Mapping[str, float],
+        counters: dict[str, float],
         roots: Mapping[str, Any],
         components: Mapping[str, Component],
     ) -> dict[str, float]:
         """Take a sample of everything, at the loop's fixed phase; return what else to log."""
         if not self.config.tracking_enabled:
             return {}
-        since, samples = self._clock or self._begin()
-        self._clock = since, samples + 1
+        if not self._samples:
+            self._begin()
+        self._samples += 1
         is_judged_anew = self.tracker.sample(step, components, roots)
         held = {device: self.tracker.accounted_bytes(device) for device in self._devices}
         held["cpu"] += self._own_bytes
         accounted = {accounted_tag(device): nbytes / _BYTES_PER_MB for device, nbytes in held.items()}
-        tags = {**counters, **accounted}
+        tags = counters | accounted
         for counter, detector in self._watched.items():
             value = counter.read(tags)
             if value is not None:
                 is_judged_anew |= detector.add(step, value)
         if is_judged_anew:
             self._judge_all(step, roots)
-        if self.config.check_interval and samples % _SAMPLES_PER_GRAPH_CHECK == 0:
+        if self.config.check_interval and self._samples % _SAMPLES_PER_GRAPH_CHECK == 1:
             self.check_graphs(step, roots)  # updates may be rare, and acting leaks too
         return accounted
 
@@ -187,16 +158,17 @@ class MemoryGuard:
         if path is not None and path not in self._shown_graphs:
             self._shown_graphs.add(path)
             what = "an autograd graph that outlives its update"
-            self._report(Finding(step, what, TrendClass.leak, graph_sources(roots)))
+            holders = find_graph_holders(roots).holders[:_MOST_GRAPHS]
+            self._report(Finding(step, what, TrendClass.leak, tuple(holder.text() for holder in holders)))
 
-    def _begin(self) -> tuple[float, int]:
-        """Return the start of the clock of the samples that are comparable."""
+    def _begin(self) -> None:
+        """Begin with samples that are comparable."""
         # Garbage from earlier must not be freed during the judged window, nor counted as what grew in it.
         gc.collect()
         warning = driver_paging_warning()
         if warning is not None:
             _LOG.warning(warning)
-        return time.monotonic(), 0
+        self._began = time.monotonic()
 
     def _forget(self) -> None:
         """Forget what was suspected and what grew."""
@@ -206,7 +178,7 @@ class MemoryGuard:
 
     def _judge_all(self, step: int, roots: Mapping[str, Any]) -> None:
         """Look at every counter and component that may grow."""
-        detectors = (*self._watched.values(), *self.tracker.detectors())
+        detectors = (*self._watched.values(), *self.tracker.detectors().values())
         if not any(detector.is_suspect for detector in detectors):
             with self._uncounted():
                 self._forget()
@@ -231,8 +203,8 @@ class MemoryGuard:
         found = False
         for counter, detector in self._watched.items():
             if detector.is_suspect and counter.source is None:
-                test = detector.trend_test()
-                if self._confirmed(counter, test) is TrendClass.collectable:
+                rise = detector.trend_test().rise_bytes
+                if confirm(rise, lambda counter=counter: _now(counter)) is TrendClass.collectable:
                     self._report_growth(step, counter, TrendClass.collectable, (_GARBAGE,))
                     detector.restart(step, "finding")
                     found = True
@@ -241,9 +213,9 @@ class MemoryGuard:
     def _suspect(self, step: int, roots: Mapping[str, Any], is_whole: bool) -> None:
         """Remember what is held now, with which what grows will be compared."""
         with self._uncounted():
-            held = baseline(roots, step, is_whole)
+            held = measure_heap(roots, is_whole)
         trim_heap()  # as before an alarm about resident memory
-        self._suspicion = _Suspicion(held, memory_counters(), system_bytes())
+        self._suspicion = _Suspicion(step, held, memory_counters(), system_bytes())
 
     @contextlib.contextmanager
     def _uncounted(self) -> Iterator[None]:
@@ -282,17 +254,13 @@ class MemoryGuard:
             growth.reported = seen
             self._report_growth(step, counter, seen[0], growth.found.lines)
 
-    def _confirmed(self, counter: WatchedCounter, test: TrendTest) -> TrendClass:
-        """Return whether a rise is growth, or garbage."""
-        return confirm(_now(counter), test.rise_bytes, lambda: _now(counter))
-
     def _explain(
         self, counter: WatchedCounter, suspicion: _Suspicion, test: TrendTest
     ) -> tuple[TrendClass, tuple[str, ...]]:
         """Return what an alarm is, and what holds the growth where no search is needed for that."""
         known = (counter.source,) if counter.source is not None else ()
         if counter.kept_from is None:
-            verdict = self._confirmed(counter, test)
+            verdict = confirm(test.rise_bytes, lambda: _now(counter))
             return verdict, (_GARBAGE,) if verdict is TrendClass.collectable else known
         held = next(detector for each, detector in self._watched.items() if each.name == counter.kept_from)
         values = self._watched[counter].values()
@@ -313,21 +281,24 @@ class MemoryGuard:
         """Return what holds the growth since the suspicion."""
         device = "cuda" if counter.on_gpu else "cpu"
         with self._uncounted():
-            found = growth_sources(roots, step, suspicion.baseline, suspicion.rise(counter), device)
+            steps, rise = step - suspicion.step, suspicion.rise(counter)
+            found = growth_sources(roots, suspicion.heap, steps, rise, device)
         is_native = any(line.startswith(NATIVE) for line in found.lines)
         return replace(found, lines=(_MAPPED,)) if counter.kept_from and is_native else found
 
     def _judge_components(self, step: int, suspicion: _Suspicion, roots: Mapping[str, Any]) -> None:
         """Report parts of the run that hold more than planned; they are named by what they are."""
         reported, self._grown_components = self._grown_components, {}
-        for name, detector in self.tracker.alarms().items():
+        for name, detector in self.tracker.detectors().items():
+            if not detector.alarm:
+                continue
             device = self.tracker.device_kind(name)
             counter = next(each for each in self._watched if each.on_gpu is (device == "cuda"))
             is_leak = self._is_certain(counter, detector, is_named=True)
             verdict = self._grown_components[name] = TrendClass.leak if is_leak else TrendClass.growing
             if reported.get(name) is not verdict:
                 with self._uncounted():
-                    found = growth_sources(roots, step, suspicion.baseline, 0.0, device)
+                    found = growth_sources(roots, suspicion.heap, step - suspicion.step, 0.0, device)
                 rate = self._rate(counter, detector.trend_test())
                 lines = found.lines if found.is_named else ()
                 self._report(Finding(step, f"the component {name}", verdict, lines, rate))
@@ -348,9 +319,8 @@ class MemoryGuard:
     def _rate(self, counter: WatchedCounter, test: TrendTest) -> str:
         """Return how fast a counter grows, and when nothing is left of it, as text."""
         text = f", {test.slope_bytes_per_sample / counter.scale:+.3f} {counter.unit} per log interval"
-        if counter.unit == "MB" and self._clock is not None:
-            since, samples = self._clock
-            seconds = (time.monotonic() - since) / samples
+        if counter.unit == "MB":
+            seconds = (time.monotonic() - self._began) / self._samples
             hours = hours_to_limit(test, seconds, _headroom_bytes(counter))
             if hours is not None:
                 text += f"; at this rate nothing is left in {hours:,.1f} hours"

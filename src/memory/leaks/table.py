@@ -1,4 +1,4 @@
-"""Report what holds what: rows, metrics, and the table that people read."""
+"""Report what holds what and what was found: rows, metrics, sentences, and the table that people read."""
 
 import io
 import math
@@ -22,14 +22,13 @@ class ComponentRow:
     """Such as `replay/observations`, a part of `replay`."""
     size_mb: float
     """Storages that it holds, its parts included."""
-    shown_mb: float
-    """What its tensors and arrays show of them."""
+    pinned_per_shown: float
+    """Bytes kept for each byte that tensors and arrays show; 1 without views, NaN where they show none."""
     device: str
     """Where they lie: `cpu`, `cuda:0`, `cpu+cuda:0`; empty where nothing is held."""
     growth_mb: float
     """Since the report before; 0 in the first."""
     growth_mb_per_1000_steps: float
-    """The same, per 1,000 agent steps."""
     planned_mb: float | None
     """What it may grow to by design."""
     verdict: TrendClass
@@ -40,11 +39,6 @@ class ComponentRow:
     """Where a registered object is found; None for the run's own components."""
     is_gone: bool = False
     """Whether it was there before and is no more."""
-
-    @property
-    def pinned_per_shown(self) -> float:
-        """Bytes that are kept for each byte that is shown; 1 without views, NaN where nothing is shown."""
-        return self.size_mb / self.shown_mb if self.shown_mb else math.nan
 
     @property
     def remark(self) -> str:
@@ -119,6 +113,26 @@ class MemoryReport:
             for note in self.notes:
                 page.print(Text(note))
         return "\n".join(line.rstrip() for line in text.get().splitlines())
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that grows, or a graph that outlives its update."""
+
+    step: int
+    resource: str
+    verdict: TrendClass
+    sources: tuple[str, ...]
+    """What holds it, one line each."""
+    growth: str = ""
+    """How fast, as text."""
+
+    def text(self) -> str:
+        """Return the finding as text, one line for each source."""
+        is_certain = self.verdict is not TrendClass.growing
+        what, remark = (self.verdict.value, "") if is_certain else ("growth", "; not yet a leak: it may end")
+        head = f"memory: {what} of {self.resource} at step {self.step:,}{self.growth}{remark}"
+        return "\n  ".join([head, *self.sources])
 
 
 def _cells(row: ComponentRow, label: str) -> list[Text]:

@@ -1,13 +1,13 @@
 """Track how much each part of a run holds, and how that changes."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ...utils.errors import UserError
 from ..config import MemoryConfig
-from ..objects.census import Census, Size, measure_components, parent_component
-from ..objects.census import Component as Component
+from ..objects.census import Census, Component, Size, measure_components, parent_component
 from ..objects.walk import resolve
 from .detector import LeakDetector
 from .table import ComponentRow, MemoryReport
@@ -34,14 +34,11 @@ class MemoryTracker:
 
     It holds names, paths and numbers. What it measures is handed in at each sample and reached again from the
     run's roots, so an attribute that is bound anew is followed, one that appears later appears, and nothing
-    is kept alive. Per component it holds a window of 96 samples, allocated once: 10,000 samples and reports
+    is kept alive. Per component it holds a window of 96 samples, allocated once; samples and reports
     add nothing.
 
     A registered object is measured by itself: what it holds may belong to one of the run's own components,
-    too, so it is not part of the total.
-
-    Args:
-        config: `leak_threshold_mb` is the growth over the judged samples that counts as none.
+    too, so it is not part of the total. Growth of `leak_threshold_mb` over the judged samples counts as none.
     """
 
     def __init__(self, config: MemoryConfig) -> None:
@@ -54,11 +51,11 @@ class MemoryTracker:
         self._reported_step: int | None = None
 
     def register(self, name: str, path: str, roots: Mapping[str, Any] | None = None) -> None:
-        """Follow one more object, found anew at each sample.
+        """Follow one more object, found anew at each sample by its path from the roots.
 
         Args:
             name: Its name in the report and in the metrics; with `/`, a part of the object named before it.
-            path: From the roots, such as `workflow.world_model.rssm._state` or `replay._arena`.
+            path: Such as `workflow.world_model.rssm._state` or `replay._arena`.
             roots: The roots as they are now, to check the path; None to wait until it leads somewhere.
 
         Raises:
@@ -76,15 +73,10 @@ class MemoryTracker:
         self._paths[name] = path
 
     def sample(self, step: int, components: Mapping[str, Component], roots: Mapping[str, Any]) -> bool:
-        """Measure everything once; call it at equally spaced steps, at one fixed phase of the loop.
+        """Measure everything once, and return whether any component was judged anew.
 
-        Returns:
-            Whether any component was judged anew.
-
-        Args:
-            step: Agent steps taken so far.
-            components: The run's own parts; `measure_components` says what their order means.
-            roots: Where the paths of registered objects begin.
+        Call it at equally spaced steps, at one fixed phase of the loop. `measure_components` says what the
+        order of the run's own components means; paths of registered objects begin at the roots.
 
         Raises:
             UserError: If a registered object has the name of one of the run's own components.
@@ -131,14 +123,9 @@ class MemoryTracker:
         self._followed = {n: f for n, f in self._followed.items() if n in self._paths or not f.is_gone}
         return MemoryReport(step, tuple(rows), total, self._notes)
 
-    def alarms(self) -> dict[str, LeakDetector]:
-        """Return the components that grow, by their last two trend tests and their history."""
-        detectors = {name: followed.detector for name, followed in self._followed.items()}
-        return {name: detector for name, detector in detectors.items() if detector.alarm}
-
-    def detectors(self) -> list[LeakDetector]:
-        """Return the detector of each component; the total's is not among them."""
-        return [followed.detector for followed in self._followed.values()]
+    def detectors(self) -> dict[str, LeakDetector]:
+        """Return the detector of each component by its name; the total's is not among them."""
+        return {name: followed.detector for name, followed in self._followed.items()}
 
     def device_kind(self, name: str) -> str:
         """Return `cuda` for a component of which any part lies on a CUDA device, else `cpu`."""
@@ -146,13 +133,9 @@ class MemoryTracker:
         return "cuda" if any(device.startswith("cuda") for device in devices) else "cpu"
 
     def accounted_bytes(self, device: str) -> int:
-        """Return what the run's own components held on a device at the last sample.
-
-        Args:
-            device: Such as `cpu`, `cuda:0`, or `cuda` for all of its kind.
-        """
+        """Return what the run's own components held on `cpu` or `cuda` at the last sample."""
         held = self._bytes_by_device.items()
-        return sum(nbytes for place, nbytes in held if device in (place, place.partition(":")[0]))
+        return sum(nbytes for place, nbytes in held if place.partition(":")[0] == device)
 
     def _resolved(self, roots: Mapping[str, Any]) -> dict[str, Component]:
         """Return the registered objects that are there now."""
@@ -192,7 +175,7 @@ def _row(name: str, followed: _Followed, path: str | None, steps: int | None) ->
     return ComponentRow(
         name=name,
         size_mb=size.pinned_bytes / _BYTES_PER_MB,
-        shown_mb=size.logical_bytes / _BYTES_PER_MB,
+        pinned_per_shown=size.pinned_bytes / size.logical_bytes if size.logical_bytes else math.nan,
         device="+".join(size.devices),
         growth_mb=growth_mb,
         growth_mb_per_1000_steps=1000 * growth_mb / steps if steps else 0.0,

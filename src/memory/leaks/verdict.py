@@ -26,6 +26,8 @@ _SLOWING = 0.5  # second half's slope over the first half's, below which growth 
 _SATURATING = 0.75  # the same for a history from the beginning: log n has 0.58, the square root of n 0.77
 _INTERVAL_RANK = 6  # 6th of 28 slopes from either end: 96.9 %
 
+_Floats = NDArray[np.floating]
+
 
 class TrendClass(StrEnum):
     """What a series of sizes does, and where that is known, why."""
@@ -58,21 +60,18 @@ class TrendTest:
     """Length of the series, the discarded third included."""
 
 
-def classify_trend(series: Sequence[float] | NDArray[np.floating], tolerance_bytes: float) -> TrendTest:
-    """Return whether a series grows, and how fast.
+def classify_trend(series: Sequence[float] | _Floats, tolerance_bytes: float) -> TrendTest:
+    """Return whether a series of sizes in bytes grows, and how fast.
 
-    It grows if the block medians rise in order (Kendall's S of at least 22 of 28) by more than the tolerance,
-    or if the last 5 all rise, by more than 1.5 tolerances together: a leak that began late. Growth is
+    The sizes are read at one fixed phase of the loop, at equal distances, less what is planned to grow. The
+    series grows if the block medians rise in order (Kendall's S of at least 22 of 28) by more than the
+    tolerance, or if the last 5 all rise, by more than 1.5 tolerances: a leak that began late. Growth is
     `plateauing` where the second half's slope is less than half the first half's, else `growing`; a `leak`
     takes more than a series (`MemoryGuard`). A series is `flat` if it stays within the tolerance, or rises in
     no order; else `undecided`.
 
     The interval supposes that blocks are exchangeable but for the slope; strong autocorrelation widens the
     truth. Verdicts do not use it.
-
-    Args:
-        series: Bytes, read at one fixed phase of the loop, at equal distances, less what is planned to grow.
-        tolerance_bytes: Growth over the judged samples below which nothing counts as growing.
 
     Raises:
         ValueError: If a value is not finite.
@@ -92,7 +91,7 @@ def classify_trend(series: Sequence[float] | NDArray[np.floating], tolerance_byt
         return TrendTest(TrendClass.undecided, math.nan, (math.nan, math.nan), math.nan, 0, len(values))
     judged = values[int(len(values) * _DISCARDED) :]
     centres, medians = _block_medians(judged)
-    order = _kendall_s(medians)
+    order = int(np.sign(_pair_slopes(centres, medians)).sum())
     slope, interval = _trend(centres, medians, _INTERVAL_RANK)
     rise = slope * len(judged)
     grows = order >= _ORDERED_PAIRS and rise > tolerance_bytes
@@ -122,13 +121,13 @@ def saturates(history: NDArray[np.float64]) -> bool:
     return _slope_ratio(*_block_medians(judged)) < _SATURATING
 
 
-def _grew_lately(medians: NDArray[np.floating], tolerance: float) -> bool:
+def _grew_lately(medians: _Floats, tolerance: float) -> bool:
     """Return whether each of the last 5 blocks exceeds the one before, and the last the first by far."""
     recent = medians[-_RECENT:]
     return bool((np.diff(recent) > 0).all() and recent[-1] - recent[0] > _RECENT_TOLERANCES * tolerance)
 
 
-def _slope_ratio(centres: NDArray[np.floating], medians: NDArray[np.floating]) -> float:
+def _slope_ratio(centres: _Floats, medians: _Floats) -> float:
     """Return the second half's slope over the first half's; infinite where the first half does not rise."""
     half = _BLOCKS // 2
     first = float(np.median(_pair_slopes(centres[:half], medians[:half])))
@@ -136,27 +135,20 @@ def _slope_ratio(centres: NDArray[np.floating], medians: NDArray[np.floating]) -
     return second / first if first > 0 else math.inf
 
 
-def _trend(
-    centres: NDArray[np.floating], medians: NDArray[np.floating], rank: int
-) -> tuple[float, tuple[float, float]]:
+def _trend(centres: _Floats, medians: _Floats, rank: int) -> tuple[float, tuple[float, float]]:
     """Return the median of the slopes between blocks, and the slopes of that rank from either end."""
     slopes = np.sort(_pair_slopes(centres, medians))
     return float(np.median(slopes)), (float(slopes[rank - 1]), float(slopes[-rank]))
 
 
-def _block_medians(values: NDArray[np.floating]) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+def _block_medians(values: _Floats) -> tuple[_Floats, _Floats]:
     """Return the middle index and the median of each of 8 blocks."""
     edges = np.linspace(0, len(values), _BLOCKS + 1).astype(int)
     medians = [np.median(values[start:end]) for start, end in pairwise(edges)]
     return (edges[:-1] + edges[1:] - 1) / 2, np.array(medians)
 
 
-def _pair_slopes(centres: NDArray[np.floating], medians: NDArray[np.floating]) -> NDArray[np.floating]:
+def _pair_slopes(centres: _Floats, medians: _Floats) -> _Floats:
     """Return the slope between every two blocks, in bytes per sample."""
     earlier, later = np.triu_indices(len(medians), 1)
     return (medians[later] - medians[earlier]) / (centres[later] - centres[earlier])
-
-
-def _kendall_s(medians: NDArray[np.floating]) -> int:
-    earlier, later = np.triu_indices(len(medians), 1)
-    return int(np.sign(medians[later] - medians[earlier]).sum())

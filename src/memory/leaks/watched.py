@@ -49,37 +49,35 @@ def watched_counters(threshold_mb: float, on_cuda: bool) -> list[WatchedCounter]
     """Return what must not grow; the threshold is `memory.leak_threshold_mb`."""
     threshold = threshold_mb * _MB
     resident = resident_tolerance(threshold)
-    on_host, on_card = accounted_tag("cpu"), accounted_tag("cuda")
     host, gpu = "host memory in use, not accounted for", "GPU memory in use, not accounted for"
-    pages = "pages that the C allocator keeps of what was freed"
-    segments = "segments that PyTorch's allocator keeps of what was freed"
-    blocks = "shared memory: blocks that are not closed"
-    files = "open files: descriptors that are not closed"
-    workers = "child processes: workers that are not stopped"
     found = [
-        WatchedCounter(host, "debug/cpu/in_use_mb", threshold, planned_tag=on_host),
+        WatchedCounter(host, "debug/cpu/in_use_mb", threshold, planned_tag=accounted_tag("cpu")),
         WatchedCounter(
             "resident private memory, not accounted for",
             "debug/cpu/rss_anon_mb",
             resident,
-            planned_tag=on_host,
+            planned_tag=accounted_tag("cpu"),
             kept_from=host,
-            source=pages,
+            source="pages that the C allocator keeps of what was freed",
         ),
-        WatchedCounter("shared memory", "debug/cpu/rss_shmem_mb", threshold, source=blocks),
-        WatchedCounter("open files", "debug/cpu/open_files_count", 4, "files", 1, source=files),
-        WatchedCounter("child processes", "debug/cpu/children_count", 1, "processes", 1, source=workers),
     ]
+    for name, tag, tolerance, unit, source in (
+        ("shared memory", "rss_shmem_mb", threshold, "MB", "blocks that are not closed"),
+        ("open files", "open_files_count", 4, "files", "descriptors that are not closed"),
+        ("child processes", "children_count", 1, "processes", "workers that are not stopped"),
+    ):
+        scale, what = _MB if unit == "MB" else 1, f"{name}: {source}"
+        found.append(WatchedCounter(name, f"debug/cpu/{tag}", tolerance, unit, scale, source=what))
     if on_cuda:
         found += [
-            WatchedCounter(gpu, "debug/gpu/alloc_mb", threshold, planned_tag=on_card),
+            WatchedCounter(gpu, "debug/gpu/alloc_mb", threshold, planned_tag=accounted_tag("cuda")),
             WatchedCounter(
                 "GPU memory reserved, not accounted for",
                 "debug/gpu/reserved_mb",
                 resident,
-                planned_tag=on_card,
+                planned_tag=accounted_tag("cuda"),
                 kept_from=gpu,
-                source=segments,
+                source="segments that PyTorch's allocator keeps of what was freed",
             ),
         ]
     return found

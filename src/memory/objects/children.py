@@ -2,6 +2,7 @@
 
 import _io
 import collections
+import contextlib
 import ctypes
 import functools
 import logging
@@ -66,7 +67,6 @@ class Role(Enum):
     plain = "plain"
     leaf = "leaf"
     """A tensor or an array."""
-
     node = "node"
     """A node of an autograd graph."""
 
@@ -88,8 +88,7 @@ class Kind:
 class Children:
     """Lists what objects hold. How to read a type is decided once, at its first object.
 
-    Args:
-        enters_libraries: Whether to list what lies inside PyTorch, NumPy, loggers and files, too.
+    With `enters_libraries` also what lies inside PyTorch, NumPy, loggers and files.
     """
 
     def __init__(self, enters_libraries: bool = False) -> None:
@@ -185,7 +184,6 @@ def _size_reader(kind: type) -> Callable[[Any], int]:
 
 
 def _map_bytes(value: mmap.mmap) -> int:
-    try:
+    with contextlib.suppress(ValueError):  # it is closed
         return mmap.mmap.__len__(value)
-    except ValueError:  # closed
-        return 0
+    return 0

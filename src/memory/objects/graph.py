@@ -1,7 +1,7 @@
 """Read autograd graphs as data: the nodes behind a tensor, and the memory they keep alive.
 
 Saved tensors are read through `SavedTensor.data`, which runs no unpack hook: a checkpointed block is not
-recomputed and nothing is loaded back from the host. Each node is visited once.
+recomputed and nothing is loaded back from the host.
 """
 
 import types
@@ -44,7 +44,6 @@ class Totals:
     """What a set of nodes amounts to."""
 
     nodes: int = 0
-
     storages: dict[StorageKey, int] = field(default_factory=dict)
     """Bytes of the storages that the nodes keep alive."""
     uses: Counter[str] = field(default_factory=Counter)
@@ -59,9 +58,8 @@ class Totals:
 class Nodes:
     """Reads nodes of autograd graphs; how to read a type is decided once, at its first node.
 
-    Args:
-        names: Paths of known leaves of the graph, by the id of the tensor.
-        held_elsewhere: Storages that are alive anyway; they are not counted.
+    `names` are paths of known leaves by the id of the tensor; storages that are `held_elsewhere` are alive
+    anyway and are not counted.
     """
 
     def __init__(self, names: dict[int, str], held_elsewhere: set[StorageKey]) -> None:
@@ -130,13 +128,8 @@ class Clusters:
     """The nodes behind some ends of graphs, and which ends belong together.
 
     Ends that share a node are one cluster: releasing only one of them frees nothing. Graphs of one parameter
-    all meet in the node of that parameter, which therefore joins nothing.
-
-    Args:
-        ends: Nodes to start from.
-        groups: A label for each end; ends of the same label are one cluster, whether they meet or not.
-        reader: Reads nodes.
-        max_nodes: Nodes after which it stops.
+    all meet in the node of that parameter, which therefore joins nothing. Ends of the same group are one
+    cluster, whether they meet or not. After `max_nodes` it stops.
     """
 
     def __init__(
@@ -144,11 +137,9 @@ class Clusters:
     ) -> None:
         self.nodes: list[Any] = []
         """Every node once."""
-
         self.is_complete = True
         self.members = {end: [end] for end in range(len(ends))}
         """The ends of each cluster, by its first end."""
-
         self._cluster = list(range(len(ends)))  # of each end
         self._met: set[int] = set()  # ends that share a node with another one
         self._reached_by: dict[int, int] = {}  # the end that reached a node first, by the id of the node

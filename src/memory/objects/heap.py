@@ -1,4 +1,4 @@
-"""Measure how many bytes the whole Python heap holds, by the path that leads to them.
+"""Measure what the whole Python heap holds, by the path that leads to it, and name what grew.
 
 For when memory grows. One walk begins at the run's own objects, then at the local variables of all threads,
 and at the globals and classes of the user's modules. On request it includes those of all libraries, and what
@@ -24,9 +24,18 @@ from .readers import PRIMITIVE_IDS, SCAN, frame_locals, gradient_of, type_attrib
 from .storages import StorageKey, is_tensor, shape_of, storage_of
 from .walk import Found, Visitor
 
+NATIVE = "no Python object holds it: native memory of a library or an extension"
+TOO_SMALL = "too small to name yet"
+ELSEWHERE = "neither the run nor the user's own modules hold it: the whole Python heap is searched next"
+
 _OWN_FOLDER = str(Path(__file__).parents[1])
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-_LEAST_BYTES = 1_000  # paths that hold less are not kept by name
+_LEAST_HELD_BYTES = 1_000  # paths that hold less are not kept by name
+_TOP = 3
+_LEAST_BYTES = 20_000  # growth below this is noise of any run
+_LEAST_SHARE = 0.1  # of the largest holder's growth, below which another one is not worth a line
+_NODE_BYTES = 200  # of one node of a graph, about
+_EXPLAINED = 0.2  # share of the growth below which what holds it is not found yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +52,79 @@ class Heap:
     """Whether libraries, and what nothing names, are included."""
 
 
-def measure_heap(roots: Mapping[str, Any], is_whole: bool) -> Heap:
-    """Return what the Python heap holds now.
+@dataclass(frozen=True, slots=True)
+class GrowthSources:
+    """What holds the memory that grew."""
 
-    Containers of more than 1,024 objects are sampled and extrapolated. Runs no code of what it visits, and
-    keeps none of it.
+    lines: tuple[str, ...]
+    """One for each likely holder, the surest first."""
+    is_named: bool = True
+    """Whether they name a holder, or say for certain that nobody in Python is one."""
+
+
+def growth_sources(
+    roots: Mapping[str, Any], before: Heap, steps: int, rise_bytes: float, device: str = "cpu"
+) -> GrowthSources:
+    """Return what holds the memory that grew.
 
     Args:
-        roots: The run's own objects by name; what they reach counts under their names.
-        is_whole: Whether to look at libraries, and at what nothing names, too.
+        roots: Long-lived objects by name; paths begin there. What they do not reach is named by module, class
+            or running function.
+        before: What was held when growth was first suspected.
+        steps: Agent steps since then.
+        rise_bytes: Growth since then, by the counter that raised the suspicion.
+        device: Kind of device whose memory grew, "cpu" or "cuda".
+
+    Returns:
+        Native memory is named only where the whole heap was measured and did not grow. Where `before` is not
+        the whole heap and does not explain the growth, the one line is `ELSEWHERE`.
+
+    Cost: that of `measure_heap`.
+    """
+    least = max(_LEAST_BYTES, _EXPLAINED * rise_bytes)
+    now = measure_heap(roots, before.is_whole)
+    risen = now.totals.get(device, 0.0) - before.totals.get(device, 0.0)
+    lines = _grown_graphs(before.graphs, now.graphs, max(1, steps), least)
+    if lines or risen >= _EXPLAINED * rise_bytes:
+        lines += _grown_paths(before.held.get(device, {}), now.held.get(device, {}))
+        return GrowthSources(tuple(lines)) if lines else GrowthSources((TOO_SMALL,), is_named=False)
+    if rise_bytes < _LEAST_BYTES:
+        return GrowthSources((TOO_SMALL,), is_named=False)
+    if not now.is_whole:
+        return GrowthSources((ELSEWHERE,), is_named=False)
+    part = f"the Python heap grew by {max(risen, 0) / 1e6:.2f} of {rise_bytes / 1e6:.2f} MB"
+    return GrowthSources((f"{NATIVE} ({part})",))
+
+
+def _grown_graphs(before: GraphReport, after: GraphReport, steps: int, least: float) -> list[str]:
+    """Return the largest graphs of `least` bytes that are new or have grown, each with how it did."""
+    earlier = {} if after.truncated else {holder.pattern: holder for holder in before.holders}
+    lines = []
+    for holder in after.holders:
+        if max(holder.nbytes, holder.nodes * _NODE_BYTES) < least:
+            continue
+        if holder.pattern not in earlier:
+            lines.append(holder.text())
+            continue
+        growth = holder.growth_since(earlier[holder.pattern], steps)
+        if growth.nodes_per_step > 0 or growth.bytes_per_step > 0:
+            lines.append(f"{holder.text()}; {growth.text()}")
+    return lines[:_TOP]
+
+
+def _grown_paths(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+    """Return a line for each path that holds far more bytes than before."""
+    growth = {path: nbytes - before.get(path, 0.0) for path, nbytes in after.items()}
+    largest = sorted(growth, key=lambda path: -growth[path])[:_TOP]
+    least = max(_LEAST_BYTES, _LEAST_SHARE * growth[largest[0]]) if largest else 0.0
+    return [f"{path} holds {growth[path] / 1e6:,.2f} MB more" for path in largest if growth[path] > least]
+
+
+def measure_heap(roots: Mapping[str, Any], is_whole: bool) -> Heap:
+    """Return what the Python heap holds now; what the roots reach counts under their names.
+
+    `is_whole` includes libraries, and what nothing names. Containers of more than 1,024 objects are sampled
+    and extrapolated. Runs no code of what it visits, and keeps none of it.
 
     Cost: 0.3 s, for the whole heap 3 s, in a process that has imported PyTorch, on a busy machine; and 15 us
     a node of a graph.
@@ -59,19 +132,13 @@ def measure_heap(roots: Mapping[str, Any], is_whole: bool) -> Heap:
     gc.collect()
     for each in gc.get_objects() if is_whole else ():
         if is_tensor(each):
-            gradient_of(
-                each
-            )  # reading makes its Python object: now, or the next measurement would count more
+            # Reading makes its Python object: now, or the next measurement would count more.
+            gradient_of(each)
     return _Measurement(gc.get_objects(), is_whole).of(roots)
 
 
 class _Measurement:
-    """One walk over the heap.
-
-    Args:
-        existing: All that the garbage collector knows.
-        is_whole: Whether libraries, and what nothing names, are included.
-    """
+    """One walk over `existing`, all that the garbage collector knows."""
 
     def __init__(self, existing: list[Any], is_whole: bool) -> None:
         self._existing, self._is_whole = existing, is_whole
@@ -89,11 +156,10 @@ class _Measurement:
             self._count(found)
         totals = {device: sum(paths.values()) for device, paths in self._held.items()}
         kept = {
-            device: {path: nbytes for path, nbytes in paths.items() if nbytes >= _LEAST_BYTES}
+            device: {path: nbytes for path, nbytes in paths.items() if nbytes >= _LEAST_HELD_BYTES}
             for device, paths in self._held.items()
         }
-        holders, is_complete = measure_graphs(self._reachable)
-        return Heap(kept, totals, GraphReport(holders, not is_complete), self._is_whole)
+        return Heap(kept, totals, measure_graphs(self._reachable), self._is_whole)
 
     def _starts(self, roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield what a program can reach by name, the user's own before that of libraries; then the rest."""

@@ -26,15 +26,11 @@ SCAN = 65_536
 SAMPLE = 1_024
 """Objects of a container that are walked; evenly spaced when there are more."""
 
-PRIMITIVE_IDS = frozenset(
-    map(
-        id,
-        (
-            *(int, float, complex, bool, str, bytes, bytearray, range, slice, type(None), type(Ellipsis)),
-            *(type(NotImplemented), torch.dtype, torch.device, torch.Size),
-        ),
-    )
+_PRIMITIVES = (
+    *(int, float, complex, bool, str, bytes, bytearray, range, slice),
+    *(type(None), type(Ellipsis), type(NotImplemented), torch.dtype, torch.device, torch.Size),
 )
+PRIMITIVE_IDS = frozenset(map(id, _PRIMITIVES))
 """Ids of the types that hold nothing. Ids, because a metaclass may define how types are hashed."""
 
 _MODULE_REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -100,17 +96,18 @@ def sequence(kind: Any, o: Any) -> Iterator[Child]:
 
 def queue(o: Any) -> Iterator[Child]:
     """Yield the elements of a deque."""
-    pairs = enumerate(collections.deque.__iter__(o))
-    for i, value, weight in sample_evenly(pairs, collections.deque.__len__(o)):
-        yield f"[{i}]", value, weight
+    return _elements(collections.deque.__iter__(o), collections.deque.__len__(o))
 
 
 def object_array(o: Any) -> Iterator[Child]:
     """Yield the elements of an array of objects; numbers hold nothing."""
     if np.ndarray.dtype.__get__(o).kind == "O":
-        pairs = enumerate(np.ndarray.flat.__get__(o))
-        for i, value, weight in sample_evenly(pairs, np.ndarray.size.__get__(o)):
-            yield f"[{i}]", value, weight
+        yield from _elements(np.ndarray.flat.__get__(o), np.ndarray.size.__get__(o))
+
+
+def _elements(values: Iterable[Any], length: int, place: str = "[{}]") -> Iterator[Child]:
+    for i, value, weight in sample_evenly(enumerate(values), length):
+        yield place.format(i), value, weight
 
 
 def tensor(dictionary: Any, o: Any) -> Iterator[Child]:
@@ -174,8 +171,7 @@ def exception(o: Any) -> Iterator[Child]:
 def lru_cache(o: Any) -> Iterator[Child]:
     """Yield the results that a `functools.lru_cache` keeps, and its function."""
     held = gc.get_referents(o)
-    for i, value, weight in sample_evenly(enumerate(held), len(held)):
-        yield f".<cache>[{i}]", value, weight
+    return _elements(held, len(held), ".<cache>[{}]")
 
 
 def slot_values(slots: list[tuple[str, Any]], o: Any) -> Iterator[Child]:

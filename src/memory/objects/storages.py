@@ -50,7 +50,27 @@ def storage_of(value: Tensor | np.ndarray) -> Storage | None:
 
     Cost: about 2 us.
     """
-    return _of_tensor(value) if is_tensor(value) else _of_array(value)
+    root: Any = value
+    tensor: Any = value
+    if not is_tensor(value):
+        base = _array_attribute(value, "base")
+        while issubclass(type(base), np.ndarray):
+            root, base = base, _array_attribute(base, "base")
+        while type(base) is memoryview:
+            base = base.obj
+        if not is_tensor(base):
+            address, nbytes = _buffer_extent(base) or _array_extent(root)
+            return Storage(("cpu", address), nbytes, "cpu") if address and nbytes else None
+        tensor = base
+    with torch._C.DisableTorchFunction():
+        try:
+            storage = _TENSOR.untyped_storage(tensor)
+            nbytes, device = _STORAGE.nbytes(storage), storage.device
+            # A fake tensor's storage is on "meta", and asking for its address would warn.
+            address = 0 if device.type in _NO_MEMORY else _STORAGE.data_ptr(storage)
+        except (RuntimeError, NotImplementedError):  # sparse, functional and opaque tensors have no storage
+            return None
+    return Storage((str(device), address), nbytes, str(device)) if address and nbytes else None
 
 
 def shape_of(value: Tensor) -> tuple[int, ...]:
@@ -67,47 +87,20 @@ def logical_bytes(value: Tensor | np.ndarray) -> int:
     return _array_attribute(value, "nbytes")
 
 
-def _of_tensor(tensor: Any) -> Storage | None:
-    with torch._C.DisableTorchFunction():
-        try:
-            storage = _TENSOR.untyped_storage(tensor)
-            nbytes, device = _STORAGE.nbytes(storage), storage.device
-            # A fake tensor's storage is on "meta", and asking for its address would warn.
-            address = 0 if device.type in _NO_MEMORY else _STORAGE.data_ptr(storage)
-        except (RuntimeError, NotImplementedError):  # sparse, functional and opaque tensors have no storage
-            return None
-    return _storage(str(device), address, nbytes)
-
-
-def _of_array(value: Any) -> Storage | None:
-    root, base = value, _array_attribute(value, "base")
-    while issubclass(type(base), np.ndarray):
-        root, base = base, _array_attribute(base, "base")
-    if is_tensor(base):
-        return _of_tensor(base)
-    while type(base) is memoryview:
-        base = base.obj
-    extent = _buffer_extent(base) if base is not None else None
-    if extent is None:
-        extent = _array_attribute(root, "__array_interface__")["data"][0], _array_attribute(root, "nbytes")
-    return _storage("cpu", *extent)
-
-
 def _buffer_extent(owner: object) -> tuple[int, int] | None:
     """Return address and size of the whole buffer behind an array, None for an owner of unknown type."""
     if any(type(owner) is buffer for buffer in _BUFFERS):  # not `in`: a metaclass may define equality
         try:
-            whole = np.frombuffer(owner, np.uint8)  # type: ignore[arg-type]
+            return _array_extent(np.frombuffer(owner, np.uint8))  # type: ignore[arg-type]
         except ValueError:  # empty, or a closed map
             return None
-        return whole.__array_interface__["data"][0], whole.nbytes
     if issubclass(type(owner), ctypes.Array):
         return ctypes.addressof(owner), ctypes.sizeof(owner)  # type: ignore[arg-type]
     return None
 
 
-def _storage(device: str, address: int, nbytes: int) -> Storage | None:
-    return Storage((device, address), nbytes, device) if address and nbytes else None
+def _array_extent(value: Any) -> tuple[int, int]:
+    return _array_attribute(value, "__array_interface__")["data"][0], _array_attribute(value, "nbytes")
 
 
 def _array_attribute(value: Any, name: str) -> Any:

@@ -9,7 +9,7 @@ from .children import Children, Role
 from .readers import PRIMITIVE_IDS
 
 _LONGEST_PATH = 240  # of a longer one, as in a linked list, only the beginning is kept
-_NUMBERED = re.compile(r"\[[^\]]*\d[^\]]*\]|<[\w.]+ \d+>")
+_NUMBERED = re.compile(r"\[[^\]]*\d[^\]]*\]|(<[\w.]+) \d+>")
 
 
 class Found(NamedTuple):
@@ -20,9 +20,7 @@ class Found(NamedTuple):
     pattern: str
     """The path with the numbers of elements as `*`, as in `store[*]['x']`: a growing list has one pattern."""
     value: Any
-
     role: Role
-
     weight: float = 1.0
     """Number of objects this one stands for; > 1 inside a long container, of which a sample was walked."""
 
@@ -69,18 +67,15 @@ def walk(roots: Mapping[str, Any], max_objects: int = 2_000_000) -> Walk:
 class Visitor:
     """Visits all that is reachable from some starts, depth first, each object once.
 
-    Args:
-        everything: Whether to visit numbers, texts and the insides of libraries, too.
+    With `everything` also numbers, texts and the insides of libraries.
     """
 
     def __init__(self, everything: bool = False) -> None:
         self.children = Children(enters_libraries=everything)
         self.seen: set[int] = set()
         """Ids of what was visited. Add more to pass over it."""
-
         self.sampled: list[str] = []
         """Paths of the containers of which only a sample is visited."""
-
         self._skipped = frozenset() if everything else PRIMITIVE_IDS
         self._keep: list[Any] = []  # an id must not be given to a new object while the walk lasts
         self._patterns: dict[str, str] = {}
@@ -117,7 +112,7 @@ def pattern_of(path: str) -> str:
     >>> pattern_of("module trainer.CACHE[17]['obs'].<set 3>")
     "module trainer.CACHE[*]['obs'].<set *>"
     """
-    return _NUMBERED.sub(_as_star, path)
+    return _NUMBERED.sub(lambda match: f"{match[1]} *>" if match[1] else "[*]", path)
 
 
 def resolve(roots: Mapping[str, Any], path: str) -> Any:
@@ -138,11 +133,6 @@ def resolve(roots: Mapping[str, Any], path: str) -> Any:
         step, value = max(fitting, key=lambda pair: len(pair[0]))
         done += step
     return value
-
-
-def _as_star(match: re.Match[str]) -> str:
-    text = match[0]
-    return "[*]" if text[0] == "[" else f"{text.rpartition(' ')[0]} *>"
 
 
 def _begins(path: str, part: str) -> bool:

@@ -1,4 +1,4 @@
-"""Saves snapshots of a training run on CUDA, at a cost that stays the same however long it runs."""
+"""Save snapshots of a training run on CUDA, at a cost that stays the same however long it runs."""
 
 import os
 from pathlib import Path
@@ -13,20 +13,11 @@ class SnapshotRecorder:
     by default, takes several KB of host memory for each entry, and is itself a leak. What is allocated during
     backward has no stack: it runs in C++ threads.
 
-    Args:
-        folder: Created at the first snapshot.
-
     Cost: about 2 us for each allocation while it records.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._is_recording = False
-
-    @property
-    def is_recording(self) -> bool:
-        """Whether allocations carry their stacks now."""
-        return self._is_recording
+        self._folder = folder  # created at the first snapshot
 
     def start(self) -> None:
         """Let every later allocation of this process carry its stack; call it before the first."""
@@ -34,7 +25,6 @@ class SnapshotRecorder:
             torch.cuda.memory._record_memory_history(
                 enabled="state", context="state", stacks="python", max_entries=1
             )
-            self._is_recording = True
 
     def save(self, step: int) -> Path | None:
         """Save what is held now as the snapshot of `step`, and return the file; None without CUDA.
@@ -57,9 +47,3 @@ class SnapshotRecorder:
         finally:
             unfinished.unlink(missing_ok=True)
         return path
-
-    def stop(self) -> None:
-        """Let later allocations go without a stack."""
-        if self._is_recording:
-            torch.cuda.memory._record_memory_history(enabled=None)
-            self._is_recording = False

@@ -13,7 +13,7 @@ import torch
 
 from ... import __version__
 from ...memory.counters.glibc import in_use_source
-from ...memory.leaks.guard import Finding
+from ...memory.leaks.table import Finding
 from ...memory.leaks.verdict import TrendClass
 from .series import AT_REST, Judged
 from .to_decide import ToDecide

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from reverie.commands.snapshots import main
-from reverie.memory.snapshots.correlate import ALLOCATED_TAG, RESERVED_TAG
-from reverie.memory.snapshots.report import COLUMNS
+from reverie.commands.snapshots import COLUMNS, main
+from reverie.memory.snapshots.series import ALLOCATED_TAG, RESERVED_TAG
 from reverie.utils.logging.tensorboard import EventFile
 
 from . import writer

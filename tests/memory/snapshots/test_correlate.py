@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reverie.memory.snapshots.correlate import ALLOCATED_TAG, RESERVED_TAG, correlate, correlation
-from reverie.memory.snapshots.summary import Summary, summarize
+from reverie.memory.snapshots.reader import Summary, summarize
+from reverie.memory.snapshots.series import ALLOCATED_TAG, RESERVED_TAG, correlate, correlation
 from reverie.utils.errors import UserError
 from reverie.utils.logging.tensorboard import EventFile
 

@@ -5,11 +5,18 @@ from typing import Any
 
 import pytest
 
+from reverie.commands.snapshots import TOP_SITES, top_sites
 from reverie.memory.leaks.verdict import TrendClass
-from reverie.memory.snapshots.growth import Growth, find_snapshots, measure_growth, read_series
-from reverie.memory.snapshots.report import TOP_SITES, top_sites
-from reverie.memory.snapshots.sites import NO_STACK, Frame, compare, frame_lines, site_label
-from reverie.memory.snapshots.summary import Summary, summarize
+from reverie.memory.snapshots.reader import Frame, Summary, read_summary, summarize
+from reverie.memory.snapshots.series import (
+    NO_STACK,
+    Growth,
+    compare,
+    find_snapshots,
+    frame_lines,
+    measure_growth,
+    site_label,
+)
 
 from . import writer
 
@@ -119,7 +126,7 @@ def test_growth_by_call_site_is_exact(tmp_path: Path) -> None:
     steps = (1_000, 12_000, 23_000)
     for step in steps:
         writer.write(tmp_path, step, writer.incident(step, scale=0.05))
-    growth = measure_growth(read_series(find_snapshots(tmp_path)))
+    growth = measure_growth([read_summary(path, step) for step, path in find_snapshots(tmp_path).items()])
     by_site = {site_label(site.stack).split(" < ")[0]: site for site in growth.sites}
     assert list(by_site) == ["rssm.py:142 observe", "encoder.py:57 forward", "heads.py:210 sample"]
     first, last = growth.summaries[0], growth.summaries[-1]

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from reverie.memory.snapshots.sites import Frame
-from reverie.memory.snapshots.summary import MAX_BLOCKS, Summary, read_summary, summarize
+from reverie.memory.snapshots.reader import MAX_BLOCKS, Frame, Summary, read_summary, summarize
 from reverie.utils.errors import UserError
 
 from . import writer

@@ -7,8 +7,7 @@ import torch
 
 from reverie.memory.counters import glibc, limits, process, stats
 from reverie.memory.leaks.verdict import classify_trend
-from reverie.memory.objects.graph_holders import find_graph_holders
-from reverie.memory.objects.invariant import first_graph
+from reverie.memory.objects.graph_holders import find_graph_holders, first_graph
 from reverie.memory.objects.walk import walk
 
 READINGS, REPEATS = 4, 40
