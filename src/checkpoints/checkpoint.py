@@ -26,6 +26,9 @@ from .. import __version__
 from ..buffers import REPLAY_FILES, EpisodeReplayBuffer
 from ..utils.durable_io import (
     JSON_BYTES,
+    MALFORMED,
+    UNFINISHED,
+    Damaged,
     FileRecord,
     fsync_dir,
     parse_json,
@@ -42,15 +45,9 @@ _LOG = logging.getLogger(__name__)
 CHECKPOINTS, SHARED_FOLDER = "checkpoints", "replay"
 MANIFEST, MODEL, STATE = "manifest.json", "model", "state"
 FORMAT = 3
-UNFINISHED = ".unfinished"
-SHARED_SUFFIX = ".safetensors"
 _REPLACED = "replaced_"
 _NAME = re.compile(rf"step_(\d{{9,18}})|{_REPLACED}step_(\d{{9,18}}){re.escape(UNFINISHED)}")
 _OLD_LOOP_FILE = "loop.json"  # format 1 had it, and no manifest
-
-
-class Damaged(Exception):
-    """A checkpoint is not what was written; the message names the file and says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,7 @@ class Checkpoint:
             raise Damaged(f"{path} is missing") from error
         except OSError as error:
             raise Damaged(f"{path} cannot be read: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except MALFORMED as error:
             raise Damaged(f"{path} is not what was written: it is no manifest") from error
         if checksum != _checksum(manifest):
             raise Damaged(f"{path} is not what was written: its checksum differs")
@@ -120,6 +117,16 @@ class Checkpoint:
             )
         return manifest
 
+    def files(self) -> dict[str, tuple[Path, FileRecord]]:
+        """Return all files but the manifest by their names in `checkpoints/`; raises as `manifest` does."""
+        found: dict[str, tuple[Path, FileRecord]] = {}
+        for name, record in self.manifest()["files"].items():
+            folder, _, file = name.rpartition("/")
+            is_shared = folder == SHARED_FOLDER  # else: the folder may have been moved aside
+            path = (self.folder.parent / folder if is_shared else self.folder) / file
+            found[name] = path, FileRecord(record["bytes"], record["sha256"])
+        return found
+
     def verify(self) -> None:
         """Check size and checksum of every file; reads each once.
 
@@ -127,12 +134,8 @@ class Checkpoint:
             Damaged: Naming the first file that is wrong.
             UserError: If the format is not the one this Reverie reads.
         """
-        for name, record in self.manifest()["files"].items():
-            path = self.folder.parent / name
-            if path.parent.name != SHARED_FOLDER:
-                path = self.folder / path.name  # the folder may have been moved aside
-            if fault := verify_file(path, FileRecord(record["bytes"], record["sha256"])):
-                raise Damaged(f"{path} {fault}")
+        for path, record in self.files().values():
+            verify_file(path, record)
 
 
 def save_checkpoint(
@@ -146,22 +149,13 @@ def save_checkpoint(
 ) -> Checkpoint:
     """Write a checkpoint, then delete those that are no longer wanted, and what a crash left unfinished.
 
-    Kept are the newest `keep`, and the last one that was the best. Those of later steps go: the run has
-    turned away from them. On any error everything is as it was before; what cannot be deleted is left for the
-    next time.
-
-    Args:
-        run_dir: Folder of the run.
-        step: Agent steps taken.
-        state: Of the loop; see `save_state` for what it may hold.
-        model: Of the workflow; likewise.
-        replay: Its records are written, those already on disk excepted.
-        keep: Newest checkpoints to leave on disk, this one included.
-        best: Whether this is the best checkpoint so far.
+    Kept are the newest `keep`, this one included, and the last one that was the `best`. Those of later steps
+    go: the run has turned away from them. On any error everything is as it was before; what cannot be deleted
+    is left for the next time.
 
     Raises:
         OSError: If the disk is full or fails.
-        TypeError: If `state` or `model` holds what cannot be written.
+        TypeError: If `state` (of the loop) or `model` (of the workflow) holds what `save_state` cannot write.
 
     Cost: The bytes of `model`, `state`, the open chunks, the records and latents that are new, and 0.3 kB for
     each shared file. Memory: less than 64 MB.
@@ -199,9 +193,8 @@ def save_checkpoint(
 def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
     """Return the checkpoints of a run, oldest first; each is complete unless something damaged it."""
     found: dict[int, Checkpoint] = {}
-    for path in sorted(
-        (run_dir / CHECKPOINTS).glob("*step_*")
-    ):  # one moved aside counts if its step has no other
+    # In this order one that was moved aside counts if its step has no other.
+    for path in sorted((run_dir / CHECKPOINTS).glob("*step_*")):
         if name := _NAME.fullmatch(path.name):
             step = int(name[1] or name[2])
             found[step] = Checkpoint(path, step)
@@ -216,25 +209,31 @@ def latest_checkpoint(run_dir: Path) -> Checkpoint:
     Raises:
         UserError: If there is none, all are damaged, or the newest whole one is of another format.
     """
-    checkpoints = list_checkpoints(run_dir)
-    if not checkpoints:
+    checkpoint, faults = newest_whole(run_dir)
+    if checkpoint is None and not faults:
         raise UserError(
             f"{run_dir} holds no checkpoint yet; a run writes one every training.checkpoint_interval."
         )
+    if checkpoint is None:
+        raise UserError(
+            f"No checkpoint of {run_dir} is whole: {'; '.join(faults)}. Nothing was changed. "
+            "Put the files back from a copy, or start a new run."
+        )
+    for fault in faults:
+        _LOG.warning("damaged checkpoint: %s; using %s", fault, checkpoint.folder)
+    return checkpoint
+
+
+def newest_whole(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest checkpoint that is whole, if there is one, and what is wrong with newer ones."""
     faults: list[str] = []
-    for checkpoint in reversed(checkpoints):
+    for checkpoint in reversed(list_checkpoints(run_dir)):
         try:
             checkpoint.verify()
+            return checkpoint, faults
         except Damaged as fault:
             faults.append(str(fault))
-            continue
-        for fault in faults:
-            _LOG.warning("damaged checkpoint: %s; using %s", fault, checkpoint.folder)
-        return checkpoint
-    raise UserError(
-        f"No checkpoint of {run_dir} is whole: {'; '.join(faults)}. Nothing was changed. "
-        "Put the files back from a copy, or start a new run."
-    )
+    return None, faults
 
 
 def _write_manifest(path: Path, step: int, best: bool, files: dict[str, FileRecord]) -> None:
@@ -279,8 +278,7 @@ def _unwanted(run_dir: Path, step: int, keep: int) -> list[Checkpoint]:
     """Return the checkpoints that need not be kept any longer."""
     checkpoints = list_checkpoints(run_dir)
     upto = [checkpoint for checkpoint in checkpoints if checkpoint.step <= step]
-    wanted = upto[-keep:]
-    wanted += [checkpoint for checkpoint in upto if _is_best(checkpoint)][-1:]
+    wanted = upto[-keep:] + [checkpoint for checkpoint in upto if _is_best(checkpoint)][-1:]
     return [checkpoint for checkpoint in checkpoints if checkpoint not in wanted]
 
 
@@ -315,5 +313,5 @@ def _clean(root: Path) -> None:
         return  # it is not known which files that checkpoint needs
     needed = {Path(name).name for manifest in manifests for name in manifest["files"]}
     for path in (root / SHARED_FOLDER).iterdir():
-        if path.name not in needed and path.suffix == SHARED_SUFFIX:
+        if path.name not in needed and path.suffix == ".safetensors":
             path.unlink()

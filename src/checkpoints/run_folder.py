@@ -1,12 +1,14 @@
-"""The folder of a run: its name, its `config.yaml`, and reading that back."""
+"""The folder of a run: its name, its `config.yaml`, reading that back, and the checkpoint that fits it."""
 
-import contextlib
 import errno
+import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 from hydra.core.override_parser.types import Override
@@ -17,14 +19,14 @@ from ..config.overrides import check_setting
 from ..config.ray import Engine
 from ..config.resolve import typed
 from ..config.saved import read_config
-from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device
+from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device, leaves
 from ..config.workflow import require_key, setting_types
-from ..utils.durable_io import fsync_dir, write_file
+from ..utils.durable_io import reading, replace_file
 from ..utils.errors import UserError, did_you_mean
+from .checkpoint import Checkpoint, latest_checkpoint
 
-CONFIG_FILE = "config.yaml"
+CONFIG_FILE, LINEAGE_FILE = "config.yaml", "lineage.jsonl"
 LOCK_FILE = ".lock"
-UNFINISHED = ".unfinished"
 MOVED = "the folder was moved or deleted while the run wrote to it"
 EXPERIMENTS = Path("experiments")
 FIXED_BY_CHECKPOINT = ("seed", "env", "model", "buffer", "population.size", "td3.hidden_units")
@@ -35,6 +37,9 @@ FIXED = ("name", "workflow", "run_dir", "resume", *FIXED_BY_CHECKPOINT)
 
 RESUMABLE_EXCEPTIONS = ("buffer.memory_budget_gib", "buffer.storage")
 """Exceptions to `FIXED`."""
+
+SETTINGS_KEY = "made_with"
+"""Where the state of the loop has what `checkpoint_settings` returns."""
 
 
 def check_run_folder(config: TrainConfig) -> None:
@@ -58,9 +63,7 @@ def check_run_folder(config: TrainConfig) -> None:
 
 
 def create_run_folder(config: TrainConfig) -> Path:
-    """Create the folder of a run, or find that of a resumed one; sets `config.run_dir` and returns it.
-
-    Called once every check has passed.
+    """Create the folder of a run, or find that of a resumed one; set `config.run_dir` to it and return it.
 
     Raises:
         UserError: If it cannot be created.
@@ -109,17 +112,8 @@ def save_config(config: TrainConfig, folder: Path) -> None:
     Raises:
         UserError: If it cannot be written.
     """
-    unfinished = folder / f"{CONFIG_FILE}{UNFINISHED}"
     with _writing(folder):
-        try:
-            unfinished.unlink(missing_ok=True)
-            write_file(unfinished, [OmegaConf.to_yaml(OmegaConf.structured(config)).encode()])
-            os.replace(unfinished, folder / CONFIG_FILE)
-            fsync_dir(folder)
-        except OSError:
-            with contextlib.suppress(OSError):  # a folder that is read-only has none
-                unfinished.unlink()
-            raise
+        replace_file(folder / CONFIG_FILE, OmegaConf.to_yaml(OmegaConf.structured(config)).encode())
 
 
 @contextmanager
@@ -131,13 +125,10 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def load_run(folder: str, changes: Iterable[Override] = (), device: Device | None = None) -> TrainConfig:
-    """Return the configuration of the run in `folder` with some values changed.
+    """Return the configuration of the run in `folder`, which may have moved, with some values changed.
 
-    Args:
-        folder: Folder of the run; it may have moved since.
-        changes: Parsed overrides of single settings.
-        device: Where to use it; None for where it ran. On another device what belongs to the old one is
-            dropped: its precision, and replay in its memory.
+    `device` is where to use it; None for where it ran. On another device what belongs to the old one is
+    dropped: its precision, and replay in its memory.
 
     Raises:
         UserError: If there is no run, or a change is not a setting, not of its type, or fixed.
@@ -167,9 +158,17 @@ def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, l
     config = load_run(folder, changes)
     config.resume = folder
     before, after = _read(folder), OmegaConf.structured(config)  # unchecked: its device may be gone
-    keys = dict.fromkeys(change.key_or_group for change in changes)
-    shown = [(key, _shown(before, key), _shown(after, key)) for key in keys]
-    return config, [f"resuming {folder}", *(f"{key} {old} -> {new}" for key, old, new in shown if old != new)]
+    sentences = [f"resuming {folder}"]
+    for key in dict.fromkeys(change.key_or_group for change in changes):
+        old, new = _shown(before, key), _shown(after, key)
+        if old != new:
+            sentences.append(f"{key} {old} -> {new}")
+    return config, sentences
+
+
+def _shown(config: DictConfig, key: str) -> str:
+    value = OmegaConf.select(config, key)
+    return str(getattr(value, "value", value))
 
 
 def _new_folder(name: str, now: datetime) -> Path:
@@ -224,9 +223,31 @@ def check_change(change: Override) -> None:
         )
 
 
-def _shown(config: DictConfig, key: str) -> str:
-    value = OmegaConf.select(config, key)
-    return str(getattr(value, "value", value))
+def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings that a checkpoint cannot do without, by their keys, as JSON has them."""
+    return {
+        key: value.value if isinstance(value, Enum) else value
+        for key, value in leaves(config)
+        if (key in FIXED_BY_CHECKPOINT or key.partition(".")[0] in FIXED_BY_CHECKPOINT)
+        and key not in RESUMABLE_EXCEPTIONS
+    }
 
 
-LINEAGE_FILE = "lineage.jsonl"
+def checkpoint_of(config: TrainConfig, run_dir: Path) -> Checkpoint:
+    """Return the newest whole checkpoint of a run.
+
+    Raises:
+        UserError: If there is none, or it was made with other settings than the run's: files were mixed up.
+    """
+    checkpoint = latest_checkpoint(run_dir)
+    asked = json.loads(json.dumps(checkpoint_settings(config)))
+    with reading(checkpoint.state_path):
+        saved = dict(checkpoint.state()[SETTINGS_KEY])
+        keys = sorted(saved.keys() | asked.keys())
+    for key in keys:
+        if saved.get(key) != asked.get(key):
+            raise UserError(
+                f"{checkpoint.folder} was made with {key}={saved.get(key)}, but {run_dir / CONFIG_FILE} says "
+                f"{key}={asked.get(key)}. Put the {CONFIG_FILE} of that run back, or its checkpoints."
+            )
+    return checkpoint
