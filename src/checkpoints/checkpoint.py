@@ -71,11 +71,7 @@ class Checkpoint:
         return load_state(self.folder, MODEL, device)
 
     def restore_workflow(self, workflow: Agent) -> None:
-        """Copy the saved state into a workflow of the same sizes.
-
-        Raises:
-            UserError: If the files hold something else.
-        """
+        """Copy the saved state into a workflow; a `UserError` if its sizes or the content are others."""
         state = self.model(workflow.device)
         with reading(self.folder / f"{MODEL}.safetensors"):
             workflow.load_state_dict(state)
@@ -128,12 +124,7 @@ class Checkpoint:
         return found
 
     def verify(self) -> None:
-        """Check size and checksum of every file; reads each once.
-
-        Raises:
-            Damaged: Naming the first file that is wrong.
-            UserError: If the format is not the one this Reverie reads.
-        """
+        """Check size and checksum of every file, reading each once; raises as `manifest` does."""
         for path, record in self.files().values():
             verify_file(path, record)
 
@@ -202,9 +193,7 @@ def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
 
 
 def latest_checkpoint(run_dir: Path) -> Checkpoint:
-    """Return the newest checkpoint of a run that is whole, and warn of newer ones that are damaged.
-
-    Every file that it needs is read and compared with its checksum.
+    """Return the newest checkpoint of a run that is whole by its checksums, and warn of newer ones.
 
     Raises:
         UserError: If there is none, all are damaged, or the newest whole one is of another format.

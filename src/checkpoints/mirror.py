@@ -52,13 +52,10 @@ class UploadCancelled(Exception):
 
 
 def check_mirror(config: TrainConfig) -> None:
-    """Check that a run can have its mirror, as far as `START_SECONDS` show it.
+    """Refuse a mirror whose protocol cannot be used, or which holds another run, by a `UserError`.
 
-    A remote that does not answer is no mistake: the run logs it and retries. Without `run_dir` the folder has
-    the time in its name, and is free.
-
-    Raises:
-        UserError: If its protocol cannot be used, or the remote folder holds another run.
+    A remote that does not answer within `START_SECONDS` is no mistake: the run logs it and retries. Without
+    `run_dir` the folder has the time in its name, and is free.
     """
     url = config.checkpoint.mirror
     if url is None:
@@ -87,12 +84,8 @@ class _Job(NamedTuple):
 class Mirror:
     """Copies what a run saves to a remote folder; a context manager whose end waits a limited time.
 
-    Of the checkpoints that wait to be copied only the newest is kept. After an error it is tried again, until
-    a newer one comes.
-
-    Args:
-        config: With `mirror` set.
-        run_dir: Folder of the run, which this process has locked.
+    This process has locked `run_dir`. Of the checkpoints that wait to be copied only the newest is kept.
+    After an error it is tried again, until a newer one comes.
 
     Raises:
         UserError: If the identity in the folder is not one that Reverie wrote.
@@ -138,10 +131,8 @@ class Mirror:
     def upload(self, checkpoint: Checkpoint, prune: bool = True) -> None:
         """Let the thread copy a whole checkpoint, and those before it that the run still has; return at once.
 
-        Args:
-            checkpoint: The newest to copy.
-            prune: Whether to delete remote checkpoints that the run does not have. A run that was just
-                resumed must not: the remote may hold a newer one, whole, that is damaged here.
+        `prune` deletes remote checkpoints that the run does not have. A run that was just resumed must not:
+        the remote may hold a newer one, whole, that is damaged here.
         """
         self._job = _Job(checkpoint, prune, threading.Event())
         self._wake.set()
@@ -195,13 +186,7 @@ class Uploader:
 
     A file counts as sent if it has its size on the remote, and this process sent it or a manifest there names
     its checksum. The name alone is not enough: a run that continues from an older checkpoint writes the same
-    names again.
-
-    Args:
-        remote: Folder of the run.
-        run_dir: Folder of the run on this machine.
-        identity: Of the run.
-        is_cancelled: Asked before every file.
+    names again. `is_cancelled` is asked before every file.
     """
 
     def __init__(

@@ -45,10 +45,7 @@ Answer = TypeVar("Answer")
 class RemoteFolder:
     """Files on a file system that fsspec knows, by their relative names; nothing need exist yet.
 
-    Every method may raise whatever that file system raises.
-
-    Args:
-        url: Of the folder, or of the one in which `name` is.
+    The folder is `name` in that of `url`. Every method may raise whatever that file system raises.
 
     Cost: memory of twice `PIECE_BYTES` for a file of any size, plus what the package behind it takes.
     """
@@ -119,9 +116,7 @@ def identity_of(run_dir: Path) -> Identity:
     """Return the identity in a run's folder, or a new one, which is not written yet.
 
     The name is the path in `experiments/`, which has two parts for a job of a multirun, else the last part.
-
-    Raises:
-        UserError: If the file is not one that Reverie wrote.
+    A file that Reverie did not write raises a `UserError`.
     """
     path = run_dir / IDENTITY_FILE
     if not os.path.lexists(path):
@@ -143,12 +138,7 @@ def save_identity(identity: Identity, run_dir: Path) -> None:
 
 
 def owned_sizes(remote: RemoteFolder, identity: Identity) -> dict[str, int]:
-    """Return the sizes of the files in a remote folder that is free, or holds this run.
-
-    Raises:
-        MirrorConflict: If it holds another run.
-        Exception: Whatever keeps the remote from answering.
-    """
+    """Return the sizes of the files in a remote folder; a `MirrorConflict` if it holds another run."""
     sizes = remote.sizes()
     if sizes.keys().isdisjoint((IDENTITY_FILE, CONFIG_FILE)):
         return sizes
@@ -167,10 +157,9 @@ def manifests_in(sizes: dict[str, int]) -> list[str]:
 
 
 def call_with_timeout(seconds: float, call: Callable[[], Answer]) -> Answer:
-    """Return what `call` returns, or raise what it raises; a daemon thread runs it, which may outlive this.
+    """Return what `call` returns, or raise what it raises, or a `TimeoutError`.
 
-    Raises:
-        TimeoutError: If there is no answer in time.
+    A daemon thread runs it, which may outlive this.
     """
     answer: Future[Answer] = Future()
 
@@ -189,9 +178,8 @@ def call_with_timeout(seconds: float, call: Callable[[], Answer]) -> Answer:
 def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
     """Make a run folder of the remote copy of a run, whole or not at all; return it, and lines to log.
 
-    Args:
-        url: Of the copy: the value of `checkpoint.mirror`, and the name of the run in it.
-        run_dir: The folder to make; None for `experiments/` and the last part of the URL.
+    The URL is the value of `checkpoint.mirror`, and the name of the run in it. Without `run_dir` the folder
+    is `experiments/` and the last part of the URL.
 
     Raises:
         UserError: If the folder is in use, or the remote has no whole checkpoint or does not answer.

@@ -43,11 +43,7 @@ SETTINGS_KEY = "made_with"
 
 
 def check_run_folder(config: TrainConfig) -> None:
-    """Check that a new run would not write over an old one.
-
-    Raises:
-        UserError: If `run_dir` is a file, or already holds a run that is not the one to resume.
-    """
+    """Refuse a `run_dir` that cannot be a folder, or already holds a run that is not the one to resume."""
     if config.run_dir is None or config.resume is not None:
         return
     folder = Path(config.run_dir)
@@ -63,11 +59,7 @@ def check_run_folder(config: TrainConfig) -> None:
 
 
 def create_run_folder(config: TrainConfig) -> Path:
-    """Create the folder of a run, or find that of a resumed one; set `config.run_dir` to it and return it.
-
-    Raises:
-        UserError: If it cannot be created.
-    """
+    """Create the folder of a run, or find that of a resumed one; set `config.run_dir` to it and return it."""
     folder = Path(config.run_dir) if config.run_dir else _new_folder(config.name, datetime.now())
     config.run_dir = str(folder)
     with _writing(folder):
@@ -76,22 +68,14 @@ def create_run_folder(config: TrainConfig) -> Path:
 
 
 def require_run_folder(folder: Path) -> None:
-    """Check that a run's folder is still where it was: paths would make a new one, and part the run in two.
-
-    Raises:
-        FileNotFoundError: If it is not.
-    """
+    """Raise `FileNotFoundError` if a run's folder was moved: paths would part the run in two."""
     if not (folder / LOCK_FILE).exists():
         raise FileNotFoundError(errno.ENOENT, MOVED, str(folder))
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in a folder; the lock ends with this process, in whatever way.
-
-    Raises:
-        UserError: If another process has it, or it cannot be written to.
-    """
+    """Keep other processes from training in a folder; the lock ends with this process, in whatever way."""
     lock = FileLock(folder / LOCK_FILE)
     with _writing(folder):
         try:
@@ -107,11 +91,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def save_config(config: TrainConfig, folder: Path) -> None:
-    """Write `config.yaml`, whole or not at all.
-
-    Raises:
-        UserError: If it cannot be written.
-    """
+    """Write `config.yaml`, whole or not at all."""
     with _writing(folder):
         replace_file(folder / CONFIG_FILE, OmegaConf.to_yaml(OmegaConf.structured(config)).encode())
 
@@ -149,11 +129,7 @@ def load_run(folder: str, changes: Iterable[Override] = (), device: Device | Non
 
 
 def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
-    """Return the configuration with which the run in `folder` continues, and its changes as sentences.
-
-    Raises:
-        UserError: As `load_run`.
-    """
+    """Return the configuration with which the run in `folder` continues, and its changes as sentences."""
     changes = list(changes)
     config = load_run(folder, changes)
     config.resume = folder
@@ -201,11 +177,7 @@ def _read(folder: str) -> DictConfig:
 
 
 def check_change(change: Override) -> None:
-    """Refuse what a resumed run cannot change.
-
-    Raises:
-        UserError: Naming it.
-    """
+    """Refuse what a resumed run cannot change."""
     key = change.key_or_group
     if change.is_delete() or change.is_add() or isinstance(change.value(), dict):
         raise UserError(f"{change.input_line}: a saved run takes only changes of the form key=value.")

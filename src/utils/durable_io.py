@@ -99,11 +99,7 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Put a file in the place of an older one, on disk whole or not at all.
-
-    Raises:
-        OSError: If the disk is full or fails; the older file is as it was then.
-    """
+    """Put a file in the place of an older one, on disk whole or, after an `OSError`, not at all."""
     unfinished = path.with_name(path.name + UNFINISHED)
     try:
         unfinished.unlink(missing_ok=True)
@@ -201,10 +197,7 @@ def _reason(error: Exception) -> str:
 def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader:
     """Open a regular file of at most `most_bytes`, without waiting for it and without following a link.
 
-    Folders on the way to it may be links.
-
-    Raises:
-        OSError: If it is no regular file, too large, or cannot be read; `strerror` says which.
+    Folders on the way to it may be links. The `strerror` of an `OSError` says what it is instead.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -233,11 +226,7 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file.
-
-    Raises:
-        UserError: If there is none in it, or it is no regular file.
-    """
+    """Return the value in a JSON file; a `UserError` if it is no such file."""
     with reading(path):
         return parse_json(read_regular(path, JSON_BYTES))
 
@@ -259,7 +248,7 @@ def _whole_number(digits: str) -> int:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file, in host memory: a private view of the file.
+    """Return the tensors of a safetensors file, a private view of it in host memory.
 
     Raises:
         UserError: If it is of another kind, or no regular file.
@@ -270,13 +259,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def verify_file(path: Path, record: FileRecord) -> None:
-    """Check that a file is what it was when it was written.
-
-    Raises:
-        Damaged: If it is not.
-
-    Cost: reads the file once, at 0.3 to 2 GB/s.
-    """
+    """Raise `Damaged` if a file is not what was written; reads it once, at 0.3 to 2 GB/s."""
     try:
         with open_regular(path) as file:
             nbytes = os.fstat(file.fileno()).st_size

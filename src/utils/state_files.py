@@ -30,7 +30,6 @@ def save_state(folder: Path, name: str, state: Any) -> dict[str, FileRecord]:
 
     Raises:
         TypeError: If there is anything else in the nest; its path is named, and nothing is written.
-        OSError: If one of the files exists, or the disk is full or fails.
     """
     tensors: dict[str, Tensor] = {}
     plain = _split(state, (), tensors)
@@ -58,13 +57,10 @@ def load_state(folder: Path, name: str, device: torch.device | str = "cpu") -> A
 
 
 def check_structure(state: Any, own: Any, name: str = "") -> None:
-    """Refuse a nest that cannot take the place of `own`; `name` is where both stand in a larger one.
+    """Raise `ValueError`, naming the first difference, for a nest that cannot take the place of `own`.
 
     Dicts need the same keys, lists the same length, tensors and arrays the same dtype and shape, all else the
-    same type; whole numbers are counts, at least 0 and below 2**63.
-
-    Raises:
-        ValueError: Naming the first thing that differs.
+    same type; whole numbers are counts, at least 0 and below 2**63. `name` is the place in a larger nest.
     """
     if isinstance(own, dict) and isinstance(state, dict):
         for key in sorted(state.keys() ^ own.keys(), key=str):

@@ -13,7 +13,7 @@ import pytest
 from reverie.commands.snapshots import main
 from reverie.memory.snapshots.correlate import ALLOCATED_TAG, RESERVED_TAG
 from reverie.memory.snapshots.report import COLUMNS
-from reverie.utils.logging.tensorboard import EventFile
+from reverie.utils.logging.writer import EventFile
 
 from . import writer
 

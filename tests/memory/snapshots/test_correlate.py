@@ -9,7 +9,7 @@ import pytest
 from reverie.memory.snapshots.correlate import ALLOCATED_TAG, RESERVED_TAG, correlate, correlation
 from reverie.memory.snapshots.summary import Summary, summarize
 from reverie.utils.errors import UserError
-from reverie.utils.logging.tensorboard import EventFile
+from reverie.utils.logging.writer import EventFile
 
 from . import writer
 
