@@ -47,7 +47,6 @@ MANIFEST, MODEL, STATE = "manifest.json", "model", "state"
 FORMAT = 3
 _REPLACED = "replaced_"
 _NAME = re.compile(rf"step_(\d{{9,18}})|{_REPLACED}step_(\d{{9,18}}){re.escape(UNFINISHED)}")
-_OLD_LOOP_FILE = "loop.json"  # format 1 had it, and no manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class Checkpoint:
             manifest = parse_json(read_regular(path, JSON_BYTES))
             checksum = manifest.pop("checksum")
         except FileNotFoundError as error:
-            if (self.folder / _OLD_LOOP_FILE).exists():
+            if (self.folder / "loop.json").exists():  # format 1 had it, and no manifest
                 raise UserError(
                     f"{self.folder} has format 1, of an older Reverie, and lacks what an exact resume needs; "
                     f"this Reverie {__version__} reads format {FORMAT}. Start a new run."
@@ -159,7 +158,7 @@ def save_checkpoint(
         root.mkdir(exist_ok=True)
         shared.mkdir()
         fsync_dir(run_dir)
-    _clean_if_possible(root)
+    _clean(root)
     try:
         unfinished.mkdir()
         own = save_state(unfinished, MODEL, model) | save_state(unfinished, STATE, state)
@@ -173,11 +172,11 @@ def save_checkpoint(
             os.replace(folder, root / f"{_REPLACED}{unfinished.name}")
         os.replace(unfinished, folder)
     except BaseException:
-        _clean_if_possible(root)  # a full disk gets its space back
+        _clean(root)  # a full disk gets its space back
         raise
     replay.commit(saved)
     fsync_dir(root)
-    _clean_if_possible(root, _unwanted(run_dir, step, keep))
+    _clean(root, _unwanted(run_dir, step, keep))
     return Checkpoint(folder, step)
 
 
@@ -199,14 +198,14 @@ def latest_checkpoint(run_dir: Path) -> Checkpoint:
         UserError: If there is none, all are damaged, or the newest whole one is of another format.
     """
     checkpoint, faults = newest_whole(run_dir)
-    if checkpoint is None and not faults:
-        raise UserError(
-            f"{run_dir} holds no checkpoint yet; a run writes one every training.checkpoint_interval."
-        )
-    if checkpoint is None:
+    if checkpoint is None and faults:
         raise UserError(
             f"No checkpoint of {run_dir} is whole: {'; '.join(faults)}. Nothing was changed. "
             "Put the files back from a copy, or start a new run."
+        )
+    if checkpoint is None:
+        raise UserError(
+            f"{run_dir} holds no checkpoint yet; a run writes one every training.checkpoint_interval."
         )
     for fault in faults:
         _LOG.warning("damaged checkpoint: %s; using %s", fault, checkpoint.folder)
@@ -226,16 +225,13 @@ def newest_whole(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def _write_manifest(path: Path, step: int, best: bool, files: dict[str, FileRecord]) -> None:
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__), "numpy": np.__version__}
     manifest = {
         "format": FORMAT,
         "step": step,
         "best": best,
         "reverie": __version__,
-        "versions": {
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            "numpy": np.__version__,
-        },
+        "versions": versions,
         "files": {name: {"bytes": r.nbytes, "sha256": r.sha256} for name, r in sorted(files.items())},
     }
     write_json(path, manifest | {"checksum": _checksum(manifest)})
@@ -278,29 +274,25 @@ def _is_best(checkpoint: Checkpoint) -> bool:
         return False
 
 
-def _clean_if_possible(root: Path, unwanted: Sequence[Checkpoint] = ()) -> None:
-    """Clean, after giving up `unwanted`; what cannot be deleted is left for the next time."""
+def _clean(root: Path, unwanted: Sequence[Checkpoint] = ()) -> None:
+    """Delete what only unwanted checkpoints need; what cannot be deleted is left for the next time.
+
+    A checkpoint that was moved aside, and not replaced, gets its name back.
+    """
     try:
         for old in unwanted:
             os.replace(old.folder, old.folder.with_name(old.folder.name + UNFINISHED))
-        _clean(root)
-    except OSError as error:
-        _LOG.warning("an old checkpoint could not be deleted: %s", error)
-
-
-def _clean(root: Path) -> None:
-    """Delete what no checkpoint needs, and give a checkpoint that was moved aside its name back."""
-    for path in root.glob(f"{_REPLACED}*{UNFINISHED}"):
-        place = path.with_name(path.name.removeprefix(_REPLACED).removesuffix(UNFINISHED))
-        if not place.exists():
-            os.replace(path, place)
-    for path in root.glob(f"*step_*{UNFINISHED}"):
-        shutil.rmtree(path)
-    try:
-        manifests = [checkpoint.manifest() for checkpoint in list_checkpoints(root.parent)]
+        for path in root.glob(f"{_REPLACED}*{UNFINISHED}"):
+            place = path.with_name(path.name.removeprefix(_REPLACED).removesuffix(UNFINISHED))
+            if not place.exists():
+                os.replace(path, place)
+        for path in root.glob(f"*step_*{UNFINISHED}"):
+            shutil.rmtree(path)
+        needed = {Path(name).name for each in list_checkpoints(root.parent) for name in each.files()}
+        for path in (root / SHARED_FOLDER).iterdir():
+            if path.name not in needed and path.suffix == ".safetensors":
+                path.unlink()
     except (Damaged, UserError):
         return  # it is not known which files that checkpoint needs
-    needed = {Path(name).name for manifest in manifests for name in manifest["files"]}
-    for path in (root / SHARED_FOLDER).iterdir():
-        if path.name not in needed and path.suffix == ".safetensors":
-            path.unlink()
+    except OSError as error:
+        _LOG.warning("an old checkpoint could not be deleted: %s", error)

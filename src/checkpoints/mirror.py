@@ -220,8 +220,9 @@ class Uploader:
             try:
                 for name, (path, record) in files.items():
                     if self._sent.get(name) != record:
+                        verify_file(path, record)
                         self._sent.pop(name, None)
-                        self._put(path, name, record)
+                        self._put(path, name)
                         self._sent[name] = record
                         nbytes += record.nbytes
                 copied.add(checkpoint.step)
@@ -237,7 +238,7 @@ class Uploader:
         """Find out which files are there; delete the manifests that need another content of a wanted one."""
         known = dict(self._sent)
         for name in manifests_in(sizes):
-            content = self._remote.read(name)
+            content = self._remote.files.cat_file(name)
             try:
                 files = parse_json(content)["files"].items()
                 records = {f"{CHECKPOINTS}/{file}": FileRecord(r["bytes"], r["sha256"]) for file, r in files}
@@ -251,11 +252,9 @@ class Uploader:
                 known = records | known
         self._sent = {name: record for name, record in known.items() if sizes.get(name) == record.nbytes}
 
-    def _put(self, path: Path, name: str, record: FileRecord | None = None) -> None:
+    def _put(self, path: Path, name: str) -> None:
         if self._is_cancelled():
             raise UploadCancelled
-        if record:
-            verify_file(path, record)
         with open_regular(path) as source:
             self._remote.put(source, name)
 

@@ -56,7 +56,7 @@ class RemoteFolder:
         self._has_folders = url.partition(URL_SEPARATOR)[0] not in _OBJECT_STORES
 
     @cached_property
-    def _files(self) -> Any:
+    def files(self) -> Any:
         """The file system with this folder as its root; to open it may take a connection."""
         # No caches: they may hold answers from before the server changed.
         system, path = url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False)
@@ -64,38 +64,30 @@ class RemoteFolder:
         return DirFileSystem(folder, system, skip_instance_cache=True)
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of every regular file by name; empty if there is no such folder."""
+        """Return the bytes of every regular file by name; others may be pipes, which are never read."""
         try:
-            found: dict[str, Any] = self._files.find("", detail=True)
+            found: dict[str, Any] = self.files.find("", detail=True)
         except FileNotFoundError:
             return {}
         return {name: int(info["size"] or 0) for name, info in found.items() if info["type"] == "file"}
-
-    def read(self, name: str) -> bytes:
-        """Return the content of a small file that `sizes` lists."""
-        return self._files.cat_file(name)
-
-    def get(self, name: str, local: Path) -> None:
-        """Receive a file that `sizes` lists; others may be pipes, which never end."""
-        self._files.get_file(name, str(local))
 
     def put(self, source: BinaryIO, name: str) -> None:
         """Send an open local file; it has its name only once it is whole."""
         piece = max(PIECE_BYTES, math.ceil(os.fstat(source.fileno()).st_size / _MOST_PIECES))
         unfinished = f"{name}{UNFINISHED}" if self._has_folders else name
         if self._has_folders:
-            self._files.makedirs(name.rpartition("/")[0], exist_ok=True)
-        with self._files.open(unfinished, "wb", block_size=piece) as sink:
+            self.files.makedirs(name.rpartition("/")[0], exist_ok=True)
+        with self.files.open(unfinished, "wb", block_size=piece) as sink:
             shutil.copyfileobj(source, sink, PIECE_BYTES)
         if self._has_folders:
-            self._files.mv(unfinished, name)
+            self.files.mv(unfinished, name)
 
     def delete(self, name: str) -> None:
         """Delete a file, and its folder if that is empty then."""
-        self._files.rm_file(name)
+        self.files.rm_file(name)
         if self._has_folders:
             with suppress(OSError):
-                self._files.rmdir(name.rpartition("/")[0])
+                self.files.rmdir(name.rpartition("/")[0])
 
 
 class MirrorConflict(Exception):
@@ -143,7 +135,7 @@ def owned_sizes(remote: RemoteFolder, identity: Identity) -> dict[str, int]:
     if sizes.keys().isdisjoint((IDENTITY_FILE, CONFIG_FILE)):
         return sizes
     try:
-        owner = parse_json(remote.read(IDENTITY_FILE))["run"] if IDENTITY_FILE in sizes else None
+        owner = parse_json(remote.files.cat_file(IDENTITY_FILE))["run"] if IDENTITY_FILE in sizes else None
     except MALFORMED:
         owner = None
     if owner != identity.run:
@@ -241,4 +233,4 @@ def _receive(remote: RemoteFolder, folder: Path) -> None:
         # Only into folders that were just made: a checkpoint without manifest is not whole.
         is_wanted = name in EXTRA_FILES or CHECKPOINT_FILE.fullmatch(name)
         if is_wanted and (folder / name).parent.is_dir():
-            remote.get(name, folder / name)
+            remote.files.get_file(name, str(folder / name))

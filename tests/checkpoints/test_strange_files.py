@@ -30,16 +30,6 @@ from ..runs.warm import Server
 SECRET = "hunter2"
 
 
-@pytest.fixture(scope="module")
-def good_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return start(tmp_path_factory.mktemp("good") / "run", *SHORT)
-
-
-@pytest.fixture
-def run_dir(good_run: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(good_run, tmp_path / "run")
-
-
 def pipe(path: Path) -> None:
     os.mkfifo(path)
 
