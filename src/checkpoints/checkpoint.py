@@ -247,7 +247,7 @@ def _is_manifest(manifest: dict[str, Any], step: int) -> bool:
     folder, files = f"step_{step:09d}", manifest["files"]
     own = {f"{name}{suffix}" for name in (MODEL, STATE) for suffix in (".json", ".safetensors")}
     return {f"{folder}/{name}" for name in (*own, *REPLAY_FILES)} <= files.keys() and all(
-        Path(name).parent.as_posix() in (folder, SHARED_FOLDER)
+        name.rpartition("/")[0] in (folder, SHARED_FOLDER)
         and type(record) is dict
         and {key: type(value) for key, value in record.items()} == {"bytes": int, "sha256": str}
         for name, record in files.items()
@@ -288,9 +288,9 @@ def _clean(root: Path, unwanted: Sequence[Checkpoint] = ()) -> None:
                 os.replace(path, place)
         for path in root.glob(f"*step_*{UNFINISHED}"):
             shutil.rmtree(path)
-        needed = {Path(name).name for each in list_checkpoints(root.parent) for name in each.files()}
+        needed = {name for each in list_checkpoints(root.parent) for name in each.manifest()["files"]}
         for path in (root / SHARED_FOLDER).iterdir():
-            if path.name not in needed and path.suffix == ".safetensors":
+            if f"{SHARED_FOLDER}/{path.name}" not in needed and path.suffix == ".safetensors":
                 path.unlink()
     except (Damaged, UserError):
         return  # it is not known which files that checkpoint needs

@@ -154,9 +154,10 @@ class Mirror:
             elif self._attempt(partial(uploader.upload, job.checkpoint, job.prune), remote.shown):
                 pause = None
                 job.done.set()
+            elif pause is None or is_woken:
+                pause = FIRST_PAUSE_SECONDS
             else:
-                is_first = pause is None or is_woken
-                pause = FIRST_PAUSE_SECONDS if is_first else min(2 * pause, LONGEST_PAUSE_SECONDS)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _attempt(self, action: Callable[[], object], place: str) -> bool:
         """Return whether an action works; log an outage once when it begins and once when it ends."""
@@ -220,9 +221,8 @@ class Uploader:
             try:
                 for name, (path, record) in files.items():
                     if self._sent.get(name) != record:
-                        verify_file(path, record)
                         self._sent.pop(name, None)
-                        self._put(path, name)
+                        self._put(path, name, record)
                         self._sent[name] = record
                         nbytes += record.nbytes
                 copied.add(checkpoint.step)
@@ -252,9 +252,11 @@ class Uploader:
                 known = records | known
         self._sent = {name: record for name, record in known.items() if sizes.get(name) == record.nbytes}
 
-    def _put(self, path: Path, name: str) -> None:
+    def _put(self, path: Path, name: str, record: FileRecord | None = None) -> None:
         if self._is_cancelled():
             raise UploadCancelled
+        if record:
+            verify_file(path, record)
         with open_regular(path) as source:
             self._remote.put(source, name)
 

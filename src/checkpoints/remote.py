@@ -126,7 +126,7 @@ def identity_of(run_dir: Path) -> Identity:
 
 def save_identity(identity: Identity, run_dir: Path) -> None:
     """Write `mirror.json` into a run's folder, whole or not at all; raises as `replace_file` does."""
-    replace_file(run_dir / IDENTITY_FILE, json.dumps(identity._asdict()).encode())
+    replace_file(run_dir / IDENTITY_FILE, [json.dumps(identity._asdict()).encode()])
 
 
 def owned_sizes(remote: RemoteFolder, identity: Identity) -> dict[str, int]:

@@ -93,7 +93,7 @@ def locked(folder: Path) -> Iterator[None]:
 def save_config(config: TrainConfig, folder: Path) -> None:
     """Write `config.yaml`, whole or not at all."""
     with _writing(folder):
-        replace_file(folder / CONFIG_FILE, OmegaConf.to_yaml(OmegaConf.structured(config)).encode())
+        replace_file(folder / CONFIG_FILE, [OmegaConf.to_yaml(OmegaConf.structured(config)).encode()])
 
 
 @contextmanager
@@ -188,11 +188,16 @@ def check_change(change: Override) -> None:
             "as in training.total_timesteps=200000."
         )
     check_setting(change)
-    if key not in RESUMABLE_EXCEPTIONS and any(key == name or key.startswith(f"{name}.") for name in FIXED):
+    if _is_in(key, FIXED):
         raise UserError(
             f"{change.input_line}: {key} cannot change, the checkpoint was made with it. Leave it out, "
             "or start a new run."
         )
+
+
+def _is_in(key: str, fixed: Iterable[str]) -> bool:
+    """Return whether a setting is one of these, or in one of these sections, and no exception."""
+    return key not in RESUMABLE_EXCEPTIONS and any(f"{key}.".startswith(f"{name}.") for name in fixed)
 
 
 def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
@@ -200,8 +205,7 @@ def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
     return {
         key: value.value if isinstance(value, Enum) else value
         for key, value in leaves(config)
-        if (key in FIXED_BY_CHECKPOINT or key.partition(".")[0] in FIXED_BY_CHECKPOINT)
-        and key not in RESUMABLE_EXCEPTIONS
+        if _is_in(key, FIXED_BY_CHECKPOINT)
     }
 
 

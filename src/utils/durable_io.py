@@ -98,15 +98,15 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
     return FileRecord(nbytes, digest.hexdigest())
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Put a file in the place of an older one, on disk whole or, after an `OSError`, not at all."""
+def replace_file(path: Path, pieces: Iterable[bytes]) -> None:
+    """Put a file in the place of an older one, on disk whole or, after any error, not at all."""
     unfinished = path.with_name(path.name + UNFINISHED)
     try:
         unfinished.unlink(missing_ok=True)
-        write_file(unfinished, [content])
+        write_file(unfinished, pieces)
         os.replace(unfinished, path)
         fsync_dir(path.parent)
-    except OSError:
+    except BaseException:
         with suppress(OSError):  # a folder that is read-only has none
             unfinished.unlink()
         raise

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..durable_io import MALFORMED, open_regular, parse_json, reading, writing
+from ..durable_io import MALFORMED, open_regular, parse_json, reading, replace_file, writing
 from ..errors import UserError
 
 _LINE_BYTES = 2**20
@@ -29,7 +29,7 @@ class JsonLines:
     def __init__(self, path: Path, resume_step: int | None = None) -> None:
         self._path = path
         if os.path.lexists(path):
-            _drop_unwanted_lines(path, resume_step)
+            replace_file(path, _wanted_lines(path, resume_step))
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, *lines: Mapping[str, object]) -> None:
@@ -85,20 +85,11 @@ def _named(value: object) -> object:
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-def _drop_unwanted_lines(path: Path, resume_step: int | None) -> None:
-    """Drop a last line that a crash left unfinished, and the lines of steps after `resume_step`."""
-    kept_path = path.with_suffix(".tmp")
-    try:
-        kept_path.unlink(missing_ok=True)
-        with writing(kept_path), kept_path.open("xb") as kept:
-            for number, line in whole_lines(path):
-                if resume_step is None or _parsed(line, path, number)["step"] <= resume_step:
-                    kept.write(line)
-            kept.flush()
-            os.fsync(kept.fileno())
-        os.replace(kept_path, path)
-    finally:
-        kept_path.unlink(missing_ok=True)
+def _wanted_lines(path: Path, resume_step: int | None) -> Iterator[bytes]:
+    """Yield the whole lines of steps up to `resume_step`."""
+    for number, line in whole_lines(path):
+        if resume_step is None or _parsed(line, path, number)["step"] <= resume_step:
+            yield line
 
 
 def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def require_wandb(mode: WandbMode) -> None:
 
 
 class WandbRun:
-    """One W&B run in `run_dir/wandb`, named and grouped after the run folder.
+    """One W&B run in `run_dir/wandb`, named and grouped after the run folder; `mode` is not off.
 
     `offline` opens no connection; its files are uploaded later with `wandb sync`. A run that is resumed
     becomes a further W&B run of the same group: W&B cannot take back the rows that a crashed run wrote after
@@ -47,14 +47,11 @@ class WandbRun:
     training process itself does not grow: 7 KB over 20,000 calls.
 
     Raises:
-        UserError: If the package is missing, or `mode` is online and there is no W&B login.
-        ValueError: If `mode` is off.
+        UserError: If `mode` is online and there is no W&B login.
     """
 
     def __init__(self, run_dir: Path, mode: WandbMode) -> None:
-        if mode is WandbMode.off:
-            raise ValueError("A W&B run is offline or online, got off.")
-        require_wandb(mode)
+        assert mode is not WandbMode.off
         run_dir = run_dir.resolve()
         folder = run_dir / "wandb"
         folder.mkdir(parents=True, exist_ok=True)

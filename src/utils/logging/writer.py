@@ -38,8 +38,7 @@ class MetricsWriter:
     a delay.
 
     Raises:
-        UserError: If W&B is asked for and cannot be had, or `metrics.jsonl` holds something else; nothing is
-            written then.
+        UserError: If W&B has no login, or `metrics.jsonl` holds something else; nothing is written then.
     """
 
     def __init__(
