@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from reverie.checkpoints.checkpoint import CHECKPOINTS, UNFINISHED
+from reverie.checkpoints.checkpoint import CHECKPOINTS
 from reverie.checkpoints.run_folder import CONFIG_FILE
 from reverie.commands.options import asks_for_help, read_settings, settings_help
 from reverie.config.compose import compose_jobs
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.testing.fingerprint import fingerprint
+from reverie.utils.durable_io import UNFINISHED
 from reverie.utils.errors import UserError, exit_on_user_error
 from reverie.utils.logging.writer import METRICS_FILE
 

@@ -26,6 +26,9 @@ from .. import __version__
 from ..buffers import REPLAY_FILES, EpisodeReplayBuffer
 from ..utils.durable_io import (
     JSON_BYTES,
+    MALFORMED,
+    UNFINISHED,
+    Damaged,
     FileRecord,
     fsync_dir,
     parse_json,
@@ -42,15 +45,8 @@ _LOG = logging.getLogger(__name__)
 CHECKPOINTS, SHARED_FOLDER = "checkpoints", "replay"
 MANIFEST, MODEL, STATE = "manifest.json", "model", "state"
 FORMAT = 3
-UNFINISHED = ".unfinished"
-SHARED_SUFFIX = ".safetensors"
 _REPLACED = "replaced_"
 _NAME = re.compile(rf"step_(\d{{9,18}})|{_REPLACED}step_(\d{{9,18}}){re.escape(UNFINISHED)}")
-_OLD_LOOP_FILE = "loop.json"  # format 1 had it, and no manifest
-
-
-class Damaged(Exception):
-    """A checkpoint is not what was written; the message names the file and says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +70,7 @@ class Checkpoint:
         return load_state(self.folder, MODEL, device)
 
     def restore_workflow(self, workflow: Agent) -> None:
-        """Copy the saved state into a workflow of the same sizes.
-
-        Raises:
-            UserError: If the files hold something else.
-        """
+        """Copy the saved state into a workflow; a `UserError` if its sizes or the content are others."""
         state = self.model(workflow.device)
         with reading(self.folder / f"{MODEL}.safetensors"):
             workflow.load_state_dict(state)
@@ -99,7 +91,7 @@ class Checkpoint:
             manifest = parse_json(read_regular(path, JSON_BYTES))
             checksum = manifest.pop("checksum")
         except FileNotFoundError as error:
-            if (self.folder / _OLD_LOOP_FILE).exists():
+            if (self.folder / "loop.json").exists():  # format 1 had it, and no manifest
                 raise UserError(
                     f"{self.folder} has format 1, of an older Reverie, and lacks what an exact resume needs; "
                     f"this Reverie {__version__} reads format {FORMAT}. Start a new run."
@@ -107,7 +99,7 @@ class Checkpoint:
             raise Damaged(f"{path} is missing") from error
         except OSError as error:
             raise Damaged(f"{path} cannot be read: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except MALFORMED as error:
             raise Damaged(f"{path} is not what was written: it is no manifest") from error
         if checksum != _checksum(manifest):
             raise Damaged(f"{path} is not what was written: its checksum differs")
@@ -120,19 +112,20 @@ class Checkpoint:
             )
         return manifest
 
-    def verify(self) -> None:
-        """Check size and checksum of every file; reads each once.
-
-        Raises:
-            Damaged: Naming the first file that is wrong.
-            UserError: If the format is not the one this Reverie reads.
-        """
+    def files(self) -> dict[str, tuple[Path, FileRecord]]:
+        """Return all files but the manifest by their names in `checkpoints/`; raises as `manifest` does."""
+        found: dict[str, tuple[Path, FileRecord]] = {}
         for name, record in self.manifest()["files"].items():
-            path = self.folder.parent / name
-            if path.parent.name != SHARED_FOLDER:
-                path = self.folder / path.name  # the folder may have been moved aside
-            if fault := verify_file(path, FileRecord(record["bytes"], record["sha256"])):
-                raise Damaged(f"{path} {fault}")
+            folder, _, file = name.rpartition("/")
+            is_shared = folder == SHARED_FOLDER  # else: the folder may have been moved aside
+            path = (self.folder.parent / folder if is_shared else self.folder) / file
+            found[name] = path, FileRecord(record["bytes"], record["sha256"])
+        return found
+
+    def verify(self) -> None:
+        """Check size and checksum of every file, reading each once; raises as `manifest` does."""
+        for path, record in self.files().values():
+            verify_file(path, record)
 
 
 def save_checkpoint(
@@ -146,22 +139,13 @@ def save_checkpoint(
 ) -> Checkpoint:
     """Write a checkpoint, then delete those that are no longer wanted, and what a crash left unfinished.
 
-    Kept are the newest `keep`, and the last one that was the best. Those of later steps go: the run has
-    turned away from them. On any error everything is as it was before; what cannot be deleted is left for the
-    next time.
-
-    Args:
-        run_dir: Folder of the run.
-        step: Agent steps taken.
-        state: Of the loop; see `save_state` for what it may hold.
-        model: Of the workflow; likewise.
-        replay: Its records are written, those already on disk excepted.
-        keep: Newest checkpoints to leave on disk, this one included.
-        best: Whether this is the best checkpoint so far.
+    Kept are the newest `keep`, this one included, and the last one that was the `best`. Those of later steps
+    go: the run has turned away from them. On any error everything is as it was before; what cannot be deleted
+    is left for the next time.
 
     Raises:
         OSError: If the disk is full or fails.
-        TypeError: If `state` or `model` holds what cannot be written.
+        TypeError: If `state` (of the loop) or `model` (of the workflow) holds what `save_state` cannot write.
 
     Cost: The bytes of `model`, `state`, the open chunks, the records and latents that are new, and 0.3 kB for
     each shared file. Memory: less than 64 MB.
@@ -174,7 +158,7 @@ def save_checkpoint(
         root.mkdir(exist_ok=True)
         shared.mkdir()
         fsync_dir(run_dir)
-    _clean_if_possible(root)
+    _clean(root)
     try:
         unfinished.mkdir()
         own = save_state(unfinished, MODEL, model) | save_state(unfinished, STATE, state)
@@ -188,20 +172,19 @@ def save_checkpoint(
             os.replace(folder, root / f"{_REPLACED}{unfinished.name}")
         os.replace(unfinished, folder)
     except BaseException:
-        _clean_if_possible(root)  # a full disk gets its space back
+        _clean(root)  # a full disk gets its space back
         raise
     replay.commit(saved)
     fsync_dir(root)
-    _clean_if_possible(root, _unwanted(run_dir, step, keep))
+    _clean(root, _unwanted(run_dir, step, keep))
     return Checkpoint(folder, step)
 
 
 def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
     """Return the checkpoints of a run, oldest first; each is complete unless something damaged it."""
     found: dict[int, Checkpoint] = {}
-    for path in sorted(
-        (run_dir / CHECKPOINTS).glob("*step_*")
-    ):  # one moved aside counts if its step has no other
+    # In this order one that was moved aside counts if its step has no other.
+    for path in sorted((run_dir / CHECKPOINTS).glob("*step_*")):
         if name := _NAME.fullmatch(path.name):
             step = int(name[1] or name[2])
             found[step] = Checkpoint(path, step)
@@ -209,45 +192,46 @@ def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
 
 
 def latest_checkpoint(run_dir: Path) -> Checkpoint:
-    """Return the newest checkpoint of a run that is whole, and warn of newer ones that are damaged.
-
-    Every file that it needs is read and compared with its checksum.
+    """Return the newest checkpoint of a run that is whole by its checksums, and warn of newer ones.
 
     Raises:
         UserError: If there is none, all are damaged, or the newest whole one is of another format.
     """
-    checkpoints = list_checkpoints(run_dir)
-    if not checkpoints:
+    checkpoint, faults = newest_whole(run_dir)
+    if checkpoint is None and faults:
+        raise UserError(
+            f"No checkpoint of {run_dir} is whole: {'; '.join(faults)}. Nothing was changed. "
+            "Put the files back from a copy, or start a new run."
+        )
+    if checkpoint is None:
         raise UserError(
             f"{run_dir} holds no checkpoint yet; a run writes one every training.checkpoint_interval."
         )
+    for fault in faults:
+        _LOG.warning("damaged checkpoint: %s; using %s", fault, checkpoint.folder)
+    return checkpoint
+
+
+def newest_whole(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest checkpoint that is whole, if there is one, and what is wrong with newer ones."""
     faults: list[str] = []
-    for checkpoint in reversed(checkpoints):
+    for checkpoint in reversed(list_checkpoints(run_dir)):
         try:
             checkpoint.verify()
+            return checkpoint, faults
         except Damaged as fault:
             faults.append(str(fault))
-            continue
-        for fault in faults:
-            _LOG.warning("damaged checkpoint: %s; using %s", fault, checkpoint.folder)
-        return checkpoint
-    raise UserError(
-        f"No checkpoint of {run_dir} is whole: {'; '.join(faults)}. Nothing was changed. "
-        "Put the files back from a copy, or start a new run."
-    )
+    return None, faults
 
 
 def _write_manifest(path: Path, step: int, best: bool, files: dict[str, FileRecord]) -> None:
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__), "numpy": np.__version__}
     manifest = {
         "format": FORMAT,
         "step": step,
         "best": best,
         "reverie": __version__,
-        "versions": {
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            "numpy": np.__version__,
-        },
+        "versions": versions,
         "files": {name: {"bytes": r.nbytes, "sha256": r.sha256} for name, r in sorted(files.items())},
     }
     write_json(path, manifest | {"checksum": _checksum(manifest)})
@@ -263,7 +247,7 @@ def _is_manifest(manifest: dict[str, Any], step: int) -> bool:
     folder, files = f"step_{step:09d}", manifest["files"]
     own = {f"{name}{suffix}" for name in (MODEL, STATE) for suffix in (".json", ".safetensors")}
     return {f"{folder}/{name}" for name in (*own, *REPLAY_FILES)} <= files.keys() and all(
-        Path(name).parent.as_posix() in (folder, SHARED_FOLDER)
+        name.rpartition("/")[0] in (folder, SHARED_FOLDER)
         and type(record) is dict
         and {key: type(value) for key, value in record.items()} == {"bytes": int, "sha256": str}
         for name, record in files.items()
@@ -279,8 +263,7 @@ def _unwanted(run_dir: Path, step: int, keep: int) -> list[Checkpoint]:
     """Return the checkpoints that need not be kept any longer."""
     checkpoints = list_checkpoints(run_dir)
     upto = [checkpoint for checkpoint in checkpoints if checkpoint.step <= step]
-    wanted = upto[-keep:]
-    wanted += [checkpoint for checkpoint in upto if _is_best(checkpoint)][-1:]
+    wanted = upto[-keep:] + [checkpoint for checkpoint in upto if _is_best(checkpoint)][-1:]
     return [checkpoint for checkpoint in checkpoints if checkpoint not in wanted]
 
 
@@ -291,29 +274,25 @@ def _is_best(checkpoint: Checkpoint) -> bool:
         return False
 
 
-def _clean_if_possible(root: Path, unwanted: Sequence[Checkpoint] = ()) -> None:
-    """Clean, after giving up `unwanted`; what cannot be deleted is left for the next time."""
+def _clean(root: Path, unwanted: Sequence[Checkpoint] = ()) -> None:
+    """Delete what only unwanted checkpoints need; what cannot be deleted is left for the next time.
+
+    A checkpoint that was moved aside, and not replaced, gets its name back.
+    """
     try:
         for old in unwanted:
             os.replace(old.folder, old.folder.with_name(old.folder.name + UNFINISHED))
-        _clean(root)
-    except OSError as error:
-        _LOG.warning("an old checkpoint could not be deleted: %s", error)
-
-
-def _clean(root: Path) -> None:
-    """Delete what no checkpoint needs, and give a checkpoint that was moved aside its name back."""
-    for path in root.glob(f"{_REPLACED}*{UNFINISHED}"):
-        place = path.with_name(path.name.removeprefix(_REPLACED).removesuffix(UNFINISHED))
-        if not place.exists():
-            os.replace(path, place)
-    for path in root.glob(f"*step_*{UNFINISHED}"):
-        shutil.rmtree(path)
-    try:
-        manifests = [checkpoint.manifest() for checkpoint in list_checkpoints(root.parent)]
+        for path in root.glob(f"{_REPLACED}*{UNFINISHED}"):
+            place = path.with_name(path.name.removeprefix(_REPLACED).removesuffix(UNFINISHED))
+            if not place.exists():
+                os.replace(path, place)
+        for path in root.glob(f"*step_*{UNFINISHED}"):
+            shutil.rmtree(path)
+        needed = {name for each in list_checkpoints(root.parent) for name in each.manifest()["files"]}
+        for path in (root / SHARED_FOLDER).iterdir():
+            if f"{SHARED_FOLDER}/{path.name}" not in needed and path.suffix == ".safetensors":
+                path.unlink()
     except (Damaged, UserError):
         return  # it is not known which files that checkpoint needs
-    needed = {Path(name).name for manifest in manifests for name in manifest["files"]}
-    for path in (root / SHARED_FOLDER).iterdir():
-        if path.name not in needed and path.suffix == SHARED_SUFFIX:
-            path.unlink()
+    except OSError as error:
+        _LOG.warning("an old checkpoint could not be deleted: %s", error)

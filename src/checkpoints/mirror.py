@@ -7,19 +7,26 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import NamedTuple
 
 from ..config.checkpoint import CheckpointConfig
 from ..config.schema import TrainConfig
-from ..utils.durable_io import JSON_BYTES, FileRecord, open_regular, parse_json, read_regular, verify_file
+from ..utils.durable_io import (
+    JSON_BYTES,
+    MALFORMED,
+    Damaged,
+    FileRecord,
+    open_regular,
+    parse_json,
+    read_regular,
+    verify_file,
+)
 from ..utils.errors import UserError
 from ..utils.remote_urls import describe_error, require_protocol
-from .checkpoint import CHECKPOINTS, MANIFEST, SHARED_FOLDER, Checkpoint, Damaged, list_checkpoints
+from .checkpoint import CHECKPOINTS, MANIFEST, Checkpoint, list_checkpoints
 from .remote import (
     CHECKPOINT_FILE,
     EXTRA_FILES,
-    MALFORMED,
     Identity,
     MirrorConflict,
     RemoteFolder,
@@ -39,22 +46,16 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
 _JOIN_SECONDS = 1.0
 
-Records = dict[str, FileRecord]
-"""Files by their paths in the folder of the run, which are their remote names."""
-
 
 class UploadCancelled(Exception):
     """The mirror was closed during an upload."""
 
 
 def check_mirror(config: TrainConfig) -> None:
-    """Check that a run can have its mirror, as far as `START_SECONDS` show it.
+    """Refuse a mirror whose protocol cannot be used, or which holds another run, by a `UserError`.
 
-    A remote that does not answer is no mistake: the run logs it and retries. Without `run_dir` the folder has
-    the time in its name, and is free.
-
-    Raises:
-        UserError: If its protocol cannot be used, or the remote folder holds another run.
+    A remote that does not answer within `START_SECONDS` is no mistake: the run logs it and retries. Without
+    `run_dir` the folder has the time in its name, and is free.
     """
     url = config.checkpoint.mirror
     if url is None:
@@ -74,15 +75,17 @@ def check_mirror(config: TrainConfig) -> None:
         return
 
 
+class _Job(NamedTuple):
+    checkpoint: Checkpoint
+    prune: bool
+    done: threading.Event
+
+
 class Mirror:
     """Copies what a run saves to a remote folder; a context manager whose end waits a limited time.
 
-    Of the checkpoints that wait to be copied only the newest is kept. After an error it is tried again, until
-    a newer one comes.
-
-    Args:
-        config: With `mirror` set.
-        run_dir: Folder of the run, which this process has locked.
+    This process has locked `run_dir`. Of the checkpoints that wait to be copied only the newest is kept.
+    After an error it is tried again, until a newer one comes.
 
     Raises:
         UserError: If the identity in the folder is not one that Reverie wrote.
@@ -94,11 +97,8 @@ class Mirror:
         self._url, self._timeout, self._run_dir = config.mirror, config.mirror_timeout, run_dir
         self._identity = identity_of(run_dir)
         save_identity(self._identity, run_dir)
-        self._lock = threading.Lock()  # guards `_job` and `_is_idle`, which say the same
-        self._job: tuple[Checkpoint, bool] | None = None
-        self._is_idle, self._wake = threading.Event(), threading.Event()
-        self._is_idle.set()
-        self._is_closed = False
+        self._job: _Job | None = None
+        self._wake, self._is_closed = threading.Event(), False
         self._outage: str | None = None
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
 
@@ -107,41 +107,34 @@ class Mirror:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Wait for the last copy, at most `checkpoint.mirror_timeout` seconds; not after a second Ctrl-C."""
         self._wake.set()  # one more try now, whatever pause the thread is in
+        job = None if self._is_closed else self._job  # by a conflict
         try:
-            if kind is not KeyboardInterrupt and not self._is_idle.is_set():
+            if job and kind is not KeyboardInterrupt and not job.done.is_set():
                 _LOG.info("waiting up to %g s for the last copy; Ctrl-C ends the wait", self._timeout)
-                self._is_idle.wait(self._timeout)
+                job.done.wait(self._timeout)
         finally:
-            with self._lock:
-                missing, self._is_closed = self._job, True
+            self._is_closed = True
             self._wake.set()
-            if missing is None:
+            if job is None or job.done.is_set():
                 self._thread.join(_JOIN_SECONDS)
             else:
                 _LOG.warning(
                     "the checkpoint of step %s is not on the mirror yet%s; resume=%s copies it",
-                    f"{missing[0].step:,}",
+                    f"{job.checkpoint.step:,}",
                     f" ({self._outage})" if self._outage else "",
                     os.path.relpath(self._run_dir),
                 )
 
     def upload(self, checkpoint: Checkpoint, prune: bool = True) -> None:
-        """Let the thread copy a checkpoint, and those before it that the run still has; return at once.
+        """Let the thread copy a whole checkpoint, and those before it that the run still has; return at once.
 
-        Args:
-            checkpoint: A whole one.
-            prune: Whether to delete remote checkpoints that the run does not have. A run that was just
-                resumed must not: the remote may hold a newer one, whole, that is damaged here.
+        `prune` deletes remote checkpoints that the run does not have. A run that was just resumed must not:
+        the remote may hold a newer one, whole, that is damaged here.
         """
-        with self._lock:
-            if not self._is_closed:  # by a conflict
-                self._job = checkpoint, prune
-                self._is_idle.clear()
+        self._job = _Job(checkpoint, prune, threading.Event())
         self._wake.set()
 
     def _work(self) -> None:
@@ -156,22 +149,15 @@ class Mirror:
             is_woken = self._wake.wait(pause)
             self._wake.clear()
             job = self._job
-            if job is None:
+            if job is None or job.done.is_set():
                 pause = None
-            elif self._attempt(partial(uploader.upload, *job), remote.shown):
+            elif self._attempt(partial(uploader.upload, job.checkpoint, job.prune), remote.shown):
                 pause = None
-                self._finish(job)
+                job.done.set()
+            elif pause is None or is_woken:
+                pause = FIRST_PAUSE_SECONDS
             else:
-                pause = (
-                    min(2 * pause, LONGEST_PAUSE_SECONDS) if pause and not is_woken else FIRST_PAUSE_SECONDS
-                )
-
-    def _finish(self, job: tuple[Checkpoint, bool]) -> None:
-        """Forget a job, unless a newer one came meanwhile."""
-        with self._lock:
-            if self._job is job:
-                self._job = None
-                self._is_idle.set()
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _attempt(self, action: Callable[[], object], place: str) -> bool:
         """Return whether an action works; log an outage once when it begins and once when it ends."""
@@ -181,9 +167,9 @@ class Mirror:
             return False
         except MirrorConflict:
             _LOG.error("%s holds another run: nothing is copied; choose another checkpoint.mirror", place)
-            with self._lock:
-                self._job, self._is_closed = None, True
-                self._is_idle.set()
+            self._is_closed = True
+            if self._job:
+                self._job.done.set()  # there is nothing to wait for
             return False
         except Exception as error:
             if not self._outage and not self._is_closed:
@@ -201,13 +187,7 @@ class Uploader:
 
     A file counts as sent if it has its size on the remote, and this process sent it or a manifest there names
     its checksum. The name alone is not enough: a run that continues from an older checkpoint writes the same
-    names again.
-
-    Args:
-        remote: Folder of the run.
-        run_dir: Folder of the run on this machine.
-        identity: Of the run.
-        is_cancelled: Asked before every file.
+    names again. `is_cancelled` is asked before every file.
     """
 
     def __init__(
@@ -215,7 +195,7 @@ class Uploader:
     ) -> None:
         self._remote, self._run_dir, self._identity = remote, run_dir, identity
         self._is_cancelled = is_cancelled
-        self._sent: Records = {}
+        self._sent: dict[str, FileRecord] = {}
 
     def upload(self, newest: Checkpoint, prune: bool) -> None:
         """Send the checkpoints of a run up to `newest`, the newest first, and its configuration and logs.
@@ -230,63 +210,57 @@ class Uploader:
         """
         sizes = owned_sizes(self._remote, self._identity)
         upto = [each for each in reversed(list_checkpoints(self._run_dir)) if each.step <= newest.step]
-        local = {each: records for each in upto if (records := _local_records(each))}
-        wanted = {name: record for records in local.values() for name, record in records.items()}
+        local = {each: files for each in upto if (files := _local_files(each))}
+        wanted = {name: record for files in local.values() for name, (_, record) in files.items()}
         self._compare(sizes, wanted)
         for name in EXTRA_FILES:
             if (self._run_dir / name).exists():
                 self._put(self._run_dir / name, name)
         copied, nbytes = set[int](), 0
-        for checkpoint, records in local.items():
+        for checkpoint, files in local.items():
             try:
-                nbytes += sum(self._send(checkpoint, *item) for item in records.items())
+                for name, (path, record) in files.items():
+                    if self._sent.get(name) != record:
+                        self._sent.pop(name, None)
+                        self._put(path, name, record)
+                        self._sent[name] = record
+                        nbytes += record.nbytes
                 copied.add(checkpoint.step)
             except Damaged as fault:
-                _LOG.warning(
-                    "step %s: not copied to %s: %s", f"{checkpoint.step:,}", self._remote.shown, fault
-                )
+                place = self._remote.shown
+                _LOG.warning("step %s: not copied to %s: %s", f"{checkpoint.step:,}", place, fault)
         if prune and newest.step in copied:
             self._prune(sizes, wanted)
         if nbytes and not self._is_cancelled():
             _LOG.info("step %s: copied to %s, %.1f MB", f"{newest.step:,}", self._remote.shown, nbytes / 1e6)
 
-    def _compare(self, sizes: dict[str, int], wanted: Records) -> None:
+    def _compare(self, sizes: dict[str, int], wanted: dict[str, FileRecord]) -> None:
         """Find out which files are there; delete the manifests that need another content of a wanted one."""
-        there: Records = {}
+        known = dict(self._sent)
         for name in manifests_in(sizes):
-            content = self._remote.read(name)
+            content = self._remote.files.cat_file(name)
             try:
-                records = _records(name, content, parse_json(content)["files"])
+                files = parse_json(content)["files"].items()
+                records = {f"{CHECKPOINTS}/{file}": FileRecord(r["bytes"], r["sha256"]) for file, r in files}
             except MALFORMED:
                 continue  # damaged: it is written again, or deleted
+            records[name] = _record_of(content)
             if any(wanted.get(file, record) != record for file, record in records.items()):
                 self._remote.delete(name)
                 del sizes[name]
             else:
-                there |= records
-        known = there | self._sent
+                known = records | known
         self._sent = {name: record for name, record in known.items() if sizes.get(name) == record.nbytes}
-
-    def _send(self, checkpoint: Checkpoint, name: str, record: FileRecord) -> int:
-        """Send a file unless it is there; return the bytes sent."""
-        if self._sent.get(name) == record:
-            return 0
-        is_shared = Path(name).parent.name == SHARED_FOLDER  # else: its folder may have been moved aside
-        path = self._run_dir / name if is_shared else checkpoint.folder / Path(name).name
-        self._sent.pop(name, None)
-        self._put(path, name, record)
-        self._sent[name] = record
-        return record.nbytes
 
     def _put(self, path: Path, name: str, record: FileRecord | None = None) -> None:
         if self._is_cancelled():
             raise UploadCancelled
-        if record and (fault := verify_file(path, record)):
-            raise Damaged(f"{path} {fault}")
+        if record:
+            verify_file(path, record)
         with open_regular(path) as source:
             self._remote.put(source, name)
 
-    def _prune(self, sizes: dict[str, int], wanted: Records) -> None:
+    def _prune(self, sizes: dict[str, int], wanted: dict[str, FileRecord]) -> None:
         """Delete files of checkpoints that are not wanted, manifests first: half a checkpoint has none."""
         stale = [name for name in sizes if CHECKPOINT_FILE.fullmatch(name) and name not in wanted]
         try:
@@ -298,19 +272,16 @@ class Uploader:
             _LOG.warning("an old checkpoint could not be deleted from %s: %s", self._remote.shown, reason)
 
 
-def _local_records(checkpoint: Checkpoint) -> Records | None:
-    """Return the files of a checkpoint; None if its manifest was deleted or damaged."""
+def _local_files(checkpoint: Checkpoint) -> dict[str, tuple[Path, FileRecord]]:
+    """Return the files of a checkpoint by their remote names, the manifest last; none if that is damaged."""
+    path = checkpoint.folder / MANIFEST
     try:
-        content = read_regular(checkpoint.folder / MANIFEST, JSON_BYTES)
-        name = f"{CHECKPOINTS}/step_{checkpoint.step:09d}/{MANIFEST}"
-        return _records(name, content, checkpoint.manifest()["files"])
+        content = read_regular(path, JSON_BYTES)
+        files = {f"{CHECKPOINTS}/{name}": file for name, file in checkpoint.files().items()}
     except (Damaged, UserError, OSError):
-        return None
+        return {}
+    return files | {f"{CHECKPOINTS}/step_{checkpoint.step:09d}/{MANIFEST}": (path, _record_of(content))}
 
 
-def _records(name: str, manifest: bytes, files: dict[str, Any]) -> Records:
-    """Return the files that a manifest names, and the manifest itself as the last."""
-    records = {
-        f"{CHECKPOINTS}/{file}": FileRecord(each["bytes"], each["sha256"]) for file, each in files.items()
-    }
-    return records | {name: FileRecord(len(manifest), hashlib.sha256(manifest).hexdigest())}
+def _record_of(content: bytes) -> FileRecord:
+    return FileRecord(len(content), hashlib.sha256(content).hexdigest())

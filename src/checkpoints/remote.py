@@ -1,5 +1,6 @@
 """A remote folder over fsspec, the run that owns it, and `resume=<URL>`, which restores that run."""
 
+import json
 import math
 import os
 import re
@@ -10,17 +11,17 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.dirfs import DirFileSystem
 
-from ..utils.durable_io import fsync_dir, parse_json, read_json, reading, write_json
+from ..utils.durable_io import MALFORMED, UNFINISHED, parse_json, read_json, reading, replace_file
 from ..utils.errors import UserError
 from ..utils.logging.writer import METRICS_FILE
 from ..utils.remote_urls import URL_SEPARATOR, check_url, describe_error, redact_url, require_protocol
-from .checkpoint import CHECKPOINTS, MANIFEST, SHARED_FOLDER, UNFINISHED, Damaged, list_checkpoints
+from .checkpoint import CHECKPOINTS, MANIFEST, SHARED_FOLDER, list_checkpoints, newest_whole
 from .run_folder import CONFIG_FILE, EXPERIMENTS, LINEAGE_FILE
 
 IDENTITY_FILE = "mirror.json"
@@ -34,9 +35,6 @@ PIECE_BYTES = 2**23
 LIST_SECONDS = 30.0
 """How long a remote may take to list its files before `restore` gives up."""
 
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What a JSON file that Reverie did not write may raise."""
-
 _MOST_PIECES = 9_000  # S3 takes 10,000
 _OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"))
 """They show a file only once it is whole, and have no folders: `makedirs` might make a bucket."""
@@ -45,13 +43,9 @@ Answer = TypeVar("Answer")
 
 
 class RemoteFolder:
-    """Files on a file system that fsspec knows, by their relative names.
+    """Files on a file system that fsspec knows, by their relative names; nothing need exist yet.
 
-    Every method may raise whatever that file system raises.
-
-    Args:
-        url: Of the folder, which need not exist yet.
-        name: Of a folder in it, if that is meant.
+    The folder is `name` in that of `url`. Every method may raise whatever that file system raises.
 
     Cost: memory of twice `PIECE_BYTES` for a file of any size, plus what the package behind it takes.
     """
@@ -62,7 +56,7 @@ class RemoteFolder:
         self._has_folders = url.partition(URL_SEPARATOR)[0] not in _OBJECT_STORES
 
     @cached_property
-    def _files(self) -> Any:
+    def files(self) -> Any:
         """The file system with this folder as its root; to open it may take a connection."""
         # No caches: they may hold answers from before the server changed.
         system, path = url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False)
@@ -70,38 +64,30 @@ class RemoteFolder:
         return DirFileSystem(folder, system, skip_instance_cache=True)
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of every regular file by name; empty if there is no such folder."""
+        """Return the bytes of every regular file by name; others may be pipes, which are never read."""
         try:
-            found: dict[str, Any] = self._files.find("", detail=True)
+            found: dict[str, Any] = self.files.find("", detail=True)
         except FileNotFoundError:
             return {}
         return {name: int(info["size"] or 0) for name, info in found.items() if info["type"] == "file"}
-
-    def read(self, name: str) -> bytes:
-        """Return the content of a small file that `sizes` lists."""
-        return self._files.cat_file(name)
-
-    def get(self, name: str, local: Path) -> None:
-        """Receive a file that `sizes` lists; others may be pipes, which never end."""
-        self._files.get_file(name, str(local))
 
     def put(self, source: BinaryIO, name: str) -> None:
         """Send an open local file; it has its name only once it is whole."""
         piece = max(PIECE_BYTES, math.ceil(os.fstat(source.fileno()).st_size / _MOST_PIECES))
         unfinished = f"{name}{UNFINISHED}" if self._has_folders else name
         if self._has_folders:
-            self._files.makedirs(name.rpartition("/")[0], exist_ok=True)
-        with self._files.open(unfinished, "wb", block_size=piece) as sink:
+            self.files.makedirs(name.rpartition("/")[0], exist_ok=True)
+        with self.files.open(unfinished, "wb", block_size=piece) as sink:
             shutil.copyfileobj(source, sink, PIECE_BYTES)
         if self._has_folders:
-            self._files.mv(unfinished, name)
+            self.files.mv(unfinished, name)
 
     def delete(self, name: str) -> None:
         """Delete a file, and its folder if that is empty then."""
-        self._files.rm_file(name)
+        self.files.rm_file(name)
         if self._has_folders:
             with suppress(OSError):
-                self._files.rmdir(name.rpartition("/")[0])
+                self.files.rmdir(name.rpartition("/")[0])
 
 
 class MirrorConflict(Exception):
@@ -121,12 +107,15 @@ class Identity(NamedTuple):
 def identity_of(run_dir: Path) -> Identity:
     """Return the identity in a run's folder, or a new one, which is not written yet.
 
-    Raises:
-        UserError: If the file is not one that Reverie wrote.
+    The name is the path in `experiments/`, which has two parts for a job of a multirun, else the last part.
+    A file that Reverie did not write raises a `UserError`.
     """
     path = run_dir / IDENTITY_FILE
     if not os.path.lexists(path):
-        return Identity(_name_of(run_dir), uuid.uuid4().hex)
+        folder, experiments = run_dir.resolve(), EXPERIMENTS.resolve()
+        is_inside = experiments in folder.parents
+        name = folder.relative_to(experiments).as_posix() if is_inside else folder.name
+        return Identity(name, uuid.uuid4().hex)
     saved = read_json(path)
     with reading(path):
         identity = Identity(name=str(saved["name"]), run=str(saved["run"]))
@@ -136,37 +125,17 @@ def identity_of(run_dir: Path) -> Identity:
 
 
 def save_identity(identity: Identity, run_dir: Path) -> None:
-    """Write `mirror.json` into a run's folder, whole or not at all.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
-    unfinished = run_dir / f"{IDENTITY_FILE}{UNFINISHED}"
-    unfinished.unlink(missing_ok=True)
-    write_json(unfinished, identity._asdict())
-    os.replace(unfinished, run_dir / IDENTITY_FILE)
-    fsync_dir(run_dir)
-
-
-def _name_of(run_dir: Path) -> str:
-    """Return the path in `experiments/`, which has two parts for a job of a multirun, else the last part."""
-    path, experiments = run_dir.resolve(), EXPERIMENTS.resolve()
-    is_inside = experiments in path.parents
-    return PurePosixPath(path.relative_to(experiments)).as_posix() if is_inside else path.name
+    """Write `mirror.json` into a run's folder, whole or not at all; raises as `replace_file` does."""
+    replace_file(run_dir / IDENTITY_FILE, [json.dumps(identity._asdict()).encode()])
 
 
 def owned_sizes(remote: RemoteFolder, identity: Identity) -> dict[str, int]:
-    """Return the sizes of the files in a remote folder that is free, or holds this run.
-
-    Raises:
-        MirrorConflict: If it holds another run.
-        Exception: Whatever keeps the remote from answering.
-    """
+    """Return the sizes of the files in a remote folder; a `MirrorConflict` if it holds another run."""
     sizes = remote.sizes()
     if sizes.keys().isdisjoint((IDENTITY_FILE, CONFIG_FILE)):
         return sizes
     try:
-        owner = parse_json(remote.read(IDENTITY_FILE))["run"] if IDENTITY_FILE in sizes else None
+        owner = parse_json(remote.files.cat_file(IDENTITY_FILE))["run"] if IDENTITY_FILE in sizes else None
     except MALFORMED:
         owner = None
     if owner != identity.run:
@@ -174,11 +143,15 @@ def owned_sizes(remote: RemoteFolder, identity: Identity) -> dict[str, int]:
     return sizes
 
 
-def call_with_timeout(seconds: float, call: Callable[[], Answer]) -> Answer:
-    """Return what `call` returns, or raise what it raises; a daemon thread runs it, which may outlive this.
+def manifests_in(sizes: dict[str, int]) -> list[str]:
+    """Return the names of the manifests among remote files: the checkpoints that have one are whole."""
+    return [name for name in sizes if CHECKPOINT_FILE.fullmatch(name) and name.endswith(f"/{MANIFEST}")]
 
-    Raises:
-        TimeoutError: If there is no answer in time.
+
+def call_with_timeout(seconds: float, call: Callable[[], Answer]) -> Answer:
+    """Return what `call` returns, or raise what it raises, or a `TimeoutError`.
+
+    A daemon thread runs it, which may outlive this.
     """
     answer: Future[Answer] = Future()
 
@@ -194,20 +167,11 @@ def call_with_timeout(seconds: float, call: Callable[[], Answer]) -> Answer:
     return answer.result()
 
 
-def manifests_in(sizes: dict[str, int]) -> list[str]:
-    """Return the names of the manifests among remote files: the checkpoints that have one are whole."""
-    return [name for name in sizes if CHECKPOINT_FILE.fullmatch(name) and name.endswith(f"/{MANIFEST}")]
-
-
 def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
-    """Make a run folder of the remote copy of a run, whole or not at all.
+    """Make a run folder of the remote copy of a run, whole or not at all; return it, and lines to log.
 
-    Args:
-        url: Of the copy: the value of `checkpoint.mirror`, and the name of the run in it.
-        run_dir: The folder to make; None for `experiments/` and the last part of the URL.
-
-    Returns:
-        The folder, and lines to log.
+    The URL is the value of `checkpoint.mirror`, and the name of the run in it. Without `run_dir` the folder
+    is `experiments/` and the last part of the URL.
 
     Raises:
         UserError: If the folder is in use, or the remote has no whole checkpoint or does not answer.
@@ -220,22 +184,16 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
     _require_free(folder)
     unfinished = folder.with_name(folder.name + UNFINISHED)
     try:
-        remote = RemoteFolder(url)
-        sizes = call_with_timeout(LIST_SECONDS, remote.sizes)
-        manifests = manifests_in(sizes)
-        if CONFIG_FILE not in sizes or not manifests:
-            what = "no whole checkpoint yet" if CONFIG_FILE in sizes else "no copy of a run"
-            raise UserError(f"resume={remote.shown}: there is {what}. Look for its name and try again.")
         shutil.rmtree(unfinished, ignore_errors=True)
-        (unfinished / CHECKPOINTS / SHARED_FOLDER).mkdir(parents=True)
-        for name in manifests:
-            (unfinished / name).parent.mkdir()
-        for name in sizes:
-            # Only into folders that were just made: a checkpoint without manifest is not whole.
-            is_wanted = name in EXTRA_FILES or CHECKPOINT_FILE.fullmatch(name)
-            if is_wanted and (unfinished / name).parent.is_dir():
-                remote.get(name, unfinished / name)
-        step, faults = _newest_whole(unfinished, remote.shown)
+        remote = RemoteFolder(url)
+        _receive(remote, unfinished)
+        newest, faults = newest_whole(unfinished)
+        faults = [fault.replace(str(unfinished), remote.shown) for fault in faults]
+        if newest is None:
+            raise UserError(f"No checkpoint of {remote.shown} is whole: {'; '.join(faults)}.")
+        for damaged in list_checkpoints(unfinished):
+            if damaged.step > newest.step:
+                shutil.rmtree(damaged.folder)
         os.replace(unfinished, folder)
     except UserError:
         raise
@@ -246,8 +204,8 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
         ) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    notices = [f"damaged checkpoint: {fault}; using step {step:,}" for fault in faults]
-    return str(folder), [*notices, f"restored step {step:,} of {remote.shown} into {folder}"]
+    notices = [f"damaged checkpoint: {fault}; using step {newest.step:,}" for fault in faults]
+    return str(folder), [*notices, f"restored step {newest.step:,} of {remote.shown} into {folder}"]
 
 
 def _require_free(folder: Path) -> None:
@@ -261,18 +219,18 @@ def _require_free(folder: Path) -> None:
         raise UserError(f"{folder} is in use, but holds no run. Name another folder by run_dir=.")
 
 
-def _newest_whole(run_dir: Path, shown: str) -> tuple[int, list[str]]:
-    """Return the step of the newest whole checkpoint, and the faults of newer ones, which are deleted.
-
-    Raises:
-        UserError: If none is whole, or the format is not the one this Reverie reads.
-    """
-    faults: list[str] = []
-    for checkpoint in reversed(list_checkpoints(run_dir)):
-        try:
-            checkpoint.verify()
-            return checkpoint.step, faults
-        except Damaged as fault:
-            faults.append(str(fault).replace(str(run_dir), shown))
-            shutil.rmtree(checkpoint.folder)
-    raise UserError(f"No checkpoint of {shown} is whole: {'; '.join(faults)}.")
+def _receive(remote: RemoteFolder, folder: Path) -> None:
+    """Receive the checkpoints that have a manifest, and what else belongs to a run."""
+    sizes = call_with_timeout(LIST_SECONDS, remote.sizes)
+    manifests = manifests_in(sizes)
+    if CONFIG_FILE not in sizes or not manifests:
+        what = "no whole checkpoint yet" if CONFIG_FILE in sizes else "no copy of a run"
+        raise UserError(f"resume={remote.shown}: there is {what}. Look for its name and try again.")
+    (folder / CHECKPOINTS / SHARED_FOLDER).mkdir(parents=True)
+    for name in manifests:
+        (folder / name).parent.mkdir()
+    for name in sizes:
+        # Only into folders that were just made: a checkpoint without manifest is not whole.
+        is_wanted = name in EXTRA_FILES or CHECKPOINT_FILE.fullmatch(name)
+        if is_wanted and (folder / name).parent.is_dir():
+            remote.files.get_file(name, str(folder / name))

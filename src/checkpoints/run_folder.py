@@ -1,12 +1,14 @@
-"""The folder of a run: its name, its `config.yaml`, and reading that back."""
+"""The folder of a run: its name, its `config.yaml`, reading that back, and the checkpoint that fits it."""
 
-import contextlib
 import errno
+import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 from hydra.core.override_parser.types import Override
@@ -17,14 +19,14 @@ from ..config.overrides import check_setting
 from ..config.ray import Engine
 from ..config.resolve import typed
 from ..config.saved import read_config
-from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device
+from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device, leaves
 from ..config.workflow import require_key, setting_types
-from ..utils.durable_io import fsync_dir, write_file
+from ..utils.durable_io import reading, replace_file
 from ..utils.errors import UserError, did_you_mean
+from .checkpoint import Checkpoint, latest_checkpoint
 
-CONFIG_FILE = "config.yaml"
+CONFIG_FILE, LINEAGE_FILE = "config.yaml", "lineage.jsonl"
 LOCK_FILE = ".lock"
-UNFINISHED = ".unfinished"
 MOVED = "the folder was moved or deleted while the run wrote to it"
 EXPERIMENTS = Path("experiments")
 FIXED_BY_CHECKPOINT = ("seed", "env", "model", "buffer", "population.size", "td3.hidden_units")
@@ -36,13 +38,12 @@ FIXED = ("name", "workflow", "run_dir", "resume", *FIXED_BY_CHECKPOINT)
 RESUMABLE_EXCEPTIONS = ("buffer.memory_budget_gib", "buffer.storage")
 """Exceptions to `FIXED`."""
 
+SETTINGS_KEY = "made_with"
+"""Where the state of the loop has what `checkpoint_settings` returns."""
+
 
 def check_run_folder(config: TrainConfig) -> None:
-    """Check that a new run would not write over an old one.
-
-    Raises:
-        UserError: If `run_dir` is a file, or already holds a run that is not the one to resume.
-    """
+    """Refuse a `run_dir` that cannot be a folder, or already holds a run that is not the one to resume."""
     if config.run_dir is None or config.resume is not None:
         return
     folder = Path(config.run_dir)
@@ -58,13 +59,7 @@ def check_run_folder(config: TrainConfig) -> None:
 
 
 def create_run_folder(config: TrainConfig) -> Path:
-    """Create the folder of a run, or find that of a resumed one; sets `config.run_dir` and returns it.
-
-    Called once every check has passed.
-
-    Raises:
-        UserError: If it cannot be created.
-    """
+    """Create the folder of a run, or find that of a resumed one; set `config.run_dir` to it and return it."""
     folder = Path(config.run_dir) if config.run_dir else _new_folder(config.name, datetime.now())
     config.run_dir = str(folder)
     with _writing(folder):
@@ -73,22 +68,14 @@ def create_run_folder(config: TrainConfig) -> Path:
 
 
 def require_run_folder(folder: Path) -> None:
-    """Check that a run's folder is still where it was: paths would make a new one, and part the run in two.
-
-    Raises:
-        FileNotFoundError: If it is not.
-    """
+    """Raise `FileNotFoundError` if a run's folder was moved: paths would part the run in two."""
     if not (folder / LOCK_FILE).exists():
         raise FileNotFoundError(errno.ENOENT, MOVED, str(folder))
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in a folder; the lock ends with this process, in whatever way.
-
-    Raises:
-        UserError: If another process has it, or it cannot be written to.
-    """
+    """Keep other processes from training in a folder; the lock ends with this process, in whatever way."""
     lock = FileLock(folder / LOCK_FILE)
     with _writing(folder):
         try:
@@ -104,22 +91,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def save_config(config: TrainConfig, folder: Path) -> None:
-    """Write `config.yaml`, whole or not at all.
-
-    Raises:
-        UserError: If it cannot be written.
-    """
-    unfinished = folder / f"{CONFIG_FILE}{UNFINISHED}"
+    """Write `config.yaml`, whole or not at all."""
     with _writing(folder):
-        try:
-            unfinished.unlink(missing_ok=True)
-            write_file(unfinished, [OmegaConf.to_yaml(OmegaConf.structured(config)).encode()])
-            os.replace(unfinished, folder / CONFIG_FILE)
-            fsync_dir(folder)
-        except OSError:
-            with contextlib.suppress(OSError):  # a folder that is read-only has none
-                unfinished.unlink()
-            raise
+        replace_file(folder / CONFIG_FILE, [OmegaConf.to_yaml(OmegaConf.structured(config)).encode()])
 
 
 @contextmanager
@@ -131,13 +105,10 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def load_run(folder: str, changes: Iterable[Override] = (), device: Device | None = None) -> TrainConfig:
-    """Return the configuration of the run in `folder` with some values changed.
+    """Return the configuration of the run in `folder`, which may have moved, with some values changed.
 
-    Args:
-        folder: Folder of the run; it may have moved since.
-        changes: Parsed overrides of single settings.
-        device: Where to use it; None for where it ran. On another device what belongs to the old one is
-            dropped: its precision, and replay in its memory.
+    `device` is where to use it; None for where it ran. On another device what belongs to the old one is
+    dropped: its precision, and replay in its memory.
 
     Raises:
         UserError: If there is no run, or a change is not a setting, not of its type, or fixed.
@@ -158,18 +129,22 @@ def load_run(folder: str, changes: Iterable[Override] = (), device: Device | Non
 
 
 def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
-    """Return the configuration with which the run in `folder` continues, and its changes as sentences.
-
-    Raises:
-        UserError: As `load_run`.
-    """
+    """Return the configuration with which the run in `folder` continues, and its changes as sentences."""
     changes = list(changes)
     config = load_run(folder, changes)
     config.resume = folder
     before, after = _read(folder), OmegaConf.structured(config)  # unchecked: its device may be gone
-    keys = dict.fromkeys(change.key_or_group for change in changes)
-    shown = [(key, _shown(before, key), _shown(after, key)) for key in keys]
-    return config, [f"resuming {folder}", *(f"{key} {old} -> {new}" for key, old, new in shown if old != new)]
+    sentences = [f"resuming {folder}"]
+    for key in dict.fromkeys(change.key_or_group for change in changes):
+        old, new = _shown(before, key), _shown(after, key)
+        if old != new:
+            sentences.append(f"{key} {old} -> {new}")
+    return config, sentences
+
+
+def _shown(config: DictConfig, key: str) -> str:
+    value = OmegaConf.select(config, key)
+    return str(getattr(value, "value", value))
 
 
 def _new_folder(name: str, now: datetime) -> Path:
@@ -202,11 +177,7 @@ def _read(folder: str) -> DictConfig:
 
 
 def check_change(change: Override) -> None:
-    """Refuse what a resumed run cannot change.
-
-    Raises:
-        UserError: Naming it.
-    """
+    """Refuse what a resumed run cannot change."""
     key = change.key_or_group
     if change.is_delete() or change.is_add() or isinstance(change.value(), dict):
         raise UserError(f"{change.input_line}: a saved run takes only changes of the form key=value.")
@@ -217,16 +188,42 @@ def check_change(change: Override) -> None:
             "as in training.total_timesteps=200000."
         )
     check_setting(change)
-    if key not in RESUMABLE_EXCEPTIONS and any(key == name or key.startswith(f"{name}.") for name in FIXED):
+    if _is_in(key, FIXED):
         raise UserError(
             f"{change.input_line}: {key} cannot change, the checkpoint was made with it. Leave it out, "
             "or start a new run."
         )
 
 
-def _shown(config: DictConfig, key: str) -> str:
-    value = OmegaConf.select(config, key)
-    return str(getattr(value, "value", value))
+def _is_in(key: str, fixed: Iterable[str]) -> bool:
+    """Return whether a setting is one of these, or in one of these sections, and no exception."""
+    return key not in RESUMABLE_EXCEPTIONS and any(f"{key}.".startswith(f"{name}.") for name in fixed)
 
 
-LINEAGE_FILE = "lineage.jsonl"
+def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings that a checkpoint cannot do without, by their keys, as JSON has them."""
+    return {
+        key: value.value if isinstance(value, Enum) else value
+        for key, value in leaves(config)
+        if _is_in(key, FIXED_BY_CHECKPOINT)
+    }
+
+
+def checkpoint_of(config: TrainConfig, run_dir: Path) -> Checkpoint:
+    """Return the newest whole checkpoint of a run.
+
+    Raises:
+        UserError: If there is none, or it was made with other settings than the run's: files were mixed up.
+    """
+    checkpoint = latest_checkpoint(run_dir)
+    asked = json.loads(json.dumps(checkpoint_settings(config)))
+    with reading(checkpoint.state_path):
+        saved = dict(checkpoint.state()[SETTINGS_KEY])
+        keys = sorted(saved.keys() | asked.keys())
+    for key in keys:
+        if saved.get(key) != asked.get(key):
+            raise UserError(
+                f"{checkpoint.folder} was made with {key}={saved.get(key)}, but {run_dir / CONFIG_FILE} says "
+                f"{key}={asked.get(key)}. Put the {CONFIG_FILE} of that run back, or its checkpoints."
+            )
+    return checkpoint

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.compatibility import checkpoint_of
-from ..checkpoints.run_folder import load_run
+from ..checkpoints.run_folder import checkpoint_of, load_run
 from ..config.schema import Compile, Device, TrainConfig
 from ..envs import EnvConfig, EnvironmentCrashed, make_environment
 from ..envs.episodes import Episode

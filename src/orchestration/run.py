@@ -9,9 +9,8 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from ..checkpoints.checkpoint import list_checkpoints
-from ..checkpoints.compatibility import checkpoint_of
 from ..checkpoints.mirror import Mirror
-from ..checkpoints.run_folder import create_run_folder, locked, save_config
+from ..checkpoints.run_folder import checkpoint_of, create_run_folder, locked, save_config
 from ..config.schema import Compile, TrainConfig
 from ..planning import MemoryPlan, over_text, plan_lines
 from ..utils.compilation import why_not_compiled

@@ -8,8 +8,7 @@ import numpy as np
 
 from ..buffers import SequenceBatch
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.compatibility import SETTINGS_KEY, checkpoint_settings
-from ..checkpoints.run_folder import require_run_folder
+from ..checkpoints.run_folder import SETTINGS_KEY, checkpoint_settings, require_run_folder
 from ..config.dreamer import DreamerTrainConfig as TrainConfig
 from ..config.dreamer import DreamerTraining as TrainingConfig
 from ..config.schema import Compile

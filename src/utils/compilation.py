@@ -25,12 +25,9 @@ _OPTIONS = {
 
 
 def load_compiler() -> None:
-    """Import torch's compiler, as torch itself does for much that compiles nothing; it makes a folder then.
+    """Import torch's compiler, which makes a folder then; a `UserError` if it cannot.
 
-    Cost: 75 MB and 2 s, once.
-
-    Raises:
-        UserError: If the folder cannot be made.
+    torch itself imports it for much that compiles nothing. Cost: 75 MB and 2 s, once.
     """
     try:
         import torch._dynamo  # noqa: F401
@@ -78,13 +75,10 @@ def why_not_compiled() -> str | None:
 
 
 class Compilations:
-    """Counts what this process compiles, and reports it while it lasts.
+    """Counts what this process compiles; `tell` is given words while it lasts, and None at its end.
 
     Everything should be compiled once, at its first use. What is compiled after `settle` costs seconds, may
     never end, and keeps memory: it is counted separately, with a warning.
-
-    Args:
-        tell: Is given words when a compilation begins, and None when it ends.
     """
 
     def __init__(self, tell: Callable[[str | None], None]) -> None:

@@ -17,16 +17,11 @@ class CUDAGraphCall:
 
     The first calls are real ones: they choose cuDNN's kernels and fill the caches of libraries, which must
     not happen inside a graph. Capturing runs nothing, so every call, captured or not, takes effect once.
-    Random numbers continue the streams of `generators` as eager calls would.
+    Random numbers continue the streams of `generators`, those of `device` that it draws from.
 
-    `function` must read its inputs and all else on the device in place, must not ask the host for a value,
-    and must keep no new tensor. The next call overwrites its results.
-
-    Args:
-        function: Takes tensors by name, on `device`, always of the same shapes and dtypes, and returns such.
-        device: A CUDA device.
-        generators: CUDA generators that it draws from.
-        name: Its name in messages.
+    `function` takes and returns tensors by name, always of the same shapes and dtypes. It must read its
+    inputs and all else on the device in place, must not ask the host for a value, and must keep no new
+    tensor. The next call overwrites its results.
 
     Source: "CUDA graphs" in torch's notes on CUDA semantics.
     """

@@ -26,6 +26,9 @@ from torch import Tensor
 
 from .errors import UserError, printable
 
+UNFINISHED = ".unfinished"
+"""Ends the name of what is being written."""
+
 PIECE_BYTES = 8_000_000
 """Most that is copied at once on its way from a GPU to disk."""
 
@@ -59,19 +62,24 @@ _WRONG_CONTENT = (
     TypeError,
     ValueError,
 )
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What to parse and to use a JSON text may raise that Reverie did not write."""
+
 _MOST_DIGITS = 40  # the states of generators have 128 bits
 _REPAIR = "Put it back from a copy, or start a new run."
 _KINDS = {"p": "a pipe", "d": "a folder", "c": "a device", "b": "a device", "s": "a socket"}
 
 
+class Damaged(Exception):
+    """A file is not what was written; the message names it and says what is wrong."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """Size and checksum of a file when it was written."""
+    """Size and checksum (hexadecimal digits) of a file when it was written."""
 
     nbytes: int
-
     sha256: str
-    """In hexadecimal digits."""
 
 
 def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
@@ -88,6 +96,20 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
         file.flush()
         os.fsync(file.fileno())
     return FileRecord(nbytes, digest.hexdigest())
+
+
+def replace_file(path: Path, pieces: Iterable[bytes]) -> None:
+    """Put a file in the place of an older one, on disk whole or, after any error, not at all."""
+    unfinished = path.with_name(path.name + UNFINISHED)
+    try:
+        unfinished.unlink(missing_ok=True)
+        write_file(unfinished, pieces)
+        os.replace(unfinished, path)
+        fsync_dir(path.parent)
+    except BaseException:
+        with suppress(OSError):  # a folder that is read-only has none
+            unfinished.unlink()
+        raise
 
 
 def write_json(path: Path, value: Any) -> FileRecord:
@@ -173,14 +195,9 @@ def _reason(error: Exception) -> str:
 
 
 def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader:
-    """Open a regular file for reading, without waiting for it and without following a link.
+    """Open a regular file of at most `most_bytes`, without waiting for it and without following a link.
 
-    Args:
-        path: The file; folders on the way to it may be links.
-        most_bytes: Largest size that is accepted; None for any size.
-
-    Raises:
-        OSError: If it is no regular file, too large, or cannot be read; `strerror` says which.
+    Folders on the way to it may be links. The `strerror` of an `OSError` says what it is instead.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -203,21 +220,13 @@ def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """Return the bytes of a regular file.
-
-    Raises:
-        OSError: As `open_regular`.
-    """
+    """Return the bytes of a regular file; raises as `open_regular` does."""
     with open_regular(path, most_bytes) as file:
         return file.read(most_bytes)
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file.
-
-    Raises:
-        UserError: If there is none in it, or it is no regular file.
-    """
+    """Return the value in a JSON file; a `UserError` if it is no such file."""
     with reading(path):
         return parse_json(read_regular(path, JSON_BYTES))
 
@@ -238,33 +247,27 @@ def _whole_number(digits: str) -> int:
     return int(digits)
 
 
-def read_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file; on the CPU they are a private view of the file.
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file, a private view of it in host memory.
 
     Raises:
         UserError: If it is of another kind, or no regular file.
     """
-    with (
-        reading(path),
-        open_regular(path) as file,
-    ):  # the library would wait for a pipe, and takes UTF-8 alone
-        return load_file(f"/dev/fd/{file.fileno()}", device=str(device))
+    # Opened here: the library would wait for a pipe, and takes names in UTF-8 alone.
+    with reading(path), open_regular(path) as file:
+        return load_file(f"/dev/fd/{file.fileno()}")
 
 
-def verify_file(path: Path, record: FileRecord) -> str | None:
-    """Return what is wrong with a file, as the end of a sentence that begins with its name, or None.
-
-    Cost: reads the file once, at 0.3 to 2 GB/s.
-    """
+def verify_file(path: Path, record: FileRecord) -> None:
+    """Raise `Damaged` if a file is not what was written; reads it once, at 0.3 to 2 GB/s."""
     try:
         with open_regular(path) as file:
             nbytes = os.fstat(file.fileno()).st_size
             if nbytes != record.nbytes:
-                return f"has {nbytes:,} bytes instead of {record.nbytes:,}"
+                raise Damaged(f"{path} has {nbytes:,} bytes instead of {record.nbytes:,}")
             if hashlib.file_digest(file, "sha256").hexdigest() != record.sha256:
-                return "is not what was written: its checksum differs"
-    except FileNotFoundError:
-        return "is missing"
+                raise Damaged(f"{path} is not what was written: its checksum differs")
+    except FileNotFoundError as error:
+        raise Damaged(f"{path} is missing") from error
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    return None
+        raise Damaged(f"{path} cannot be read: {error.strerror}") from error

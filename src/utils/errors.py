@@ -99,11 +99,7 @@ def exit_on_user_error() -> Iterator[None]:
 
 
 def require_current_folder() -> None:
-    """Refuse to start in a folder that is gone; torch's libraries would end the process with a riddle.
-
-    Raises:
-        SystemExit: With code 2.
-    """
+    """Exit with code 2 in a folder that is gone; torch's libraries would end the process with a riddle."""
     with exit_on_user_error():
         try:
             os.getcwd()

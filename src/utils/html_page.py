@@ -32,13 +32,7 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def document(title: str, body: Iterable[str], style: str = "") -> str:
-    """Return a page.
-
-    Args:
-        title: Text.
-        body: HTML.
-        style: CSS rules beyond those that all pages have.
-    """
+    """Return a page with HTML as its body, and CSS rules beyond those that all pages have."""
     head = [
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>",
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
@@ -55,13 +49,7 @@ def cards(facts: Mapping[str, str]) -> str:
 
 
 def image(png: bytes, name: str, style: str = "") -> str:
-    """Return a PNG file as a part of the page.
-
-    Args:
-        png: The file.
-        name: The text for a reader who does not see the picture.
-        style: CSS for this picture.
-    """
+    """Return a PNG file as a part of the page, with its name for a reader who does not see it."""
     source = base64.b64encode(png).decode("ascii")
     extra = f" style='{style}'" if style else ""
     return f"<img alt='{escape(name)}'{extra} src='data:image/png;base64,{source}'>"

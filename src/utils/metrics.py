@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,12 +20,7 @@ class AttachedMetricError(ValueError):
 
 
 def require_detached_scalar(name: str, value: Tensor) -> None:
-    """Check that a metric is one number and holds no graph.
-
-    Raises:
-        AttachedMetricError: If `value` requires grad.
-        ValueError: If `value` has any dimension.
-    """
+    """Raise `AttachedMetricError` for a tensor that requires grad, `ValueError` for one with a dimension."""
     if value.requires_grad:
         raise AttachedMetricError(
             f"Metric `{name}` requires grad (grad_fn={value.grad_fn}): keeping it would keep its graph. "
@@ -49,45 +45,35 @@ class MetricMeans:
 
     def __init__(self) -> None:
         self._tensors: dict[tuple[torch.device, tuple[str, ...]], _VectorSum] = {}
-        self._floats: dict[str, tuple[float, int]] = {}
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
-        """Add one value of each metric; the names may differ from call to call.
+        """Add one value of each metric, of any dtype and device; the names may differ from call to call.
 
-        Args:
-            metrics: Detached tensors without dimensions, of any dtype and device, and host numbers. The
-                tensors are read now, in stream order, and may be overwritten afterwards.
-
-        Raises:
-            AttachedMetricError: If a tensor requires grad; nothing is added then.
-            ValueError: If a tensor has a dimension; nothing is added then.
+        Tensors are read now, in stream order, and may be overwritten afterwards. Nothing is added if one is
+        refused, as `require_detached_scalar` does.
         """
         by_device: dict[torch.device, dict[str, Tensor]] = defaultdict(dict)
-        numbers: dict[str, float] = {}
         for name, value in metrics.items():
-            if isinstance(value, Tensor):
-                require_detached_scalar(name, value)
-                by_device[value.device][name] = value
-            else:
-                numbers[name] = float(value)
+            tensor = value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
+            require_detached_scalar(name, tensor)
+            by_device[tensor.device][name] = tensor
         for device, tensors in by_device.items():
-            key = (device, tuple(tensors))
-            if key not in self._tensors:
-                self._tensors[key] = _VectorSum(len(tensors), device)
-            self._tensors[key].add(list(tensors.values()))
-        for name, number in numbers.items():
-            total, count = self._floats.get(name, (0.0, 0))
-            self._floats[name] = (total + number, count + 1)
+            sum_ = self._sum_of(device, tuple(tensors))
+            sum_.total += torch.stack(list(tensors.values()))
+            sum_.count += 1
 
     def flush(self) -> dict[str, float]:
         """Return the means and forget them: one copy to the host for each device in use."""
         totals: dict[str, float] = defaultdict(float)
         counts: dict[str, int] = defaultdict(int)
-        for name, total, count in [*self._read_tensors(), *((n, t, c) for n, (t, c) in self._floats.items())]:
-            totals[name] += total
-            counts[name] += count
+        for device in dict.fromkeys(device for device, _ in self._tensors):
+            sums = {names: sum_ for (where, names), sum_ in self._tensors.items() if where == device}
+            values = iter(torch.cat([sum_.total for sum_ in sums.values()]).tolist())
+            for names, sum_ in sums.items():
+                for name in names:
+                    totals[name] += next(values)
+                    counts[name] += sum_.count
         self._tensors.clear()
-        self._floats.clear()
         return {name: total / counts[name] for name, total in totals.items()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -96,54 +82,43 @@ class MetricMeans:
             "tensors": [
                 {"names": list(names), "device": str(device), "total": each.total, "count": each.count}
                 for (device, names), each in self._tensors.items()
-            ],
-            "floats": {name: [total, count] for name, (total, count) in self._floats.items()},
+            ]
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the sums."""
         self._tensors.clear()
-        for each in state["tensors"]:
-            device = torch.device(each["device"])
-            sum_ = _VectorSum(len(each["names"]), device)
-            sum_.total.copy_(each["total"])
-            sum_.count = each["count"]
-            self._tensors[device, tuple(each["names"])] = sum_
-        self._floats = {name: (total, count) for name, (total, count) in state["floats"].items()}
+        numbers = state.get("floats", {}).items()  # version 0.2 saved those of host numbers apart
+        old = [{"names": [n], "device": "cpu", "total": each[0], "count": each[1]} for n, each in numbers]
+        for each in [*state["tensors"], *old]:
+            sum_ = self._sum_of(torch.device(each["device"]), tuple(each["names"]))
+            sum_.total += each["total"]
+            sum_.count += each["count"]
 
-    def _read_tensors(self) -> Iterator[tuple[str, float, int]]:
-        """Yield (name, sum, count) of every sum on a device."""
-        for device in dict.fromkeys(device for device, _ in self._tensors):
-            sums = {names: sum_ for (where, names), sum_ in self._tensors.items() if where == device}
-            totals = iter(torch.cat([sum_.total for sum_ in sums.values()]).tolist())
-            for names, sum_ in sums.items():
-                yield from ((name, next(totals), sum_.count) for name in names)
+    def _sum_of(self, device: torch.device, names: tuple[str, ...]) -> "_VectorSum":
+        if (device, names) not in self._tensors:
+            with torch.inference_mode(False):  # else a first call inside it forbids the later ones
+                total = torch.zeros(len(names), dtype=torch.float64, device=device)
+            self._tensors[device, names] = _VectorSum(total)
+        return self._tensors[device, names]
 
 
+@dataclass(slots=True)
 class _VectorSum:
-    """The running sum of one set of metrics, as one vector."""
+    """The running sum of one set of metrics: two kernels for each call, whatever their number."""
 
-    def __init__(self, size: int, device: torch.device) -> None:
-        with torch.inference_mode(False):  # else a first call inside inference mode forbids the later ones
-            self.total = torch.zeros(size, dtype=torch.float64, device=device)
-        self.count = 0
+    total: Tensor
+    """(names,) float64."""
 
-    def add(self, values: list[Tensor]) -> None:
-        """Add one value to each element: two kernels, whatever the number of metrics."""
-        self.total += torch.stack(values)
-        self.count += 1
+    count: int = 0
 
 
 class PhaseTimer:
-    """The share of wall time spent in each phase since the last flush.
+    """The share of wall time spent in each phase since the last flush, 0 for a phase that did not run.
 
     The seconds are the host's. Work on CUDA is asynchronous: a phase that only queues kernels looks cheap,
     and the phase that next waits for the device pays for it. What no phase covers is missing from the sum, so
     the shares add up to at most 1 as long as phases are not nested.
-
-    Args:
-        phases: Names of all phases; each is reported at every flush, 0 when it did not run.
-        clock: Seconds since some fixed moment.
 
     >>> watch = PhaseTimer("collect", "update")
     >>> with watch("update"):
@@ -159,11 +134,7 @@ class PhaseTimer:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Count the time inside the `with` block for `phase`, also when the block raises.
-
-        Raises:
-            KeyError: If the watch was not made for `phase`.
-        """
+        """Count the time inside the `with` block for one of the phases, also when the block raises."""
         before = self._seconds[phase]
         started = self._clock()
         try:

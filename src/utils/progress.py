@@ -27,11 +27,7 @@ class ProgressMode(Enum):
 class Progress:
     """Shows the agent step, the last return, the pace, the memory in use and the time left.
 
-    Args:
-        total_steps: Agent steps of the whole run.
-        mode: See `ProgressMode`.
-        start_step: Agent steps that a resumed run has already made.
-        clock: Seconds since some fixed moment.
+    A resumed run begins at agent step `start_step` of `total_steps`.
     """
 
     def __init__(
@@ -67,21 +63,13 @@ class Progress:
     ) -> None:
         """Show the state of the run; a plain line each, so call it at log intervals.
 
-        Args:
-            step: Agent steps taken so far.
-            episode_return: Return of the last finished episode in raw units; None before the first.
-            updates_per_second: Optimiser steps per second of wall time.
-            memory_mb: Memory in use, in units of 1e6 bytes.
-            planned_mb: Memory that the run plans for, in units of 1e6 bytes; None when there is no plan.
+        The return is that of the last finished episode in raw units, None before the first; memory is in
+        units of 1e6 bytes, `planned_mb` None where there is no plan.
         """
         self._pace.append((self._clock(), step))
-        parts = [
-            "no episode finished" if episode_return is None else f"return {episode_return:.4g}",
-            f"{updates_per_second:.3g} updates/s",
-            f"memory {memory_mb:,.0f}{'' if planned_mb is None else f' of {planned_mb:,.0f}'} MB",
-            self._time_left(step),
-        ]
-        self._status = ", ".join(parts)
+        played = "no episode finished" if episode_return is None else f"return {episode_return:.4g}"
+        memory = f"memory {memory_mb:,.0f}{'' if planned_mb is None else f' of {planned_mb:,.0f}'} MB"
+        self._status = f"{played}, {updates_per_second:.3g} updates/s, {memory}, {self._time_left(step)}"
         if self._bar:
             self._bar.update(self._task, completed=step, description=self._status)
         else:

@@ -14,19 +14,10 @@ def require_range(
     le: float | None = None,
     lt: float | None = None,
 ) -> None:
-    """Check settings of one section; a value of None is in every range.
+    """Refuse fields of the dataclass `settings` that are outside a range or not finite; None is in each.
 
-    Args:
-        section: What the user types before the names; "" for settings that have no section.
-        settings: The dataclass that has them.
-        names: Its fields to check.
-        ge: The value must be at least this; `gt`: greater than this.
-        gt: See `ge`.
-        le: The value must be at most this; `lt`: less than this.
-        lt: See `le`.
-
-    Raises:
-        UserError: If a value is outside, or not finite.
+    `section` is what the user types before the names, "" for settings that have none. The value must be at
+    least `ge`, greater than `gt`, at most `le`, less than `lt`.
     """
     for name in names:
         value = getattr(settings, name)

@@ -22,13 +22,10 @@ class Every:
 
 
 class UpdateRatio:
-    """Updates owed for the steps taken: exact over any number of calls, and capped.
+    """Updates owed for the steps taken, train_ratio / (batch_size * sequence_length) per agent step.
 
-    The cap is there so that a stall is never paid back.
-
-    Args:
-        updates_per_step: Updates per agent step, train_ratio / (batch_size * sequence_length).
-        max_owed: Most updates that one call may return; what is beyond it is forgiven.
+    They are exact over any number of calls. What one call owes beyond `max_owed` is forgiven, so that a stall
+    is never paid back.
 
     >>> owed = UpdateRatio(0.25, max_owed=8)
     >>> [owed(step) for step in (100, 102, 104, 108, 1000)]
@@ -46,8 +43,7 @@ class UpdateRatio:
         if self._start_step is None:
             self._start_step = step
             return 1
-        # Whole counts from a fixed step: adding up fractions would drift. The small term is for ratios like
-        # 1/3.
+        # Whole counts from a fixed step: fractions would drift. The small term is for ratios like 1/3.
         total = int((step - self._start_step) * self.updates_per_step + 1e-6)
         owed, self._paid = total - self._paid, total
         if owed > self.max_owed:
@@ -56,11 +52,8 @@ class UpdateRatio:
 
     def state_dict(self) -> dict[str, float | None]:
         """Return the debt, with the ratio it was counted at."""
-        return {
-            "start_step": self._start_step,
-            "paid": self._paid,
-            "updates_per_step": self.updates_per_step,
-        }
+        ratio = self.updates_per_step
+        return {"start_step": self._start_step, "paid": self._paid, "updates_per_step": ratio}
 
     def load_state_dict(self, state: dict[str, float | None]) -> None:
         """Restore the update count; restart it if the ratio changed."""

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+_NUMPY_STATE = ("kind", "keys", "position", "has_gauss", "cached")
+
 
 def named_seed(run_seed: int, *path: str | int) -> int:
     """Return a 63-bit seed for the stream `path` of a run; distinct paths give independent streams.
@@ -62,16 +64,9 @@ def choose_deterministic_kernels() -> None:
 def global_state() -> dict[str, Any]:
     """Return the state of all global generators: Python's, NumPy's, torch's on the CPU and on every GPU."""
     version, words, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     return {
         "python": {"version": version, "words": list(words), "gauss": gauss},
-        "numpy": {
-            "kind": kind,
-            "keys": keys,
-            "position": position,
-            "has_gauss": has_gauss,
-            "cached": cached,
-        },
+        "numpy": dict(zip(_NUMPY_STATE, np.random.get_state(legacy=True), strict=True)),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -81,9 +76,7 @@ def set_global_state(state: dict[str, Any]) -> None:
     """Restore what `global_state` returned; GPUs that are not here now are skipped."""
     python, numpy = state["python"], state["numpy"]
     random.setstate((python["version"], tuple(python["words"]), python["gauss"]))
-    np.random.set_state(
-        (numpy["kind"], numpy["keys"], numpy["position"], numpy["has_gauss"], numpy["cached"])
-    )
+    np.random.set_state(tuple(numpy[name] for name in _NUMPY_STATE))
     torch.set_rng_state(state["torch"])
     for index, generator_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
         torch.cuda.set_rng_state(generator_state, index)

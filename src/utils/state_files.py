@@ -18,22 +18,15 @@ from .durable_io import (
     write_tensors,
 )
 
-_TENSOR, _ARRAY, _SCALAR, _ITEMS = "$tensor", "$array", "$scalar", "$items"
 _PLAIN = (type(None), bool, int, float, str)
 _RESERVED = "__metadata__"  # safetensors has it for itself
 
 
 def save_state(folder: Path, name: str, state: Any) -> dict[str, FileRecord]:
-    """Write a nest as `<name>.json` and `<name>.safetensors` and bring both to disk.
+    """Write a nest as `<name>.json` and `<name>.safetensors`, bring both to disk, and say what was written.
 
-    Args:
-        folder: Where the files go; they must not exist yet.
-        name: What the files are called.
-        state: Dicts, lists and tuples of tensors (any device), NumPy arrays and scalars, numbers, strings,
-            True, False and None. Keys may be numbers. Tuples come back as lists, subclasses of dict as dict.
-
-    Returns:
-        What was written, by file name.
+    A nest is dicts, lists and tuples of tensors (any device), NumPy arrays and scalars, numbers, strings,
+    True, False and None. Keys may be numbers. Tuples come back as lists, subclasses of dict as dict.
 
     Raises:
         TypeError: If there is anything else in the nest; its path is named, and nothing is written.
@@ -47,12 +40,7 @@ def save_state(folder: Path, name: str, state: Any) -> dict[str, FileRecord]:
 
 
 def load_state(folder: Path, name: str, device: torch.device | str = "cpu") -> Any:
-    """Return the nest that `save_state` wrote, bit for bit.
-
-    Args:
-        folder: Where the files are.
-        name: What they are called.
-        device: Where tensors go; arrays stay in host memory.
+    """Return the nest that `save_state` wrote, bit for bit; tensors on `device`, arrays in host memory.
 
     Raises:
         UserError: If a file is of another kind, or the two do not belong together.
@@ -69,18 +57,10 @@ def load_state(folder: Path, name: str, device: torch.device | str = "cpu") -> A
 
 
 def check_structure(state: Any, own: Any, name: str = "") -> None:
-    """Refuse a nest that cannot take the place of `own`.
+    """Raise `ValueError`, naming the first difference, for a nest that cannot take the place of `own`.
 
     Dicts need the same keys, lists the same length, tensors and arrays the same dtype and shape, all else the
-    same type; whole numbers are counts, at least 0 and below 2**63.
-
-    Args:
-        state: What was read.
-        own: What it is to replace.
-        name: Where in a larger nest both stand.
-
-    Raises:
-        ValueError: Naming the first thing that differs.
+    same type; whole numbers are counts, at least 0 and below 2**63. `name` is the place in a larger nest.
     """
     if isinstance(own, dict) and isinstance(state, dict):
         for key in sorted(state.keys() ^ own.keys(), key=str):
@@ -108,23 +88,27 @@ def _form(value: Any) -> str:
 def _split(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
     """Return `value` as JSON has it; tensors and arrays go into `tensors`, with a marker in their place."""
     if isinstance(value, Tensor):
-        return {_TENSOR: _put(value, path, tensors)}
+        return {"$tensor": _put(value, path, tensors)}
     if isinstance(value, np.ndarray | np.generic):
-        marker = _ARRAY if isinstance(value, np.ndarray) else _SCALAR
-        return {marker: _put(_as_tensor(value, path), path, tensors)}
+        marker = "$array" if isinstance(value, np.ndarray) else "$scalar"
+        try:  # no copy where torch takes its memory
+            tensor = torch.from_numpy(np.require(value, requirements=["C", "W"]))
+        except (TypeError, ValueError) as error:
+            raise _refusal(value.dtype, path) from error
+        return {marker: _put(tensor, path, tensors)}
     if type(value) in _PLAIN:
         return value
     if isinstance(value, list | tuple):
         return [_split(item, (*path, str(i)), tensors) for i, item in enumerate(value)]
-    if isinstance(value, dict):
-        items = [(key, _split(item, (*path, str(key)), tensors)) for key, item in value.items()]
-        if all(type(key) is str and not key.startswith("$") for key, _ in items):
-            return dict(items)
-        for key, _ in items:
-            if type(key) not in _PLAIN:
-                raise _refusal(key, (*path, str(key)))
-        return {_ITEMS: items}  # in an object JSON would turn the number 1 into the word "1"
-    raise _refusal(value, path)
+    if not isinstance(value, dict):
+        raise _refusal(value, path)
+    items = [(key, _split(item, (*path, str(key)), tensors)) for key, item in value.items()]
+    if all(type(key) is str and not key.startswith("$") for key in value):
+        return dict(items)
+    for key in value:
+        if type(key) not in _PLAIN:
+            raise _refusal(key, (*path, str(key)))
+    return {"$items": items}  # in an object JSON would turn the number 1 into the word "1"
 
 
 def _put(tensor: Tensor, path: tuple[str, ...], tensors: dict[str, Tensor]) -> str:
@@ -138,14 +122,6 @@ def _put(tensor: Tensor, path: tuple[str, ...], tensors: dict[str, Tensor]) -> s
     return name
 
 
-def _as_tensor(array: np.ndarray | np.generic, path: tuple[str, ...]) -> Tensor:
-    """Return an array as a tensor, without a copy where torch takes its memory."""
-    try:
-        return torch.from_numpy(np.require(array, requirements=["C", "W"]))
-    except (TypeError, ValueError) as error:
-        raise _refusal(array.dtype, path) from error
-
-
 def _refusal(what: Any, path: tuple[str, ...]) -> TypeError:
     name = f"of dtype {what}" if isinstance(what, np.dtype | torch.dtype) else f"a {type(what).__name__}"
     return TypeError(f"`{'/'.join(path)}` is {name}, which no checkpoint can hold")
@@ -155,8 +131,6 @@ def _join(plain: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
     """Return the nest again; tensors leave `tensors` and the file that they were views of."""
     if isinstance(plain, list):
         return [_join(item, tensors, device) for item in plain]
-    if not isinstance(plain, dict):
-        return plain
     match plain:  # each name stands once
         case {"$tensor": name}:
             return tensors.pop(name).to(device, copy=True)
@@ -166,4 +140,6 @@ def _join(plain: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
             return tensors.pop(name).numpy()[()]
         case {"$items": items}:
             return {key: _join(item, tensors, device) for key, item in items}
-    return {key: _join(item, tensors, device) for key, item in plain.items()}
+        case dict():
+            return {key: _join(item, tensors, device) for key, item in plain.items()}
+    return plain

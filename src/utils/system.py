@@ -1,7 +1,6 @@
-"""On which operating systems Reverie runs, and what each of them lacks.
+"""On which operating systems (`sys.platform`) Reverie runs, and what each of them lacks.
 
-A system is named as `sys.platform` names it. Code asks for what it needs where it needs it (is there a
-/proc?), not for the name of the system; this module is for people.
+This is for people: code asks for what it needs (is there a /proc?), not for the name of the system.
 """
 
 

@@ -18,17 +18,14 @@ from PIL import Image
 from .durable_io import writing
 from .errors import UserError
 
+Frame = NDArray[np.uint8]
 VIDEO_SUFFIXES = (".mp4", ".gif")
 _SHORTEST_GIF_FRAME_MS = 20  # browsers show shorter ones at 10 frames per second
 _X264_OPTIONS = {"crf": "18", "preset": "veryfast"}  # crf 18: losses are not visible
 
 
 def require_video_path(path: Path) -> None:
-    """Check that `save_video` knows the kind of file, before hours are spent on its content.
-
-    Raises:
-        UserError: If the suffix is neither `.mp4` nor `.gif`.
-    """
+    """Refuse a kind of file that `save_video` does not know, before hours are spent on its content."""
     if path.suffix not in VIDEO_SUFFIXES:
         raise UserError(
             f"video={path} is of no known kind; a video ends in {' or '.join(VIDEO_SUFFIXES)}. "
@@ -36,17 +33,13 @@ def require_video_path(path: Path) -> None:
         )
 
 
-def save_video(path: Path, frames: Iterable[NDArray[np.uint8]], fps: float) -> None:
+def save_video(path: Path, frames: Iterable[Frame], fps: float) -> None:
     """Write frames to an MP4 (H.264) or GIF file, which appears complete or not at all.
 
     MP4 is written frame by frame, so a generator of frames needs no memory for the episode; an odd height or
     width is made even by repeating the last row or column. GIF keeps the encoded frames until the end, has
-    256 colours per frame and at most 50 frames per second; equal neighbours become one longer frame.
-
-    Args:
-        path: Ends in `.mp4` or `.gif`; missing folders are created, an existing file is replaced.
-        frames: At least one frame, all of the same size.
-        fps: Frames per second.
+    256 colours per frame and at most 50 frames per second; equal neighbours become one longer frame. Missing
+    folders are created, an existing file is replaced.
 
     Raises:
         UserError: If the suffix is neither `.mp4` nor `.gif`.
@@ -54,11 +47,14 @@ def save_video(path: Path, frames: Iterable[NDArray[np.uint8]], fps: float) -> N
     """
     require_video_path(path)
     write = _write_mp4 if path.suffix == ".mp4" else _write_gif
+    rest = iter(frames)
+    if (first := next(rest, None)) is None:
+        raise ValueError("A video needs at least one frame.")
     path.parent.mkdir(parents=True, exist_ok=True)
     begun = unfinished(path)
     try:
         with writing(path):
-            write(begun, iter(frames), fps)
+            write(begun, first, rest, fps)
         os.replace(begun, path)
     finally:
         begun.unlink(missing_ok=True)
@@ -74,7 +70,7 @@ def upscale(frames: NDArray[np.uint8], factor: int) -> NDArray[np.uint8]:
     return frames.repeat(factor, axis=-3).repeat(factor, axis=-2)
 
 
-def encode_image(image: NDArray[np.uint8]) -> bytes:
+def encode_image(image: Frame) -> bytes:
     """Return one frame as a PNG."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, format="PNG")
@@ -93,31 +89,23 @@ def encode_animation(frames: NDArray[np.uint8], fps: float) -> bytes:
     return buffer.getvalue()
 
 
-def _first(frames: Iterator[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Return the next frame."""
-    for frame in frames:
-        return frame
-    raise ValueError("A video needs at least one frame.")
-
-
-def _write_mp4(path: Path, frames: Iterator[NDArray[np.uint8]], fps: float) -> None:
+def _write_mp4(path: Path, first: Frame, rest: Iterator[Frame], fps: float) -> None:
     """Encode with x264 as yuv420p, the only pixel format that every player and browser shows."""
-    first = _first(frames)
     height, width = first.shape[:2]
     with av.open(str(path), "w", format="mp4") as container:
         rate = Fraction(fps).limit_denominator(1000)
         stream = container.add_stream("libx264", rate=rate, options=_X264_OPTIONS)
         stream.pix_fmt = "yuv420p"
         stream.height, stream.width = height + height % 2, width + width % 2  # its colour planes are halved
-        for frame in chain([first], frames):
+        for frame in chain([first], rest):
             even = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
             container.mux(stream.encode(av.VideoFrame.from_ndarray(even, format="rgb24")))
         container.mux(stream.encode())
 
 
-def _write_gif(path: Path, frames: Iterator[NDArray[np.uint8]], fps: float) -> None:
+def _write_gif(path: Path, first: Frame, rest: Iterator[Frame], fps: float) -> None:
     """Encode with the best 256 colours of each frame, without dithering."""
     duration_ms = max(_SHORTEST_GIF_FRAME_MS, 10 * round(100 / fps))  # GIF counts in hundredths of a second
-    first = Image.fromarray(_first(frames))
-    rest = (Image.fromarray(frame) for frame in frames)
-    first.save(path, format="GIF", save_all=True, append_images=rest, duration=duration_ms, loop=0)
+    images = map(Image.fromarray, rest)
+    begun = Image.fromarray(first)
+    begun.save(path, format="GIF", save_all=True, append_images=images, duration=duration_ms, loop=0)

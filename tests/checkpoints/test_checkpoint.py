@@ -173,14 +173,18 @@ def test_the_order_is_that_of_the_steps(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path).step == 1_000_000_000
 
 
-@pytest.mark.parametrize(("mode", "least"), [("kill", 40), ("fail", 40), ("full", len(LIMITS))])
-def test_an_interrupted_save_leaves_the_earlier_checkpoint_or_a_whole_new_one(mode: str, least: int) -> None:
+def test_an_interrupted_save_leaves_the_earlier_checkpoint_or_a_whole_new_one() -> None:
+    least = {"kill": 40, "fail": 40, "full": len(LIMITS)}
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "tests.runs.interrupted_save", mode]
+    command = [sys.executable, "-m", "tests.runs.interrupted_save", *least]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    counts = [int(word) for word in done.stdout.split()]
-    assert len(counts) == 2 and min(counts) >= least
+    counts = {
+        mode: [int(count) for count in rest] for mode, *rest in map(str.split, done.stdout.splitlines())
+    }
+    assert counts.keys() == least.keys()
+    for mode, of_steps in counts.items():
+        assert len(of_steps) == 2 and min(of_steps) >= least[mode]
 
 
 def test_what_cannot_be_saved_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ is replaced here together with its line in the manifest, and the loader really g
 """
 
 import pickle
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,25 +13,14 @@ from reverie.checkpoints.checkpoint import latest_checkpoint
 from reverie.checkpoints.run_folder import load_run
 from reverie.utils.errors import UserError
 
-from ..runs.forged import SHORT, file_of, put, shortly
-from ..runs.helpers import files_in, resume, start
+from ..runs.forged import file_of, put, shortly
+from ..runs.helpers import files_in, resume
 from ..runs.warm import Server
 from ..utils.test_state_files import Attack
 
 OWN = ("model.json", "model.safetensors", "state.json", "state.safetensors", "replay.json")
 KINDS = (*OWN, "replay_open.safetensors", "replay/env", "replay/latents")
 EVALUATED = ("model.json", "model.safetensors", "state.json", "state.safetensors", "config.yaml")
-
-
-@pytest.fixture(scope="module")
-def good_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """16 steps; its checkpoint has files of every kind."""
-    return start(tmp_path_factory.mktemp("good") / "run", *SHORT)
-
-
-@pytest.fixture
-def run_dir(good_run: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(good_run, tmp_path / "run")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -22,13 +22,8 @@ from reverie.planning.preflight import environment_spec
 from reverie.utils.errors import UserError
 from reverie.workflows.world_models import DreamerWorkflow
 
-from ..runs.forged import SHORT, assert_named, copied, file_of, put, shortly, write_manifest
-from ..runs.helpers import resume, start, tensors_in
-
-
-@pytest.fixture(scope="module")
-def good_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return start(tmp_path_factory.mktemp("good") / "run", *SHORT)
+from ..runs.forged import assert_named, copied, file_of, put, shortly, write_manifest
+from ..runs.helpers import resume, tensors_in
 
 
 class Parts:

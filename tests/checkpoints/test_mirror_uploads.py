@@ -218,7 +218,7 @@ def test_a_file_larger_than_a_piece_goes_there_and_back(s3: S3Server, tmp_path: 
     with (tmp_path / "large").open("rb") as source:
         remote.put(source, "a/b")
     assert remote.sizes() == {"a/b": len(content)}
-    remote.get("a/b", tmp_path / "back")
+    remote.files.get_file("a/b", str(tmp_path / "back"))
     assert (tmp_path / "back").read_bytes() == content
     remote.delete("a/b")
     assert remote.sizes() == {}

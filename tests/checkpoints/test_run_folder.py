@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import filelock
 import pytest
 import torch
 
@@ -96,9 +97,11 @@ def test_a_folder_without_a_whole_configuration_is_refused(
 
 
 def test_a_folder_serves_one_process_at_a_time(empty_folder: Path) -> None:
-    script = "import sys; from pathlib import Path; from reverie.checkpoints.run_folder import locked\n"
-    script += "with locked(Path('run')): print('got it', flush=True); sys.stdin.read()"
+    script = "import filelock, sys\n"
+    script += "with filelock.FileLock('run/.lock'): print('got it', flush=True); sys.stdin.read()"
     (empty_folder / "run").mkdir()
+    with locked(Path("run")), pytest.raises(filelock.Timeout):
+        filelock.FileLock("run/.lock", timeout=0).acquire()  # it is the one that is taken
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None and other.stdout.readline() == "got it\n"

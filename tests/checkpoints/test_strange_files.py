@@ -30,16 +30,6 @@ from ..runs.warm import Server
 SECRET = "hunter2"
 
 
-@pytest.fixture(scope="module")
-def good_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return start(tmp_path_factory.mktemp("good") / "run", *SHORT)
-
-
-@pytest.fixture
-def run_dir(good_run: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(good_run, tmp_path / "run")
-
-
 def pipe(path: Path) -> None:
     os.mkfifo(path)
 
@@ -115,7 +105,7 @@ def test_a_remote_copy_is_read_with_the_same_care(make: Any, good_run: Path, tmp
 def test_the_log_files_of_a_stranger_write_nowhere_else(run_dir: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("mine")
-    for name in ("metrics.tmp", "config.yaml.unfinished"):
+    for name in ("metrics.jsonl.unfinished", "config.yaml.unfinished"):
         (run_dir / name).symlink_to(outside)
     resume(run_dir, "training.total_timesteps=24")
     assert outside.read_text() == "mine"

@@ -1,9 +1,9 @@
-"""Interrupts the writing of a checkpoint at every file operation, as `interrupted_save.py kill|fail|full`.
+"""Interrupts the writing of a checkpoint at every file operation, as `interrupted_save.py kill fail full`.
 
 A child process begins to save a checkpoint and is killed before its n-th operation on a file, for every n
 there is; or the operation fails as on a full disk; or the kernel ends it in the middle of a file that grows
 over a limit. Then the checkpoint that was there before must be loadable, or the new one, bit for bit, and the
-run must be able to go on. Prints how many times it interrupted.
+run must be able to go on. Prints a line for each mode: how many times it interrupted.
 """
 
 import errno
@@ -150,11 +150,15 @@ def interrupt(folder: Path, mode: str, step: int) -> int:
 def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads; there is no work in them
-    counts = []
-    for step in (30, STEP_BEFORE):  # a new step, and one that takes the place of a checkpoint that is there
-        with TemporaryDirectory(dir=MEMORY if os.path.isdir(MEMORY) else None) as folder:
-            counts.append(interrupt(Path(folder), sys.argv[1], step))
-    print(*counts)
+    for mode in sys.argv[1:]:
+        counts = []
+        for step in (
+            30,
+            STEP_BEFORE,
+        ):  # a new step, and one that takes the place of a checkpoint that is there
+            with TemporaryDirectory(dir=MEMORY if os.path.isdir(MEMORY) else None) as folder:
+                counts.append(interrupt(Path(folder), mode, step))
+        print(mode, *counts)
 
 
 if __name__ == "__main__":

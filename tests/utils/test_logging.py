@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import math
-import os
 import subprocess
 import sys
 import weakref
@@ -276,23 +275,3 @@ def test_other_handlers_of_the_logger_are_left_alone(tmp_path: Path) -> None:
         assert logger.handlers == [other]
     finally:
         logger.removeHandler(other)
-
-
-def test_off_a_terminal_a_long_message_is_one_plain_line_on_stderr() -> None:
-    message = "step 1,000 of [100,000] " + "memory " * 40
-    code = f"""
-import logging
-from reverie.utils.logging import configure_logging
-close = configure_logging()
-logging.getLogger("reverie.x").info({message!r})
-close()
-"""
-    environment = {
-        name: value for name, value in os.environ.items() if "COLOR" not in name and "TTY" not in name
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.endswith(f" INFO {message}")

@@ -3,6 +3,7 @@
 import logging
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -17,21 +18,30 @@ from reverie.utils.logging import configure_logging
 from reverie.utils.progress import Progress, ProgressMode
 
 close = configure_logging()
-progress = Progress(200, ProgressMode[sys.argv[1]], clock=iter([0.0, 10.0, 10.0]).__next__)
-progress.update(50, episode_return=-19.0, updates_per_second=4.25, memory_mb=3100.0, planned_mb=3400.0)
-logging.getLogger("reverie.orchestration").info("checkpoint written")
-progress.close()
-progress.close()
+for mode in ProgressMode:
+    print(f"<{mode.value}>", file=sys.stderr)
+    progress = Progress(200, mode, clock=iter([0.0, 10.0, 10.0]).__next__)
+    progress.update(50, episode_return=-19.0, updates_per_second=4.25, memory_mb=3100.0, planned_mb=3400.0)
+    logging.getLogger("reverie.orchestration").info("checkpoint [written]" + " in a long line" * 20)
+    progress.close()
+    progress.close()
 close()
 """
 
 
-def run_on_a_terminal(mode: str) -> str:
-    """Run the script with stderr on a pseudo-terminal of 150 columns; return what it shows."""
+def by_mode(shown: str) -> dict[str, str]:
+    """What the script has shown in each mode."""
+    parts = re.split(r"<(auto|bar|plain)>\r?\n", shown)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.fixture(scope="module")
+def on_a_terminal() -> dict[str, str]:
+    """What the script shows on a pseudo-terminal of 150 columns."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "150"}
     environment.pop("NO_COLOR", None)
-    subprocess.run([sys.executable, "-c", SCRIPT, mode], stderr=theirs, check=True, env=environment)
+    subprocess.run([sys.executable, "-c", SCRIPT], stderr=theirs, check=True, env=environment)
     os.close(theirs)
     shown = b""
     try:
@@ -40,17 +50,7 @@ def run_on_a_terminal(mode: str) -> str:
     except OSError:  # Linux: all of it is read and nobody writes any more
         pass
     os.close(ours)
-    return shown.decode()
-
-
-def lines_off_a_terminal(mode: str) -> list[str]:
-    environment = {
-        name: value for name, value in os.environ.items() if "COLOR" not in name and "TTY" not in name
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, mode], capture_output=True, text=True, check=True, env=environment
-    )
-    return done.stderr.splitlines()
+    return by_mode(shown.decode())
 
 
 def test_a_plain_line_says_step_return_pace_memory_and_time_left(caplog: pytest.LogCaptureFixture) -> None:
@@ -101,17 +101,27 @@ def test_a_finished_run_has_no_time_left(caplog: pytest.LogCaptureFixture) -> No
     assert times_left([(10_000, 10.0)], 0, caplog) == ["0:00:00 left"]
 
 
-@pytest.mark.parametrize("mode", ["plain", "auto"])
-def test_off_a_terminal_each_update_is_one_line_between_the_log_lines(mode: str) -> None:
-    first, second = lines_off_a_terminal(mode)
+def test_off_a_terminal_each_update_and_each_message_is_one_line_on_stderr() -> None:
+    environment = {
+        name: value for name, value in os.environ.items() if "COLOR" not in name and "TTY" not in name
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout == ""
+    shown = by_mode(done.stderr)
     expected = "step 50 of 200 (25.0%), return -19, 4.25 updates/s, memory 3,100 of 3,400 MB, 0:00:30 left"
-    assert first.endswith(f" INFO {expected}")
-    assert second.endswith(" INFO checkpoint written")
+    for mode in ("plain", "auto"):
+        first, second = shown[mode].splitlines()
+        assert first.endswith(f" INFO {expected}")
+        assert second.endswith(" INFO checkpoint [written]" + " in a long line" * 20)
 
 
 @pytest.mark.parametrize("mode", ["bar", "auto"])
-def test_on_a_terminal_a_bar_shows_the_same_words_and_log_lines_stand_above_it(mode: str) -> None:
-    shown = run_on_a_terminal(mode)
+def test_on_a_terminal_a_bar_shows_the_same_words_and_log_lines_stand_above_it(
+    mode: str, on_a_terminal: dict[str, str]
+) -> None:
+    shown = on_a_terminal[mode]
     for words in (
         "step 50 of 200",
         "25%",
@@ -119,20 +129,19 @@ def test_on_a_terminal_a_bar_shows_the_same_words_and_log_lines_stand_above_it(m
         "memory 3,100 of 3,400 MB, 0:00:30 left",
     ):
         assert words in without_styles(shown)
-    assert without_styles(shown).rindex("checkpoint written") < without_styles(shown).rindex("step 50 of 200")
+    plain = without_styles(shown)
+    assert plain.rindex("checkpoint [written]") < plain.rindex("step 50 of 200")
     assert (
         shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1
     )  # the cursor is hidden once and given back
 
 
-def test_on_a_terminal_plain_mode_draws_no_bar() -> None:
-    shown = without_styles(run_on_a_terminal("plain"))
+def test_on_a_terminal_plain_mode_draws_no_bar(on_a_terminal: dict[str, str]) -> None:
+    shown = without_styles(on_a_terminal["plain"])
     assert "step 50 of 200 (25.0%)" in shown
     assert "━" not in shown
 
 
 def without_styles(shown: str) -> str:
     """Drop the escape sequences that colour words."""
-    import re
-
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)

@@ -1,14 +1,20 @@
 """One seed, many streams: stable for ever, distinct, independent."""
 
+import os
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 
-from reverie.utils.seeding import episode_seed, named_seed, numpy_generator, seed_global, torch_generator
+from reverie.utils.seeding import (
+    choose_deterministic_kernels,
+    episode_seed,
+    named_seed,
+    numpy_generator,
+    seed_global,
+    torch_generator,
+)
 
 
 def test_seeds_are_the_same_in_every_version() -> None:
@@ -85,11 +91,20 @@ def test_seeding_the_global_generators_repeats_all_three_and_makes_them_differ()
     assert len(set(first)) == 3
 
 
-def test_deterministic_kernels_hold_for_the_whole_process() -> None:
-    script = (
-        "import os, torch; from reverie.utils.seeding import choose_deterministic_kernels as f; f();"
-        "print(torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark,"
-        "os.environ['CUBLAS_WORKSPACE_CONFIG'])"
+def test_deterministic_kernels_hold_for_the_whole_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "False", ":4096:8"]
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # whatever it is now comes back at the end
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    try:
+        torch.use_deterministic_algorithms(False)
+        choose_deterministic_kernels()
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.backends.cudnn.benchmark
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from reverie.utils.durable_io import FileRecord, verify_file, write_file, write_tensors
+from reverie.utils.durable_io import Damaged, FileRecord, verify_file, write_file, write_tensors
 from reverie.utils.state_files import load_state, save_state
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.uint8, torch.int64]
@@ -55,9 +55,8 @@ def test_a_nest_comes_back_bit_for_bit(tmp_path: Path) -> None:
         "subclass": OrderedDict(weight=torch.nn.Parameter(torch.randn(2, 2))),
     }
     files = save_state(tmp_path, "state", state)
-    assert {name: None for name in files} == {
-        name: verify_file(tmp_path / name, files[name]) for name in files
-    }
+    for name, record in files.items():
+        verify_file(tmp_path / name, record)
     loaded = load_state(tmp_path, "state")
     state["subclass"] = {"weight": state["subclass"]["weight"].detach()}
     assert same(state, loaded)
@@ -140,12 +139,17 @@ def test_every_kind_of_damage_is_named(tmp_path: Path) -> None:
     path = tmp_path / "file"
     record = write_file(path, [b"abc", memoryview(b"def")])
     assert record == FileRecord(6, "bef57ec7f53a6d40beb640a780a639c83bc29ac8a9816f1fc6c5c6dcd93c4721")
-    assert verify_file(path, record) is None
+    verify_file(path, record)
+
+    def refused(fault: str) -> None:
+        with pytest.raises(Damaged, match=f"^{path} {fault}$"):
+            verify_file(path, record)
+
     path.write_bytes(b"abcdeg")
-    assert verify_file(path, record) == "is not what was written: its checksum differs"
+    refused("is not what was written: its checksum differs")
     path.write_bytes(b"abcde")
-    assert verify_file(path, record) == "has 5 bytes instead of 6"
+    refused("has 5 bytes instead of 6")
     path.unlink()
-    assert verify_file(path, record) == "is missing"
+    refused("is missing")
     path.mkdir()
-    assert verify_file(path, record) == "cannot be read: it is a folder, not a regular file"
+    refused("cannot be read: it is a folder, not a regular file")

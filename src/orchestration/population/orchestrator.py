@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...checkpoints.compatibility import SETTINGS_KEY, checkpoint_settings
-from ...checkpoints.run_folder import require_run_folder
+from ...checkpoints.run_folder import SETTINGS_KEY, checkpoint_settings, require_run_folder
 from ...config.population import PopulationTrainConfig as TrainConfig
 from ...memory.leaks.guard import MemoryGuard
 from ...utils.durable_io import reading

@@ -6,7 +6,6 @@ from .json_lines import JsonLines as JsonLines
 from .json_lines import malformed_line_error as malformed_line_error
 from .json_lines import read_lines as read_lines
 from .json_lines import whole_lines as whole_lines
-from .tensorboard import EventFile as EventFile
 from .wandb import WandbMode as WandbMode
 from .wandb import require_wandb as require_wandb
 from .writer import MetricsWriter as MetricsWriter

@@ -24,14 +24,9 @@ _OWN_HANDLER = "reverie:"  # handlers are found again by this prefix of their na
 def configure_logging(run_dir: Path | None = None) -> Callable[[], None]:
     """Send the messages of all loggers `reverie.*`, from INFO upwards, to stderr and to `run_dir/train.log`.
 
-    A second call replaces what the first one set up. Handlers of the root logger are left alone and see
-    nothing of Reverie while this holds, so no line appears twice.
-
-    Args:
-        run_dir: The run folder, created when missing; its `train.log` is continued. None: stderr alone.
-
-    Returns:
-        A function that closes the file and undoes the set-up.
+    A second call replaces what the first one set up; the function that is returned undoes it. `run_dir` is
+    created when missing, its `train.log` continued; None stands for stderr alone. Handlers of the root logger
+    are left alone and see nothing of Reverie while this holds, so no line appears twice.
 
     Raises:
         UserError: If `train.log` exists and is no regular file.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..durable_io import open_regular, parse_json, reading, writing
+from ..durable_io import MALFORMED, open_regular, parse_json, reading, replace_file, writing
 from ..errors import UserError
 
 _LINE_BYTES = 2**20
@@ -18,12 +18,9 @@ class JsonLines:
     """Appends objects that hold a `step`; they are out of the process when `write` returns.
 
     JSON has no NaN: a number that is not finite is written as "NaN", "Infinity" or "-Infinity", which
-    `float()` reads.
-
-    Args:
-        path: The file, continued when there is one. A last line that a crash left unfinished is dropped.
-        resume_step: Agent steps of the checkpoint that the run continues from. Lines of later steps, written
-            between that checkpoint and a crash, are dropped, because the run writes them again.
+    `float()` reads. A file that is there is continued. Dropped are a last line that a crash left unfinished,
+    and lines of steps after `resume_step`, that of the checkpoint from which the run continues: it writes
+    them again.
 
     Raises:
         UserError: If the file holds something else; nothing is written then.
@@ -32,7 +29,7 @@ class JsonLines:
     def __init__(self, path: Path, resume_step: int | None = None) -> None:
         self._path = path
         if os.path.lexists(path):
-            _drop_unwanted_lines(path, resume_step)
+            replace_file(path, _wanted_lines(path, resume_step))
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, *lines: Mapping[str, object]) -> None:
@@ -55,7 +52,7 @@ class JsonLines:
 
 
 def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield each line with its number, from 1 on; a last one that a crash left unfinished is passed over.
+    """Yield each line with its number, from 1 on, but for a last one that a crash left unfinished.
 
     Raises:
         UserError: If it is no regular file, or a line is longer than any that is written.
@@ -71,11 +68,7 @@ def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the object of each whole line.
-
-    Raises:
-        UserError: As `whole_lines`, and for a line that no run has written.
-    """
+    """Yield the object of each whole line; a line that no run has written raises a `UserError`."""
     for number, line in whole_lines(path):
         yield _parsed(line, path, number)
 
@@ -92,33 +85,20 @@ def _named(value: object) -> object:
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-def _drop_unwanted_lines(path: Path, resume_step: int | None) -> None:
-    """Drop a last line that a crash left unfinished, and the lines of steps after `resume_step`."""
-    kept_path = path.with_suffix(".tmp")
-    try:
-        kept_path.unlink(missing_ok=True)
-        with writing(kept_path), kept_path.open("xb") as kept:
-            for number, line in whole_lines(path):
-                if resume_step is None or _parsed(line, path, number)["step"] <= resume_step:
-                    kept.write(line)
-            kept.flush()
-            os.fsync(kept.fileno())
-        os.replace(kept_path, path)
-    finally:
-        kept_path.unlink(missing_ok=True)
+def _wanted_lines(path: Path, resume_step: int | None) -> Iterator[bytes]:
+    """Yield the whole lines of steps up to `resume_step`."""
+    for number, line in whole_lines(path):
+        if resume_step is None or _parsed(line, path, number)["step"] <= resume_step:
+            yield line
 
 
 def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """Return the object of a line.
-
-    Raises:
-        UserError: If `JsonLines` does not write such a line; a run shall not depend on one line of its log.
-    """
+    """Return the object of a line; raises `malformed_line_error` if `JsonLines` does not write such a one."""
     try:
         values: dict[str, Any] = parse_json(line)
         if type(values["step"]) is int and values["step"] >= 0 and all(map(_is_ours, values.values())):
             return values
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except MALFORMED:
         pass
     raise malformed_line_error(path, number)
 

@@ -1,7 +1,6 @@
 """Weights & Biases, a second home for metrics that has to be asked for: `logger.wandb=offline|online`.
 
-The package comes with the extra `wandb` and is imported only when it is asked for. While a run is open, it
-keeps one helper process (`wandb-core`) and two threads; all of them end in `close`. Everything that it writes
+The package comes with the extra `wandb` and is imported only when it is asked for. Everything that it writes
 stays under `<run folder>/wandb`, where its defaults would also write to the user's cache folder and report
 its use to its maker.
 """
@@ -17,9 +16,6 @@ from typing import Any
 
 from ..errors import UserError
 
-WANDB_FOLDER = "wandb"
-_PROJECT = "reverie"
-
 
 class WandbMode(Enum):
     """Where metrics for Weights & Biases go; OmegaConf matches names, so the names are what users type."""
@@ -30,11 +26,7 @@ class WandbMode(Enum):
 
 
 def require_wandb(mode: WandbMode) -> None:
-    """Check that the package is there when it is asked for, without importing it.
-
-    Raises:
-        UserError: If it is asked for and missing.
-    """
+    """Raise a `UserError` if the package is asked for and missing; it is not imported."""
     if mode is not WandbMode.off and importlib.util.find_spec("wandb") is None:
         raise UserError(
             f"logger.wandb={mode.value} needs the package wandb, which is not installed here. "
@@ -43,40 +35,30 @@ def require_wandb(mode: WandbMode) -> None:
 
 
 class WandbRun:
-    """One W&B run in `run_dir/wandb`, named and grouped after the run folder.
+    """One W&B run in `run_dir/wandb`, named and grouped after the run folder; `mode` is not off.
 
-    A run that is resumed becomes a further W&B run of the same group: W&B cannot take back the rows that a
-    crashed run wrote after its last checkpoint. Offline runs are uploaded later with `wandb sync`.
-    `WANDB_PROJECT` and `WANDB_ENTITY`, W&B's own variables, are heeded; else the project is `reverie`.
-
-    The process has one helper: `close` ends it for any other W&B run, too.
+    `offline` opens no connection; its files are uploaded later with `wandb sync`. A run that is resumed
+    becomes a further W&B run of the same group: W&B cannot take back the rows that a crashed run wrote after
+    its last checkpoint. `WANDB_PROJECT` and `WANDB_ENTITY`, W&B's own variables, are heeded; else the project
+    is `reverie`. While a run is open, the process has a helper (`wandb-core`) and two threads: `close` ends
+    them, for any other W&B run, too.
 
     Cost, wandb 0.31 on a CPU: 1 s to open; 0.5 ms for 60 scalars; 50 MB of memory for the helper process. The
     training process itself does not grow: 7 KB over 20,000 calls.
 
-    Args:
-        run_dir: The run folder, created when missing.
-        mode: `offline` writes files and opens no connection; `online` also sends them to the server.
-
     Raises:
-        UserError: If the package is missing, or `mode` is online and there is no W&B login.
-        ValueError: If `mode` is off.
+        UserError: If `mode` is online and there is no W&B login.
     """
 
     def __init__(self, run_dir: Path, mode: WandbMode) -> None:
-        if mode is WandbMode.off:
-            raise ValueError("A W&B run is offline or online, got off.")
-        require_wandb(mode)
+        assert mode is not WandbMode.off
         run_dir = run_dir.resolve()
-        folder = run_dir / WANDB_FOLDER
+        folder = run_dir / "wandb"
         folder.mkdir(parents=True, exist_ok=True)
+        quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
         with ExitStack() as closing:
             # Read whenever a helper process or a reporter starts, so they hold as long as the run is open.
-            closing.enter_context(
-                _environment(
-                    WANDB_CACHE_DIR=str(folder / "cache"), WANDB_ERROR_REPORTING="false", WANDB_SILENT="true"
-                )
-            )
+            closing.enter_context(_environment({"WANDB_CACHE_DIR": str(folder / "cache"), **quiet}))
             import wandb
 
             closing.callback(wandb.teardown)
@@ -85,7 +67,7 @@ class WandbRun:
             self._wandb: Any = wandb
             self._run: Any = wandb.init(
                 dir=str(run_dir),
-                project=os.environ.get("WANDB_PROJECT", _PROJECT),
+                project=os.environ.get("WANDB_PROJECT", "reverie"),
                 name=run_dir.name,
                 group=run_dir.name,
                 mode=mode.value,
@@ -126,18 +108,16 @@ class WandbRun:
 
 
 @contextmanager
-def _environment(**values: str) -> Iterator[None]:
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables inside the `with` block."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in values:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def _require_login(wandb: Any) -> None:

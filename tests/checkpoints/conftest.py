@@ -1,0 +1,20 @@
+"""A run whose checkpoint has files of every kind, and a copy of it to forge."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ..runs.fixtures import started_once
+from ..runs.forged import SHORT
+
+
+@pytest.fixture(scope="session")
+def good_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """16 steps; no test may change them."""
+    return started_once(tmp_path_factory, "short", *SHORT)
+
+
+@pytest.fixture
+def run_dir(good_run: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(good_run, tmp_path / "run")
