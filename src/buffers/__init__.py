@@ -13,6 +13,7 @@ from .config import ReplayStorage as ReplayStorage
 from .episode_replay import EpisodeReplayBuffer as EpisodeReplayBuffer
 from .persistence import REPLAY_FILES as REPLAY_FILES
 from .persistence import SavedReplay as SavedReplay
+from .plan import LATENT_FIELDS as LATENT_FIELDS
 from .plan import OBSERVATION_PREFIX as OBSERVATION_PREFIX
 from .plan import ReplayPlan as ReplayPlan
 from .plan import ReplaySpec as ReplaySpec

@@ -16,7 +16,8 @@ from jaxtyping import Bool, Int64
 
 from ..utils.durable_io import FileRecord, corrupt_file_error, read_tensors, write_tensors
 from .episode_index import EpisodeIndex
-from .segments import LATENT_FIELDS, check_fields, has_size, new_path
+from .plan import LATENT_FIELDS, FieldSpec
+from .segments import check_fields, has_size, new_path
 from .storage import Arena
 
 FILE_BYTES = 16_000_000
@@ -49,7 +50,7 @@ def write_latents(
     changed: Bool[np.ndarray, "rows"],
 ) -> list[LatentFile]:
     """Write the latents that changed, or all if the chain becomes too long; return the new chain."""
-    added = sum(int(changed[row : row + count].sum()) for _, _, count, row in _pieces(index))
+    added = sum(int(changed[row : row + count].sum()) for _, _, count, row in index.records.held_spans())
     added += sum(link.rows for link in chain if not link.is_base)
     number = chain[-1].number + 1 if chain else 1
     is_damaged = not all(has_size(folder / link.file, link.record) for link in chain)
@@ -57,7 +58,8 @@ def write_latents(
     if not chain or is_damaged or added >= index.total_steps:
         chain, chosen = [], None
     written: list[LatentFile] = []
-    for batch in _batches(index, chosen, max(1, FILE_BYTES // _row_bytes(arena))):
+    row_bytes = sum(arena.fields[name].nbytes for name in LATENT_FIELDS)
+    for batch in _batches(index, chosen, max(1, FILE_BYTES // row_bytes)):
         path = new_path(folder, f"latents_{number:09d}")
         record = _write_batch(path, arena, *batch)
         written.append(LatentFile(number, batch.shape[1], not chain, path.name, record))
@@ -87,9 +89,9 @@ def check_latents(folder: Path, chain: list[LatentFile], tail: Sequence[int], ar
     for link in chain:
         path = folder / link.file
         tensors = read_tensors(path)
-        fields = {name: arena.view_rows(name, 0, 1) for name in LATENT_FIELDS}
-        expected = {name: (row.dtype, (link.rows, *row.shape[1:])) for name, row in fields.items()}
-        check_fields(path, tensors, expected | dict.fromkeys(("env", "index"), (torch.int64, (link.rows,))))
+        expected = {name: arena.fields[name].of(link.rows) for name in LATENT_FIELDS}
+        owner = FieldSpec((link.rows,), torch.int64)
+        check_fields(path, tensors, expected | {"env": owner, "index": owner})
         env, position = tensors["env"].numpy(), tensors["index"].numpy()
         is_known = (env >= 0) & (env < len(tail)) & (position >= 0)
         if not is_known.all() or not (position < np.array(tail)[env]).all():
@@ -107,20 +109,12 @@ def read_latents(folder: Path, chain: list[LatentFile], index: EpisodeIndex, are
             arena.write(name, rows, tensors[name][torch.from_numpy(held)])
 
 
-def _pieces(index: EpisodeIndex) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (env, stream index, count, row) of all held records, chunk by chunk."""
-    records = index.records
-    for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True)):
-        for first, count, row in records.spans(env, head, tail):
-            yield env, first, count, row
-
-
 def _batches(
     index: EpisodeIndex, chosen: Bool[np.ndarray, "rows"] | None, size: int
 ) -> Iterator[Int64[np.ndarray, "3 batch"]]:
     """Yield environment, stream index and row of the held records in `chosen` (None: all), `size` at once."""
     waiting = np.empty((3, 0), np.int64)
-    for env, first, count, row in _pieces(index):
+    for env, first, count, row in index.records.held_spans():
         at = np.arange(count) if chosen is None else np.flatnonzero(chosen[row : row + count])
         waiting = np.concatenate([waiting, [np.full(len(at), env), first + at, row + at]], axis=1)
         while waiting.shape[1] >= size:
@@ -128,8 +122,3 @@ def _batches(
             waiting = waiting[:, size:]
     if waiting.size:
         yield waiting
-
-
-def _row_bytes(arena: Arena) -> int:
-    """Return the bytes of one record's latents."""
-    return sum(arena.view_rows(name, 0, 1).nbytes for name in LATENT_FIELDS)

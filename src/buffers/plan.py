@@ -10,7 +10,7 @@ import torch
 from ..utils.errors import UserError
 from ..utils.timestep import ActionSpec, ArraySpec
 from .batch import LatentSpec
-from .chunked_queues import chunks_needed
+from .chunked_queues import rows_needed
 from .config import ReplayConfig
 from .episode_index import EpisodeIndex
 
@@ -19,26 +19,35 @@ OBSERVATION_PREFIX = "observation."
 
 GIB = 2**30
 
+LATENT_FIELDS = ("deter", "stoch")
+
 _PARTS = {
     "actions": ("action",),
     "rewards": ("reward",),
     "flags": ("is_first", "is_last", "is_terminal"),
-    "latents": ("deter", "stoch"),
+    "latents": LATENT_FIELDS,
 }
 """Names of the fields that belong together, without the observations."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """One field of a record."""
+    """Shape and dtype of a field, of one record unless said otherwise."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one record's share."""
+        """Bytes of the field."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')} {self.shape}"
+
+    def of(self, count: int) -> "FieldSpec":
+        """Return the same field of `count` records."""
+        return FieldSpec((count, *self.shape), self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +82,12 @@ class ReplayPlan:
     nbytes: int
     """All bytes: the arena, and the index in host memory."""
 
-    @property
-    def aux_bytes(self) -> int:
-        """Bytes of all but observations, the index included."""
-        return self.nbytes - self.obs_bytes
-
     def part_bytes(self) -> dict[str, int]:
         """Return the bytes of the arena, by part: observations, actions, rewards, flags, latents."""
         parts = {"observations": self.obs_bytes}
         for part, names in _PARTS.items():
-            parts[part] = self.num_rows * sum(
-                self.fields[name].nbytes for name in names if name in self.fields
-            )
+            record = sum(self.fields[name].nbytes for name in names if name in self.fields)
+            parts[part] = self.num_rows * record
         return parts
 
 
@@ -108,10 +111,9 @@ def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
     """Return the plan of a buffer of any size; allocates nothing."""
     config = spec.config
     fields = record_fields(spec)
-    num_rows = chunks_needed(spec.num_envs, config.capacity, config.chunk_length) * config.chunk_length
-    index_bytes = EpisodeIndex.required_bytes(
-        spec.num_envs, config.capacity, config.chunk_length, num_rows, config.cross_episodes
-    )
+    pool = spec.num_envs, config.capacity, config.chunk_length
+    num_rows = rows_needed(*pool)
+    index_bytes = EpisodeIndex.required_bytes(*pool, config.cross_episodes)
     index_bytes += num_rows * ("deter" in fields)  # whether the latents of a row have changed since a save
     arena_bytes = num_rows * sum(field.nbytes for field in fields.values())
     obs = sum(field.nbytes for name, field in fields.items() if name.startswith(OBSERVATION_PREFIX))
@@ -148,17 +150,19 @@ def plan_replay(spec: ReplaySpec) -> ReplayPlan:
     config = spec.config
     smallest = spec.num_envs * spec.window_length
     if config.capacity < smallest:
+        longest = config.capacity // spec.num_envs - 1
+        or_shorter = f" or lower training.sequence_length to {longest}" if longest >= 1 else ""
         raise UserError(
             f"training.sequence_length={spec.window_length - 1} with env.num_envs={spec.num_envs} "
             f"needs windows of {spec.window_length} steps from each environment, {smallest} steps in all, "
-            f"over buffer.capacity={config.capacity}. Raise buffer.capacity to {smallest}"
-            + _shorter_sequence(config.capacity // spec.num_envs - 1)
+            f"over buffer.capacity={config.capacity}. Raise buffer.capacity to {smallest}{or_shorter}."
         )
     plan = plan_unchecked(spec)
     budget = int(config.memory_budget_gib * GIB)
     if plan.nbytes > budget:
+        arrays = " + ".join(f"{array.shape} {array.dtype}" for array in spec.observation.values())
         raise UserError(
-            f"{describe(spec)} need {in_gib(plan.nbytes)} GiB, over "
+            f"{config.capacity:,} steps of {arrays} need {in_gib(plan.nbytes)} GiB, over "
             f"buffer.memory_budget_gib={config.memory_budget_gib:g}. {_repair(spec, plan, budget)}"
         )
     return plan
@@ -187,17 +191,6 @@ def _torch_dtype(key: str, dtype: np.dtype) -> torch.dtype:
             f"wrap the environment to give uint8, a signed integer or a float."
         )
     return found
-
-
-def _shorter_sequence(longest: int) -> str:
-    """Return the end of the sentence about a window that is too long."""
-    return f" or lower training.sequence_length to {longest}." if longest >= 1 else "."
-
-
-def describe(spec: ReplaySpec) -> str:
-    """Return capacity and shapes as text: '1,000,000 steps of (64, 64, 3) uint8'."""
-    arrays = " + ".join(f"{array.shape} {array.dtype}" for array in spec.observation.values())
-    return f"{spec.config.capacity:,} steps of {arrays}"
 
 
 def _repair(spec: ReplaySpec, plan: ReplayPlan, budget: int) -> str:

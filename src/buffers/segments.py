@@ -5,19 +5,21 @@ again, so its file serves every checkpoint that still holds one of them. Only re
 written again each time.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..utils.durable_io import FileRecord, corrupt_file_error, read_tensors, write_tensors
 from .episode_index import EpisodeIndex
+from .plan import LATENT_FIELDS, FieldSpec
 from .storage import Arena
 
 BEGINS = "begins"
-LATENT_FIELDS = ("deter", "stoch")
+"""The field of a file that says which records begin an episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def write_segments(
 ) -> Iterator[Segment]:
     """Write the full chunks that `segments` do not hold, a file each, and yield them."""
     length = index.records.chunk_length
-    for env, (start, tail) in enumerate(_unwritten(segments, *_held(index))):
+    for env, (start, tail) in enumerate(_unwritten(segments, index.state_dict())):
         for first, count, row in index.records.spans(env, start, tail // length * length):
             path = new_path(folder, f"env{env:03d}_record{first:09d}")
             record = write_tensors(path, _fields(index, arena, row, count))
@@ -63,7 +65,7 @@ def write_partial_chunks(
 ) -> FileRecord:
     """Write the held records outside all segments: less than a chunk of every environment."""
     tensors: dict[str, Tensor] = {}
-    for env, (start, tail) in enumerate(_unwritten(segments, *_held(index))):
+    for env, (start, tail) in enumerate(_unwritten(segments, index.state_dict())):
         for _, count, row in index.records.spans(env, start, tail):
             fields = _fields(index, arena, row, count)
             tensors |= {f"{env}/{name}": values for name, values in fields.items()}
@@ -71,48 +73,38 @@ def write_partial_chunks(
 
 
 def check_segments(
-    folder: Path,
-    open_path: Path,
-    segments: list[Segment],
-    head: Sequence[int],
-    tail: Sequence[int],
-    arena: Arena,
+    folder: Path, open_path: Path, segments: list[Segment], streams: Mapping[str, Any], arena: Arena
 ) -> None:
-    """Check that all files have the fields that `read_segments` expects, given which records are held.
+    """Check that all files have the fields that `read_segments` expects, given the state of the index.
+
+    Cost: opens every file and reads its header.
 
     Raises:
         UserError: Naming the first file that has others.
-
-    Cost: opens every file and reads its header.
     """
     for segment in segments:
-        fields = _expected(arena, segment.stop - segment.start)
-        check_fields(folder / segment.file, read_tensors(folder / segment.file), fields)
-    fields = {
-        f"{env}/{name}": kind
-        for env, (start, stop) in enumerate(_unwritten(segments, head, tail))
+        path = folder / segment.file
+        check_fields(path, read_tensors(path), _specs(arena, segment.stop - segment.start))
+    expected = {
+        f"{env}/{name}": spec
+        for env, (start, stop) in enumerate(_unwritten(segments, streams))
         if start < stop
-        for name, kind in _expected(arena, stop - start).items()
+        for name, spec in _specs(arena, stop - start).items()
     }
-    check_fields(open_path, read_tensors(open_path), fields)
+    check_fields(open_path, read_tensors(open_path), expected)
 
 
-def check_fields(
-    path: Path, tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
-) -> None:
-    """Check that a file holds exactly the tensors `expected`, by name, dtype and shape.
+def check_fields(path: Path, tensors: Mapping[str, Tensor], expected: Mapping[str, FieldSpec]) -> None:
+    """Check that a file holds exactly the tensors `expected`, by name.
 
     Raises:
         UserError: Naming the file and a tensor that is wrong.
     """
-    for name in sorted(tensors.keys() | expected.keys()):
-        found = (tensors[name].dtype, tuple(tensors[name].shape)) if name in tensors else None
-        if found != expected.get(name):
-            raise corrupt_file_error(path, f"{name} is {_kind(found)} instead of {_kind(expected.get(name))}")
-
-
-def _kind(field: tuple[torch.dtype, tuple[int, ...]] | None) -> str:
-    return "missing" if field is None else f"{str(field[0]).removeprefix('torch.')} {field[1]}"
+    found = {name: FieldSpec(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+    for name in sorted(found.keys() | expected.keys()):
+        has, needs = found.get(name), expected.get(name)
+        if has != needs:
+            raise corrupt_file_error(path, f"{name} is {has or 'missing'} instead of {needs or 'missing'}")
 
 
 def read_segments(
@@ -123,8 +115,8 @@ def read_segments(
         tensors = read_tensors(folder / segment.file)
         _load_records(tensors, segment.env, segment.start, segment.stop, index, arena)
     tensors = read_tensors(open_path)
-    for env, (start, tail) in enumerate(_unwritten(segments, *_held(index))):
-        mine = {name: tensors[f"{env}/{name}"] for name in (*_names(arena), BEGINS) if start < tail}
+    for env, (start, tail) in enumerate(_unwritten(segments, index.state_dict())):
+        mine = {name: tensors[f"{env}/{name}"] for name in _specs(arena, 0) if start < tail}
         _load_records(mine, env, start, tail, index, arena)
 
 
@@ -144,35 +136,25 @@ def new_path(folder: Path, name: str) -> Path:
     return path
 
 
-def _held(index: EpisodeIndex) -> tuple[list[int], list[int]]:
-    """Return head and tail of every environment."""
-    return index.records.head.tolist(), index.records.tail.tolist()
-
-
-def _unwritten(segments: list[Segment], head: Sequence[int], tail: Sequence[int]) -> list[tuple[int, int]]:
+def _unwritten(segments: list[Segment], streams: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Return (start, tail) of the held records outside all segments, for each environment."""
-    start = list(head)
+    start = list(streams["head"])
     for segment in segments:
         start[segment.env] = max(start[segment.env], segment.stop)
-    return list(zip(start, tail, strict=True))
+    return list(zip(start, streams["tail"], strict=True))
 
 
-def _expected(arena: Arena, count: int) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-    """Return dtype and shape of the fields of `count` records in a file."""
-    rows = {name: arena.view_rows(name, 0, 1) for name in _names(arena)}
-    return {name: (row.dtype, (count, *row.shape[1:])) for name, row in rows.items()} | {
-        BEGINS: (torch.bool, (count,))
-    }
-
-
-def _names(arena: Arena) -> list[str]:
-    return [name for name in arena.names if name not in LATENT_FIELDS]
+def _specs(arena: Arena, count: int) -> dict[str, FieldSpec]:
+    """Return the fields of `count` records in a file."""
+    specs = {name: spec.of(count) for name, spec in arena.fields.items() if name not in LATENT_FIELDS}
+    return specs | {BEGINS: FieldSpec((count,), torch.bool)}
 
 
 def _fields(index: EpisodeIndex, arena: Arena, row: int, count: int) -> dict[str, Tensor]:
     """Return views of consecutive rows."""
+    names = [name for name in arena.fields if name not in LATENT_FIELDS]
     begins = torch.from_numpy(index.begins[row : row + count])
-    return {name: arena.view_rows(name, row, count) for name in _names(arena)} | {BEGINS: begins}
+    return {name: arena.view_rows(name, row, count) for name in names} | {BEGINS: begins}
 
 
 def _load_records(

@@ -35,25 +35,23 @@ class Arena:
         self, plan: ReplayPlan, storage: ReplayStorage, device: torch.device, directory: Path | None = None
     ) -> None:
         self.device = device if storage is ReplayStorage.cuda else torch.device("cpu")
-        self._fields: dict[str, Tensor] = {}
+        self.fields = plan.fields
+        """Shape and dtype of one record's share of each field, by name."""
+
+        self._tensors: dict[str, Tensor] = {}
         for name, spec in plan.fields.items():
             if storage is ReplayStorage.mmap:
                 assert directory is not None, "storage=mmap needs a folder"
-                self._fields[name] = _mapped(spec, plan.num_rows, directory)
+                self._tensors[name] = _mapped(spec, plan.num_rows, directory)
             else:
                 # Zeroed, so that the pages are committed now and not at some step of the run.
-                self._fields[name] = torch.empty(
+                self._tensors[name] = torch.empty(
                     (plan.num_rows, *spec.shape), dtype=spec.dtype, device=self.device
                 ).zero_()
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the fields."""
-        return list(self._fields)
-
     def nbytes(self) -> int:
         """Return the bytes of all fields, used or not."""
-        return sum(field.untyped_storage().nbytes() for field in self._fields.values())
+        return sum(field.untyped_storage().nbytes() for field in self._tensors.values())
 
     def to_index_tensor(self, rows: Int64[np.ndarray, "..."]) -> Int64[Tensor, "..."]:
         """Return row numbers on the device, as `gather` and `write` take them."""
@@ -61,18 +59,18 @@ class Arena:
 
     def empty(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Return uninitialised memory for `shape` rows of a field, (*shape, *field)."""
-        field = self._fields[name]
+        field = self._tensors[name]
         return field.new_empty(*shape, *field.shape[1:])
 
     def gather(self, name: str, rows: Int64[Tensor, "..."], out: Tensor | None = None) -> Tensor:
         """Copy a field of the given rows into `out`, (*rows.shape, *field), contiguous; None: new memory."""
         out = self.empty(name, tuple(rows.shape)) if out is None else out
-        torch.index_select(self._fields[name], 0, rows.reshape(-1), out=out.flatten(0, rows.ndim - 1))
+        torch.index_select(self._tensors[name], 0, rows.reshape(-1), out=out.flatten(0, rows.ndim - 1))
         return out
 
     def write(self, name: str, rows: Int64[Tensor, "rows"], values: Tensor) -> None:
         """Copy `values` (rows, *field) into distinct rows; their autograd graph never reaches the arena."""
-        field, values = self._fields[name], values.detach()
+        field, values = self._tensors[name], values.detach()
         if field.is_cpu and values.is_cpu and values.dtype is field.dtype and field.dtype in _NUMPY_DTYPES:
             # A copy of memory for each row; `index_copy_` goes through a few large rows 8 times slower.
             field.numpy()[rows.numpy()] = values.numpy()
@@ -81,11 +79,7 @@ class Arena:
 
     def view_rows(self, name: str, row: int, count: int) -> Tensor:
         """Return a view of consecutive rows, for saving and loading; keep it inside this package."""
-        return self._fields[name][row : row + count]
-
-    def dtype(self, name: str) -> torch.dtype:
-        """Return the dtype of a field."""
-        return self._fields[name].dtype
+        return self._tensors[name][row : row + count]
 
 
 def check_storage(spec: ReplaySpec, plan: ReplayPlan, device: torch.device, directory: Path | None) -> None:

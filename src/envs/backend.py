@@ -1,4 +1,4 @@
-"""The interface of a suite, N environments that start, act or rest on request; and restarts of failed ones."""
+"""The interface of a suite: N environments that start, act or rest on request; restarts of failed ones."""
 
 import logging
 from collections.abc import Collection, Mapping

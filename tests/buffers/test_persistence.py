@@ -18,6 +18,7 @@ from reverie.buffers import (
     LatentDtype,
     LatentSpec,
     ReplayConfig,
+    ReplaySpec,
     ReplayStorage,
     SequenceBatch,
     StoredLatent,
@@ -330,15 +331,15 @@ def peak_of(call: Callable[[], object]) -> int:
 
 def test_saving_and_loading_need_one_file_of_latents_more_and_no_more(tmp_path: Path) -> None:
     def make() -> EpisodeReplayBuffer:
-        return EpisodeReplayBuffer(
+        spec = ReplaySpec(
             ReplayConfig(capacity=1050),
             observation={"image": ArraySpec((32, 32, 3), np.dtype(np.uint8))},
             action=ACTION,
             num_envs=1,
             window_length=4,
             latent=LatentSpec(deter_size=16_384, num_latents=32),
-            generator=np.random.default_rng(0),
         )
+        return EpisodeReplayBuffer(spec, generator=np.random.default_rng(0))
 
     buffer, world = make(), ToyWorld(1)
     image = np.zeros((1, 32, 32, 3), np.uint8)
