@@ -18,17 +18,6 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class LatentSpec:
-    """Sizes of the latent state that the buffer keeps with each record."""
-
-    deter_size: int
-    """Width of the deterministic state."""
-
-    num_latents: int
-    """Number of categorical variables, each with at most 256 classes."""
-
-
-@dataclass(frozen=True, slots=True)
 class StoredLatent:
     """Latent states as the buffer stores them, one per row, without graph."""
 

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int64
 
 from .batch import SampledPositions
 from .chunked_queues import COUNTER_DTYPE, ChunkedQueues, locate, rows_needed
+from .config import ReplaySpec
 
 
 class EpisodeIndex:
@@ -17,34 +18,25 @@ class EpisodeIndex:
     older. Room is made by dropping the oldest complete episode of all streams. Only while no episode is
     complete does the longest stream lose its oldest record, until there is room. `add_episode` adds to one
     stream alone: with several streams filled unequally, the "oldest" is then the one least dropped so far.
-
-    Args:
-        num_envs: Number of streams.
-        capacity: Most records held, over all streams; at least `num_envs * window_length`.
-        chunk_length: Records in a chunk of the pool.
-        window_length: Records in a window.
-        cross_episodes: Whether a window may run over the border of two episodes.
     """
 
-    def __init__(
-        self, num_envs: int, capacity: int, chunk_length: int, window_length: int, cross_episodes: bool
-    ) -> None:
-        self.capacity = capacity
-        self.window_length = window_length
-        self.records = ChunkedQueues(num_envs, capacity, chunk_length)
-        self.starts = None if cross_episodes else EpisodeStarts(num_envs, capacity, chunk_length)
+    def __init__(self, spec: ReplaySpec) -> None:
+        pool = spec.num_envs, spec.config.capacity, spec.config.chunk_length
+        self.capacity, self.window_length = spec.config.capacity, spec.window_length
+        self.records = ChunkedQueues(*pool)
+        self.starts = None if spec.config.cross_episodes else EpisodeStarts(*pool)
         self.begins = np.full(self.records.num_rows, False)  # by row: first record of an episode
-        self._envs = np.arange(num_envs)
-        self._num_complete = np.zeros(num_envs, COUNTER_DTYPE)
-        self._is_open = np.zeros(num_envs, np.bool_)
-        self._episode_start = np.zeros(num_envs, COUNTER_DTYPE)  # stream index of the newest episode
+        self._envs = np.arange(spec.num_envs)
+        self._num_complete = np.zeros(spec.num_envs, COUNTER_DTYPE)
+        self._is_open = np.zeros(spec.num_envs, np.bool_)
+        self._episode_start = np.zeros(spec.num_envs, COUNTER_DTYPE)  # stream index of the newest episode
 
     @staticmethod
-    def required_bytes(num_envs: int, capacity: int, chunk_length: int, cross_episodes: bool) -> int:
+    def required_bytes(spec: ReplaySpec) -> int:
         """Return the future `nbytes`, without allocating."""
-        pool = num_envs, capacity, chunk_length
-        starts = 0 if cross_episodes else EpisodeStarts.required_bytes(*pool)
-        per_env = num_envs * (3 * COUNTER_DTYPE.itemsize + 1)
+        pool = spec.num_envs, spec.config.capacity, spec.config.chunk_length
+        starts = 0 if spec.config.cross_episodes else EpisodeStarts.required_bytes(*pool)
+        per_env = spec.num_envs * (3 * COUNTER_DTYPE.itemsize + 1)
         return ChunkedQueues.required_bytes(*pool) + starts + rows_needed(*pool) + per_env
 
     def nbytes(self) -> int:

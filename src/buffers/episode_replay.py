@@ -9,9 +9,10 @@ from torch import Tensor
 
 from ..utils.timestep import TimeStep
 from .batch import EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
+from .config import LATENT_FIELDS, ReplaySpec
 from .episode_index import EpisodeIndex
-from .persistence import ReplayFiles, SavedReplay, content_hash
-from .plan import LATENT_FIELDS, ReplaySpec, plan_replay
+from .persistence import ReplayFiles, SavedReplay
+from .plan import plan_replay
 from .records import episode_fields, read_windows, record_forms, step_fields
 from .storage import Arena, check_storage
 from .transitions import TransitionBatch, TransitionTable, check_indices, read_transitions, transition_fields
@@ -50,13 +51,7 @@ class EpisodeReplayBuffer:
         self.stores_latents = "deter" in self.plan.fields
         self._num_envs, self._forms = spec.num_envs, record_forms(spec)
         self._generator = generator
-        self._index = EpisodeIndex(
-            spec.num_envs,
-            self.config.capacity,
-            self.config.chunk_length,
-            spec.window_length,
-            self.config.cross_episodes,
-        )
+        self._index = EpisodeIndex(spec)
         self._arena = Arena(self.plan, self.config.storage, torch.device(device), directory)
         self._files = ReplayFiles(self._index, self._arena, generator)
 
@@ -277,4 +272,4 @@ class EpisodeReplayBuffer:
 
         The rows that records occupy do not matter. Cost: 1 s for each GB.
         """
-        return content_hash(self._index, self._arena, self._generator)
+        return self._files.content_hash()

@@ -13,12 +13,15 @@ from jaxtyping import Int64
 from ..utils.durable_io import FileRecord, corrupt_file_error, read_json, reading, write_json
 from ..utils.errors import UserError
 from .episode_index import EpisodeIndex
-from .latent_files import LatentFile, check_latents, read_latents, write_latents
-from .segments import (
+from .shared_files import (
+    LatentFile,
     Segment,
+    check_latents,
     check_segments,
     live_segments,
+    read_latents,
     read_segments,
+    write_latents,
     write_partial_chunks,
     write_segments,
 )
@@ -134,6 +137,18 @@ class ReplayFiles:
         self._generator.bit_generator.state = generator.state
         self.commit(SavedReplay(shared_folder.resolve(), {}, segments, latents))
 
+    def content_hash(self) -> str:
+        """Return the sha256 of all records in the order of their streams, the index and the generator."""
+        digest = hashlib.sha256()
+        state = {"streams": self._index.state_dict(), "generator": self._generator.bit_generator.state}
+        digest.update(json.dumps(state, sort_keys=True).encode())
+        for _, _, count, row in self._index.records.held_spans():
+            digest.update(self._index.begins[row : row + count].tobytes())
+            for name in self._arena.fields:
+                view = self._arena.view_rows(name, row, count).cpu().contiguous()
+                digest.update(view.flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
     def _check(self, folder: Path, state: dict[str, Any]) -> None:
         """Check that the saved records fit this buffer."""
         streams, index = state["streams"], self._index
@@ -198,16 +213,3 @@ def _fields(arena: Arena) -> dict[str, list[Any]]:
     return {
         name: [str(spec.dtype).removeprefix("torch."), *spec.shape] for name, spec in arena.fields.items()
     }
-
-
-def content_hash(index: EpisodeIndex, arena: Arena, generator: np.random.Generator) -> str:
-    """Return the sha256 of all records in the order of their streams, the index and the generator."""
-    digest = hashlib.sha256()
-    state = {"streams": index.state_dict(), "generator": generator.bit_generator.state}
-    digest.update(json.dumps(state, sort_keys=True).encode())
-    for _, _, count, row in index.records.held_spans():
-        digest.update(index.begins[row : row + count].tobytes())
-        for name in arena.fields:
-            view = arena.view_rows(name, row, count).cpu().contiguous()
-            digest.update(view.flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

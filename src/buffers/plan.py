@@ -1,25 +1,14 @@
 """Plan the memory of a replay buffer before anything is allocated."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
-import torch
-
 from ..utils.errors import UserError
-from ..utils.timestep import ActionSpec, ArraySpec
-from .batch import LatentSpec
 from .chunked_queues import rows_needed
-from .config import ReplayConfig
+from .config import LATENT_FIELDS, OBSERVATION_PREFIX, FieldSpec, ReplaySpec, record_fields
 from .episode_index import EpisodeIndex
 
-OBSERVATION_PREFIX = "observation."
-"""Of the names of observations among the fields of a record, in memory and on disk."""
-
 GIB = 2**30
-
-LATENT_FIELDS = ("deter", "stoch")
 
 _PARTS = {
     "actions": ("action",),
@@ -28,41 +17,6 @@ _PARTS = {
     "latents": LATENT_FIELDS,
 }
 """Names of the fields that belong together, without the observations."""
-
-
-@dataclass(frozen=True, slots=True)
-class FieldSpec:
-    """Shape and dtype of a field, of one record unless said otherwise."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the field."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def __str__(self) -> str:
-        return f"{str(self.dtype).removeprefix('torch.')} {self.shape}"
-
-    def of(self, count: int) -> "FieldSpec":
-        """Return the same field of `count` records."""
-        return FieldSpec((count, *self.shape), self.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplaySpec:
-    """Everything that determines the size of a replay buffer."""
-
-    config: ReplayConfig
-    observation: dict[str, ArraySpec]
-    action: ActionSpec
-    num_envs: int
-    window_length: int
-    """Records in a window: training.sequence_length + 1."""
-
-    latent: LatentSpec | None
-    """None, or `buffer.store_latents=false`, stores no latents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,29 +45,12 @@ class ReplayPlan:
         return parts
 
 
-def record_fields(spec: ReplaySpec) -> dict[str, FieldSpec]:
-    """Return the fields of a record, observations in their own dtype."""
-    fields = {
-        OBSERVATION_PREFIX + key: FieldSpec(array.shape, _torch_dtype(key, array.dtype))
-        for key, array in spec.observation.items()
-    }
-    fields["action"] = FieldSpec((spec.action.size,), torch.float32)
-    fields["reward"] = FieldSpec((), torch.float32)
-    for flag in ("is_first", "is_last", "is_terminal"):
-        fields[flag] = FieldSpec((), torch.bool)
-    if spec.latent is not None and spec.config.store_latents:
-        fields["deter"] = FieldSpec((spec.latent.deter_size,), spec.config.latent_dtype.torch_dtype)
-        fields["stoch"] = FieldSpec((spec.latent.num_latents,), torch.uint8)
-    return fields
-
-
 def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
     """Return the plan of a buffer of any size; allocates nothing."""
     config = spec.config
     fields = record_fields(spec)
-    pool = spec.num_envs, config.capacity, config.chunk_length
-    num_rows = rows_needed(*pool)
-    index_bytes = EpisodeIndex.required_bytes(*pool, config.cross_episodes)
+    num_rows = rows_needed(spec.num_envs, config.capacity, config.chunk_length)
+    index_bytes = EpisodeIndex.required_bytes(spec)
     index_bytes += num_rows * ("deter" in fields)  # whether the latents of a row have changed since a save
     arena_bytes = num_rows * sum(field.nbytes for field in fields.values())
     obs = sum(field.nbytes for name, field in fields.items() if name.startswith(OBSERVATION_PREFIX))
@@ -168,29 +105,10 @@ def plan_replay(spec: ReplaySpec) -> ReplayPlan:
     return plan
 
 
-def observation_keys(names: Iterable[str]) -> list[str]:
-    """Return the keys of the observations among the names of fields."""
-    return [name.removeprefix(OBSERVATION_PREFIX) for name in names if name.startswith(OBSERVATION_PREFIX)]
-
-
 def in_gib(num_bytes: int) -> str:
     """Return bytes as a number of GiB to read."""
     gib = num_bytes / GIB
     return f"{gib:,.1f}" if gib >= 0.1 else f"{gib:.2g}"
-
-
-def _torch_dtype(key: str, dtype: np.dtype) -> torch.dtype:
-    """Return the torch dtype of an observation, or refuse one that torch cannot copy by index."""
-    try:
-        found = torch.from_numpy(np.empty(0, dtype)).dtype
-    except TypeError:
-        found = None
-    if found in (None, torch.uint16, torch.uint32, torch.uint64):
-        raise UserError(
-            f"Observation `{key}` of the environment has dtype {dtype}, which replay cannot store: "
-            f"wrap the environment to give uint8, a signed integer or a float."
-        )
-    return found
 
 
 def _repair(spec: ReplaySpec, plan: ReplayPlan, budget: int) -> str:

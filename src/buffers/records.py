@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..utils.timestep import TimeStep
 from .batch import NO_POSITIONS, STEP_FIELDS, EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
-from .plan import OBSERVATION_PREFIX, ReplaySpec, observation_keys
+from .config import OBSERVATION_PREFIX, ReplaySpec, observation_keys
 from .storage import Arena
 
 Forms = dict[str, tuple[tuple[int, ...], np.dtype]]

@@ -11,8 +11,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from ..utils.errors import UserError
-from .config import ReplayStorage
-from .plan import FieldSpec, ReplayPlan, ReplaySpec, in_gib, largest_capacity
+from .config import FieldSpec, ReplaySpec, ReplayStorage
+from .plan import ReplayPlan, in_gib, largest_capacity
 
 _NUMPY_DTYPES = (torch.uint8, torch.bool, torch.float16, torch.float32)
 """Dtypes of fields that NumPy supports too."""
@@ -95,21 +95,14 @@ def check_storage(spec: ReplaySpec, plan: ReplayPlan, device: torch.device, dire
         )
     if storage is ReplayStorage.mmap:
         assert directory is not None, "storage=mmap needs a folder"
-        free = shutil.disk_usage(_existing_parent(directory)).free
+        existing = next(f for f in (directory.absolute(), *directory.absolute().parents) if f.exists())
+        free = shutil.disk_usage(existing).free
         if plan.arena_bytes > free:
             raise UserError(
                 f"buffer.storage=mmap with buffer.capacity={spec.config.capacity} needs "
                 f"{in_gib(plan.arena_bytes)} GiB in {directory}, where {in_gib(free)} GiB are free. "
                 f"Lower buffer.capacity to {largest_capacity(spec, free):,} or free some space."
             )
-
-
-def _existing_parent(folder: Path) -> Path:
-    """Return the nearest folder that exists already."""
-    folder = folder.absolute()
-    while not folder.exists():
-        folder = folder.parent
-    return folder
 
 
 def _mapped(spec: FieldSpec, num_rows: int, directory: Path) -> Tensor:

@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Bool, Float32, Int64, Shaped
 from torch import Tensor
 
-from .plan import OBSERVATION_PREFIX, ReplayPlan, observation_keys
+from .config import OBSERVATION_PREFIX, observation_keys
+from .plan import ReplayPlan
 
 _OTHER_FIELDS = ("action", "reward", "is_terminal")
 """The fields of a transition, without the observations."""

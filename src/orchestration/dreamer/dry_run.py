@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...buffers import SampledPositions, SequenceBatch, StoredLatent
-from ...buffers.plan import OBSERVATION_PREFIX, record_fields
+from ...buffers import OBSERVATION_PREFIX, SampledPositions, SequenceBatch, StoredLatent, record_fields
 from ...config.dreamer import DreamerTrainConfig as TrainConfig
 from ...config.schema import Device
 from ...models import LaProp
