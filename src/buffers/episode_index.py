@@ -1,6 +1,5 @@
 """Index the records held: their episodes, and the starts of windows."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -103,7 +102,7 @@ class EpisodeIndex:
         self._num_complete[env] += 1
         self._episode_start[env] = start
         if self.starts:
-            self.starts.extend(env, start, max(0, length - self.window_length + 1))
+            self.starts.extend(env, np.arange(start, start + length - self.window_length + 1))
         return rows
 
     def draw(self, batch_size: int, generator: np.random.Generator) -> SampledPositions:
@@ -171,19 +170,17 @@ class EpisodeIndex:
 
     def rebuild_starts(self) -> None:
         """Rebuild the window starts from `begins`; the window length may differ from the saved run's."""
-        if self.starts:
-            self.starts.rebuild(self._starts_in)
-
-    def _starts_in(self, env: int) -> Iterator[Int64[np.ndarray, "piece"]]:
-        """Yield the valid starts of a stream, one array per chunk."""
-        episode_start = int(self.records.head[env])
-        for index, count, row in self.records.spans(env, episode_start, int(self.records.tail[env])):
+        if self.starts is None:
+            return
+        self.starts.clear()
+        episode_start = self.records.head.copy()
+        for env, index, count, row in self.records.held_spans():
             stream_index = np.arange(index, index + count)
-            begun = np.where(self.begins[row : row + count], stream_index, episode_start)
+            begun = np.where(self.begins[row : row + count], stream_index, episode_start[env])
             episode_starts = np.maximum.accumulate(begun)
-            episode_start = int(episode_starts[-1])
+            episode_start[env] = episode_starts[-1]
             start = stream_index - (self.window_length - 1)
-            yield start[start >= episode_starts]
+            self.starts.extend(env, start[start >= episode_starts])
 
 
 class EpisodeStarts:
@@ -211,9 +208,14 @@ class EpisodeStarts:
         """Add one start to each of `envs`."""
         self._values[self.queues.append(envs)] = start
 
-    def extend(self, env: int, start: int, count: int) -> None:
-        """Add the `count` starts from stream index `start` on to one environment."""
-        self._values[self.queues.extend(env, count)] = np.arange(start, start + count)
+    def extend(self, env: int, starts: Int64[np.ndarray, "starts"]) -> None:
+        """Add starts, oldest first, to one environment."""
+        self._values[self.queues.extend(env, len(starts))] = starts
+
+    def clear(self) -> None:
+        """Forget all starts."""
+        nothing = [0] * len(self.queues.head)
+        self.queues.restore(nothing, nothing)
 
     def drop_before(self, env: int, index: int) -> None:
         """Forget the starts before stream index `index`."""
@@ -230,15 +232,3 @@ class EpisodeStarts:
     ) -> Int64[np.ndarray, "batch"]:
         """Return the `rank`-th oldest start of each environment in `env`."""
         return self._values[self.queues.rows(env, self.queues.head[env] + rank)]
-
-    def rebuild(self, pieces: Callable[[int], Iterator[Int64[np.ndarray, "piece"]]]) -> None:
-        """Hold the starts that `pieces(env)` yields in order; it is iterated twice."""
-        num_envs = len(self.queues.head)
-        counts = [sum(len(piece) for piece in pieces(env)) for env in range(num_envs)]
-        self.queues.restore([0] * num_envs, counts)
-        for env in range(num_envs):
-            rank = 0
-            for piece in pieces(env):
-                for index, count, row in self.queues.spans(env, rank, rank + len(piece)):
-                    self._values[row : row + count] = piece[index - rank : index - rank + count]
-                rank += len(piece)

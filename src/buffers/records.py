@@ -1,6 +1,5 @@
 """Convert between what a buffer takes and gives, and the fields of its arena."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -73,14 +72,10 @@ def _checked(given: dict[str, np.ndarray], forms: Forms, count: int, owner: str)
             "; ".join(f"{name} of {owner} is {found.get(name)}, not {expected.get(name)}" for name in wrong)
         )
     given["action"] = np.where(given["is_last"][:, None], np.float32(0), given["action"])
-    return _tensors(given)
-
-
-def _tensors(fields: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    """Return arrays as tensors; read-only ones are copied, since torch refuses them."""
     return {
+        # torch refuses read-only arrays, so those are copied
         name: torch.from_numpy(values if values.flags.carray else np.require(values, requirements=["C", "W"]))
-        for name, values in fields.items()
+        for name, values in given.items()
     }
 
 

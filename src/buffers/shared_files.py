@@ -210,27 +210,25 @@ def write_latents(
     chosen = changed
     if not chain or is_damaged or added >= index.total_steps:
         chain, chosen = [], None
-    written: list[LatentFile] = []
     row_bytes = sum(arena.fields[name].nbytes for name in LATENT_FIELDS)
+    written: list[LatentFile] = []
     for batch in _batches(index, chosen, max(1, LATENT_FILE_BYTES // row_bytes)):
         path = new_path(folder, f"latents_{number:09d}")
-        record = _write_batch(path, arena, *batch)
+        record = write_tensors(path, _latents_of(arena, *batch))  # freed before the next batch
         written.append(LatentFile(number, batch.shape[1], not chain, path.name, record))
         number += 1
     return [*chain, *written]
 
 
-def _write_batch(
-    path: Path,
+def _latents_of(
     arena: Arena,
     env: Int64[np.ndarray, "batch"],
     position: Int64[np.ndarray, "batch"],
     rows: Int64[np.ndarray, "batch"],
-) -> FileRecord:
-    """Write the latents of some rows; the only copy of them is made here."""
-    tensors = {name: arena.gather(name, arena.to_index_tensor(rows)) for name in LATENT_FIELDS}
-    tensors |= {"env": torch.from_numpy(env), "index": torch.from_numpy(position)}
-    return write_tensors(path, tensors)
+) -> dict[str, Tensor]:
+    """Return a copy of the latents of some rows, as they are in a file."""
+    latents = {name: arena.gather(name, arena.to_index_tensor(rows)) for name in LATENT_FIELDS}
+    return latents | {"env": torch.from_numpy(env), "index": torch.from_numpy(position)}
 
 
 def check_latents(folder: Path, chain: list[LatentFile], tail: Sequence[int], arena: Arena) -> None:
