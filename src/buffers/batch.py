@@ -1,10 +1,8 @@
-"""Batches of windows, and their time convention.
+"""Batches of windows: consecutive records, as `utils/timestep.py` defines them, of one environment's stream.
 
-A window is consecutive records of one environment's stream; `reverie.utils.timestep` defines a record.
-Column t holds observation t, the reward received on arriving at it, its flags, and the action chosen after
-seeing it. So the model's step that consumes column t takes the action of column t - 1, and where `is_first`
-is set it ignores both that action and its state. A window has `sequence_length` + 1 columns: column 0 gives
-only its stored latent and its action, columns 1 to T are trained.
+The model's step that consumes column t takes the action of column t - 1, and where `is_first` is set it
+ignores both that action and its state. A window has `sequence_length` + 1 columns: column 0 gives only its
+stored latent and its action, columns 1 to T are trained.
 """
 
 from collections.abc import Callable

@@ -22,12 +22,8 @@ def rows_needed(num_queues: int, capacity: int, chunk_length: int) -> int:
 class ChunkedQueues:
     """Queues whose entries have absolute indices (never reused) and occupy rows of a pool (reused at once).
 
-    Everything is allocated here; appending and dropping allocate nothing and cost the same at any fill.
-
-    Args:
-        num_queues: Number of queues.
-        capacity: Most entries of all queues together; the caller must not exceed it.
-        chunk_length: Entries in a chunk.
+    Everything is allocated here; appending and dropping allocate nothing and cost the same at any fill. The
+    caller must not let all queues together exceed `capacity`.
     """
 
     def __init__(self, num_queues: int, capacity: int, chunk_length: int) -> None:

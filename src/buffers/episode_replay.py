@@ -60,10 +60,8 @@ class EpisodeReplayBuffer:
     ) -> None:
         """Copy in one record of every environment, making room first.
 
-        Args:
-            step: The records, as the environments delivered them.
-            action: Chosen after seeing it; stored as zeros where `is_last`, since it is never executed.
-            latent: Posterior state after seeing it, a row an environment; given exactly if `stores_latents`.
+        The action was chosen after seeing `step`; where `is_last` it is never executed, and stored as zeros.
+        `latent`, the posterior state after seeing `step`, is given exactly if `stores_latents`.
 
         Raises:
             ValueError: Before anything changes: if an array has another shape or dtype.
@@ -117,20 +115,13 @@ class EpisodeReplayBuffer:
         return self.num_windows > 0
 
     def sample(
-        self,
-        batch_size: int,
-        generator: np.random.Generator | None = None,
-        out: SequenceBatch | None = None,
+        self, batch_size: int, generator: np.random.Generator | None = None, out: SequenceBatch | None = None
     ) -> SequenceBatch:
         """Return windows drawn uniformly over all starts, with replacement, as copies.
 
         The batch is in host memory, or on the GPU with `buffer.storage=cuda`. The time per window does not
-        depend on the fill.
-
-        Args:
-            batch_size: Number of windows.
-            generator: Source of the starts; None for the buffer's own, which training uses.
-            out: An earlier batch of this size whose memory is reused; None takes new memory.
+        depend on the fill. Training draws from the buffer's own generator, and gives an earlier batch of this
+        size as `out`, whose memory is reused.
         """
         if not self.can_sample:
             raise ValueError(f"no window of {self.window_length} steps in {self.total_steps} stored steps")
@@ -183,12 +174,8 @@ class EpisodeReplayBuffer:
         """Replace the stored latents of columns 1 to T of sampled windows by fresher ones.
 
         Records evicted since the batch was drawn are skipped, so a chunk that holds other records by now is
-        never touched. Where windows overlap, the later row of the batch wins.
-
-        Args:
-            positions: Positions of the batch that the latents were computed from.
-            deter: Deterministic states in any float dtype, on any device; a graph is dropped.
-            stoch: Class indices.
+        never touched. Where windows overlap, the later row of the batch wins. Latents may be on any
+        device, and `deter` of any float dtype; a graph is dropped.
 
         Raises:
             ValueError: Before anything changes: if latents are not stored, are of another shape, or belong to

@@ -23,12 +23,9 @@ _WRITE_BYTES = 2**23
 class Arena:
     """Rows of fields. Reading copies: nothing that leaves this class shares memory with it.
 
-    Args:
-        plan: Fields and number of rows.
-        storage: ram commits anonymous memory, mmap reserves disk space, cuda takes memory of `device`.
-        device: Used for cuda only.
-        directory: Folder for the mapped files, used for mmap only. They are unlinked as soon as they are
-            mapped, so that the space is free again when the process ends, even if killed.
+    Storage ram commits anonymous memory, cuda takes memory of `device`. mmap reserves disk space: its files
+    in `directory` are unlinked as soon as they are mapped, so that the space is free again when the process
+    ends, even if killed.
     """
 
     def __init__(

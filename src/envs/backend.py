@@ -74,12 +74,9 @@ class EnvBackend(Protocol):
 
 
 class Restarts:
-    """`EnvBackend.step_or_reset` that replaces environments that fail.
+    """`EnvBackend.step_or_reset` that replaces environments that fail, up to `limit` times.
 
-    Args:
-        backend: The environments.
-        limit: Restarts over the life of this object.
-        then: What the owner does with the episode that was open, for the warning.
+    `then` says in the warning what the owner does with the episode that was open.
     """
 
     def __init__(self, backend: EnvBackend, limit: int, then: str) -> None:

@@ -1,6 +1,6 @@
 """Log the seed and the actions of every open episode, and replay them to bring environments back."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,10 +9,7 @@ from numpy.typing import NDArray
 
 from ..utils.errors import UserError
 from ..utils.timestep import EnvSpec, TimeStep
-from .backend import Failures
-
-StepOrReset = Callable[[NDArray[np.float32], Mapping[int, int], Collection[int]], tuple[TimeStep, Failures]]
-"""`EnvBackend.step_or_reset`."""
+from .backend import Restarts
 
 OpenEpisode = tuple[int, NDArray[np.float32]]
 """Seed and actions (T, A) of an episode."""
@@ -67,13 +64,7 @@ class ActionLog:
 
 
 class EpisodeLog:
-    """Counters, seeds and actions of the episodes of N environments.
-
-    Args:
-        run_seed: Seed from which the seed of every episode comes.
-        num_envs: N.
-        action_size: Width of an action.
-    """
+    """Counters, seeds and actions of the episodes of N environments."""
 
     def __init__(self, run_seed: int, num_envs: int, action_size: int) -> None:
         self._run_seed = run_seed
@@ -149,7 +140,7 @@ def _key(index: int) -> str:
 
 
 def replay_actions(
-    step_or_reset: StepOrReset, spec: EnvSpec, episodes: Mapping[int, OpenEpisode]
+    restarts: Restarts, spec: EnvSpec, episodes: Mapping[int, OpenEpisode]
 ) -> tuple[TimeStep, set[int]]:
     """Replay `episodes`, by index of the environment, so that all reach their last action in the same call.
 
@@ -173,7 +164,7 @@ def replay_actions(
                 seeds[index] = seed
             else:
                 action[index] = actions[turn - 1]
-        step, failures = step_or_reset(action, seeds, idle)
+        step, failures = restarts.step_or_reset(action, seeds, idle)
         acted = set(episodes) - set(seeds) - set(idle)
         diverged |= {index for index in acted if step.is_last[index] or index in failures}
     return step, diverged

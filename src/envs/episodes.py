@@ -58,12 +58,7 @@ class EpisodeTracker:
 
 
 class EpisodeRecorder:
-    """Keeps the images of one whole episode of environment 0, on request.
-
-    Args:
-        spec: Environments; without an image there is nothing to record.
-        max_frames: Longer episodes are cut; bounds the memory held.
-    """
+    """Keeps the images of one whole episode of environment 0, on request; without images it keeps nothing."""
 
     def __init__(self, spec: EnvSpec, max_frames: int = MAX_FRAMES) -> None:
         self._key = next((key for key, array in sorted(spec.observation.items()) if array.is_image), None)

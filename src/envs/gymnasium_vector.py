@@ -16,13 +16,7 @@ from .workers import LocalEnv, SubprocessEnv
 
 
 class GymnasiumBackend:
-    """N environments of one id.
-
-    Args:
-        config: Settings; `suite` is ignored.
-        env_id: Registered id.
-        name: The name that users type, for messages.
-        render: Whether `render` gives pictures; the environments then run in this process.
+    """N environments of the id `env_id`, called `name` in messages; those that render run in this process.
 
     Raises:
         UserError: If a package that the environment needs is missing, or the model cannot take its spaces.

@@ -21,12 +21,8 @@ class VectorEnvironment:
     """N environments that advance together, one record each per call, as `utils/timestep.py` defines it.
 
     An environment that fails is replaced by a new one. Its episode ends as truncated, with the last
-    observation once more and no reward; the others are not disturbed.
-
-    Args:
-        backend: The environments of one suite.
-        run_seed: Seed of the run; the seeds of all episodes of all environments come from it.
-        max_restarts: Environments that may fail before the run crashes.
+    observation once more and no reward; the others are not disturbed. The seeds of all episodes of all
+    environments come from `run_seed`, the seed of the run.
     """
 
     def __init__(self, backend: EnvBackend, run_seed: int, max_restarts: int) -> None:
@@ -92,9 +88,6 @@ class VectorEnvironment:
         truncated; one that has only begun continues from the environment's present observation. Both give a
         warning. COST: the steps of the longest open episode, at the speed of the environments.
 
-        Args:
-            state: A result of `state_dict`, of environments with the same settings.
-
         Returns:
             The step, and one sentence for each environment that diverged.
 
@@ -106,7 +99,7 @@ class VectorEnvironment:
         stored = TimeStep(**state["arrival"])
         running = np.flatnonzero(~stored.is_last).tolist()
         episodes = {index: self._episodes.open_episode(index) for index in running}
-        step, diverged = replay_actions(self._restarts.step_or_reset, self.spec, episodes)
+        step, diverged = replay_actions(self._restarts, self.spec, episodes)
         self._raise_if_crashed()
         diverged |= {index for index in episodes if not matches(step, stored, index)}
         self._last = _amended(stored, step, diverged)
@@ -175,9 +168,7 @@ def make_environment(config: EnvConfig, run_seed: int, render: bool = False) -> 
 def make_backend(config: EnvConfig, render: bool = False) -> EnvBackend:
     """Return the environments of `config` for a caller that starts episodes itself.
 
-    Args:
-        config: Which environment, and how many.
-        render: Whether `render` gives pictures of environment 0, if the suite renders any.
+    With `render` they give pictures of environment 0, if the suite renders any.
 
     Raises:
         UserError: If the environment is unknown, a package is missing, or the model cannot take its spaces.

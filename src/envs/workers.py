@@ -41,14 +41,8 @@ _PR_SET_PDEATHSIG = 1
 class LocalEnv:
     """An environment in this process, made at the first request. Nothing notices when it hangs.
 
-    Converts observations and actions, and repeats actions.
-
-    Args:
-        registered: The registration, since a subprocess does not know ids that were registered at run time.
-        action_repeat: Times that each action is repeated.
-        image_size: Height and width of delivered images, in pixels.
-        time_limit: Frames after which an episode is truncated; None keeps the limit of the registration.
-        render_mode: As of `gymnasium.make`; None renders nothing.
+    Converts observations and actions, and repeats actions. It is made from its registration, not from its
+    id: a subprocess does not know ids that were registered at run time. For the rest see `EnvConfig`.
     """
 
     def __init__(
@@ -131,13 +125,7 @@ class LocalEnv:
 
 
 class SubprocessEnv:
-    """A `LocalEnv` in a process of its own.
-
-    Args:
-        make: Makes it in that process.
-        name: Name of the process.
-        timeout: Seconds without an answer after which it counts as hung; 0 waits forever.
-    """
+    """A `LocalEnv` in its own process; `timeout` seconds without an answer count as hung, 0 waits forever."""
 
     def __init__(self, make: Callable[[], LocalEnv], name: str, timeout: float) -> None:
         # spawn: a forked worker would share the pages of replay and device with this process, and inherit the
