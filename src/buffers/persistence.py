@@ -123,8 +123,8 @@ class ReplayFiles:
         state = read_json(path)
         with reading(path):
             self._check(folder, state)
-            segments = [Segment(*rest, FileRecord(*record)) for *rest, record in state["segments"]]
-            latents = [LatentFile(*rest, FileRecord(*record)) for *rest, record in state["latents"]]
+            segments = [Segment(*rest, record=FileRecord(*record)) for *rest, record in state["segments"]]
+            latents = [LatentFile(*rest, record=FileRecord(*record)) for *rest, record in state["latents"]]
             _check_index(path, state["streams"], segments, latents)
             generator = type(self._generator.bit_generator)()
             generator.state = state["generator"]
