@@ -1,29 +1,18 @@
-"""Batches of windows, and their time convention.
+"""Batches of windows: consecutive records, as `utils/timestep.py` defines them, of one environment's stream.
 
-A window is consecutive records of one environment's stream; `reverie.utils.timestep` defines a record.
-Column t holds observation t, the reward received on arriving at it, its flags, and the action chosen after
-seeing it. So the model's step that consumes column t takes the action of column t - 1, and where `is_first`
-is set it ignores both that action and its state. A window has `sequence_length` + 1 columns: column 0 gives
-only its stored latent and its action, columns 1 to T are trained.
+The model's step that consumes column t takes the action of column t - 1, and where `is_first` is set it
+ignores both that action and its state. A window has `sequence_length` + 1 columns: column 0 gives only its
+stored latent and its action, columns 1 to T are trained.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, Int64, Shaped, UInt8
 from torch import Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class LatentSpec:
-    """Sizes of the latent state that the buffer keeps with each record."""
-
-    deter_size: int
-    """Width of the deterministic state."""
-
-    num_latents: int
-    """Number of categorical variables, each with at most 256 classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +27,7 @@ class StoredLatent:
 
     def to(self, device: torch.device | str) -> "StoredLatent":
         """Return the same states on `device`."""
-        return StoredLatent(
-            deter=self.deter.to(device),
-            stoch=self.stoch.to(device),
-        )
+        return StoredLatent(deter=self.deter.to(device), stoch=self.stoch.to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,28 +95,15 @@ class SequenceBatch:
 
     def to(self, device: torch.device | str) -> "SequenceBatch":
         """Return the same batch on `device`."""
-        return SequenceBatch(
-            observation={k: v.to(device) for k, v in self.observation.items()},
-            action=self.action.to(device),
-            reward=self.reward.to(device),
-            is_first=self.is_first.to(device),
-            is_last=self.is_last.to(device),
-            is_terminal=self.is_terminal.to(device),
-            context=self.context.to(device) if self.context else None,
-            positions=self.positions,
-        )
+        context = self.context.to(device) if self.context else None
+        return replace(self, **self._changed(lambda values: values.to(device)), context=context)
 
     def select(self, rows: slice, columns: slice) -> "SequenceBatch":
         """Return a view of some windows and columns; `context` stays if column 0 does, else it is None."""
         first, _, _ = columns.indices(self.reward.shape[1])
         context = self.context if first == 0 else None
         return SequenceBatch(
-            observation={key: value[rows, columns] for key, value in self.observation.items()},
-            action=self.action[rows, columns],
-            reward=self.reward[rows, columns],
-            is_first=self.is_first[rows, columns],
-            is_last=self.is_last[rows, columns],
-            is_terminal=self.is_terminal[rows, columns],
+            **self._changed(lambda values: values[rows, columns]),
             context=context and StoredLatent(deter=context.deter[rows], stoch=context.stoch[rows]),
             positions=SampledPositions(
                 env=self.positions.env[rows], start=self.positions.start[rows] + first
@@ -140,3 +113,8 @@ class SequenceBatch:
     def trained(self) -> "SequenceBatch":
         """Return columns 1 to T, those that have losses, as a view."""
         return self.select(slice(None), slice(1, None))
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        """Return all fields that have columns, after `change`."""
+        observation = {key: change(values) for key, values in self.observation.items()}
+        return {"observation": observation} | {name: change(getattr(self, name)) for name in STEP_FIELDS}

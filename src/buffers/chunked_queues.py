@@ -9,29 +9,28 @@ TABLE_DTYPE = np.dtype(np.int32)
 COUNTER_DTYPE = np.dtype(np.int64)
 
 
-def chunks_needed(num_queues: int, capacity: int, chunk_length: int) -> int:
-    """Return the chunks of a pool that never runs out while all queues hold at most `capacity` entries.
+def rows_needed(num_queues: int, capacity: int, chunk_length: int) -> int:
+    """Return the rows, whole chunks, of a pool that never runs out while it holds at most `capacity` entries.
 
     A queue of n entries touches at most n / chunk_length + 2 - 2 / chunk_length chunks (both ends may lie
     inside a chunk), and an empty one keeps at most the chunk of its next entry. Summed over the queues
     that is less than capacity / chunk_length + 2 * num_queues.
     """
-    return -(-capacity // chunk_length) + 2 * num_queues
+    return (-(-capacity // chunk_length) + 2 * num_queues) * chunk_length
 
 
 class ChunkedQueues:
     """Queues whose entries have absolute indices (never reused) and occupy rows of a pool (reused at once).
 
-    Everything is allocated here; appending and dropping allocate nothing and cost the same at any fill.
-
-    Args:
-        num_queues: Number of queues.
-        capacity: Most entries of all queues together; the caller must not exceed it.
-        chunk_length: Entries in a chunk.
+    Everything is allocated here; appending and dropping allocate nothing and cost the same at any fill. The
+    caller must not let all queues together exceed `capacity`.
     """
 
     def __init__(self, num_queues: int, capacity: int, chunk_length: int) -> None:
-        self.num_chunks = chunks_needed(num_queues, capacity, chunk_length)
+        self.num_rows = rows_needed(num_queues, capacity, chunk_length)
+        """Rows that the caller must provide."""
+
+        self.num_chunks = self.num_rows // chunk_length
         self.chunk_length = chunk_length
         self.head = np.zeros(num_queues, COUNTER_DTYPE)
         self.tail = np.zeros(num_queues, COUNTER_DTYPE)
@@ -48,17 +47,12 @@ class ChunkedQueues:
     def required_bytes(cls, num_queues: int, capacity: int, chunk_length: int) -> int:
         """Return the future `nbytes` of such queues, without making them."""
         table = num_queues * cls._table_width(capacity, chunk_length)
-        free = chunks_needed(num_queues, capacity, chunk_length)
+        free = rows_needed(num_queues, capacity, chunk_length) // chunk_length
         return (table + free) * TABLE_DTYPE.itemsize + 2 * num_queues * COUNTER_DTYPE.itemsize
 
     def nbytes(self) -> int:
         """Return the bytes of the index held here; the rows are the caller's."""
         return self.head.nbytes + self.tail.nbytes + self._table.nbytes + self._free.nbytes
-
-    @property
-    def num_rows(self) -> int:
-        """Rows that the caller must provide."""
-        return self.num_chunks * self.chunk_length
 
     @property
     def num_chunks_used(self) -> int:
@@ -110,6 +104,12 @@ class ChunkedQueues:
             chunk = int(self._table[queue, start // self.chunk_length % self._table.shape[1]])
             yield start, count, chunk * self.chunk_length + start % self.chunk_length
             start += count
+
+    def held_spans(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield (queue, index, count, row) of the pieces of all entries, one queue after the other."""
+        for queue, (head, tail) in enumerate(zip(self.head.tolist(), self.tail.tolist(), strict=True)):
+            for index, count, row in self.spans(queue, head, tail):
+                yield queue, index, count, row
 
     def restore(self, head: Sequence[int], tail: Sequence[int]) -> None:
         """Hold [head, tail) in each queue, in rows that the caller fills next."""

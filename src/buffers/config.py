@@ -1,11 +1,21 @@
-"""Settings of the replay buffer."""
+"""Settings of the replay buffer, and the fields of a record that follow from them."""
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
 import torch
 
+from ..utils.errors import UserError
 from ..utils.ranges import require_range
+from ..utils.timestep import ActionSpec, ArraySpec
+
+OBSERVATION_PREFIX = "observation."
+"""Of the names of observations among the fields of a record, in memory and on disk."""
+
+LATENT_FIELDS = ("deter", "stoch")
 
 
 class ReplayStorage(Enum):
@@ -63,3 +73,84 @@ class ReplayConfig:
         """Check the bounds of single fields; those that need the environment are checked by `plan_replay`."""
         require_range("buffer", self, "capacity", "chunk_length", ge=1)
         require_range("buffer", self, "memory_budget_gib", gt=0)
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSpec:
+    """Sizes of the latent state that the buffer keeps with each record."""
+
+    deter_size: int
+    """Width of the deterministic state."""
+
+    num_latents: int
+    """Number of categorical variables, each with at most 256 classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySpec:
+    """Everything that determines the fields and the size of a replay buffer."""
+
+    config: ReplayConfig
+    observation: dict[str, ArraySpec]
+    action: ActionSpec
+    num_envs: int
+    window_length: int
+    """Records in a window: training.sequence_length + 1."""
+
+    latent: LatentSpec | None
+    """None, or `buffer.store_latents=false`, stores no latents."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """Shape and dtype of a field, of one record unless said otherwise."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the field."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')} {self.shape}"
+
+    def of(self, count: int) -> "FieldSpec":
+        """Return the same field of `count` records."""
+        return FieldSpec((count, *self.shape), self.dtype)
+
+
+def record_fields(spec: ReplaySpec) -> dict[str, FieldSpec]:
+    """Return the fields of a record, observations in their own dtype."""
+    fields = {
+        OBSERVATION_PREFIX + key: FieldSpec(array.shape, _torch_dtype(key, array.dtype))
+        for key, array in spec.observation.items()
+    }
+    fields["action"] = FieldSpec((spec.action.size,), torch.float32)
+    fields["reward"] = FieldSpec((), torch.float32)
+    for flag in ("is_first", "is_last", "is_terminal"):
+        fields[flag] = FieldSpec((), torch.bool)
+    if spec.latent is not None and spec.config.store_latents:
+        fields["deter"] = FieldSpec((spec.latent.deter_size,), spec.config.latent_dtype.torch_dtype)
+        fields["stoch"] = FieldSpec((spec.latent.num_latents,), torch.uint8)
+    return fields
+
+
+def observation_keys(names: Iterable[str]) -> list[str]:
+    """Return the keys of the observations among the names of fields."""
+    return [name.removeprefix(OBSERVATION_PREFIX) for name in names if name.startswith(OBSERVATION_PREFIX)]
+
+
+def _torch_dtype(key: str, dtype: np.dtype) -> torch.dtype:
+    """Return the torch dtype of an observation, or refuse one that torch cannot copy by index."""
+    try:
+        found = torch.from_numpy(np.empty(0, dtype)).dtype
+    except TypeError:
+        found = None
+    if found in (None, torch.uint16, torch.uint32, torch.uint64):
+        raise UserError(
+            f"Observation `{key}` of the environment has dtype {dtype}, which replay cannot store: "
+            f"wrap the environment to give uint8, a signed integer or a float."
+        )
+    return found

@@ -1,14 +1,13 @@
 """Index the records held: their episodes, and the starts of windows."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int64
 
 from .batch import SampledPositions
-from .chunked_queues import COUNTER_DTYPE, ChunkedQueues, locate
-from .window_starts import EpisodeStarts
+from .chunked_queues import COUNTER_DTYPE, ChunkedQueues, locate, rows_needed
+from .config import ReplaySpec
 
 
 class EpisodeIndex:
@@ -18,38 +17,26 @@ class EpisodeIndex:
     older. Room is made by dropping the oldest complete episode of all streams. Only while no episode is
     complete does the longest stream lose its oldest record, until there is room. `add_episode` adds to one
     stream alone: with several streams filled unequally, the "oldest" is then the one least dropped so far.
-
-    Args:
-        num_envs: Number of streams.
-        capacity: Most records held, over all streams; at least `num_envs * window_length`.
-        chunk_length: Records in a chunk of the pool.
-        window_length: Records in a window.
-        cross_episodes: Whether a window may run over the border of two episodes.
     """
 
-    def __init__(
-        self, num_envs: int, capacity: int, chunk_length: int, window_length: int, cross_episodes: bool
-    ) -> None:
-        self.capacity = capacity
-        self.window_length = window_length
-        self.records = ChunkedQueues(num_envs, capacity, chunk_length)
-        self.starts = None if cross_episodes else EpisodeStarts(num_envs, capacity, chunk_length)
+    def __init__(self, spec: ReplaySpec) -> None:
+        pool = spec.num_envs, spec.config.capacity, spec.config.chunk_length
+        self.capacity, self.window_length = spec.config.capacity, spec.window_length
+        self.records = ChunkedQueues(*pool)
+        self.starts = None if spec.config.cross_episodes else EpisodeStarts(*pool)
         self.begins = np.full(self.records.num_rows, False)  # by row: first record of an episode
-        self._envs = np.arange(num_envs)
-        self._num_complete = np.zeros(num_envs, COUNTER_DTYPE)
-        self._is_open = np.zeros(num_envs, np.bool_)
-        self._episode_start = np.zeros(num_envs, COUNTER_DTYPE)  # stream index of the newest episode
+        self._envs = np.arange(spec.num_envs)
+        self._num_complete = np.zeros(spec.num_envs, COUNTER_DTYPE)
+        self._is_open = np.zeros(spec.num_envs, np.bool_)
+        self._episode_start = np.zeros(spec.num_envs, COUNTER_DTYPE)  # stream index of the newest episode
 
-    @classmethod
-    def required_bytes(
-        cls, num_envs: int, capacity: int, chunk_length: int, num_rows: int, cross_episodes: bool
-    ) -> int:
+    @staticmethod
+    def required_bytes(spec: ReplaySpec) -> int:
         """Return the future `nbytes`, without allocating."""
-        starts = (
-            0 if cross_episodes else EpisodeStarts.required_bytes(num_envs, capacity, chunk_length, num_rows)
-        )
-        per_env = num_envs * (3 * COUNTER_DTYPE.itemsize + 1)
-        return ChunkedQueues.required_bytes(num_envs, capacity, chunk_length) + starts + num_rows + per_env
+        pool = spec.num_envs, spec.config.capacity, spec.config.chunk_length
+        starts = 0 if spec.config.cross_episodes else EpisodeStarts.required_bytes(*pool)
+        per_env = spec.num_envs * (3 * COUNTER_DTYPE.itemsize + 1)
+        return ChunkedQueues.required_bytes(*pool) + starts + rows_needed(*pool) + per_env
 
     def nbytes(self) -> int:
         """Return the bytes held, always in host memory."""
@@ -115,7 +102,7 @@ class EpisodeIndex:
         self._num_complete[env] += 1
         self._episode_start[env] = start
         if self.starts:
-            self.starts.extend(env, start, max(0, length - self.window_length + 1))
+            self.starts.extend(env, np.arange(start, start + length - self.window_length + 1))
         return rows
 
     def draw(self, batch_size: int, generator: np.random.Generator) -> SampledPositions:
@@ -183,16 +170,65 @@ class EpisodeIndex:
 
     def rebuild_starts(self) -> None:
         """Rebuild the window starts from `begins`; the window length may differ from the saved run's."""
-        if self.starts:
-            self.starts.rebuild(self._starts_in)
-
-    def _starts_in(self, env: int) -> Iterator[Int64[np.ndarray, "piece"]]:
-        """Yield the valid starts of a stream, one array per chunk."""
-        episode_start = int(self.records.head[env])
-        for index, count, row in self.records.spans(env, episode_start, int(self.records.tail[env])):
+        if self.starts is None:
+            return
+        self.starts.clear()
+        episode_start = self.records.head.copy()
+        for env, index, count, row in self.records.held_spans():
             stream_index = np.arange(index, index + count)
-            begun = np.where(self.begins[row : row + count], stream_index, episode_start)
+            begun = np.where(self.begins[row : row + count], stream_index, episode_start[env])
             episode_starts = np.maximum.accumulate(begun)
-            episode_start = int(episode_starts[-1])
+            episode_start[env] = episode_starts[-1]
             start = stream_index - (self.window_length - 1)
-            yield start[start >= episode_starts]
+            self.starts.extend(env, start[start >= episode_starts])
+
+
+class EpisodeStarts:
+    """The start of every window that lies inside one episode, oldest first, in one queue per environment.
+
+    A queue returns its n-th entry at once, so a uniform draw costs the same for any episodes. There are
+    never more starts than records, so a pool of the records' capacity suffices.
+    """
+
+    def __init__(self, num_envs: int, capacity: int, chunk_length: int) -> None:
+        self.queues = ChunkedQueues(num_envs, capacity, chunk_length)
+        self._values = np.full(self.queues.num_rows, 0, COUNTER_DTYPE)
+
+    @staticmethod
+    def required_bytes(num_envs: int, capacity: int, chunk_length: int) -> int:
+        """Return the future `nbytes`."""
+        values = rows_needed(num_envs, capacity, chunk_length) * COUNTER_DTYPE.itemsize
+        return values + ChunkedQueues.required_bytes(num_envs, capacity, chunk_length)
+
+    def nbytes(self) -> int:
+        """Return the bytes held."""
+        return self._values.nbytes + self.queues.nbytes()
+
+    def append(self, envs: Int64[np.ndarray, "chosen"], start: Int64[np.ndarray, "chosen"]) -> None:
+        """Add one start to each of `envs`."""
+        self._values[self.queues.append(envs)] = start
+
+    def extend(self, env: int, starts: Int64[np.ndarray, "starts"]) -> None:
+        """Add starts, oldest first, to one environment."""
+        self._values[self.queues.extend(env, len(starts))] = starts
+
+    def clear(self) -> None:
+        """Forget all starts."""
+        nothing = [0] * len(self.queues.head)
+        self.queues.restore(nothing, nothing)
+
+    def drop_before(self, env: int, index: int) -> None:
+        """Forget the starts before stream index `index`."""
+        count = 0
+        for _, length, row in self.queues.spans(env, int(self.queues.head[env]), int(self.queues.tail[env])):
+            older = int(np.searchsorted(self._values[row : row + length], index))
+            count += older
+            if older < length:
+                break
+        self.queues.drop(env, count)
+
+    def at(
+        self, env: Int64[np.ndarray, "batch"], rank: Int64[np.ndarray, "batch"]
+    ) -> Int64[np.ndarray, "batch"]:
+        """Return the `rank`-th oldest start of each environment in `env`."""
+        return self._values[self.queues.rows(env, self.queues.head[env] + rank)]

@@ -7,16 +7,15 @@ import torch
 from jaxtyping import Float, Float32, Int64, Integer
 from torch import Tensor
 
-from ..utils.timestep import ActionSpec, ArraySpec, TimeStep
-from .batch import EpisodeRecords, LatentSpec, SampledPositions, SequenceBatch, StoredLatent
-from .config import ReplayConfig
+from ..utils.timestep import TimeStep
+from .batch import EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
+from .config import LATENT_FIELDS, ReplaySpec
 from .episode_index import EpisodeIndex
-from .new_records import episode_fields, step_fields, step_forms, tensors
-from .persistence import ReplayFiles, SavedReplay, content_hash
-from .plan import ReplaySpec, plan_replay
+from .persistence import ReplayFiles, SavedReplay
+from .plan import plan_replay
+from .records import episode_fields, read_windows, record_forms, step_fields
 from .storage import Arena, check_storage
 from .transitions import TransitionBatch, TransitionTable, check_indices, read_transitions, transition_fields
-from .windows import read_windows
 
 
 class EpisodeReplayBuffer:
@@ -29,12 +28,7 @@ class EpisodeReplayBuffer:
     `sample` allocates, for the batch that it returns.
 
     Args:
-        config: Settings.
-        observation: Shape and dtype of each observation key.
-        action: Width of the action vector.
-        num_envs: Environments; each has its own stream.
-        window_length: Records in a window: training.sequence_length + 1.
-        latent: Sizes of the stored latents; None, or `store_latents` off, stores none.
+        spec: What is stored, and how much of it.
         generator: The only source of randomness; the buffer owns it and saves its state.
         device: The training device; matters for `buffer.storage=cuda` only.
         directory: Folder of the mapped files; needed for `buffer.storage=mmap` only.
@@ -45,38 +39,20 @@ class EpisodeReplayBuffer:
 
     def __init__(
         self,
-        config: ReplayConfig,
+        spec: ReplaySpec,
         *,
-        observation: dict[str, ArraySpec],
-        action: ActionSpec,
-        num_envs: int,
-        window_length: int,
-        latent: LatentSpec | None,
         generator: np.random.Generator,
         device: torch.device | str = "cpu",
         directory: Path | None = None,
     ) -> None:
-        spec = ReplaySpec(
-            config=config,
-            observation=observation,
-            action=action,
-            num_envs=num_envs,
-            window_length=window_length,
-            latent=latent,
-        )
+        self.config, self.window_length = spec.config, spec.window_length
         self.plan = plan_replay(spec)
         check_storage(spec, self.plan, torch.device(device), directory)
-        self.config = config
-        self.window_length = window_length
         self.stores_latents = "deter" in self.plan.fields
-        self._observation, self._action = dict(observation), action
-        self._step_forms = step_forms(self._observation, action, num_envs)
-        self._latent_sizes = (latent.deter_size, latent.num_latents) if latent else (0, 0)
+        self._num_envs, self._forms = spec.num_envs, record_forms(spec)
         self._generator = generator
-        self._index = EpisodeIndex(
-            num_envs, config.capacity, config.chunk_length, window_length, config.cross_episodes
-        )
-        self._arena = Arena(self.plan, config.storage, torch.device(device), directory)
+        self._index = EpisodeIndex(spec)
+        self._arena = Arena(self.plan, self.config.storage, torch.device(device), directory)
         self._files = ReplayFiles(self._index, self._arena, generator)
 
     def add(
@@ -84,10 +60,8 @@ class EpisodeReplayBuffer:
     ) -> None:
         """Copy in one record of every environment, making room first.
 
-        Args:
-            step: The records, as the environments delivered them.
-            action: Chosen after seeing it; stored as zeros where `is_last`, since it is never executed.
-            latent: Posterior state after seeing it, a row an environment; given exactly if `stores_latents`.
+        The action was chosen after seeing `step`; where `is_last` it is never executed, and stored as zeros.
+        `latent`, the posterior state after seeing `step`, is given exactly if `stores_latents`.
 
         Raises:
             ValueError: Before anything changes: if an array has another shape or dtype.
@@ -96,14 +70,14 @@ class EpisodeReplayBuffer:
             raise ValueError(
                 f"latent is {type(latent).__name__}, but buffer.store_latents={self.stores_latents}"
             )
-        fields = tensors(step_fields(step, action, self._step_forms))
+        fields = step_fields(step, action, self._forms, self._num_envs)
         if latent is not None:
             self._check_latents(latent.deter, latent.stoch, len(step.reward))
             if latent.stoch.dtype is not torch.uint8 or not latent.deter.is_floating_point():
                 raise ValueError(
                     f"latents of {latent.deter.dtype} and {latent.stoch.dtype}, not floats and uint8"
                 )
-            fields |= {"deter": latent.deter.to(self._arena.dtype("deter")), "stoch": latent.stoch}
+            fields |= {"deter": latent.deter.to(self.plan.fields["deter"].dtype), "stoch": latent.stoch}
         new_rows = self._index.add(step.is_first, step.is_last)
         self._write(new_rows, fields)
         if latent is not None:
@@ -121,7 +95,7 @@ class EpisodeReplayBuffer:
         """
         if self.stores_latents:
             raise ValueError("add_episode takes no latents, but buffer.store_latents=True")
-        fields = tensors(episode_fields(episode, self._observation, self._action))
+        fields = episode_fields(episode, self._forms)
         self._write(self._index.add_episode(env, len(episode.reward)), fields)
 
     def _write(self, rows: Int64[np.ndarray, "rows"], fields: dict[str, Tensor]) -> None:
@@ -141,20 +115,13 @@ class EpisodeReplayBuffer:
         return self.num_windows > 0
 
     def sample(
-        self,
-        batch_size: int,
-        generator: np.random.Generator | None = None,
-        out: SequenceBatch | None = None,
+        self, batch_size: int, generator: np.random.Generator | None = None, out: SequenceBatch | None = None
     ) -> SequenceBatch:
         """Return windows drawn uniformly over all starts, with replacement, as copies.
 
         The batch is in host memory, or on the GPU with `buffer.storage=cuda`. The time per window does not
-        depend on the fill.
-
-        Args:
-            batch_size: Number of windows.
-            generator: Source of the starts; None for the buffer's own, which training uses.
-            out: An earlier batch of this size whose memory is reused; None takes new memory.
+        depend on the fill. Training draws from the buffer's own generator, and gives an earlier batch of this
+        size as `out`, whose memory is reused.
         """
         if not self.can_sample:
             raise ValueError(f"no window of {self.window_length} steps in {self.total_steps} stored steps")
@@ -183,13 +150,13 @@ class EpisodeReplayBuffer:
         """
         check_indices(indices, self.num_transitions, out)
         rows = self._arena.to_index_tensor(self._rows(self._index.windows(indices)))
-        return read_transitions(self._arena.gather, self._arena.names, rows[:, 0], rows[:, 1], out)
+        return read_transitions(self._arena.gather, self._arena.fields, rows[:, 0], rows[:, 1], out)
 
     def transition_table(self) -> TransitionTable:
         """Return a copy of all records now held as plain arrays, with the same transitions."""
         _ = self.num_transitions  # refuses a buffer without transitions
         rows, starts = self._index.in_order()
-        where, names = self._arena.to_index_tensor(rows), transition_fields(self._arena.names)
+        where, names = self._arena.to_index_tensor(rows), transition_fields(self._arena.fields)
         fields = {name: self._arena.gather(name, where).cpu().numpy() for name in names}
         return TransitionTable(fields=fields, starts=starts)
 
@@ -207,12 +174,8 @@ class EpisodeReplayBuffer:
         """Replace the stored latents of columns 1 to T of sampled windows by fresher ones.
 
         Records evicted since the batch was drawn are skipped, so a chunk that holds other records by now is
-        never touched. Where windows overlap, the later row of the batch wins.
-
-        Args:
-            positions: Positions of the batch that the latents were computed from.
-            deter: Deterministic states in any float dtype, on any device; a graph is dropped.
-            stoch: Class indices.
+        never touched. Where windows overlap, the later row of the batch wins. Latents may be on any
+        device, and `deter` of any float dtype; a graph is dropped.
 
         Raises:
             ValueError: Before anything changes: if latents are not stored, are of another shape, or belong to
@@ -232,15 +195,16 @@ class EpisodeReplayBuffer:
         source = torch.from_numpy(np.flatnonzero(is_held)[::-1][from_end]).to(deter.device)
         rows = self._arena.to_index_tensor(unique)
         self._files.latents_changed(unique)
-        fresh = deter.flatten(0, 1).index_select(0, source).to(self._arena.dtype("deter"))
+        fresh = deter.flatten(0, 1).index_select(0, source).to(self.plan.fields["deter"].dtype)
         self._arena.write("deter", rows, fresh)
         self._arena.write("stoch", rows, stoch.flatten(0, 1).index_select(0, source).to(torch.uint8))
 
     def _check_latents(self, deter: Tensor, stoch: Tensor, *shape: int) -> None:
         """Raise ValueError for latents of another shape than (*shape, size)."""
-        found, sizes = (deter.shape, stoch.shape), self._latent_sizes
-        if found != (expected := tuple((*shape, size) for size in sizes)):
-            raise ValueError(f"latents of {tuple(map(tuple, found))}, expected {expected}")
+        found = tuple(deter.shape), tuple(stoch.shape)
+        expected = tuple((*shape, *self.plan.fields[name].shape) for name in LATENT_FIELDS)
+        if found != expected:
+            raise ValueError(f"latents of {found}, expected {expected}")
 
     @property
     def total_steps(self) -> int:
@@ -252,16 +216,6 @@ class EpisodeReplayBuffer:
         """Episodes of which a record is held, open ones included."""
         return self._index.num_episodes
 
-    @property
-    def obs_bytes(self) -> int:
-        """Bytes of the arena that belong to observations, used or not: constant from construction on."""
-        return self.plan.obs_bytes
-
-    @property
-    def aux_bytes(self) -> int:
-        """Bytes of all else that the buffer owns: other fields, latents, index; `nbytes` less `obs_bytes`."""
-        return self.nbytes() - self.plan.obs_bytes
-
     def nbytes(self) -> int:
         """Return all bytes owned: the arena in its kind of memory, and the index in host memory."""
         return self._arena.nbytes() + self._index.nbytes() + self._files.nbytes()
@@ -271,38 +225,29 @@ class EpisodeReplayBuffer:
         return self.plan.part_bytes() | {"index": self._index.nbytes() + self._files.nbytes()}
 
     def stats(self) -> dict[str, float]:
-        """Return metrics by the last part of their tag; bytes are those owned, `fill` is in [0, 1]."""
+        """Return metrics by the last part of their tag; `fill` is in [0, 1].
+
+        `obs_bytes` are those of the arena that belong to observations, used or not; `aux_bytes` are all other
+        bytes owned.
+        """
         return {
             "total_steps": float(self.total_steps),
             "num_episodes": float(self.num_episodes),
-            "obs_bytes": float(self.obs_bytes),
-            "aux_bytes": float(self.aux_bytes),
+            "obs_bytes": float(self.plan.obs_bytes),
+            "aux_bytes": float(self.nbytes() - self.plan.obs_bytes),
             "fill": self.total_steps / self.config.capacity,
         }
 
     def save(self, folder: Path, shared_folder: Path) -> SavedReplay:
-        """Write the records held and the generator's state, at a cost in proportion to new records.
-
-        See `ReplayFiles`.
-
-        Args:
-            folder: Folder of this checkpoint, for the index and the chunks that are not full yet.
-            shared_folder: Folder that all checkpoints of the run share, for full chunks and latents.
-        """
+        """Write the records held and the generator's state; see `ReplayFiles.save`."""
         return self._files.save(folder, shared_folder)
 
     def commit(self, saved: SavedReplay) -> None:
-        """Build the next save on `saved`; call it once that is safe on disk, before anything is added."""
+        """Build the next save on `saved`; see `ReplayFiles.commit`."""
         self._files.commit(saved)
 
     def load(self, folder: Path, shared_folder: Path) -> None:
-        """Load a result of `save` in place of all records; at most one file is in memory twice.
-
-        An episode that was open is open again: add a record with `is_first` next and it counts as abandoned.
-
-        Raises:
-            UserError: If the records have other fields or environments, or exceed the capacity.
-        """
+        """Load a result of `save` in place of all records; see `ReplayFiles.load`."""
         self._files.load(folder, shared_folder)
 
     def reseed(self, generator: np.random.Generator) -> None:
@@ -314,4 +259,4 @@ class EpisodeReplayBuffer:
 
         The rows that records occupy do not matter. Cost: 1 s for each GB.
         """
-        return content_hash(self._index, self._arena, self._generator)
+        return self._files.content_hash()

@@ -13,12 +13,15 @@ from jaxtyping import Int64
 from ..utils.durable_io import FileRecord, corrupt_file_error, read_json, reading, write_json
 from ..utils.errors import UserError
 from .episode_index import EpisodeIndex
-from .latent_files import LatentFile, check_latents, read_latents, write_latents
-from .segments import (
+from .shared_files import (
+    LatentFile,
     Segment,
+    check_latents,
     check_segments,
     live_segments,
+    read_latents,
     read_segments,
+    write_latents,
     write_partial_chunks,
     write_segments,
 )
@@ -50,16 +53,11 @@ class ReplayFiles:
     """Tracks which records of a buffer are on disk, and which latents have changed since.
 
     About 0.5 kB of host memory for each file on disk is not in `nbytes`.
-
-    Args:
-        index: Index of the buffer.
-        arena: Arena of the buffer.
-        generator: Generator of the buffer.
     """
 
     def __init__(self, index: EpisodeIndex, arena: Arena, generator: np.random.Generator) -> None:
         self._index, self._arena, self._generator = index, arena, generator
-        self.stores_latents = "deter" in arena.names
+        self.stores_latents = "deter" in arena.fields
         self._changed = np.full(index.records.num_rows if self.stores_latents else 0, False)
         self._last: SavedReplay | None = None
 
@@ -72,10 +70,14 @@ class ReplayFiles:
         self._changed[rows] = True
 
     def save(self, folder: Path, shared_folder: Path) -> SavedReplay:
-        """Write new records to `shared_folder`, and `replay.json` and the partial chunks to `folder`.
+        """Write what is new to `shared_folder`, and `replay.json` and the partial chunks to `folder`.
 
         Every file is new and on disk on return; nothing is deleted. Records count as saved only once `commit`
         is called, so that a save that fails or is discarded costs nothing later.
+
+        Args:
+            folder: Folder of this checkpoint.
+            shared_folder: Folder that all checkpoints of the run share, for full chunks and latents.
 
         Raises:
             OSError: If the disk is full or fails.
@@ -103,12 +105,15 @@ class ReplayFiles:
         return SavedReplay(shared_folder, own, segments, latents)
 
     def commit(self, saved: SavedReplay) -> None:
-        """Build on `saved` from now on; the buffer must not have changed since it was written."""
+        """Build the next save on `saved`; call it once that is safe on disk, before anything is added."""
         self._last = saved
         self._changed[:] = False
 
     def load(self, folder: Path, shared_folder: Path) -> None:
         """Load a result of `save`; chunks and windows may have other lengths than in the saved run.
+
+        At most one file is in memory twice. An episode that was open is open again: add a record with
+        `is_first` next and it counts as abandoned.
 
         Raises:
             UserError: If fields, number of environments or capacity do not fit, or a file was not written by
@@ -118,26 +123,31 @@ class ReplayFiles:
         state = read_json(path)
         with reading(path):
             self._check(folder, state)
-            segments = [
-                Segment(env, start, stop, file, FileRecord(*record))
-                for env, start, stop, file, record in state["segments"]
-            ]
-            latents = [
-                LatentFile(number, rows, is_base, file, FileRecord(*record))
-                for number, rows, is_base, file, record in state["latents"]
-            ]
+            segments = [Segment(*rest, record=FileRecord(*record)) for *rest, record in state["segments"]]
+            latents = [LatentFile(*rest, record=FileRecord(*record)) for *rest, record in state["latents"]]
             _check_index(path, state["streams"], segments, latents)
             generator = type(self._generator.bit_generator)()
             generator.state = state["generator"]
-            head, tail = state["streams"]["head"], state["streams"]["tail"]
-            check_segments(shared_folder, open_path, segments, head, tail, self._arena)
-            check_latents(shared_folder, latents, tail, self._arena)
+            check_segments(shared_folder, open_path, segments, state["streams"], self._arena)
+            check_latents(shared_folder, latents, state["streams"]["tail"], self._arena)
         index.load_state_dict(state["streams"])
         read_segments(shared_folder, open_path, segments, index, self._arena)
         read_latents(shared_folder, latents, index, self._arena)
         index.rebuild_starts()
         self._generator.bit_generator.state = generator.state
         self.commit(SavedReplay(shared_folder.resolve(), {}, segments, latents))
+
+    def content_hash(self) -> str:
+        """Return the sha256 of all records in the order of their streams, the index and the generator."""
+        digest = hashlib.sha256()
+        state = {"streams": self._index.state_dict(), "generator": self._generator.bit_generator.state}
+        digest.update(json.dumps(state, sort_keys=True).encode())
+        for _, _, count, row in self._index.records.held_spans():
+            digest.update(self._index.begins[row : row + count].tobytes())
+            for name in self._arena.fields:
+                view = self._arena.view_rows(name, row, count).cpu().contiguous()
+                digest.update(view.flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
 
     def _check(self, folder: Path, state: dict[str, Any]) -> None:
         """Check that the saved records fit this buffer."""
@@ -200,20 +210,6 @@ def _is_gapless(head: list[int], segments: list[Segment]) -> bool:
 
 def _fields(arena: Arena) -> dict[str, list[Any]]:
     """Return dtype and shape of every field, as JSON values."""
-    views = {name: arena.view_rows(name, 0, 1) for name in arena.names}
-    return {name: [str(view.dtype).removeprefix("torch."), *view.shape[1:]] for name, view in views.items()}
-
-
-def content_hash(index: EpisodeIndex, arena: Arena, generator: np.random.Generator) -> str:
-    """Return the sha256 of all records in the order of their streams, the index and the generator."""
-    digest = hashlib.sha256()
-    state = {"streams": index.state_dict(), "generator": generator.bit_generator.state}
-    digest.update(json.dumps(state, sort_keys=True).encode())
-    records = index.records
-    for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True)):
-        for _, count, row in records.spans(env, head, tail):
-            digest.update(index.begins[row : row + count].tobytes())
-            for name in arena.names:
-                view = arena.view_rows(name, row, count).cpu().contiguous()
-                digest.update(view.flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return {
+        name: [str(spec.dtype).removeprefix("torch."), *spec.shape] for name, spec in arena.fields.items()
+    }

@@ -11,8 +11,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from ..utils.errors import UserError
-from .config import ReplayStorage
-from .plan import FieldSpec, ReplayPlan, ReplaySpec, in_gib, largest_capacity
+from .config import FieldSpec, ReplaySpec, ReplayStorage
+from .plan import ReplayPlan, in_gib, largest_capacity
 
 _NUMPY_DTYPES = (torch.uint8, torch.bool, torch.float16, torch.float32)
 """Dtypes of fields that NumPy supports too."""
@@ -23,37 +23,32 @@ _WRITE_BYTES = 2**23
 class Arena:
     """Rows of fields. Reading copies: nothing that leaves this class shares memory with it.
 
-    Args:
-        plan: Fields and number of rows.
-        storage: ram commits anonymous memory, mmap reserves disk space, cuda takes memory of `device`.
-        device: Used for cuda only.
-        directory: Folder for the mapped files, used for mmap only. They are unlinked as soon as they are
-            mapped, so that the space is free again when the process ends, even if killed.
+    Storage ram commits anonymous memory, cuda takes memory of `device`. mmap reserves disk space: its files
+    in `directory` are unlinked as soon as they are mapped, so that the space is free again when the process
+    ends, even if killed.
     """
 
     def __init__(
         self, plan: ReplayPlan, storage: ReplayStorage, device: torch.device, directory: Path | None = None
     ) -> None:
         self.device = device if storage is ReplayStorage.cuda else torch.device("cpu")
-        self._fields: dict[str, Tensor] = {}
+        self.fields = plan.fields
+        """Shape and dtype of one record's share of each field, by name."""
+
+        self._tensors: dict[str, Tensor] = {}
         for name, spec in plan.fields.items():
             if storage is ReplayStorage.mmap:
                 assert directory is not None, "storage=mmap needs a folder"
-                self._fields[name] = _mapped(spec, plan.num_rows, directory)
+                self._tensors[name] = _mapped(spec, plan.num_rows, directory)
             else:
                 # Zeroed, so that the pages are committed now and not at some step of the run.
-                self._fields[name] = torch.empty(
+                self._tensors[name] = torch.empty(
                     (plan.num_rows, *spec.shape), dtype=spec.dtype, device=self.device
                 ).zero_()
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the fields."""
-        return list(self._fields)
-
     def nbytes(self) -> int:
         """Return the bytes of all fields, used or not."""
-        return sum(field.untyped_storage().nbytes() for field in self._fields.values())
+        return sum(field.untyped_storage().nbytes() for field in self._tensors.values())
 
     def to_index_tensor(self, rows: Int64[np.ndarray, "..."]) -> Int64[Tensor, "..."]:
         """Return row numbers on the device, as `gather` and `write` take them."""
@@ -61,18 +56,18 @@ class Arena:
 
     def empty(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Return uninitialised memory for `shape` rows of a field, (*shape, *field)."""
-        field = self._fields[name]
+        field = self._tensors[name]
         return field.new_empty(*shape, *field.shape[1:])
 
     def gather(self, name: str, rows: Int64[Tensor, "..."], out: Tensor | None = None) -> Tensor:
         """Copy a field of the given rows into `out`, (*rows.shape, *field), contiguous; None: new memory."""
         out = self.empty(name, tuple(rows.shape)) if out is None else out
-        torch.index_select(self._fields[name], 0, rows.reshape(-1), out=out.flatten(0, rows.ndim - 1))
+        torch.index_select(self._tensors[name], 0, rows.reshape(-1), out=out.flatten(0, rows.ndim - 1))
         return out
 
     def write(self, name: str, rows: Int64[Tensor, "rows"], values: Tensor) -> None:
         """Copy `values` (rows, *field) into distinct rows; their autograd graph never reaches the arena."""
-        field, values = self._fields[name], values.detach()
+        field, values = self._tensors[name], values.detach()
         if field.is_cpu and values.is_cpu and values.dtype is field.dtype and field.dtype in _NUMPY_DTYPES:
             # A copy of memory for each row; `index_copy_` goes through a few large rows 8 times slower.
             field.numpy()[rows.numpy()] = values.numpy()
@@ -81,11 +76,7 @@ class Arena:
 
     def view_rows(self, name: str, row: int, count: int) -> Tensor:
         """Return a view of consecutive rows, for saving and loading; keep it inside this package."""
-        return self._fields[name][row : row + count]
-
-    def dtype(self, name: str) -> torch.dtype:
-        """Return the dtype of a field."""
-        return self._fields[name].dtype
+        return self._tensors[name][row : row + count]
 
 
 def check_storage(spec: ReplaySpec, plan: ReplayPlan, device: torch.device, directory: Path | None) -> None:
@@ -101,21 +92,14 @@ def check_storage(spec: ReplaySpec, plan: ReplayPlan, device: torch.device, dire
         )
     if storage is ReplayStorage.mmap:
         assert directory is not None, "storage=mmap needs a folder"
-        free = shutil.disk_usage(_existing_parent(directory)).free
+        existing = next(f for f in (directory.absolute(), *directory.absolute().parents) if f.exists())
+        free = shutil.disk_usage(existing).free
         if plan.arena_bytes > free:
             raise UserError(
                 f"buffer.storage=mmap with buffer.capacity={spec.config.capacity} needs "
                 f"{in_gib(plan.arena_bytes)} GiB in {directory}, where {in_gib(free)} GiB are free. "
                 f"Lower buffer.capacity to {largest_capacity(spec, free):,} or free some space."
             )
-
-
-def _existing_parent(folder: Path) -> Path:
-    """Return the nearest folder that exists already."""
-    folder = folder.absolute()
-    while not folder.exists():
-        folder = folder.parent
-    return folder
 
 
 def _mapped(spec: FieldSpec, num_rows: int, directory: Path) -> Tensor:

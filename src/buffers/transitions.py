@@ -1,8 +1,7 @@
-"""Transitions: pairs of consecutive records inside one episode, numbered from the oldest on.
+"""Transitions: pairs of consecutive records inside one episode.
 
-Transition i is the i-th over all streams, one stream after the other, oldest first. The caller draws indices
-uniformly in [0, num_transitions). Sources with the same records give the same batch for the same indices, so
-a copy of the buffer in another process serves as well as the buffer.
+Transition i is the i-th over all streams, one stream after the other, oldest first. Sources with the same
+records give the same batch for the same indices, so a copy in another process serves as well as the buffer.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +13,8 @@ import torch
 from jaxtyping import Bool, Float32, Int64, Shaped
 from torch import Tensor
 
-from .plan import OBSERVATION_PREFIX, ReplayPlan, observation_keys
+from .config import OBSERVATION_PREFIX, observation_keys
+from .plan import ReplayPlan
 
 _OTHER_FIELDS = ("action", "reward", "is_terminal")
 """The fields of a transition, without the observations."""
@@ -142,14 +142,9 @@ def read_transitions(
     second: Int64[Tensor, "batch"],
     out: TransitionBatch | None,
 ) -> TransitionBatch:
-    """Return the transitions between two sets of rows.
+    """Return the transitions from the records in rows `first` to those in rows `second`.
 
-    Args:
-        gather: Copies rows of a field into the tensor given, or into new memory for None.
-        names: Names of all fields.
-        first: Rows of the records that transitions start from.
-        second: Rows of the records that they lead to.
-        out: Memory to reuse; None takes new memory.
+    `gather` copies rows of a field into the tensor given, or into new memory for None.
     """
     keys = observation_keys(names)
     return TransitionBatch(

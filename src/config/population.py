@@ -5,8 +5,7 @@
 
 from dataclasses import dataclass, field
 
-from ..buffers import ReplayConfig, ReplayStorage
-from ..buffers.config import LatentDtype
+from ..buffers import LatentDtype, ReplayConfig, ReplayStorage
 from ..envs import EnvConfig
 from ..utils.errors import UserError
 from ..utils.progress import ProgressMode

@@ -89,9 +89,13 @@ def validate_env(config: EnvConfig) -> None:
     Raises:
         UserError: If the game or the id is unknown; it names the key and the nearest known name.
     """
-    if config.suite is Suite.atari:
-        _validate_game(config.game)
-    elif config.suite is Suite.gymnasium:
+    if config.suite is Suite.atari and config.game not in atari_games():
+        raise UserError(
+            f"env.game={config.game} is not one of the {len(atari_games())} Atari games of ale-py."
+            f"{did_you_mean(config.game.lower(), atari_games())} Names are snake_case, as in "
+            f"env.game=ms_pacman."
+        )
+    if config.suite is Suite.gymnasium:
         _validate_id(config.id)
 
 
@@ -110,14 +114,6 @@ def atari_games() -> list[str]:
     """Return the games that ale-py registers; it ends the process on its other ROMs, made for two players."""
     specs = (spec for env_id, spec in gymnasium.registry.items() if env_id.startswith("ALE/"))
     return sorted({spec.kwargs["game"] for spec in specs})
-
-
-def _validate_game(game: str) -> None:
-    if game not in atari_games():
-        raise UserError(
-            f"env.game={game} is not one of the {len(atari_games())} Atari games of ale-py."
-            f"{did_you_mean(game.lower(), atari_games())} Names are snake_case, as in env.game=ms_pacman."
-        )
 
 
 def _validate_id(env_id: str) -> None:

@@ -1,13 +1,18 @@
-"""Log the seed and the actions of every open episode, so that it can be replayed."""
+"""Log the seed and the actions of every open episode, and replay them to bring environments back."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..utils.errors import UserError
-from ..utils.timestep import TimeStep
+from ..utils.timestep import EnvSpec, TimeStep
+from .backend import Restarts
+
+OpenEpisode = tuple[int, NDArray[np.float32]]
+"""Seed and actions (T, A) of an episode."""
 
 _FIRST_ROWS = 256
 
@@ -59,13 +64,7 @@ class ActionLog:
 
 
 class EpisodeLog:
-    """Counters, seeds and actions of the episodes of N environments.
-
-    Args:
-        run_seed: Seed from which the seed of every episode comes.
-        num_envs: N.
-        action_size: Width of an action.
-    """
+    """Counters, seeds and actions of the episodes of N environments."""
 
     def __init__(self, run_seed: int, num_envs: int, action_size: int) -> None:
         self._run_seed = run_seed
@@ -106,7 +105,7 @@ class EpisodeLog:
         """Return the number of the episode that environment `index` plays, counted from 0."""
         return self._next_episode[index] - 1
 
-    def open_episode(self, index: int) -> tuple[int, NDArray[np.float32]]:
+    def open_episode(self, index: int) -> OpenEpisode:
         """Return seed and actions (T, A) of the episode that environment `index` plays."""
         return self._seeds[index], self._logs[index].actions
 
@@ -138,3 +137,55 @@ class EpisodeLog:
 
 def _key(index: int) -> str:
     return f"env{index:03d}"
+
+
+def replay_actions(
+    restarts: Restarts, spec: EnvSpec, episodes: Mapping[int, OpenEpisode]
+) -> tuple[TimeStep, set[int]]:
+    """Replay `episodes`, by index of the environment, so that all reach their last action in the same call.
+
+    Native emulators advance together, so an environment with fewer actions starts later. COST: one call more
+    than the longest episode has actions.
+
+    Returns:
+        The records of the last call, and the indices of episodes that failed or ended too early.
+    """
+    calls = max((len(actions) for _, actions in episodes.values()), default=0)
+    action = np.zeros((spec.num_envs, spec.action.size), np.float32)
+    step, diverged = TimeStep.empty(spec), set()
+    for call in range(calls + 1):
+        seeds, idle = {}, []
+        for index in range(spec.num_envs):
+            seed, actions = episodes.get(index, (0, action[:0]))
+            turn = call - (calls - len(actions))  # 0 starts, t acts for the t-th time
+            if index not in episodes or index in diverged or turn < 0:
+                idle.append(index)
+            elif turn == 0:
+                seeds[index] = seed
+            else:
+                action[index] = actions[turn - 1]
+        step, failures = restarts.step_or_reset(action, seeds, idle)
+        acted = set(episodes) - set(seeds) - set(idle)
+        diverged |= {index for index in acted if step.is_last[index] or index in failures}
+    return step, diverged
+
+
+def matches(step: TimeStep, stored: TimeStep, index: int) -> bool:
+    """Whether environment `index` has the observation and reward that are stored, bit by bit."""
+    has_observation = all(
+        step.observation[key][index].tobytes() == value[index].tobytes()
+        for key, value in stored.observation.items()
+    )
+    has_reward = stored.is_first[index] or step.reward[index] == stored.reward[index]
+    return bool(has_observation and has_reward)
+
+
+def state_form(spec: EnvSpec, lengths: list[int]) -> dict[str, Any]:
+    """Return a state of environments whose open episodes have so many actions, to compare the form with."""
+    actions = [np.empty((length, spec.action.size), np.float32) for length in lengths]
+    return {
+        "next_episode": [0] * spec.num_envs,
+        "seeds": [0] * spec.num_envs,
+        "actions": {_key(index): each for index, each in enumerate(actions)},
+        "arrival": asdict(TimeStep.empty(spec)),
+    }

@@ -38,17 +38,11 @@ class EpisodeTracker:
         """Count one record of each environment and return the episodes that it finished."""
         self._returns = np.where(step.is_first, 0.0, self._returns + step.reward)
         self._lengths = np.where(step.is_first, 0, self._lengths + 1)
-        return [
-            Episode(int(i), float(self._returns[i]), int(self._lengths[i]))
-            for i in np.flatnonzero(step.is_last)
-        ]
+        return self._episodes(step.is_last)
 
     def open_episodes(self, step: TimeStep) -> list[Episode]:
         """Return the sums of the episodes that continue after `step`, the last one added."""
-        return [
-            Episode(int(i), float(self._returns[i]), int(self._lengths[i]))
-            for i in np.flatnonzero(~step.is_last)
-        ]
+        return self._episodes(~step.is_last)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums of the open episodes."""
@@ -58,14 +52,13 @@ class EpisodeTracker:
         """Load the sums."""
         self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
 
+    def _episodes(self, chosen: NDArray[np.bool_]) -> list[Episode]:
+        indices = np.flatnonzero(chosen).tolist()
+        return [Episode(i, float(self._returns[i]), int(self._lengths[i])) for i in indices]
+
 
 class EpisodeRecorder:
-    """Keeps the images of one whole episode of environment 0, on request.
-
-    Args:
-        spec: Environments; without an image there is nothing to record.
-        max_frames: Longer episodes are cut; bounds the memory held.
-    """
+    """Keeps the images of one whole episode of environment 0, on request; without images it keeps nothing."""
 
     def __init__(self, spec: EnvSpec, max_frames: int = MAX_FRAMES) -> None:
         self._key = next((key for key, array in sorted(spec.observation.items()) if array.is_image), None)

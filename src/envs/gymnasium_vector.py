@@ -1,8 +1,7 @@
 """N Gymnasium environments of one id, in this process or in one subprocess each."""
 
-import contextlib
-import dataclasses
 from collections.abc import Collection, Mapping
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -12,19 +11,12 @@ from ..utils.errors import UserError, with_place
 from ..utils.timestep import ActionSpec, ArraySpec, EnvSpec, TimeStep
 from .backend import EnvironmentCrashed, EnvironmentFailed, Failures
 from .config import EnvConfig, Vectorization, find_registration
-from .spaces import action_spec, notices
-from .workers import EnvWorker, LocalEnvWorker, SubprocessEnvWorker
-from .wrapper import EnvMaker
+from .spaces import action_spec, notices, observation_space
+from .workers import LocalEnv, SubprocessEnv
 
 
 class GymnasiumBackend:
-    """N environments of one id.
-
-    Args:
-        config: Settings; `suite` is ignored.
-        env_id: Registered id.
-        name: The name that users type, for messages.
-        render: Whether `render` gives pictures; the environments then run in this process.
+    """N environments of the id `env_id`, called `name` in messages; those that render run in this process.
 
     Raises:
         UserError: If a package that the environment needs is missing, or the model cannot take its spaces.
@@ -33,16 +25,12 @@ class GymnasiumBackend:
 
     def __init__(self, config: EnvConfig, env_id: str, name: str, render: bool = False) -> None:
         registered = find_registration(env_id)
-        self._maker = EnvMaker(
-            registered=registered,
-            action_repeat=config.action_repeat,
-            image_size=config.image_size,
-            time_limit=config.time_limit,
-            render_mode="rgb_array" if render else None,
+        self._make_local = partial(
+            LocalEnv, registered, config.action_repeat, config.image_size, config.time_limit
         )
-        self._timeout = config.worker_timeout
+        self._renders, self._timeout = render, config.worker_timeout
         self._in_processes = config.vectorization is Vectorization["async"] and not render
-        observation, action, observed = _probe(self._maker, env_id)
+        observation, action, observed = _probe(self._make_local(), env_id, config.image_size)
         frames = config.time_limit or registered.max_episode_steps
         self.spec = EnvSpec(
             name=name,
@@ -53,7 +41,7 @@ class GymnasiumBackend:
             longest_episode=-(-frames // config.action_repeat) if frames else None,
             notices=observed,
         )
-        self._workers: list[EnvWorker] = []
+        self._workers: list[LocalEnv | SubprocessEnv] = []
         self._start_workers()
 
     def step_or_reset(
@@ -83,10 +71,10 @@ class GymnasiumBackend:
 
     def render(self) -> NDArray[np.uint8] | None:
         """Return a picture of environment 0; None if it was not made to render."""
-        if self._maker.render_mode is None:
+        if not self._renders:
             return None
         first = self._workers[0]
-        assert isinstance(first, LocalEnvWorker)
+        assert isinstance(first, LocalEnv)
         try:
             return first.render()
         except gymnasium.error.DependencyNotInstalled as error:
@@ -113,28 +101,27 @@ class GymnasiumBackend:
             self.close()
             raise
 
-    def _make_worker(self, index: int) -> EnvWorker:
+    def _make_worker(self, index: int) -> LocalEnv | SubprocessEnv:
         if self._in_processes:
-            return SubprocessEnvWorker(self._maker, f"{self.spec.name} {index}", self._timeout)
+            return SubprocessEnv(self._make_local, f"{self.spec.name} {index}", self._timeout)
         # only environment 0 is rendered
-        return LocalEnvWorker(
-            self._maker if index == 0 else dataclasses.replace(self._maker, render_mode=None)
-        )
+        return self._make_local(render_mode="rgb_array" if self._renders and index == 0 else None)
 
 
-def _probe(maker: EnvMaker, env_id: str) -> tuple[dict[str, ArraySpec], ActionSpec, tuple[str, ...]]:
+def _probe(
+    probe: LocalEnv, env_id: str, image_size: int
+) -> tuple[dict[str, ArraySpec], ActionSpec, tuple[str, ...]]:
     """Make one environment for a moment, in this process; return its observations, actions and notices."""
     try:
-        probe = maker()
-        action = action_spec(probe.env.action_space)
+        env = probe.make()
+        parts = observation_space(env.observation_space, image_size).items()
+        action = action_spec(env.action_space)
     except gymnasium.error.DependencyNotInstalled as error:
         raise UserError(f"env.id={env_id} needs a package that is missing: {error}") from error
     except UserError as error:
         raise UserError(f"env.id={env_id} {error}") from None
     except Exception as error:
         raise UserError(f"env.id={env_id} cannot be made: {with_place(error)}.") from error
-    observed = notices(probe.env.observation_space)
-    with contextlib.suppress(Exception):  # as `LocalEnvWorker.terminate`
-        probe.env.close()
-    parts = probe.observation_space.items()
+    observed = notices(env.observation_space)
+    probe.terminate()
     return {key: ArraySpec(part.shape or (), np.dtype(part.dtype)) for key, part in parts}, action, observed

@@ -23,10 +23,7 @@ def observation_space(space: spaces.Space, image_size: int) -> spaces.Dict:
     Raises:
         UserError: If a part of `space` is neither a Box nor Discrete.
     """
-    if isinstance(space, spaces.Dict):
-        return spaces.Dict({key: _part_space(key, part, image_size) for key, part in space.items()})
-    name = "image" if _is_image(space) else "vector"
-    return spaces.Dict({name: _part_space(name, space, image_size)})
+    return spaces.Dict({key: _part_space(key, part, image_size) for key, part in _parts(space).items()})
 
 
 def convert_observation(space: spaces.Space, observation: Any, image_size: int) -> dict[str, NDArray]:
@@ -35,10 +32,9 @@ def convert_observation(space: spaces.Space, observation: Any, image_size: int) 
     Raises:
         EnvironmentFailed: If it is no element of `space`: of another shape, or an image out of its bounds.
     """
-    if isinstance(space, spaces.Dict):
-        return {key: _convert_part(key, part, observation[key], image_size) for key, part in space.items()}
-    name = "image" if _is_image(space) else "vector"
-    return {name: _convert_part(name, space, observation, image_size)}
+    parts = _parts(space)
+    values = observation if isinstance(space, spaces.Dict) else dict.fromkeys(parts, observation)
+    return {key: _convert_part(key, part, values[key], image_size) for key, part in parts.items()}
 
 
 def notices(space: spaces.Space) -> tuple[str, ...]:
@@ -76,6 +72,13 @@ def convert_action(space: spaces.Space, action: NDArray[np.float32]) -> Any:
     scaled = low + (np.clip(action, -1, 1) + 1) / 2 * (high - low)
     value = np.where(is_bounded, np.clip(scaled, low, high), action)
     return value.reshape(space.shape).astype(space.dtype)
+
+
+def _parts(space: spaces.Space) -> dict[str, spaces.Space]:
+    """Return the parts of a Dict, or any other space as the only part, under the name of its kind."""
+    if isinstance(space, spaces.Dict):
+        return space.spaces
+    return {"image" if _is_image(space) else "vector": space}
 
 
 def _is_image(space: spaces.Space) -> bool:

@@ -1,6 +1,7 @@
-"""N environments as records: explicit seeds, reproducible episodes, and exact resumption."""
+"""N environments of any suite as records: explicit seeds, reproducible episodes, and exact resumption."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import fields, replace
 from typing import Any
 
@@ -8,22 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..utils.timestep import EnvSpec, TimeStep
-from .backend import EnvBackend, EnvironmentCrashed
-from .episode_log import ActionLog, EpisodeLog
-from .restarts import Restarts
-from .restore import matches, replay_actions
+from .atari import AtariBackend
+from .backend import EnvBackend, EnvironmentCrashed, Restarts
+from .catch import CATCH_ID
+from .config import EnvConfig, Suite, Vectorization, validate_env
+from .episode_log import ActionLog, EpisodeLog, matches, replay_actions
+from .gymnasium_vector import GymnasiumBackend
 
 
 class VectorEnvironment:
     """N environments that advance together, one record each per call, as `utils/timestep.py` defines it.
 
     An environment that fails is replaced by a new one. Its episode ends as truncated, with the last
-    observation once more and no reward; the others are not disturbed.
-
-    Args:
-        backend: The environments of one suite.
-        run_seed: Seed of the run; the seeds of all episodes of all environments come from it.
-        max_restarts: Environments that may fail before the run crashes.
+    observation once more and no reward; the others are not disturbed. The seeds of all episodes of all
+    environments come from `run_seed`, the seed of the run.
     """
 
     def __init__(self, backend: EnvBackend, run_seed: int, max_restarts: int) -> None:
@@ -89,9 +88,6 @@ class VectorEnvironment:
         truncated; one that has only begun continues from the environment's present observation. Both give a
         warning. COST: the steps of the longest open episode, at the speed of the environments.
 
-        Args:
-            state: A result of `state_dict`, of environments with the same settings.
-
         Returns:
             The step, and one sentence for each environment that diverged.
 
@@ -103,7 +99,7 @@ class VectorEnvironment:
         stored = TimeStep(**state["arrival"])
         running = np.flatnonzero(~stored.is_last).tolist()
         episodes = {index: self._episodes.open_episode(index) for index in running}
-        step, diverged = replay_actions(self._restarts.step_or_reset, self.spec, episodes)
+        step, diverged = replay_actions(self._restarts, self.spec, episodes)
         self._raise_if_crashed()
         diverged |= {index for index in episodes if not matches(step, stored, index)}
         self._last = _amended(stored, step, diverged)
@@ -158,3 +154,39 @@ def _amended(stored: TimeStep, step: TimeStep, diverged: set[int]) -> TimeStep:
         if stored.is_first[index]:
             amended.set_observation(index, {key: each[index] for key, each in step.observation.items()})
     return amended
+
+
+def make_environment(config: EnvConfig, run_seed: int, render: bool = False) -> VectorEnvironment:
+    """Return the environments of `config`, not yet reset; for `run_seed` see `VectorEnvironment`.
+
+    Raises:
+        UserError: As `make_backend`.
+    """
+    return VectorEnvironment(make_backend(config, render), run_seed, config.max_restarts)
+
+
+def make_backend(config: EnvConfig, render: bool = False) -> EnvBackend:
+    """Return the environments of `config` for a caller that starts episodes itself.
+
+    With `render` they give pictures of environment 0, if the suite renders any.
+
+    Raises:
+        UserError: If the environment is unknown, a package is missing, or the model cannot take its spaces.
+    """
+    validate_env(config)
+    if config.suite is Suite.atari:
+        return AtariBackend(config)
+    if config.suite is Suite.catch:
+        return GymnasiumBackend(config, CATCH_ID, "catch")
+    return GymnasiumBackend(config, config.id, config.id, render)
+
+
+def spec_of(config: EnvConfig) -> EnvSpec:
+    """Return the spec of the environments of `config`; starts one of them for a moment, in this process.
+
+    Raises:
+        UserError: As `make_backend`.
+    """
+    alone = replace(config, num_envs=1, vectorization=Vectorization["sync"])
+    with closing(make_backend(alone)) as one:
+        return replace(one.spec, num_envs=config.num_envs)

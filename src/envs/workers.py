@@ -10,16 +10,25 @@ import socket
 import struct
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec as RegisteredSpec
 from gymnasium.vector.utils import CloudpickleWrapper
 from numpy.typing import NDArray
 
 from .backend import EnvironmentFailed
-from .wrapper import EnvMaker, Record, RecordWrapper, Request, failure_of
+from .spaces import convert_action, convert_observation
+
+Request = int | NDArray[np.float32]
+"""A seed (start an episode with it) or an action (A,)."""
+
+Record = tuple[dict[str, NDArray], float, bool, bool]
+"""Observation, reward, terminated, truncated."""
 
 _READY = "ready"
 _START_PATIENCE = 10
@@ -29,88 +38,96 @@ _CLOSE_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 
 
-class EnvWorker(Protocol):
-    """One environment that answers each request by one record."""
+class LocalEnv:
+    """An environment in this process, made at the first request. Nothing notices when it hangs.
 
-    def wait_until_ready(self) -> None:
-        """Wait until requests are answered.
+    Converts observations and actions, and repeats actions. It is made from its registration, not from its
+    id: a subprocess does not know ids that were registered at run time. For the rest see `EnvConfig`.
+    """
 
-        Raises:
-            EnvironmentFailed: If the environment cannot be made.
-        """
-        ...
-
-    def send(self, request: Request) -> None:
-        """Request a start or an action; never fails."""
-        ...
-
-    def receive(self) -> Record:
-        """Return the answer.
-
-        Raises:
-            EnvironmentFailed: If there is none; the worker can then only be terminated.
-        """
-        ...
-
-    def close_async(self) -> None:
-        """Ask it to end, without waiting."""
-        ...
-
-    def terminate(self) -> None:
-        """End it, by force if need be; may be called twice."""
-        ...
-
-
-class LocalEnvWorker:
-    """An environment in this process, made at the first request. Nothing notices when it hangs."""
-
-    def __init__(self, maker: EnvMaker) -> None:
-        self._maker = maker
-        self._env: RecordWrapper | None = None
+    def __init__(
+        self,
+        registered: RegisteredSpec,
+        action_repeat: int,
+        image_size: int,
+        time_limit: int | None,
+        render_mode: str | None = None,
+    ) -> None:
+        self._registered, self._time_limit, self._render_mode = registered, time_limit, render_mode
+        self._action_repeat, self._image_size = action_repeat, image_size
+        self._env: gymnasium.Env | None = None
         self._request: Request = 0
+
+    def make(self) -> gymnasium.Env:
+        """Return the environment, made at the first call."""
+        if self._env is None:
+            # an environment that renders nothing need not accept the argument
+            options: dict[str, Any] = {"render_mode": self._render_mode} if self._render_mode else {}
+            self._env = gymnasium.make(self._registered, max_episode_steps=self._time_limit, **options)
+        return self._env
 
     def wait_until_ready(self) -> None:
         """Nothing to wait for."""
 
     def send(self, request: Request) -> None:
-        """Remember the request."""
+        """Remember a request."""
         self._request = request
 
     def receive(self) -> Record:
-        """Answer it; see `EnvWorker.receive`."""
-        if self._env is None:
-            try:
-                self._env = self._maker()
-            except Exception as error:
-                raise failure_of(error) from error
-        return self._env.answer(self._request)
+        """Answer it; raises as `answer`."""
+        return self.answer(self._request)
+
+    def answer(self, request: Request) -> Record:
+        """Start an episode or act.
+
+        Raises:
+            EnvironmentFailed: If the environment raised, or gave an observation outside its space.
+        """
+        try:
+            return self._start(request) if isinstance(request, int) else self._act(request)
+        except EnvironmentFailed:
+            raise
+        except Exception as error:
+            raise _failure_of(error) from error
 
     def render(self) -> NDArray[np.uint8]:
         """Return a picture."""
         assert self._env is not None, "reset comes first"
-        return np.array(self._env.env.render(), np.uint8)
+        return np.array(self._env.render(), np.uint8)
 
     def close_async(self) -> None:
         """Nothing runs between calls."""
 
     def terminate(self) -> None:
-        """Close the environment."""
+        """Close the environment; may be called twice."""
         if self._env is not None:
             with contextlib.suppress(Exception):  # one that failed may fail to close too
-                self._env.env.close()
+                self._env.close()
             self._env = None
 
+    def _start(self, seed: int) -> Record:
+        env = self.make()
+        observation, _ = env.reset(seed=seed)
+        return convert_observation(env.observation_space, observation, self._image_size), 0.0, False, False
 
-class SubprocessEnvWorker:
-    """An environment in its own process.
+    def _act(self, action: NDArray[np.float32]) -> Record:
+        """Repeat one action (A,), at most until the episode ends; rewards are summed."""
+        env = self.make()
+        choice = convert_action(env.action_space, action)
+        observation, total, terminated, truncated = None, 0.0, False, False
+        for _ in range(self._action_repeat):
+            observation, reward, terminated, truncated, _ = env.step(choice)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        observation = convert_observation(env.observation_space, observation, self._image_size)
+        return observation, total, bool(terminated), bool(truncated)
 
-    Args:
-        maker: Makes the environment in that process.
-        name: Name of the process.
-        timeout: Seconds without an answer after which it counts as hung; 0 waits forever.
-    """
 
-    def __init__(self, maker: EnvMaker, name: str, timeout: float) -> None:
+class SubprocessEnv:
+    """A `LocalEnv` in its own process; `timeout` seconds without an answer count as hung, 0 waits forever."""
+
+    def __init__(self, make: Callable[[], LocalEnv], name: str, timeout: float) -> None:
         # spawn: a forked worker would share the pages of replay and device with this process, and inherit the
         # locks that its threads hold
         context = multiprocessing.get_context("spawn")
@@ -118,13 +135,17 @@ class SubprocessEnvWorker:
         self._pipe, theirs = context.Pipe()
         self._timeout = timeout
         self._is_ready = False
-        self._process = context.Process(target=_serve, args=(portable(maker), theirs), name=name, daemon=True)
+        self._process = context.Process(target=_serve, args=(portable(make), theirs), name=name, daemon=True)
         self._process.start()
         theirs.close()
         atexit.register(self._process.kill)  # multiprocessing would wait for it forever: it ignores SIGTERM
 
     def wait_until_ready(self) -> None:
-        """Wait until the environment is made."""
+        """Wait until the environment is made.
+
+        Raises:
+            EnvironmentFailed: If it cannot be made.
+        """
         patience = self._timeout * _START_PATIENCE
         _limit(self._pipe, patience)
         self._receive(f"its process was not ready after {patience:g} seconds", "while it started ")
@@ -132,12 +153,16 @@ class SubprocessEnvWorker:
         self._is_ready = True
 
     def send(self, request: Request) -> None:
-        """Request a start or an action."""
+        """Request a start or an action; never fails."""
         with contextlib.suppress(OSError):  # dead or hung: `receive` raises
             self._pipe.send(request)
 
     def receive(self) -> Record:
-        """Return the answer; see `EnvWorker.receive`."""
+        """Return the answer.
+
+        Raises:
+            EnvironmentFailed: If there is none; the process can then only be terminated.
+        """
         if not self._is_ready:
             self.wait_until_ready()
         return self._receive(f"its process gave no answer for env.worker_timeout={self._timeout:g} seconds")
@@ -162,7 +187,7 @@ class SubprocessEnvWorker:
         self._pipe.close()
 
     def terminate(self) -> None:
-        """Kill the process; if it was asked to end, give it a few seconds first."""
+        """Kill the process; if it was asked to end, give it a few seconds first. May be called twice."""
         if not self._pipe.closed:
             self._pipe.close()
             self._process.kill()
@@ -184,7 +209,7 @@ def _limit(pipe: Connection, seconds: float) -> None:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
 
-def _serve(make: Callable[[], RecordWrapper], pipe: Connection) -> None:
+def _serve(make: Callable[[], LocalEnv], pipe: Connection) -> None:
     """Answer requests until the pipe closes; the main function of the process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         # A signal to the whole group is for the main process. SIG_IGN would be inherited by programs that the
@@ -192,25 +217,31 @@ def _serve(make: Callable[[], RecordWrapper], pipe: Connection) -> None:
         signal.signal(number, lambda *_: None)
     _be_killed_with_parent()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    env = make()
     with contextlib.suppress(EOFError, OSError):
         try:
-            env = make()
+            env.make()
         except Exception as error:
-            pipe.send(failure_of(error))
+            pipe.send(_failure_of(error))
             return
         try:
             pipe.send(_READY)
             while True:
                 pipe.send(_answer(env, pipe.recv()))
         finally:
-            env.env.close()
+            env.terminate()
 
 
-def _answer(env: RecordWrapper, request: Request) -> Record | EnvironmentFailed:
+def _answer(env: LocalEnv, request: Request) -> Record | EnvironmentFailed:
     try:
         return env.answer(request)
     except EnvironmentFailed as failure:
         return failure
+
+
+def _failure_of(error: Exception) -> EnvironmentFailed:
+    """Return the exception `error`, which is being handled, as a failure of its environment."""
+    return EnvironmentFailed(f"it raised {type(error).__name__}: {error}", traceback.format_exc())
 
 
 def _be_killed_with_parent() -> None:

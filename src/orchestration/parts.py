@@ -42,12 +42,7 @@ def begin_run(config: TrainConfig, run_dir: Path) -> SnapshotRecorder:
 def build_replay(config: TrainConfig, request: ReplaySpec, run_dir: Path) -> EpisodeReplayBuffer:
     """Return the replay buffer of a run, all its memory allocated."""
     return EpisodeReplayBuffer(
-        request.config,
-        observation=request.observation,
-        action=request.action,
-        num_envs=request.num_envs,
-        window_length=request.window_length,
-        latent=request.latent,
+        request,
         generator=numpy_generator(config.seed, "replay"),
         device=config.device.value,
         directory=run_dir / "replay",

@@ -1,7 +1,6 @@
 """What checkpoints take on disk when they take most: while one more than those kept is written."""
 
-from ..buffers import ReplayPlan
-from ..buffers.segments import LATENT_FIELDS
+from ..buffers import LATENT_FIELDS, ReplayPlan
 from ..config.schema import TrainConfig
 from ..envs.episodes import MAX_FRAMES
 from ..utils.timestep import EnvSpec

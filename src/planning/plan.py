@@ -6,9 +6,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from ..buffers import ReplayPlan, ReplayStorage
-from ..buffers.latent_files import FILE_BYTES
-from ..buffers.plan import plan_unchecked
+from ..buffers import LATENT_FILE_BYTES, ReplayPlan, ReplayStorage, plan_unchecked
 from ..checkpoints.checkpoint import CHECKPOINTS
 from ..checkpoints.run_folder import EXPERIMENTS
 from ..config.schema import Compile, Device, TrainConfig
@@ -83,7 +81,7 @@ def _host(
             rows.append(Row("compiler", constants.COMPILER_BYTES, Basis.estimated))
         workspace = constants.CPU_WORKSPACE_BYTES
         rows.append(Row("workspace of kernels and allocator", workspace, Basis.estimated))
-    rows.append(Row("files being written", PIECE_BYTES + FILE_BYTES))
+    rows.append(Row("files being written", PIECE_BYTES + LATENT_FILE_BYTES))
     if config.checkpoint.mirror:
         rows.append(Row("mirror", constants.MIRROR_BYTES, Basis.estimated))
     graph = constants.GRAPH_BYTES_PER_OPERATOR * networks.operators

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.buffers import EpisodeReplayBuffer, LatentSpec, ReplayConfig, StoredLatent
+from reverie.buffers import EpisodeReplayBuffer, LatentSpec, ReplayConfig, ReplaySpec, StoredLatent
 from reverie.utils.timestep import ActionSpec, ArraySpec, TimeStep
 
 OBSERVATION = {
@@ -27,19 +27,14 @@ def make_buffer(
     window_length: int = 4,
     directory: Path | None = None,
     seed: int = 0,
+    device: str = "cpu",
     **settings: Any,
 ) -> EpisodeReplayBuffer:
     """Return a small buffer of toy records."""
     config = ReplayConfig(**{"capacity": 40, "chunk_length": 4, **settings})
+    spec = ReplaySpec(config, OBSERVATION, ACTION, num_envs, window_length, LATENT)
     return EpisodeReplayBuffer(
-        config,
-        observation=OBSERVATION,
-        action=ACTION,
-        num_envs=num_envs,
-        window_length=window_length,
-        latent=LATENT,
-        generator=np.random.default_rng(seed),
-        directory=directory,
+        spec, generator=np.random.default_rng(seed), device=device, directory=directory
     )
 
 
@@ -184,13 +179,8 @@ class ReferenceReplay:
 
 def held_values(buffer: EpisodeReplayBuffer, name: str) -> Tensor:
     """Return a field of everything held, environment after environment, oldest first."""
-    records = buffer._index.records
-    heads, tails = records.head.tolist(), records.tail.tolist()
-    parts = [
-        records.rows(np.full(tail - head, env), np.arange(head, tail))
-        for env, (head, tail) in enumerate(zip(heads, tails, strict=True))
-    ]
-    return buffer._arena.gather(name, torch.from_numpy(np.concatenate(parts)))
+    rows, _ = buffer._index.in_order()
+    return buffer._arena.gather(name, torch.from_numpy(rows))
 
 
 def fill(

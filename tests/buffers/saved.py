@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from reverie.buffers import EpisodeReplayBuffer, SavedReplay
 
@@ -68,8 +67,8 @@ def full_copy(buffer: EpisodeReplayBuffer) -> dict[str, Any]:
     index = buffer._index
     starts = [] if index.starts is None else [_starts(buffer, env) for env in range(len(index.records.head))]
     return {
-        "fields": {name: held_values(buffer, name) for name in buffer._arena.names},
-        "begins": _held(buffer, torch.from_numpy(index.begins)),
+        "fields": {name: held_values(buffer, name) for name in buffer.plan.fields},
+        "begins": torch.from_numpy(index.begins[index.in_order()[0]]),
         "index": index.state_dict(),
         "starts": starts,
         "generator": buffer._generator.bit_generator.state,
@@ -85,13 +84,6 @@ def same_content(a: dict[str, Any], b: dict[str, Any]) -> bool:
     )
     rest = [name for name in a if name not in ("fields", "begins")]
     return fields and torch.equal(a["begins"], b["begins"]) and all(a[name] == b[name] for name in rest)
-
-
-def _held(buffer: EpisodeReplayBuffer, values: Tensor) -> Tensor:
-    records = buffer._index.records
-    ends = enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True))
-    rows = [records.rows(np.full(tail - head, env), np.arange(head, tail)) for env, (head, tail) in ends]
-    return values[torch.from_numpy(np.concatenate(rows))]
 
 
 def _starts(buffer: EpisodeReplayBuffer, env: int) -> list[int]:

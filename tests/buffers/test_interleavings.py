@@ -103,7 +103,7 @@ def assert_true_and_private(
         np.testing.assert_array_equal(batch.context.stoch[row].numpy(), records[0].stoch)
         for before, after in pairwise(records):  # facts 11.1: reward = f(previous action)
             assert after.reward == (0.0 if after.is_first else reward_of(before.action))
-    arena = [buffer._arena.view_rows(name, 0, buffer.plan.num_rows) for name in buffer._arena.names]
+    arena = [buffer._arena.view_rows(name, 0, buffer.plan.num_rows) for name in buffer.plan.fields]
     for tensor in tensors_of(batch):
         assert tensor.is_contiguous()
         assert not any(np.shares_memory(tensor.numpy(), field.numpy()) for field in arena)

@@ -43,16 +43,7 @@ def request(num_envs: int = 1, window_length: int = 65, **settings: Any) -> Repl
 
 def build(asked: ReplaySpec, directory: Path | None = None) -> EpisodeReplayBuffer:
     """Make the buffer that was asked for."""
-    return EpisodeReplayBuffer(
-        asked.config,
-        observation=asked.observation,
-        action=asked.action,
-        num_envs=asked.num_envs,
-        window_length=asked.window_length,
-        latent=asked.latent,
-        generator=np.random.default_rng(0),
-        directory=directory,
-    )
+    return EpisodeReplayBuffer(asked, generator=np.random.default_rng(0), directory=directory)
 
 
 def test_a_request_over_the_budget_names_the_capacity_that_fits() -> None:
@@ -153,8 +144,9 @@ def test_a_setting_out_of_bounds_is_refused_by_its_key(key: str, value: float) -
 @pytest.mark.parametrize("store_latents", [True, False])
 def test_the_plan_is_what_the_buffer_then_owns(cross_episodes: bool, store_latents: bool) -> None:
     buffer = make_buffer(num_envs=3, capacity=101, cross_episodes=cross_episodes, store_latents=store_latents)
-    assert buffer.plan.nbytes == buffer.nbytes() == buffer.obs_bytes + buffer.aux_bytes
-    assert buffer.plan.num_rows == 4 * (26 + 2 * 3)
-    assert buffer.obs_bytes == buffer.plan.num_rows * (12 + 24)
-    latent_bytes = buffer.plan.num_rows * (2 * 2 + 3) * store_latents
-    assert buffer.plan.arena_bytes == buffer.obs_bytes + latent_bytes + buffer.plan.num_rows * (4 * 4 + 4 + 3)
+    plan = buffer.plan
+    assert plan.nbytes == buffer.nbytes() == sum(buffer.part_bytes().values())
+    assert plan.num_rows == 4 * (26 + 2 * 3)
+    assert plan.obs_bytes == plan.num_rows * (12 + 24)
+    latent_bytes = plan.num_rows * (2 * 2 + 3) * store_latents
+    assert plan.arena_bytes == plan.obs_bytes + latent_bytes + plan.num_rows * (4 * 4 + 4 + 3)

@@ -132,7 +132,7 @@ def test_no_graph_ever_reaches_the_arena() -> None:
     arrival, action, latent = ToyWorld(1).advance(["go on"])
     graph = latent.deter.clone().requires_grad_() * 2
     buffer.add(arrival, action, StoredLatent(deter=graph, stoch=latent.stoch))
-    assert not any(buffer._arena.view_rows(name, 0, 1).requires_grad for name in buffer._arena.names)
+    assert not any(buffer._arena.view_rows(name, 0, 1).requires_grad for name in buffer.plan.fields)
 
 
 def test_latents_of_the_wrong_length_are_refused() -> None:

@@ -3,13 +3,12 @@
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from reverie.buffers import EpisodeReplayBuffer, ReplayConfig, ReplayStorage
+from reverie.buffers import EpisodeReplayBuffer, ReplayStorage
 
-from .reference import ACTION, LATENT, OBSERVATION, fill, held_values, make_buffer
+from .reference import fill, held_values, make_buffer
 
 
 def test_mapped_files_hold_what_memory_holds(tmp_path: Path) -> None:
@@ -20,7 +19,7 @@ def test_mapped_files_hold_what_memory_holds(tmp_path: Path) -> None:
     for buffer in buffers:
         fill(buffer, num_envs=2, steps=120)
     assert buffers[0].nbytes() == buffers[1].nbytes()
-    for name in buffers[0]._arena.names:
+    for name in buffers[0].plan.fields:
         assert torch.equal(held_values(buffers[0], name), held_values(buffers[1], name))
     first, second = (buffer.sample(16) for buffer in buffers)
     assert torch.equal(first.observation["image"], second.observation["image"])
@@ -44,16 +43,7 @@ def test_mapped_files_take_their_disk_space_at_once_and_leave_nothing_behind(
 @pytest.mark.gpu
 def test_gpu_memory_holds_what_memory_holds() -> None:
     def build(storage: ReplayStorage) -> EpisodeReplayBuffer:
-        return EpisodeReplayBuffer(
-            ReplayConfig(capacity=40, chunk_length=4, storage=storage),
-            observation=OBSERVATION,
-            action=ACTION,
-            num_envs=2,
-            window_length=4,
-            latent=LATENT,
-            generator=np.random.default_rng(0),
-            device="cuda",
-        )
+        return make_buffer(num_envs=2, storage=storage, device="cuda")
 
     host, device = build(ReplayStorage.ram), build(ReplayStorage.cuda)
     for buffer in (host, device):
@@ -62,5 +52,5 @@ def test_gpu_memory_holds_what_memory_holds() -> None:
         latents = torch.ones(8, 3, 2, device="cuda"), torch.ones(8, 3, 3, dtype=torch.int64, device="cuda")
         buffer.write_back(batch.positions, *latents)
     assert device.sample(1).action.is_cuda and not host.sample(1).action.is_cuda
-    for name in host._arena.names:
+    for name in host.plan.fields:
         assert torch.equal(held_values(device, name).cpu(), held_values(host, name))

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from reverie.envs import CATCH_ID, EnvConfig, Suite, Vectorization, make_environ
 from reverie.envs.config import find_registration
 from reverie.envs.spaces import convert_action, convert_observation
 from reverie.utils.seeding import episode_seed
-from reverie.utils.timestep import TimeStep
+from reverie.utils.timestep import EnvSpec, TimeStep
 
 STEPS = 40
 TOY_FOLDER = str(Path(__file__).parents[1] / "envs")
@@ -38,7 +39,9 @@ CONFIGS: dict[str, EnvConfig] = {
     "toy async": gymnasium_config("toy_world:Toy-v0", vectorization=Vectorization["async"]),
 }
 every_environment = pytest.mark.parametrize("name", CONFIGS)
-every_count = pytest.mark.parametrize("num_envs", [1, 2, 8])
+# a process takes seconds to start: three say as much as eight
+COUNTS = [(name, count) for name in CONFIGS for count in (1, 2, 3 if "async" in name else 8)]
+every_count = pytest.mark.parametrize(("name", "num_envs"), COUNTS)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -57,14 +60,25 @@ def random_actions(size: int, is_discrete: bool, num_envs: int) -> NDArray[np.fl
     return actions.astype(np.float32)
 
 
-def play(name: str, num_envs: int, run_seed: int) -> list[TimeStep]:
-    environment = make_environment(dataclasses.replace(CONFIGS[name], num_envs=num_envs), run_seed)
-    spec = environment.spec
-    actions = random_actions(spec.action.size, spec.action.is_discrete, num_envs)
-    try:
-        return [environment.reset(), *[environment.step(action) for action in actions]]
-    finally:
-        environment.close()
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """The records of an environment that was played."""
+
+    spec: EnvSpec
+    steps: list[TimeStep]
+    copies: list[list[NDArray]]
+    """What the arrays of each step held when it arrived."""
+
+
+def play(name: str, num_envs: int, run_seed: int) -> Stream:
+    config = dataclasses.replace(CONFIGS[name], num_envs=num_envs)
+    with closing(make_environment(config, run_seed)) as environment:
+        spec = environment.spec
+        played = Stream(spec, [], [])
+        for action in [None, *random_actions(spec.action.size, spec.action.is_discrete, num_envs)]:
+            played.steps.append(environment.reset() if action is None else environment.step(action))
+            played.copies.append([array.copy() for array in arrays(played.steps[-1])])
+        return played
 
 
 stream = cache(play)
@@ -79,16 +93,15 @@ def assert_same(one: list[TimeStep], other: list[TimeStep]) -> None:
             np.testing.assert_array_equal(left.observation[key], right.observation[key])
 
 
-@every_environment
 @every_count
 def test_the_same_seed_and_actions_give_the_same_stream(name: str, num_envs: int) -> None:
-    assert_same(stream(name, num_envs, 0), play(name, num_envs, 0))
+    assert_same(stream(name, num_envs, 0).steps, play(name, num_envs, 0).steps)
 
 
 @every_environment
 def test_another_seed_gives_another_stream(name: str) -> None:
     with pytest.raises(AssertionError):
-        assert_same(stream(name, 2, 0), play(name, 2, 1))
+        assert_same(stream(name, 2, 0).steps, play(name, 2, 1).steps)
 
 
 # --- a slow reference: one bare environment, one loop, one explicit seed per episode ---
@@ -145,15 +158,13 @@ def slow_stream(config: EnvConfig, index: int, actions: NDArray[np.float32]) -> 
     return records
 
 
-@every_environment
 @every_count
 def test_each_environment_of_a_vector_is_a_lone_one_run_with_its_own_seeds(name: str, num_envs: int) -> None:
-    arrivals = stream(name, num_envs, 0)
-    action = make_environment_spec(name)
-    actions = random_actions(*action, num_envs)
+    played = stream(name, num_envs, 0)
+    actions = random_actions(played.spec.action.size, played.spec.action.is_discrete, num_envs)
     for index in {0, num_envs - 1}:
         expected = slow_stream(CONFIGS[name], index, actions[:, index])
-        for arrival, (observation, *scalars) in zip(arrivals, expected, strict=True):
+        for arrival, (observation, *scalars) in zip(played.steps, expected, strict=True):
             fields = (arrival.reward, arrival.is_first, arrival.is_last, arrival.is_terminal)
             assert [field[index] for field in fields] == scalars
             assert arrival.observation.keys() == observation.keys()
@@ -161,27 +172,18 @@ def test_each_environment_of_a_vector_is_a_lone_one_run_with_its_own_seeds(name:
                 np.testing.assert_array_equal(arrival.observation[key][index], value)
 
 
-@cache
-def make_environment_spec(name: str) -> tuple[int, bool]:
-    environment = make_environment(CONFIGS[name], 0)
-    environment.close()
-    return environment.spec.action.size, environment.spec.action.is_discrete
-
-
-@every_environment
 @every_count
 def test_a_first_record_follows_each_last_one_and_nothing_else(name: str, num_envs: int) -> None:
-    arrivals = stream(name, num_envs, 0)
+    arrivals = stream(name, num_envs, 0).steps
     assert arrivals[0].is_first.all()
     assert any(arrival.is_last.any() for arrival in arrivals)  # else this test says nothing
     for before, after in itertools.pairwise(arrivals):
         np.testing.assert_array_equal(after.is_first, before.is_last)
 
 
-@every_environment
 @every_count
 def test_a_first_record_has_no_reward_and_is_not_the_end(name: str, num_envs: int) -> None:
-    for arrival in stream(name, num_envs, 0):
+    for arrival in stream(name, num_envs, 0).steps:
         assert not arrival.reward[arrival.is_first].any()
         assert not (arrival.is_first & arrival.is_last).any()
         assert not (arrival.is_terminal & ~arrival.is_last).any()
@@ -189,23 +191,20 @@ def test_a_first_record_has_no_reward_and_is_not_the_end(name: str, num_envs: in
 
 @pytest.mark.parametrize("name", ["pong", "pendulum"])
 def test_a_time_limit_is_not_a_terminal(name: str) -> None:
-    arrivals = stream(name, 2, 0)
+    arrivals = stream(name, 2, 0).steps
     assert any(arrival.is_last.any() for arrival in arrivals)
     assert not any(arrival.is_terminal.any() for arrival in arrivals)
 
 
 @pytest.mark.parametrize("name", ["catch", "cartpole", "cartpole async", "toy"])
 def test_an_episode_that_ends_by_itself_is_terminal(name: str) -> None:
-    for arrival in stream(name, 2, 0):
+    for arrival in stream(name, 2, 0).steps:
         np.testing.assert_array_equal(arrival.is_terminal, arrival.is_last)
 
 
 @every_environment
 def test_what_arrives_has_the_shapes_and_dtypes_of_the_spec(name: str) -> None:
-    environment = make_environment(dataclasses.replace(CONFIGS[name], num_envs=2), 0)
-    arrival = environment.reset()
-    environment.close()
-    spec = environment.spec
+    spec, arrival = stream(name, 2, 0).spec, stream(name, 2, 0).steps[0]
     assert {key: (value.shape, value.dtype) for key, value in arrival.observation.items()} == {
         key: ((2, *part.shape), part.dtype) for key, part in spec.observation.items()
     }
@@ -216,15 +215,10 @@ def test_what_arrives_has_the_shapes_and_dtypes_of_the_spec(name: str) -> None:
 
 @every_environment
 def test_arrivals_own_their_memory_and_are_never_written_again(name: str) -> None:
-    environment = make_environment(dataclasses.replace(CONFIGS[name], num_envs=2), 0)
-    spec = environment.spec
-    kept, copies = [], []
-    for step, action in enumerate(random_actions(spec.action.size, spec.action.is_discrete, 2)):
-        kept.append(arrays(environment.step(action) if step else environment.reset()))
-        copies.append([array.copy() for array in kept[-1]])
-    environment.close()
+    played = stream(name, 2, 0)
+    kept = [arrays(arrival) for arrival in played.steps]
     assert all(array.flags.owndata for row in kept for array in row)
-    for row, copy in zip(kept, copies, strict=True):
+    for row, copy in zip(kept, played.copies, strict=True):
         for array, expected in zip(row, copy, strict=True):
             np.testing.assert_array_equal(array, expected)
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 COUNT = """
 import runpy, sys, traceback
 from pathlib import Path
-import reverie.envs.make as make
+import reverie.envs.vector as vector
 from reverie.planning import preflight
 from reverie.models import LaProp
 
@@ -30,7 +30,7 @@ def seen(*args, **kwargs):
     return step(*args, **kwargs)
 
 LaProp.step = seen
-make._backend = counted(make._backend, "environments")
+vector.make_backend = counted(vector.make_backend, "environments")
 preflight.plan_run = counted(preflight.plan_run, "plans")
 sys.argv = ["scripts/train.py", *sys.argv[1:]]
 try:

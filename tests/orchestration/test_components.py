@@ -28,7 +28,7 @@ def bytes_of(tensors: list[torch.Tensor]) -> int:
 def test_sizes_are_those_of_the_parts(parts: Parts) -> None:
     sizes = measure_components(components(parts, {})).sizes
     assert sizes["replay"].pinned_bytes == parts.replay.nbytes()
-    assert sizes["replay/observations"].pinned_bytes == parts.replay.obs_bytes
+    assert sizes["replay/observations"].pinned_bytes == parts.replay.plan.obs_bytes
     modules = [parts.workflow.world_model, parts.workflow.controller]
     networks = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     named = sizes["networks/world_model"].pinned_bytes + sizes["networks/controller"].pinned_bytes

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ...buffers import LatentSpec, ReplaySpec, SequenceBatch
-from ...buffers.plan import record_fields
+from ...buffers import LatentSpec, ReplaySpec, SequenceBatch, record_fields
 from ...config.dreamer import DreamerTrainConfig as TrainConfig
 from ...config.schema import Device, Precision
 from ...models import meta_stands_for

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import torch
 
-from ...buffers.plan import OBSERVATION_PREFIX, record_fields
+from ...buffers import OBSERVATION_PREFIX, record_fields
 from ...config.population import PopulationTrainConfig as TrainConfig
 from ...planning.live_bytes import LiveBytes
 from ...planning.meta_shapes import MetaShapes

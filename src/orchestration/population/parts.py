@@ -5,8 +5,7 @@ from pathlib import Path
 
 import torch
 
-from ...buffers import ReplaySpec
-from ...buffers.plan import plan_unchecked
+from ...buffers import ReplaySpec, plan_unchecked
 from ...config.population import PopulationTrainConfig as TrainConfig
 from ...config.ray import Engine
 from ...envs import EnvConfig, spec_of

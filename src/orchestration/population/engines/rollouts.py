@@ -1,7 +1,7 @@
 """Whole episodes of many members at once, each from an explicit seed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -81,7 +81,7 @@ class Rollouts:
             for row in range(count)
             for episode in range(episodes_of(population, first + row))
         ]
-        self._backend = make_backend(env, len(self._slots))
+        self._backend = make_backend(replace(env, num_envs=len(self._slots)))
         self._restarts = Restarts(self._backend, env.max_restarts, "is played again")
         self.spec: EnvSpec = self._backend.spec
         steps = longest_episode(self.spec)
