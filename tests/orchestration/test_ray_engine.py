@@ -198,7 +198,7 @@ def test_what_is_sent_is_known_to_the_byte_before(tmp_path: Path) -> None:
     workflow = build_erl(config, spec)
     actor, rest = rows_to_send(workflow.members, 0, 3)
     assert (sent.actors, sent.rest) == (nbytes(actor), nbytes(rest))
-    assert sent.learned == workflow.members.nbytes() == sent.actors + sent.rest
+    assert sent.learned == sum(each.nbytes for each in workflow.members.tensors()) == sent.actors + sent.rest
     # Four episodes of 31 records: 3 numbers observed, an action, a reward, float32.
     assert sent.episodes == 4 * 31 * 4 * (3 + 1 + 1)
     # 2,000 records, with a flag and the row where a transition begins.
