@@ -4,6 +4,8 @@ import logging
 import math
 import os
 import time
+from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +13,23 @@ import numpy as np
 
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.compatibility import SETTINGS_KEY, checkpoint_settings
-from ...checkpoints.run_folder import require_run_folder
+from ...checkpoints.run_folder import LINEAGE_FILE, require_run_folder
 from ...config.population import PopulationTrainConfig as TrainConfig
 from ...memory.leaks.guard import MemoryGuard
 from ...utils.durable_io import reading
 from ...utils.errors import UserError
+from ...utils.logging import JsonLines
 from ...utils.schedule import Every
 from ...utils.state_files import check_structure
 from ...workflows.population import TrainPhase, rank
 from ..orchestrator import Orchestrator, StopReason
 from ..reports import Reports
 from ..signals import Signals
-from .engines.base import Losses
+from .engines.ray_worker import Losses
 from .engines.rollouts import RolloutResult, num_rollouts
-from .lineage import Lineage
-from .parts import PopulationParts
+from .lineage import lineage_lines
+from .recipe import PopulationParts
 from .report import save_population_report
-from .summary import Generation, generation_summary
 
 _LOG = logging.getLogger(__name__)
 _COUNTS = ("generation", "updates")
@@ -38,14 +40,6 @@ class PopulationOrchestrator(Orchestrator):
 
     A generation is a transaction: a checkpoint always holds the state between two of them. All random numbers
     follow from the seed and the generation's number, so no generator has to be saved.
-
-    Args:
-        config: The whole run.
-        parts: Engine, replay and workflow.
-        reports: Metrics, logs and pictures.
-        run_dir: Folder of its checkpoints.
-        signals: Requests from outside.
-        checkpoint: The state to continue from; None starts from scratch.
     """
 
     def __init__(
@@ -76,14 +70,11 @@ class PopulationOrchestrator(Orchestrator):
                 self.generation, self.updates = (state[name] for name in _COUNTS)
             self.step = self.saved_step = checkpoint.step
         self.start_updates = self.updates
-        self.lineage = Lineage(run_dir, self.step)
+        self.lineage = JsonLines(run_dir / LINEAGE_FILE, self.step)
         # Expect only events that happen in the first generation, however short its episodes are.
         interval = config.training.checkpoint_interval
         is_first = 0 < interval <= num_rollouts(config.population)
-        due = {
-            "first training phase": config.population.gradient,
-            "first checkpoint": is_first,
-        }
+        due = {"first training phase": config.population.gradient, "first checkpoint": is_first}
         self.guard = MemoryGuard(config.memory, [name for name, holds in due.items() if holds])
 
     def close(self) -> None:
@@ -126,13 +117,10 @@ class PopulationOrchestrator(Orchestrator):
 
     def save_if_possible(self) -> None:
         """Save unless a generation is under way; the previous checkpoint is intact then."""
-        if self.is_between:
-            if (
-                self.saved_step != self.step
-            ):  # otherwise the same checkpoint again, without the mark of the best
-                super().save_if_possible()
-        else:
+        if not self.is_between:
             _LOG.error("generation %s was discarded; the previous checkpoint is intact", self.generation + 1)
+        elif self.saved_step != self.step:  # else the same checkpoint again, without the mark of the best
+            super().save_if_possible()
 
     def _stop_reason(self) -> StopReason | None:
         """Return why to stop now, None to continue."""
@@ -156,7 +144,7 @@ class PopulationOrchestrator(Orchestrator):
             self.parts.replay.add_episode(0, episode)
         self.step += result.steps
         self.is_best |= workflow.update_best(result.fitness, self.generation)
-        self.lineage.generation(self.step, self.generation, result.fitness, workflow.origins)
+        self.lineage.write(*lineage_lines(self.step, self.generation, result.fitness, workflow.origins))
         with self.watch("learn"):
             before, losses = self._learn()
         if losses:
@@ -227,19 +215,32 @@ class PopulationOrchestrator(Orchestrator):
         }
         metrics |= {f"train/loss/{name}": float(np.mean(each)) for name, each in losses.items()}
         metrics |= self.memory_metrics() | self.watch.flush()
-        summary = generation_summary(
-            Generation(
-                number=self.generation,
-                step=self.step,
-                best=best,
-                mean_seconds=float(np.mean(self.seconds)),
-                planned_mb=self.reports.planned_mb,
-                capacity=self.config.buffer.capacity,
-            ),
-            self.config.training,
-            metrics,
-        )
-        self.reports.generation(self.step, self.updates - self.start_updates, metrics, summary)
+        num_updates = self.updates - self.start_updates
+        self.reports.generation(self.step, num_updates, metrics, self._summary(metrics))
+
+    def _summary(self, metrics: Mapping[str, float]) -> list[str]:
+        """Return the terminal's block of the generation with these metrics: fitness, replay, time, memory."""
+        training, best, ever = self.config.training, self.parts.workflow.best, "none"
+        if best is not None:
+            ever = f"{best.fitness:.4g} (member {best.member} in generation {best.generation + 1})"
+        fill, capacity = metrics["buffer/replay/total_steps"], self.config.buffer.capacity
+        ready = "ready" if self.is_ready else f"ready at {training.learning_starts:,}"
+        memory = f"{metrics['debug/cpu/rss_mb'] + metrics['debug/gpu/reserved_mb']:,.0f}"
+        if self.reports.planned_mb is not None:
+            memory += f" of {self.reports.planned_mb:,.0f} planned"
+        mean_seconds = float(np.mean(self.seconds))
+        by_steps = max(0, training.total_timesteps - self.step) * self.generation / self.step
+        num_left = min(training.generations - self.generation, by_steps)
+        return [
+            f"generation {self.generation} of {training.generations}, step {self.step:,}",
+            f"  fitness  best {metrics['population/fitness_best']:.4g}   "
+            f"mean {metrics['population/fitness_mean']:.4g}   "
+            f"elite {metrics['population/fitness_elite']:.4g}   ever {ever}",
+            f"  replay   {fill:,.0f} of {capacity:,} records ({fill / capacity:.0%}), {ready}",
+            f"  time     {metrics['time/generation_seconds']:.1f} s, average {mean_seconds:.1f} s, "
+            f"{timedelta(seconds=round(num_left * mean_seconds))} left",
+            f"  memory   {memory} MB",
+        ]
 
     def state(self) -> dict[str, Any]:
         """Return the state that `__init__` loads."""

@@ -3,9 +3,12 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import torch
+
 from ...buffers import ReplaySpec
 from ...checkpoints.checkpoint import Checkpoint
 from ...config.population import PopulationTrainConfig as TrainConfig
+from ...config.ray import Engine
 from ...config.schema import Device
 from ...planning import GPU, HOST, DryRun, Row, Written
 from ...planning.suggestions import halves
@@ -15,12 +18,21 @@ from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.population import ERLWorkflow, require_vectors
 from ..orchestrator import Orchestrator
-from ..parts import AnyParts
+from ..parts import AnyParts, Parts, begin_run, build_replay
 from ..reports import Reports
 from ..signals import Signals
-from . import dry_run, parts
+from .dry_run import dry_run, generation_steps, host_rows, replay_spec, require_room
+from .engines.local import LocalEngine
+from .engines.ray_engine import RayEngine
 from .engines.rollouts import longest_episode, num_rollouts
-from .ray_rows import ray_rows, require_room
+
+PopulationEngine = LocalEngine | RayEngine
+PopulationParts = Parts[PopulationEngine, ERLWorkflow]
+
+
+def build_engine(config: TrainConfig) -> PopulationEngine:
+    """Return the engine that plays and trains a population, in this process or in others."""
+    return RayEngine(config) if config.engine is Engine.ray else LocalEngine(config)
 
 
 class PopulationRecipe:
@@ -41,11 +53,12 @@ class PopulationRecipe:
                 f"buffer.capacity={capacity} has no room for an episode of {episode} records{learning}. "
                 f"Set buffer.capacity={needed} or more."
             )
-        require_room(config, env)
+        if config.engine is Engine.ray and config.ray.address is None:
+            require_room(config, env, config.ray.object_store_mib * 2**20)
 
     def replay_spec(self, config: TrainConfig, env: EnvSpec) -> ReplaySpec:
         """Return everything that determines the size of the replay."""
-        return parts.replay_spec(config, env)
+        return replay_spec(config, env)
 
     def least_capacity(self, config: TrainConfig, env: EnvSpec) -> int:
         """Return the records of an episode, and of what is collected before learning starts."""
@@ -54,11 +67,11 @@ class PopulationRecipe:
 
     def dry_run(self, config: TrainConfig, env: EnvSpec) -> DryRun:
         """Return what the members and their updates hold; allocates nothing."""
-        return dry_run.dry_run(config, env)
+        return dry_run(config, env)
 
     def host_rows(self, config: TrainConfig, env: EnvSpec) -> list[Row]:
         """Return the rows of a generation's episodes and of Ray."""
-        return [dry_run.episodes_row(config, env), *ray_rows(config)]
+        return host_rows(config, env)
 
     def num_environments(self, config: TrainConfig) -> int:
         """Return the number of environments, which play one episode each at the same time."""
@@ -66,8 +79,8 @@ class PopulationRecipe:
 
     def written(self, config: TrainConfig, env: EnvSpec) -> Written:
         """Return the amounts that are written to disk until the end."""
-        steps = dry_run.generation_steps(config, env)
-        return Written(steps, has_best=True, log_lines=config.training.generations, videos=0, snapshots=0)
+        steps, lines = generation_steps(config, env), config.training.generations
+        return Written(steps, has_best=True, log_lines=lines, videos=0, snapshots=0)
 
     def smaller(self, config: TrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
         """Yield narrower networks, then fewer episodes."""
@@ -109,12 +122,16 @@ class PopulationRecipe:
         return ProgressMode.plain
 
     def build(self, config: TrainConfig, run_dir: Path) -> AnyParts:
-        """Return the parts of a run; seeds the global generators."""
-        return parts.build_population(config, run_dir)
+        """Return the parts of a run; seeds the global generators, which initialise the parameters."""
+        snapshots = begin_run(config, run_dir)
+        engine = build_engine(config)
+        replay = build_replay(config, replay_spec(config, engine.spec), run_dir)
+        return Parts(engine, replay, self.build_agent(config, engine.spec), snapshots)
 
     def build_agent(self, config: TrainConfig, env: EnvSpec) -> ERLWorkflow:
         """Return the population, its parameters initialised."""
-        return parts.build_erl(config, env)
+        device = torch.device(config.device.value)
+        return ERLWorkflow(env, config.population, config.td3, device, config.seed)
 
     def orchestrator(
         self,

@@ -10,13 +10,11 @@ import tempfile
 import uuid
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from ....config.ray import RayConfig
 from ....utils.errors import UserError
 from . import ray_reaper
-from .base import ClusterLost
 
 _LONGEST_FOLDER = 30
 """Characters; Ray appends 75 more for its sockets, whose names may have 107."""
@@ -29,6 +27,14 @@ _QUIET = {
 }
 
 
+class EngineFailed(RuntimeError):
+    """The engine cannot continue; `resume=` continues from the newest checkpoint."""
+
+
+class ClusterLost(EngineFailed):
+    """The cluster is gone: its head, or its node on this machine."""
+
+
 class Cluster:
     """A connection of this process to a Ray cluster; a process has one at a time.
 
@@ -36,10 +42,7 @@ class Cluster:
     its own processes know, and sends no usage statistics. Its files are in a new folder, which is deleted at
     the end.
 
-    Args:
-        config: Settings of the cluster.
-        cpus: CPUs of a cluster that is started here.
-        setting: The key that users type for `config.address`.
+    `setting` is the key that users type for `config.address`.
 
     Raises:
         UserError: If there is no such cluster.
@@ -81,7 +84,11 @@ class Cluster:
                 ) from error
             return
         folder = _new_folder()
-        self._reaper = _start_reaper(folder)
+        self._reaper = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(ray_reaper.__file__), folder, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # that no Ctrl-C reaches
+        )
         self.ray.init(
             address="local",
             num_cpus=cpus,
@@ -147,13 +154,6 @@ def _new_folder() -> str:
     usual = tempfile.gettempdir()
     parent = usual if len(usual) + len("/reverie-12345678") <= _LONGEST_FOLDER else _SHORT_FOLDER
     return tempfile.mkdtemp(prefix="reverie-", dir=parent)
-
-
-def _start_reaper(folder: str) -> "subprocess.Popen[bytes]":
-    """Start the process that deletes the folder, in a separate session that no Ctrl-C reaches."""
-    file = Path(ray_reaper.__file__)
-    command = [sys.executable, "-I", "-S", str(file), folder, str(os.getpid())]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def _check_reachable(address: str) -> None:
