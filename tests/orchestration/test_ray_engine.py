@@ -19,8 +19,9 @@ from reverie.config.compose import compose_jobs
 from reverie.config.population import PopulationTrainConfig as TrainConfig
 from reverie.config.resolve import typed
 from reverie.orchestration.parts import build_replay
-from reverie.orchestration.population.dry_run import transfer_size
-from reverie.orchestration.population.engines.ray_worker import GroupWorker, WorkerSettings, rows_to_send
+from reverie.orchestration.population.dry_run import transfer_bytes
+from reverie.orchestration.population.engines.ray_worker import GroupWorker, rows_to_send
+from reverie.orchestration.population.engines.rollouts import EngineSettings
 from reverie.orchestration.population.recipe import PopulationRecipe, build_engine
 from reverie.orchestration.recipes import recipe_of
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
@@ -150,7 +151,7 @@ def test_groups_play_and_learn_what_all_members_do_together(hidden: int, tmp_pat
     engine = build_engine(config)
     workflow = PopulationRecipe().build_agent(config, engine.spec)
     replay = build_replay(config, recipe_of(config).replay_spec(config, engine.spec), tmp_path)
-    settings = WorkerSettings(config.env, config.population, config.td3, config.seed)
+    settings = EngineSettings(config.env, config.population, config.td3, config.seed)
     workers = {(0, 1): GroupWorker(settings, 0, 1), (1, 3): GroupWorker(settings, 1, 2)}
     # As copies: the arrays are views of members that are to learn.
     sent = {group: copy.deepcopy(rows_to_send(workflow.members, *group)) for group in workers}
@@ -187,17 +188,18 @@ def nbytes(arrays: object) -> int:
 def test_what_is_sent_is_known_to_the_byte_before(tmp_path: Path) -> None:
     config = composed()
     spec = environment_spec(config, recipe_of(config))
-    sent = transfer_size(config, spec)
+    sent = transfer_bytes(config, spec)
     workflow = PopulationRecipe().build_agent(config, spec)
     actor, rest = rows_to_send(workflow.members, 0, 3)
-    assert (sent.actors, sent.rest) == (nbytes(actor), nbytes(rest))
-    assert sent.learned == sum(each.nbytes for each in workflow.members.tensors()) == sent.actors + sent.rest
+    assert (sent["actors"], sent["rest"]) == (nbytes(actor), nbytes(rest))
+    assert sent["learned"] == sent["actors"] + sent["rest"]
+    assert sent["learned"] == sum(each.nbytes for each in workflow.members.tensors())
     # Four episodes of 31 records: 3 numbers observed, an action, a reward, float32.
-    assert sent.episodes == 4 * 31 * 4 * (3 + 1 + 1)
+    assert sent["episodes"] == 4 * 31 * 4 * (3 + 1 + 1)
     # 2,000 records, with a flag and the row where a transition begins.
-    assert sent.table == 2000 * (4 * (3 + 1 + 1) + 1 + 8)
-    without = transfer_size(composed("population.gradient=false"), spec)
-    assert (without.rest, without.learned, without.table) == (0, 0, 0)
+    assert sent["table"] == 2000 * (4 * (3 + 1 + 1) + 1 + 8)
+    without = transfer_bytes(composed("population.gradient=false"), spec)
+    assert (without["rest"], without["learned"], without["table"]) == (0, 0, 0)
 
 
 def test_an_object_store_that_cannot_hold_a_generation_is_refused_before_the_run(

@@ -1,6 +1,6 @@
 """Compute what a population holds, and what it sends to Ray's workers, before anything is allocated."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -11,12 +11,12 @@ from ...config.population import PopulationTrainConfig as TrainConfig
 from ...config.ray import LEAST_OBJECT_STORE_MIB, Engine
 from ...planning.live_bytes import LiveBytes
 from ...planning.meta_shapes import MetaShapes
-from ...planning.recipe import DryRun
+from ...planning.recipe import DryRun, Labels
 from ...planning.resources import Basis, Row
 from ...utils.errors import UserError
 from ...utils.timestep import EnvSpec
 from ...workflows.population import TD3, Members, Microbatch, Sizes, Stacked, TD3Config
-from .engines.rollouts import longest_episode, num_rollouts
+from .engines.rollouts import longest_episode
 
 META = torch.device("meta")
 
@@ -46,34 +46,34 @@ def replay_spec(config: TrainConfig, env: EnvSpec) -> ReplaySpec:
     return ReplaySpec(config.buffer, env.observation, env.action, num_envs=1, window_length=2, latent=None)
 
 
-def dry_run(config: TrainConfig, spec: EnvSpec) -> DryRun:
+def dry_run(config: TrainConfig, env: EnvSpec) -> DryRun:
     """Return the bytes of the members of a run and of their training phase. Cost: 1 s once."""
-    found = _dry_run_of(config, spec)
+    found = _dry_run_of(config, env)
     labels = {name: found.peak[name] for name in STATE}
     if config.population.gradient:
         labels[BEFORE] = found.state - labels["best policy"]
-        labels[BATCHES] = _batch_bytes(config, spec)
+        labels[BATCHES] = _batch_bytes(config, env)
         labels[UPDATE] = found.peak[UPDATE]
     return replace(found, phases={"training phase": labels})
 
 
-def generation_steps(config: TrainConfig, spec: EnvSpec) -> int:
+def generation_steps(config: TrainConfig, env: EnvSpec) -> int:
     """Return the most records of one generation."""
-    return num_rollouts(config.population) * (longest_episode(spec) + 1)
+    return config.population.num_rollouts * (longest_episode(env) + 1)
 
 
-def episode_bytes(config: TrainConfig, spec: EnvSpec) -> int:
+def episode_bytes(config: TrainConfig, env: EnvSpec) -> int:
     """Return the bytes of all episodes of a generation, each as long as it may be."""
-    record = sum(each.nbytes for each in spec.observation.values()) + 4 * spec.action.size + 4
-    return generation_steps(config, spec) * record
+    record = sum(each.nbytes for each in env.observation.values()) + 4 * env.action.size + 4
+    return generation_steps(config, env) * record
 
 
-def host_rows(config: TrainConfig, spec: EnvSpec) -> list[Row]:
+def host_rows(config: TrainConfig, env: EnvSpec) -> list[Row]:
     """Return the rows of a generation's episodes and of a Ray cluster that is started on this machine.
 
     The episodes count three times: written, returned, and their noise.
     """
-    rows = [Row("episodes of a generation", 3 * episode_bytes(config, spec))]
+    rows = [Row("episodes of a generation", 3 * episode_bytes(config, env))]
     if config.engine is Engine.ray and config.ray.address is None:
         rows += [
             Row("Ray's object store", config.ray.object_store_mib * 2**20),
@@ -83,54 +83,34 @@ def host_rows(config: TrainConfig, spec: EnvSpec) -> list[Row]:
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class TransferSize:
-    """Bytes that one generation sends through Ray's object store, of all members together."""
+def transfer_bytes(config: TrainConfig, env: EnvSpec) -> Labels:
+    """Return the most that a generation of engine=ray sends, of all members together.
 
-    actors: int
-    """Sent to play; learning reads them in place."""
-
-    rest: int
-    """Sent to learn, in addition to actors: critics, target networks, moments."""
-
-    learned: int
-    """Sent back after learning: all of it."""
-
-    table: int
-    """Transitions to learn from, once for each node."""
-
-    episodes: int
-    """Sent back from playing, each episode of the greatest length."""
-
-    @property
-    def total(self) -> int:
-        """Bytes of a generation with one node."""
-        return self.actors + self.rest + self.learned + self.table + self.episodes
-
-
-def transfer_size(config: TrainConfig, spec: EnvSpec) -> TransferSize:
-    """Return the most that a generation of engine=ray sends."""
-    found, learns = _dry_run_of(config, spec), int(config.population.gradient)
+    `actors` go to play, and learning reads them in place; `rest` goes to learn: critics, target networks,
+    moments; `learned` comes back: all of it. The `table` of transitions goes once to each node. `episodes`
+    come back from playing, each of the greatest length.
+    """
+    found, learns = _dry_run_of(config, env), int(config.population.gradient)
     best = found.peak["best policy"]
     members, actors = found.state - best, config.population.size * best
-    replay = plan_unchecked(replay_spec(config, spec))
-    return TransferSize(
-        actors=actors,
-        rest=learns * (members - actors),
-        learned=learns * members,
-        table=learns * TransitionTable.nbytes_of(replay, config.buffer.capacity),
-        episodes=episode_bytes(config, spec),
-    )
+    replay = plan_unchecked(replay_spec(config, env))
+    return {
+        "actors": actors,
+        "rest": learns * (members - actors),
+        "learned": learns * members,
+        "table": learns * TransitionTable.nbytes_of(replay, config.buffer.capacity),
+        "episodes": episode_bytes(config, env),
+    }
 
 
-def require_room(config: TrainConfig, spec: EnvSpec, store_bytes: int) -> None:
+def require_room(config: TrainConfig, env: EnvSpec, store_bytes: int) -> None:
     """Check that an object store holds a whole generation, because Ray frees unused objects with a delay.
 
     Raises:
         UserError: If it does not, naming the size that does.
     """
-    sent, ray = transfer_size(config, spec), config.ray
-    needed = int(_STORE_MARGIN * sent.total)
+    sent, ray = transfer_bytes(config, env), config.ray
+    needed = int(_STORE_MARGIN * sum(sent.values()))
     if needed > store_bytes:
         mib = max(LEAST_OBJECT_STORE_MIB, -(-needed // 2**20))
         where = (
@@ -140,14 +120,14 @@ def require_room(config: TrainConfig, spec: EnvSpec, store_bytes: int) -> None:
         )
         raise UserError(
             f"a generation sends {needed / 2**20:.1f} MiB, of which transitions are "
-            f"{sent.table / 2**20:.1f} MiB: over {where}. Set ray.object_store_mib={mib}, or lower "
+            f"{sent['table'] / 2**20:.1f} MiB: over {where}. Set ray.object_store_mib={mib}, or lower "
             "buffer.capacity."
         )
 
 
-def _batch_bytes(config: TrainConfig, spec: EnvSpec) -> int:
+def _batch_bytes(config: TrainConfig, env: EnvSpec) -> int:
     """Return the bytes of the transitions of one update, and of the noise on their actions."""
-    fields = record_fields(replay_spec(config, spec))
+    fields = record_fields(replay_spec(config, env))
     seen = sum(field.nbytes for name, field in fields.items() if name.startswith(OBSERVATION_PREFIX))
     transition = 2 * seen + 2 * fields["action"].nbytes + fields["reward"].nbytes + 1
     training = config.training
@@ -155,8 +135,8 @@ def _batch_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     return count * (transition + 2 * seen)  # observations once more, concatenated
 
 
-def _dry_run_of(config: TrainConfig, spec: EnvSpec) -> DryRun:
-    training, sizes = config.training, Sizes.of(spec, config.td3)
+def _dry_run_of(config: TrainConfig, env: EnvSpec) -> DryRun:
+    training, sizes = config.training, Sizes.of(env, config.td3)
     accumulation = training.gradient_accumulation_steps
     return _dry_run_update(sizes, config.population.size, accumulation, training.batch_size)
 

@@ -21,12 +21,11 @@ from ...utils.errors import UserError
 from ...utils.logging import JsonLines
 from ...utils.schedule import Every
 from ...utils.state_files import check_structure
-from ...workflows.population import TrainPhase, rank
+from ...workflows.population import TrainPhase, diversity, rank
 from ..orchestrator import Orchestrator, StopReason
 from ..reports import Reports
 from ..signals import Signals
-from .engines.ray_worker import Losses
-from .engines.rollouts import RolloutResult, num_rollouts
+from .engines.rollouts import Losses, RolloutResult
 from .lineage import lineage_lines
 from .recipe import PopulationParts
 from .report import save_population_report
@@ -73,7 +72,7 @@ class PopulationOrchestrator(Orchestrator):
         self.lineage = JsonLines(run_dir / LINEAGE_FILE, self.step)
         # Expect only events that happen in the first generation, however short its episodes are.
         interval = config.training.checkpoint_interval
-        is_first = 0 < interval <= num_rollouts(config.population)
+        is_first = 0 < interval <= config.population.num_rollouts
         due = {"first training phase": config.population.gradient, "first checkpoint": is_first}
         self.guard = MemoryGuard(config.memory, [name for name, holds in due.items() if holds])
 
@@ -124,12 +123,11 @@ class PopulationOrchestrator(Orchestrator):
 
     def _stop_reason(self) -> StopReason | None:
         """Return why to stop now, None to continue."""
-        reasons = {
-            StopReason.finished: self._is_over(),
-            StopReason.leak: self.guard.must_stop,
-            StopReason.stopped: self.signals.stop,
-        }
-        return next((reason for reason, holds in reasons.items() if holds), None)
+        if self._is_over():
+            return StopReason.finished
+        if self.guard.must_stop:
+            return StopReason.leak
+        return StopReason.stopped if self.signals.stop else None
 
     def _is_over(self) -> bool:
         training = self.config.training
@@ -142,7 +140,7 @@ class PopulationOrchestrator(Orchestrator):
         workflow = self.parts.workflow
         for episode in result.episodes:
             self.parts.replay.add_episode(0, episode)
-        self.step += result.steps
+        self.step += sum(result.lengths)
         self.is_best |= workflow.update_best(result.fitness, self.generation)
         self.lineage.write(*lineage_lines(self.step, self.generation, result.fitness, workflow.origins))
         with self.watch("learn"):
@@ -153,17 +151,16 @@ class PopulationOrchestrator(Orchestrator):
                 with self.watch("memory"):
                     self.guard.check_graphs(self.step, self.roots())
         with self.watch("evolve"):
-            diversity = workflow.diversity()
+            spread = diversity(workflow.members.networks["actor"])
             workflow.evolve(result.fitness, self.generation, before)
         self.generation += 1
         self.is_between = True
-        self._log_generation(result, losses, diversity, time.monotonic() - began)
+        self._log_generation(result, losses, spread, time.monotonic() - began)
 
     def _learn(self) -> tuple[dict[str, Any] | None, Losses]:
-        """Let every member learn once the replay is ready; a member that becomes non-finite is restored.
+        """Let every member learn once the replay is ready; return the members before, None if none learned.
 
-        Returns:
-            The members before learning, None if none learned, and the losses.
+        A member that becomes non-finite is restored.
         """
         training, workflow = self.config.training, self.parts.workflow
         if not self.is_ready or not self.config.population.gradient:
@@ -180,11 +177,8 @@ class PopulationOrchestrator(Orchestrator):
         losses = self.parts.environment.learn(workflow, self.parts.replay, phase)
         self.updates += phase.steps
         for member in workflow.members.revert_nonfinite(before):
-            _LOG.warning(
-                "generation %s: member %s became non-finite; its state before learning is restored",
-                self.generation,
-                member,
-            )
+            text = "generation %s: member %s became non-finite; its state before learning is restored"
+            _LOG.warning(text, self.generation, member)
         return before, losses
 
     @property
@@ -192,9 +186,7 @@ class PopulationOrchestrator(Orchestrator):
         """Whether the replay holds enough to learn from."""
         return self.parts.replay.total_steps >= self.config.training.learning_starts
 
-    def _log_generation(
-        self, result: RolloutResult, losses: Losses, diversity: float, seconds: float
-    ) -> None:
+    def _log_generation(self, result: RolloutResult, losses: Losses, spread: float, seconds: float) -> None:
         """Log the generation that has just ended."""
         self.seconds.append(seconds)
         # NaN counts as the least fit, as in evolution.
@@ -206,7 +198,7 @@ class PopulationOrchestrator(Orchestrator):
             "population/fitness_mean": float(fitness.mean()),
             "population/fitness_elite": float(elite.mean()),
             "population/fitness_best_ever": math.nan if best is None else best.fitness,
-            "population/diversity": diversity,
+            "population/diversity": spread,
             "population/generation": float(self.generation),
             "population/is_ready": float(self.is_ready),
             "episode/length": float(np.mean(result.lengths)),

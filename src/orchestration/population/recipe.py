@@ -1,16 +1,17 @@
 """The recipe of a population run: its checks, its plan, its parts and its orchestrator."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
-from ...buffers import ReplaySpec
 from ...checkpoints.checkpoint import Checkpoint
 from ...config.population import PopulationTrainConfig as TrainConfig
 from ...config.ray import Engine
 from ...config.schema import Device
-from ...planning import GPU, HOST, DryRun, Row, Written
+from ...envs import EnvConfig
+from ...planning import GPU, HOST, Written
 from ...planning.suggestions import halves
 from ...utils.errors import UserError
 from ...utils.progress import ProgressMode
@@ -22,9 +23,8 @@ from ..parts import AnyParts, Parts, begin_run, build_replay
 from ..reports import Reports
 from ..signals import Signals
 from .dry_run import dry_run, generation_steps, host_rows, replay_spec, require_room
-from .engines.local import LocalEngine
 from .engines.ray_engine import RayEngine
-from .engines.rollouts import longest_episode, num_rollouts
+from .engines.rollouts import EngineSettings, LocalEngine, longest_episode
 
 PopulationEngine = LocalEngine | RayEngine
 PopulationParts = Parts[PopulationEngine, ERLWorkflow]
@@ -32,7 +32,9 @@ PopulationParts = Parts[PopulationEngine, ERLWorkflow]
 
 def build_engine(config: TrainConfig) -> PopulationEngine:
     """Return the engine that plays and trains a population, in this process or in others."""
-    return RayEngine(config) if config.engine is Engine.ray else LocalEngine(config)
+    env = EnvConfig(**asdict(config.env))  # PopulationEnv would load all settings, 30 MB in each worker
+    settings = EngineSettings(env, config.population, config.td3, config.seed)
+    return RayEngine(config, settings) if config.engine is Engine.ray else LocalEngine(settings)
 
 
 class PopulationRecipe:
@@ -41,6 +43,10 @@ class PopulationRecipe:
     has_model_presets = False
     samples_actions = False
     gpu_repair = "Lower population.size or training.batch_size"
+
+    replay_spec = staticmethod(replay_spec)
+    dry_run = staticmethod(dry_run)
+    host_rows = staticmethod(host_rows)
 
     def check(self, config: TrainConfig, env: EnvSpec) -> None:
         """Refuse images, and a replay that whole episodes cannot fill to the point where learning starts."""
@@ -56,26 +62,14 @@ class PopulationRecipe:
         if config.engine is Engine.ray and config.ray.address is None:
             require_room(config, env, config.ray.object_store_mib * 2**20)
 
-    def replay_spec(self, config: TrainConfig, env: EnvSpec) -> ReplaySpec:
-        """Return everything that determines the size of the replay."""
-        return replay_spec(config, env)
-
     def least_capacity(self, config: TrainConfig, env: EnvSpec) -> int:
         """Return the records of an episode, and of what is collected before learning starts."""
         starts = config.training.learning_starts if config.population.gradient else 0
         return longest_episode(env) + 1 + starts
 
-    def dry_run(self, config: TrainConfig, env: EnvSpec) -> DryRun:
-        """Return what the members and their updates hold; allocates nothing."""
-        return dry_run(config, env)
-
-    def host_rows(self, config: TrainConfig, env: EnvSpec) -> list[Row]:
-        """Return the rows of a generation's episodes and of Ray."""
-        return host_rows(config, env)
-
     def num_environments(self, config: TrainConfig) -> int:
         """Return the number of environments, which play one episode each at the same time."""
-        return num_rollouts(config.population)
+        return config.population.num_rollouts
 
     def written(self, config: TrainConfig, env: EnvSpec) -> Written:
         """Return the amounts that are written to disk until the end."""

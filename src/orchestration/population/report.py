@@ -64,26 +64,25 @@ def save_population_report(run_dir: Path, num_elites: int) -> Path:
 
 def _page(generations: Generations, num_elites: int, name: str) -> str:
     """Return the page of a run of that name."""
-    last, best = generations[-1], best_place(generations)
+    last, ever = generations[-1], "none"
+    if best := best_place(generations):
+        fitness = generations[best[0]][best[1]].fitness
+        ever = f"{fitness:,.4g} (generation {best[0]:,}, member {best[1]:,})"
     finite = [member.fitness for member in last if math.isfinite(member.fitness)]
-    num_left_out = sum(not math.isfinite(member.fitness) for members in generations for member in members)
-    left_out = f"<p>{num_left_out:,} not drawn and in no mean: their fitness is NaN or infinite.</p>"
+    undrawn = sum(not math.isfinite(member.fitness) for members in generations for member in members)
     facts = {
-        "best fitness ever": "none",
+        "best fitness ever": ever,
         "generations": f"{len(generations):,}",
         "members": f"{len(last):,}",
         "agent steps": f"{last[0].step:,}",
         "mean fitness of the last generation": f"{sum(finite) / len(finite):,.4g}" if finite else "none",
     }
-    if best is not None:
-        fitness = generations[best[0]][best[1]].fitness
-        facts["best fitness ever"] = f"{fitness:,.4g} (generation {best[0]:,}, member {best[1]:,})"
     body = [
         f"<h1>Population</h1><p class='soft'>{escape(name)}</p>",
         cards(facts),
         "<h2>Fitness</h2>",
         image(_draw_fitness(generations, num_elites), "fitness over agent steps"),
-        *([left_out] if num_left_out else []),
+        f"<p>{undrawn:,} not drawn and in no mean: their fitness is NaN or infinite.</p>" if undrawn else "",
         "<h2>Lineage</h2>",
         "<div class='scroll'>",
         image(

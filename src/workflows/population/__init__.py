@@ -2,11 +2,9 @@
 
 from .config import PopulationConfig as PopulationConfig
 from .config import TD3Config as TD3Config
-from .erl import BestPolicy as BestPolicy
 from .erl import ERLWorkflow as ERLWorkflow
 from .erl import require_vectors as require_vectors
 from .evolution import INITIAL as INITIAL
-from .evolution import NextGeneration as NextGeneration
 from .evolution import Origin as Origin
 from .evolution import diversity as diversity
 from .evolution import evolve as evolve

@@ -61,11 +61,9 @@ class PopulationConfig:
     def __post_init__(self) -> None:
         require_range("population", self, "size", "episodes", "tournament_size", ge=1, le=10_000)
         require_range("population", self, "exploration_episodes", ge=0)
-        require_range(
-            "population", self, "elite_fraction", "crossover_rate", "crossover_fraction", ge=0, le=1
-        )
-        require_range("population", self, "mutation_rate", "mutation_fraction", ge=0, le=1)
-        require_range("population", self, "super_mutation_rate", "reset_rate", ge=0, le=1)
+        crossover = ("elite_fraction", "crossover_rate", "crossover_fraction")
+        mutation = ("mutation_rate", "mutation_fraction", "super_mutation_rate", "reset_rate")
+        require_range("population", self, *crossover, *mutation, ge=0, le=1)
         require_range("population", self, "mutation_strength", "weight_limit", gt=0, le=_LARGEST)
         if self.super_mutation_rate + self.reset_rate > 1:
             raise UserError(
@@ -108,6 +106,11 @@ class PopulationConfig:
         if not self.gradient:
             return 0
         return 1 if self.evolves else self.size
+
+    @property
+    def num_rollouts(self) -> int:
+        """Episodes of all members in a generation, which is the number of environments."""
+        return self.size * self.episodes + self.num_explorers * self.exploration_episodes
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,7 +1,6 @@
 """Evolutionary reinforcement learning: TD3 learners with evolution between their training phases.
 
-Khadka & Tumer 2018, "Evolution-Guided Policy Gradient in Reinforcement Learning", with a
-critic for each member.
+Khadka & Tumer 2018, "Evolution-Guided Policy Gradient in Reinforcement Learning".
 """
 
 import math
@@ -18,7 +17,7 @@ from ...utils.seeding import torch_generator
 from ...utils.state_files import check_structure
 from ...utils.timestep import EnvSpec, TimeStep
 from .config import PopulationConfig, TD3Config
-from .evolution import INITIAL, Origin, diversity, evolve, rank
+from .evolution import INITIAL, Origin, evolve, rank
 from .members import Members, Sizes, Stacked
 from .td3 import TD3, flat_observation
 
@@ -92,10 +91,6 @@ class ERLWorkflow:
         if before is not None:
             self.members.restore_actors(elites, before)
         self.origins = following.origins
-
-    def diversity(self) -> float:
-        """Return how much the actors differ; see `operators.diversity`."""
-        return diversity(self.members.networks["actor"])
 
     def eval_policy(self, num_envs: int, seed: int, sample: bool) -> "ERLWorkflow":
         """Return itself, which acts without a state and draws nothing: no argument makes a difference."""

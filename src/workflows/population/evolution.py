@@ -146,17 +146,14 @@ def crossover(
     rows: dict[str, Tensor] = {}
     for name in sorted(child, key=lambda name: (_unit(name), name)):
         if _unit(name) not in rows:
-            rows[_unit(name)] = _draw_rows(child[name], fraction, generator)
+            most = int(fraction * len(child[name]))
+            count = int(torch.randint(most + 1, (), generator=generator))
+            drawn = torch.randperm(len(child[name]), generator=generator)[:count]
+            rows[_unit(name)] = drawn.to(child[name].device)
         taken = rows[_unit(name)]
         crossed[name] = child[name].clone()
         crossed[name][taken] = other[name][taken]
     return crossed
-
-
-def _draw_rows(tensor: Tensor, fraction: float, generator: torch.Generator) -> Tensor:
-    """Return the indices of the rows that change hands."""
-    count = int(torch.randint(int(fraction * len(tensor)) + 1, (), generator=generator))
-    return torch.randperm(len(tensor), generator=generator)[:count].to(tensor.device)
 
 
 def _unit(name: str) -> str:

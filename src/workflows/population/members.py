@@ -91,10 +91,7 @@ class Members:
         return tree_leaves((self.networks, self.moments))
 
     def rows(self, start: int, stop: int) -> dict[str, Any]:
-        """Return the state of members `start` to `stop`, copied to the host, for `load_rows`.
-
-        It is a copy, because views would send the tensors of all members to another process.
-        """
+        """Return the state of members `start` to `stop`, copied to the host, for `load_rows`."""
         return tree_map_only(Tensor, lambda tensor: tensor[start:stop].cpu().clone(), self.state_dict())
 
     def load_rows(self, start: int, rows: Mapping[str, Any]) -> None:
@@ -126,12 +123,12 @@ class Members:
         `before` is a result of `rows` for all members.
         """
         chosen = torch.tensor(members, dtype=torch.int64)
-        mine, theirs = (
-            tree_leaves([state["networks"][name] for name in ("actor", "target_actor")])
-            + tree_leaves(state["moments"]["actor"])
-            for state in (self.state_dict(), before)
-        )
-        for tensor, old in zip(mine, theirs, strict=True):
+
+        def of_actors(state: Mapping[str, Any]) -> list[Tensor]:
+            networks = state["networks"]
+            return tree_leaves((networks["actor"], networks["target_actor"], state["moments"]["actor"]))
+
+        for tensor, old in zip(of_actors(self.state_dict()), of_actors(before), strict=True):
             tensor[chosen] = old[chosen].to(self.device)
 
     def state_dict(self) -> dict[str, Any]:

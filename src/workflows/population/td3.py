@@ -1,11 +1,10 @@
 """TD3 for all members at once; each learns from its own batches out of one shared replay.
 
 Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods": two critics of which
-the smaller estimate counts, noise on the target's action, an actor that is updated at every
-`policy_delay`-th update only.
+the smaller estimate counts, noise on the target's action, an actor that is updated less often.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,28 +87,23 @@ class TD3:
 
     def update(self, members: Members, batches: Sequence[Microbatch]) -> dict[str, Tensor]:
         """Make one update from the summed gradients of some batches; return the losses, each (M,)."""
-        config, networks = self.config, members.networks
-        losses = {
-            "critic": self._step(members, "critic", config.critic_learning_rate, batches, self.critic_loss)
-        }
+        networks = members.networks
+        losses = {"critic": self._step(members, "critic", batches)}
         members.updates += 1
-        if members.updates % config.policy_delay == 0:
-            losses["actor"] = self._step(
-                members, "actor", config.actor_learning_rate, batches, self.actor_loss
-            )
+        if members.updates % self.config.policy_delay == 0:
+            losses["actor"] = self._step(members, "actor", batches)
             for name in ("actor", "critic"):
                 targets = networks[f"target_{name}"].values()
                 for target, trained in zip(targets, networks[name].values(), strict=True):
-                    target.lerp_(trained, config.tau)
+                    target.lerp_(trained, self.config.tau)
         return losses
 
     def critic_loss(self, members: Members, critic: Stacked, batch: Microbatch) -> Tensor:
         """Return (M,) mean squared errors of both critics, added up."""
         networks, config = members.networks, self.config
+        clip = config.target_noise_clip
         with torch.no_grad():
-            noise = (batch.noise * config.target_noise).clamp(
-                -config.target_noise_clip, config.target_noise_clip
-            )
+            noise = (batch.noise * config.target_noise).clamp(-clip, clip)
             action = (members.act(networks["target_actor"], batch.next_observation) + noise).clamp(-1, 1)
             future = members.q_values(networks["target_critic"], batch.next_observation, action).amin(-1)
             # A truncated episode continues unseen; only a terminal step has no future.
@@ -126,15 +120,13 @@ class TD3:
         """Return the root of one backward pass; members share nothing, so their losses add up."""
         return losses.sum()
 
-    def _step(
-        self,
-        members: Members,
-        name: str,
-        learning_rate: float,
-        batches: Sequence[Microbatch],
-        loss_of: Callable[[Members, Stacked, Microbatch], Tensor],
-    ) -> Tensor:
+    def _step(self, members: Members, name: str, batches: Sequence[Microbatch]) -> Tensor:
         """Add up the gradients of all batches, make one step of Adam, and return the mean loss (M,)."""
+        if name == "critic":
+            loss_of, learning_rate, done = self.critic_loss, self.config.critic_learning_rate, members.updates
+        else:
+            loss_of, learning_rate = self.actor_loss, self.config.actor_learning_rate
+            done = members.updates // self.config.policy_delay - 1
         stacked, moments = members.networks[name], members.moments[name]
         leaves = {key: tensor.detach().requires_grad_() for key, tensor in stacked.items()}
         mean = torch.zeros(members.count, device=members.device)
@@ -142,7 +134,6 @@ class TD3:
             losses = loss_of(members, leaves, batch) / len(batches)
             self.total(losses).backward()
             mean += losses.detach()
-        done = members.updates if name == "critic" else members.updates // self.config.policy_delay - 1
         with torch.no_grad():
             adam(
                 list(stacked.values()),

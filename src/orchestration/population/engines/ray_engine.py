@@ -4,7 +4,7 @@ import copy
 import itertools
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,13 @@ from torch.utils._pytree import tree_map_only
 
 from ....buffers import EpisodeReplayBuffer
 from ....config.population import PopulationTrainConfig as TrainConfig
-from ....config.ray import RayConfig
-from ....envs import EnvConfig, EnvironmentCrashed, spec_of
+from ....envs import EnvironmentCrashed, spec_of
 from ....utils.errors import UserError
 from ....workflows.population import ERLWorkflow, TrainPhase
 from ..dry_run import episode_bytes, require_room
 from .ray_cluster import Cluster, EngineFailed
-from .ray_worker import GroupWorker, Losses, WorkerSettings, rows_to_send
-from .rollouts import RolloutResult
+from .ray_worker import GroupWorker, rows_to_send
+from .rollouts import EngineSettings, Losses, RolloutResult
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
@@ -56,18 +55,20 @@ class RayEngine:
         UserError: If the cluster is not there or too small.
     """
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, settings: EngineSettings) -> None:
         self.spec = spec_of(config.env)
         self.planned_bytes = episode_bytes(config, self.spec)
-        env = EnvConfig(**asdict(config.env))  # PopulationEnv would load all settings, 30 MB in each worker
-        self._settings = WorkerSettings(env, config.population, config.td3, config.seed)
-        self._deaths = 0
+        self._settings, self._deaths = settings, 0
         self._actors: list[Any] = []  # references to those of each group, sent once in a generation
         workers = config.ray.workers
         self._cluster = Cluster(config.ray, workers)
         self._ray = self._cluster.ray
         try:
-            _require_workers(config.ray, sum(self._cluster.cpus))
+            if (cpus := sum(self._cluster.cpus)) < workers:
+                raise UserError(
+                    f"ray.workers={workers} need a CPU each, and the cluster of ray.address="
+                    f"{config.ray.address} has {cpus}. Set ray.workers={max(1, cpus)}."
+                )
             require_room(config, self.spec, self._cluster.object_store_bytes)
             self._remote = self._ray.remote(num_cpus=1, max_restarts=0)(GroupWorker)
             borders = [index * config.population.size // workers for index in range(workers + 1)]
@@ -82,7 +83,7 @@ class RayEngine:
     def evaluate(
         self, workflow: ERLWorkflow, generation: int, should_stop: Callable[[], bool]
     ) -> RolloutResult | None:
-        """See `LocalEngine.evaluate`.
+        """Play every member's episodes; return None once `should_stop` is true.
 
         Raises:
             EnvironmentCrashed: If environments failed more than `env.max_restarts` times.
@@ -106,7 +107,7 @@ class RayEngine:
         )
 
     def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, phase: TrainPhase) -> Losses:
-        """See `LocalEngine.learn`; the actors are those that `evaluate` has sent.
+        """Let every member learn, in place; the actors are those that `evaluate` has sent.
 
         Raises:
             EngineFailed: As in `evaluate`.
@@ -178,20 +179,7 @@ class RayEngine:
                 f"Ray's {group} died: {reason} All {limit} restarts of env.max_restarts are used up."
             )
         self._deaths += 1
-        _LOG.warning(
-            "Ray's %s died: %s A new one does its work again, restart %s of env.max_restarts=%s.",
-            group,
-            reason,
-            self._deaths,
-            limit,
-        )
+        restart = f"restart {self._deaths} of env.max_restarts={limit}"
+        _LOG.warning("Ray's %s died: %s A new one does its work again, %s.", group, reason, restart)
         self._ray.kill(group.worker)  # it may be alive but unreachable
         group.worker = self._worker(group.start, group.stop)
-
-
-def _require_workers(config: RayConfig, cpus: int) -> None:
-    if cpus < config.workers:
-        raise UserError(
-            f"ray.workers={config.workers} need a CPU each, and the cluster of ray.address={config.address} "
-            f"has {cpus}. Set ray.workers={max(1, cpus)}."
-        )

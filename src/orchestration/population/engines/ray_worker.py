@@ -1,7 +1,7 @@
 """The worker of a Ray cluster: plays and trains a group of members."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,25 +9,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ....buffers import TransitionTable
-from ....envs import EnvConfig
-from ....workflows.population import TD3, Members, PopulationConfig, Sizes, Stacked, TD3Config, TrainPhase
-from .rollouts import RolloutResult, Rollouts
+from ....workflows.population import TD3, Members, Sizes, Stacked, TrainPhase
+from .rollouts import EngineSettings, Losses, RolloutResult, Rollouts
 
 Arrays = dict[str, Any]
 """Tensors of some members as arrays, nested as in `Members.state_dict`; Ray sends arrays without copying."""
-
-Losses = dict[str, list[float]]
-"""Losses of each member, by name; means over the training phase."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
-    """Settings that all workers share."""
-
-    env: EnvConfig
-    population: PopulationConfig
-    td3: TD3Config
-    seed: int
 
 
 class GroupWorker:
@@ -36,15 +22,13 @@ class GroupWorker:
     Every call brings all that it needs, so that a new worker can replace this one at any moment.
     """
 
-    def __init__(self, settings: WorkerSettings, first: int, count: int) -> None:
+    def __init__(self, settings: EngineSettings, first: int, count: int) -> None:
         torch.set_num_threads(1)
         self._first, self._count = first, count
-        self._rollouts = Rollouts(
-            settings.env, settings.population, settings.td3.exploration_noise, settings.seed, first, count
-        )
+        self._rollouts = Rollouts(settings, first, count)
         sizes, device = Sizes.of(self._rollouts.spec, settings.td3), torch.device("cpu")
         is_padded = count == 1 < settings.population.size
-        self._members = PaddedMember(sizes, device) if is_padded else Members(sizes, count, device)
+        self._members = PaddedMember(sizes, 2, device) if is_padded else Members(sizes, count, device)
         self._td3 = TD3(settings.td3)
 
     def play(self, actor: Arrays, generation: int) -> RolloutResult:
@@ -76,9 +60,6 @@ class PaddedMember(Members):
 
     Two rows are computed bit for bit like any larger number of them. The second row is discarded.
     """
-
-    def __init__(self, sizes: Sizes, device: torch.device) -> None:
-        super().__init__(sizes, 2, device)
 
     def act(self, actor: Stacked, observation: Tensor) -> Tensor:
         """See `Members.act`; observations of one row are those of the member."""

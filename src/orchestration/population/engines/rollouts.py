@@ -1,4 +1,4 @@
-"""Whole episodes of many members at once, each from an explicit seed."""
+"""Play whole episodes of many members at once, each from an explicit seed; and train them in this process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,14 +7,35 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ....buffers import EpisodeRecords
+from ....buffers import EpisodeRecords, EpisodeReplayBuffer
 from ....envs import EnvConfig, EnvironmentCrashed, Restarts, make_backend
 from ....utils.errors import UserError
 from ....utils.seeding import named_seed, numpy_generator
 from ....utils.timestep import EnvSpec
-from ....workflows.population import Members, PopulationConfig, flat_observation
+from ....workflows.population import (
+    ERLWorkflow,
+    Members,
+    PopulationConfig,
+    TD3Config,
+    TrainPhase,
+    flat_observation,
+)
 
 EPISODE_SEEDS = 2**31  # every emulator accepts what is smaller
+
+Losses = dict[str, list[float]]
+"""Losses of each member, by name; means over the training phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Settings of playing and learning, wherever it is done; `env.num_envs` is ignored."""
+
+    env: EnvConfig
+    population: PopulationConfig
+    td3: TD3Config
+    seed: int
+    """Run seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,40 +51,29 @@ class RolloutResult:
     lengths: list[int]
     """Agent steps of each episode."""
 
-    @property
-    def steps(self) -> int:
-        """Agent steps of all episodes together."""
-        return sum(self.lengths)
-
 
 class Rollouts:
     """Plays the members `first` to `first + count` of a population, each episode in its own environment.
 
     The episodes of a member depend on nothing but the seed, the generation and its own number, so groups of
-    members can play anywhere. `exploration_noise` is the standard deviation of the noise of exploring
-    episodes, which follow a member's other ones.
+    members can play anywhere. Those with exploration noise follow a member's other ones.
 
     Raises:
         UserError: If the length of an episode has no limit.
     """
 
-    def __init__(
-        self,
-        env: EnvConfig,
-        population: PopulationConfig,
-        exploration_noise: float,
-        seed: int,
-        first: int,
-        count: int,
-    ) -> None:
-        self._noise, self._seed, self._first = exploration_noise, seed, first
-        episodes = [episodes_of(population, first + row) for row in range(count)]
+    def __init__(self, settings: EngineSettings, first: int, count: int) -> None:
+        population = settings.population
+        self._noise, self._seed, self._first = settings.td3.exploration_noise, settings.seed, first
+        num_explorers = min(max(0, population.num_explorers - first), count)
+        episodes = np.full(count, population.episodes)
+        episodes[:num_explorers] += population.exploration_episodes
         # Of each environment: the member's row among those played here, and the number of its episode.
         self._rows = np.repeat(np.arange(count), episodes)
         self._episodes = np.concatenate([np.arange(number) for number in episodes])
         self._is_exploring = self._episodes >= population.episodes
-        self._backend = make_backend(env, len(self._rows))
-        self._restarts = Restarts(self._backend, env.max_restarts, "is played again")
+        self._backend = make_backend(settings.env, len(self._rows))
+        self._restarts = Restarts(self._backend, settings.env.max_restarts, "is played again")
         self.spec: EnvSpec = self._backend.spec
         shape = (len(self._rows), longest_episode(self.spec) + 1)
         self._observation = {
@@ -71,7 +81,9 @@ class Rollouts:
         }
         self._action = np.zeros((*shape, self.spec.action.size), np.float32)
         self._reward = np.zeros(shape, np.float32)
-        self._shape = (count, max(episodes_of(population, member) for member in range(population.size)))
+        # As wide in every group as in the whole population: other kernels would round otherwise.
+        explores = population.exploration_episodes if population.num_explorers else 0
+        self._shape = (count, population.episodes + explores)
 
     @property
     def nbytes(self) -> int:
@@ -166,15 +178,29 @@ class Rollouts:
         return RolloutResult(episodes, fitness, time.tolist())
 
 
-def episodes_of(population: PopulationConfig, member: int) -> int:
-    """Return the number of episodes of a member in a generation."""
-    explores = member < population.num_explorers
-    return population.episodes + (population.exploration_episodes if explores else 0)
+class LocalEngine:
+    """Plays all members at the same time and trains them together, in this process."""
 
+    def __init__(self, settings: EngineSettings) -> None:
+        self._rollouts = Rollouts(settings, 0, settings.population.size)
+        self.spec = self._rollouts.spec
+        self.planned_bytes = self._rollouts.nbytes
+        """Bytes held in this process between generations: the episodes of one."""
 
-def num_rollouts(population: PopulationConfig) -> int:
-    """Return the episodes of all members in a generation, which is the number of environments."""
-    return sum(episodes_of(population, member) for member in range(population.size))
+    def evaluate(
+        self, workflow: ERLWorkflow, generation: int, should_stop: Callable[[], bool]
+    ) -> RolloutResult | None:
+        """See `Rollouts.play`."""
+        return self._rollouts.play(workflow.members, generation, should_stop)
+
+    def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, phase: TrainPhase) -> Losses:
+        """Let every member learn, in place."""
+        losses = workflow.td3.learn(workflow.members, replay, phase)
+        return {name: each.tolist() for name, each in losses.items()}
+
+    def close(self) -> None:
+        """Release environments and their processes; may be called twice."""
+        self._rollouts.close()
 
 
 def longest_episode(spec: EnvSpec) -> int:
