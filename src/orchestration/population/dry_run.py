@@ -18,8 +18,6 @@ from ...utils.timestep import EnvSpec
 from ...workflows.population import TD3, Members, Microbatch, Sizes, Stacked, TD3Config
 from .engines.rollouts import longest_episode
 
-META = torch.device("meta")
-
 STATE = ("parameters", "target networks", "optimiser state", "best policy")
 """Rows that live as long as the run."""
 
@@ -145,8 +143,8 @@ def _dry_run_of(config: TrainConfig, env: EnvSpec) -> DryRun:
 def _dry_run_update(sizes: Sizes, count: int, accumulation: int, batch_size: int) -> DryRun:
     """Return the bytes of members and of one update of critics and actors, the larger kind."""
     counter = LiveBytes()
-    with MetaShapes(), counter, META:
-        members = Members(sizes, count, META)
+    with MetaShapes(), counter, torch.device("meta") as meta:
+        members = Members(sizes, count, meta)
         shape = (count, batch_size)
         batch = Microbatch(
             observation=torch.empty(*shape, sizes.observation),

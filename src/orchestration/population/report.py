@@ -85,9 +85,7 @@ def _page(generations: Generations, num_elites: int, name: str) -> str:
         f"<p>{undrawn:,} not drawn and in no mean: their fitness is NaN or infinite.</p>" if undrawn else "",
         "<h2>Lineage</h2>",
         "<div class='scroll'>",
-        image(
-            _draw_lineage(generations), "members by generation, with lines to their parents", "width: auto"
-        ),
+        image(_draw_lineage(generations), "members by generation, lines to their parents", "width: auto"),
         "</div><p class='soft'>Colour and shape tell which operator made a member, the last one where there "
         "were two. A child that was crossed and mutated is joined to its first parent in the colour of "
         "mutation and to its second parent in that of crossover. The ancestry follows first parents; second "
