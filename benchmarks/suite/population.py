@@ -95,8 +95,8 @@ class _PlainMember:
         _step(self.critic_optimizer, F.mse_loss(first, target) + F.mse_loss(second, target))
         chosen = self.critic(piece.observation, self.actor(piece.observation))
         _step(self.actor_optimizer, -chosen[..., 0].mean())
-        _follow(self.target_actor, self.actor, config.target_rate)
-        _follow(self.target_critic, self.critic, config.target_rate)
+        _follow(self.target_actor, self.actor, config.tau)
+        _follow(self.target_critic, self.critic, config.tau)
 
 
 def _step(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:

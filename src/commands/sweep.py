@@ -26,8 +26,7 @@ from ..config.ray import RayConfig, require_ray
 from ..config.resolve import typed
 from ..config.saved import read_config
 from ..config.schema import Compile, TrainConfig, leaves
-from ..orchestration.population.engines.base import ClusterLost
-from ..orchestration.population.engines.ray_cluster import Cluster
+from ..orchestration.population.engines.ray_cluster import Cluster, ClusterLost
 from ..orchestration.recipes import recipe_of
 from ..planning import check_run
 from ..utils.durable_io import read_json, reading, write_json

@@ -11,6 +11,7 @@ RENAMED = {
     "world_model.kl.rep_scale": "world_model.kl.representation_scale",
     "training.max_updates_owed": "training.max_updates_per_step",
     "training.max_nonfinite": "training.max_consecutive_nonfinite",
+    "td3.target_rate": "td3.tau",
 }
 """New keys by the old ones of version 0.2."""
 

@@ -297,6 +297,8 @@ def test_a_configuration_saved_by_version_0_2_is_read(folder: str, kind: type[Tr
     if isinstance(config, DreamerTrainConfig):
         assert config.training.max_updates_per_step == text["training"]["max_updates_owed"]
         assert config.world_model.kl.representation_scale == text["world_model"]["kl"]["rep_scale"]
+    if isinstance(config, PopulationTrainConfig):
+        assert config.td3.tau == text["td3"]["target_rate"]
 
 
 def test_a_workflow_has_only_the_settings_that_it_reads() -> None:

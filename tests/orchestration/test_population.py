@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.chaos import chaos
 from reverie.checkpoints.checkpoint import latest_checkpoint
 from reverie.checkpoints.run_folder import load_run
 from reverie.commands.command_line import run_from_command_line
@@ -22,6 +22,7 @@ from reverie.workflows.population import TD3, Members
 
 from ..runs.helpers import POPULATION, checkpoint_at, metrics_of, resume, saved_records, saved_steps, start
 from ..runs.s3_server import S3_MIRROR, S3Server
+from ..runs.warm import Process, Server
 
 STEPS = 20
 """Of an episode."""
@@ -143,10 +144,24 @@ def test_a_generation_that_was_not_finished_is_played_again(whole_run: Path, tmp
     assert fingerprint(broken) == fingerprint(whole_run)
 
 
-def test_a_population_that_is_killed_again_and_again_ends_as_the_unbroken_one(tmp_path: Path) -> None:
-    result = chaos([*POPULATION, "training.generations=25"], kills=2, seed=3, folder=tmp_path)
-    assert result.broken == result.unbroken and result.passed
-    assert "lineage" in result.broken and result.kills
+def killed_after_two_saves(process: Process, log: Path) -> None:
+    before = log.read_text().count(": checkpoint ") if log.exists() else 0
+    process.wait_until(lambda: log.exists() and log.read_text().count(": checkpoint ") >= before + 2)
+    process.send(signal.SIGKILL)
+    assert process.end().code == -signal.SIGKILL
+
+
+def test_a_population_that_is_killed_again_and_again_ends_as_the_unbroken_one(
+    tmp_path: Path, server: Server
+) -> None:
+    run_dir, arguments = tmp_path / "broken", [*POPULATION, "training.generations=25"]
+    killed_after_two_saves(server.start("train", *arguments, f"run_dir={run_dir}"), run_dir / "train.log")
+    first = len(generations_of(run_dir))
+    killed_after_two_saves(server.start("train", f"resume={run_dir}"), run_dir / "train.log")
+    assert 0 < first < len(generations_of(run_dir)) < 25
+    resume(run_dir)
+    unbroken = fingerprint(start(tmp_path / "unbroken", *arguments))
+    assert fingerprint(run_dir) == unbroken and "lineage" in unbroken
 
 
 @pytest.mark.parametrize(

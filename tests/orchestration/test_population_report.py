@@ -11,10 +11,15 @@ import pytest
 import torch
 from PIL import Image
 
-from reverie.orchestration.population.lineage import Lineage
+from reverie.orchestration.population.lineage import lineage_lines
 from reverie.orchestration.population.report import save_population_report
 from reverie.utils.errors import UserError
+from reverie.utils.logging import JsonLines
 from reverie.workflows.population import INITIAL, Origin, PopulationConfig, evolve
+
+
+def lineage_of(run_dir: Path) -> JsonLines:
+    return JsonLines(run_dir / "lineage.jsonl")
 
 
 def evolved(run_dir: Path, size: int, generations: int) -> None:
@@ -22,10 +27,10 @@ def evolved(run_dir: Path, size: int, generations: int) -> None:
     run_dir.mkdir(exist_ok=True)
     config, generator = PopulationConfig(size=size), torch.Generator().manual_seed(1)
     parameters = {"weight": torch.linspace(5, 9, size)[:, None, None].clone()}
-    origins, lineage = [INITIAL] * size, Lineage(run_dir)
+    origins, lineage = [INITIAL] * size, lineage_of(run_dir)
     for generation in range(generations):
         fitness = (-parameters["weight"].abs()).flatten().tolist()
-        lineage.generation(1000 * (generation + 1), generation, fitness, origins)
+        lineage.write(*lineage_lines(1000 * (generation + 1), generation, fitness, origins))
         if config.evolves:
             made = evolve(parameters, fitness, config, generator)
             parameters, origins = made.parameters, made.origins
@@ -89,13 +94,13 @@ def test_the_pictures_fit_the_population_and_show_its_operators(
 
 
 def test_members_without_a_number_are_counted_and_left_out(tmp_path: Path) -> None:
-    lineage = Lineage(tmp_path)
-    lineage.generation(10, 0, [math.nan, math.inf, math.nan], [INITIAL] * 3)
+    lineage = lineage_of(tmp_path)
+    lineage.write(*lineage_lines(10, 0, [math.nan, math.inf, math.nan], [INITIAL] * 3))
     lineage.close()
     page = save_population_report(tmp_path, 1).read_text(encoding="utf-8")
     assert "<strong>none</strong>best fitness ever" in page and "3 not drawn" in page
-    lineage = Lineage(tmp_path)
-    lineage.generation(20, 1, [1.0, 2.5, math.nan], [Origin((i,), ("learner",)) for i in range(3)])
+    lineage = lineage_of(tmp_path)
+    lineage.write(*lineage_lines(20, 1, [1.0, 2.5, math.nan], [Origin((i,), ("learner",)) for i in range(3)]))
     lineage.close()
     page = save_population_report(tmp_path, 1).read_text(encoding="utf-8")
     assert "<strong>2.5 (generation 1, member 1)</strong>best fitness ever" in page and "4 not drawn" in page
@@ -103,10 +108,10 @@ def test_members_without_a_number_are_counted_and_left_out(tmp_path: Path) -> No
 
 
 def test_a_name_of_an_operator_is_text_and_no_markup(tmp_path: Path) -> None:
-    lineage = Lineage(tmp_path)
+    lineage = lineage_of(tmp_path)
     for generation in range(4):
         origin = Origin((0,), ("$<i>x",)) if generation else INITIAL
-        lineage.generation(generation, generation, [1.0], [origin])
+        lineage.write(*lineage_lines(generation, generation, [1.0], [origin]))
     lineage.close()
     page = save_population_report(tmp_path, 1).read_text(encoding="utf-8")
     assert "$&lt;i&gt;x" in page and "<i>" not in page

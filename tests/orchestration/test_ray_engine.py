@@ -1,5 +1,6 @@
 """A population in the workers of a Ray cluster: the same numbers as here, whoever dies, and nothing left."""
 
+import copy
 import os
 import re
 import signal
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch.utils._pytree import tree_map_only
 
 from reverie.commands.command_line import run_from_command_line
 from reverie.commands.train import CLUSTER_EXIT_CODE, train
@@ -16,14 +19,10 @@ from reverie.config.compose import compose_jobs
 from reverie.config.population import PopulationTrainConfig as TrainConfig
 from reverie.config.resolve import typed
 from reverie.orchestration.parts import build_replay
-from reverie.orchestration.population.engines.ray_worker import (
-    GroupWorker,
-    WorkerSettings,
-    as_arrays,
-    as_tensors,
-    rows_to_send,
-)
-from reverie.orchestration.population.parts import build_engine, build_erl, ray_transfer_size
+from reverie.orchestration.population.dry_run import transfer_bytes
+from reverie.orchestration.population.engines.ray_worker import GroupWorker, rows_to_send
+from reverie.orchestration.population.engines.rollouts import EngineSettings
+from reverie.orchestration.population.recipe import PopulationRecipe, build_engine
 from reverie.orchestration.recipes import recipe_of
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.planning.preflight import environment_spec
@@ -150,18 +149,12 @@ def test_groups_play_and_learn_what_all_members_do_together(hidden: int, tmp_pat
     config = composed(f"td3.hidden_units={hidden}")
     seed_global(0)
     engine = build_engine(config)
-    workflow, replay = (
-        build_erl(config, engine.spec),
-        build_replay(config, recipe_of(config).replay_spec(config, engine.spec), tmp_path),
-    )
-    settings = WorkerSettings(config.env, config.population, config.td3, config.seed)
+    workflow = PopulationRecipe().build_agent(config, engine.spec)
+    replay = build_replay(config, recipe_of(config).replay_spec(config, engine.spec), tmp_path)
+    settings = EngineSettings(config.env, config.population, config.td3, config.seed)
     workers = {(0, 1): GroupWorker(settings, 0, 1), (1, 3): GroupWorker(settings, 1, 2)}
-    sent = {group: rows_to_send(workflow.members, *group) for group in workers}
     # As copies: the arrays are views of members that are to learn.
-    sent = {
-        group: (as_arrays(as_tensors(actor)), as_arrays(as_tensors(rest)))
-        for group, (actor, rest) in sent.items()
-    }
+    sent = {group: copy.deepcopy(rows_to_send(workflow.members, *group)) for group in workers}
 
     played = engine.evaluate(workflow, 0, lambda: False)
     assert played is not None
@@ -180,7 +173,8 @@ def test_groups_play_and_learn_what_all_members_do_together(hidden: int, tmp_pat
     losses = engine.learn(workflow, replay, phase)
     assert hash_of(before) != hash_of(workflow.members.rows(0, 3))
     for group, (rows, of_group) in learned.items():
-        assert hash_of(as_tensors(rows)) == hash_of(workflow.members.rows(*group))
+        tensors = tree_map_only(np.ndarray, torch.from_numpy, rows)
+        assert hash_of(tensors) == hash_of(workflow.members.rows(*group))
         assert of_group == {name: values[slice(*group)] for name, values in losses.items()}
     engine.close()
 
@@ -194,17 +188,18 @@ def nbytes(arrays: object) -> int:
 def test_what_is_sent_is_known_to_the_byte_before(tmp_path: Path) -> None:
     config = composed()
     spec = environment_spec(config, recipe_of(config))
-    sent = ray_transfer_size(config, spec)
-    workflow = build_erl(config, spec)
+    sent = transfer_bytes(config, spec)
+    workflow = PopulationRecipe().build_agent(config, spec)
     actor, rest = rows_to_send(workflow.members, 0, 3)
-    assert (sent.actors, sent.rest) == (nbytes(actor), nbytes(rest))
-    assert sent.learned == workflow.members.nbytes() == sent.actors + sent.rest
+    assert (sent["actors"], sent["rest"]) == (nbytes(actor), nbytes(rest))
+    assert sent["learned"] == sent["actors"] + sent["rest"]
+    assert sent["learned"] == sum(each.nbytes for each in workflow.members.tensors())
     # Four episodes of 31 records: 3 numbers observed, an action, a reward, float32.
-    assert sent.episodes == 4 * 31 * 4 * (3 + 1 + 1)
+    assert sent["episodes"] == 4 * 31 * 4 * (3 + 1 + 1)
     # 2,000 records, with a flag and the row where a transition begins.
-    assert sent.table == 2000 * (4 * (3 + 1 + 1) + 1 + 8)
-    without = ray_transfer_size(composed("population.gradient=false"), spec)
-    assert (without.rest, without.learned, without.table) == (0, 0, 0)
+    assert sent["table"] == 2000 * (4 * (3 + 1 + 1) + 1 + 8)
+    without = transfer_bytes(composed("population.gradient=false"), spec)
+    assert (without["rest"], without["learned"], without["table"]) == (0, 0, 0)
 
 
 def test_an_object_store_that_cannot_hold_a_generation_is_refused_before_the_run(

@@ -10,9 +10,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from reverie.envs import EnvConfig, EnvironmentCrashed, Suite
-from reverie.orchestration.population.engines.rollouts import RolloutResult, Rollouts
+from reverie.orchestration.population.engines.rollouts import EngineSettings, RolloutResult, Rollouts
 from reverie.utils.errors import UserError
-from reverie.workflows.population import Members, PopulationConfig, Sizes
+from reverie.workflows.population import Members, PopulationConfig, Sizes, TD3Config
 
 MEMBERS, HIDDEN, SEED = 4, 8, 9
 
@@ -69,6 +69,17 @@ def members(count: int = MEMBERS) -> Members:
     return Members(Sizes(2, 1, HIDDEN), count, torch.device("cpu"))
 
 
+def rollouts_of(
+    config: PopulationConfig,
+    noise: float = 0.5,
+    env: EnvConfig | None = None,
+    first: int = 0,
+    count: int = MEMBERS,
+) -> Rollouts:
+    settings = EngineSettings(env or env_of(), config, TD3Config(exploration_noise=noise), SEED)
+    return Rollouts(settings, first, count)
+
+
 def play(
     config: PopulationConfig,
     first: int = 0,
@@ -77,7 +88,7 @@ def play(
     noise: float = 0.5,
 ) -> RolloutResult:
     who = who or members()
-    rollouts = Rollouts(env_of(), config, noise, SEED, first, who.count)
+    rollouts = rollouts_of(config, noise, first=first, count=who.count)
     try:
         result = rollouts.play(who, generation, lambda: False)
         assert result is not None
@@ -106,7 +117,6 @@ def test_episodes_hold_all_their_records() -> None:
         assert episode.is_terminal == bool(place[-1] >= 0.5)
         assert length <= 12 and (episode.is_terminal or length == 12)
     assert {episode.is_terminal for episode in result.episodes} == {True, False}
-    assert result.steps == sum(result.lengths)
 
 
 def test_all_members_meet_the_same_episodes_and_noise_is_for_explorers() -> None:
@@ -144,7 +154,7 @@ def test_an_episode_whose_world_fails_is_played_again_from_its_seed() -> None:
 
 
 def test_too_many_failures_are_a_crash() -> None:
-    rollouts = Rollouts(env_of(max_restarts=1), population(), 0.1, SEED, 0, MEMBERS)
+    rollouts = rollouts_of(population(), env=env_of(max_restarts=1))
     Walk.failures_left = 2
     with pytest.raises(EnvironmentCrashed, match="broken"):
         rollouts.play(members(), 0, lambda: False)
@@ -152,7 +162,7 @@ def test_too_many_failures_are_a_crash() -> None:
 
 
 def test_a_generation_can_be_abandoned_and_played_later() -> None:
-    rollouts = Rollouts(env_of(), population(), 0.5, SEED, 0, MEMBERS)
+    rollouts = rollouts_of(population())
     asked = iter([False, False, False, True])
     assert rollouts.play(members(), 1, lambda: next(asked)) is None
     result = rollouts.play(members(), 1, lambda: False)
@@ -163,11 +173,11 @@ def test_a_generation_can_be_abandoned_and_played_later() -> None:
 
 def test_an_episode_without_an_end_is_refused() -> None:
     with pytest.raises(UserError, match=r"Set env\.time_limit=1000"):
-        Rollouts(env_of("Endless-v0"), population(), 0.1, SEED, 0, MEMBERS)
+        rollouts_of(population(), env=env_of("Endless-v0"))
 
 
 def test_what_is_handed_on_is_not_written_again() -> None:
-    rollouts = Rollouts(env_of(), population(), 0.5, SEED, 0, MEMBERS)
+    rollouts = rollouts_of(population())
     first = rollouts.play(members(), 1, lambda: False)
     assert first is not None
     kept = first.episodes[0].observation["vector"].copy()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from reverie.workflows.population import PopulationConfig, diversity, evolve, rank
-from reverie.workflows.population.operators import crossover, mutate
+from reverie.workflows.population.evolution import crossover, mutate
 
 Parameters = dict[str, Tensor]
 

@@ -88,7 +88,7 @@ def plain_updates(
             for name in ("actor", "critic"):
                 pairs = zip(nets[f"target_{name}"].parameters(), nets[name].parameters(), strict=True)
                 for target, trained in pairs:
-                    target.copy_((1 - config.target_rate) * target + config.target_rate * trained)
+                    target.copy_((1 - config.tau) * target + config.tau * trained)
     return nets
 
 
@@ -98,7 +98,7 @@ def assert_equal(members: Members, other: Members, rows: slice = slice(None)) ->
 
 
 def test_every_member_learns_what_plain_td3_learns() -> None:
-    config = TD3Config(hidden_units=8, policy_delay=2, target_rate=0.05)
+    config = TD3Config(hidden_units=8, policy_delay=2, tau=0.05)
     members, batches = members_of(3), [microbatch_of(3, 5, seed) for seed in range(6)]
     plain = [plain_updates(members, row, batches, config) for row in range(3)]
     for batch in batches:
@@ -218,7 +218,7 @@ def test_a_member_that_is_not_finite_goes_back_alone() -> None:
     for mine, old in zip(members.networks["actor"].values(), changed.networks["actor"].values(), strict=True):
         assert torch.equal(mine[1], old[1])
         assert torch.equal(mine[0], old[0] + 1) and torch.equal(mine[2], old[2] + 1)
-    assert members.is_finite().all()
+    assert all(tensor.isfinite().all() for tensor in members.tensors())
 
 
 def test_a_state_with_the_names_of_earlier_versions_is_loaded() -> None:

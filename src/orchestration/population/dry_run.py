@@ -1,74 +1,130 @@
-"""Dry-run the training phase of a population without memory: the bytes that it will hold."""
+"""Compute what a population holds, and what it sends to Ray's workers, before anything is allocated."""
 
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 
-from ...buffers import OBSERVATION_PREFIX, record_fields
+from ...buffers import OBSERVATION_PREFIX, ReplaySpec, TransitionTable, plan_unchecked, record_fields
 from ...config.population import PopulationTrainConfig as TrainConfig
+from ...config.ray import LEAST_OBJECT_STORE_MIB, Engine
 from ...planning.live_bytes import LiveBytes
 from ...planning.meta_shapes import MetaShapes
-from ...planning.recipe import DryRun
-from ...planning.resources import Row
+from ...planning.recipe import DryRun, Labels
+from ...planning.resources import Basis, Row
+from ...utils.errors import UserError
 from ...utils.timestep import EnvSpec
 from ...workflows.population import TD3, Members, Microbatch, Sizes, Stacked, TD3Config
-from .engines.rollouts import longest_episode, num_rollouts
-from .parts import replay_spec
-
-META = torch.device("meta")
+from .engines.rollouts import longest_episode
 
 STATE = ("parameters", "target networks", "optimiser state", "best policy")
 """Rows that live as long as the run."""
 
 BEFORE, BATCHES = "members before the training phase", "batches of all members"
-"""Rows of a training phase apart from its update; the first is on the host, wherever the members are."""
+UPDATE = "update of all members"
+"""Rows of a training phase; the first is on the host, wherever the members are."""
+
+WORKER_BYTES = 300_000_000
+"""One worker with torch and small members; measured 227 to 261 MB as PSS. Updates of larger members are
+counted with the networks, which the driver then does not compute with."""
+
+SERVICES_BYTES = 400_000_000
+"""The processes of a cluster without workers: head, node, agents, monitors; measured 366 to 371 MB as PSS."""
+
+_STORE_MARGIN = 1.1
+"""For headers of objects, and gaps between them, in Ray's object store."""
 
 
-def dry_run(config: TrainConfig, spec: EnvSpec) -> DryRun:
-    """Return the bytes of the members of a run and of their training phase; allocates nothing.
+def replay_spec(config: TrainConfig, env: EnvSpec) -> ReplaySpec:
+    """Return everything that determines the size of the replay.
 
-    Cost: 1 s once.
+    One stream has the whole episodes of all members; windows are pairs of records inside one episode.
     """
-    training, sizes = config.training, Sizes.of(spec, config.td3)
-    accumulation = training.gradient_accumulation_steps
-    update = _dry_run_update(sizes, config.population.size, accumulation, training.batch_size)
-    labels = dict(update.held)
-    state = sum(labels.values())
+    return ReplaySpec(config.buffer, env.observation, env.action, num_envs=1, window_length=2, latent=None)
+
+
+def dry_run(config: TrainConfig, env: EnvSpec) -> DryRun:
+    """Return the bytes of the members of a run and of their training phase. Cost: 1 s once."""
+    found = _dry_run_of(config, env)
+    labels = {name: found.peak[name] for name in STATE}
     if config.population.gradient:
-        labels[BEFORE] = state - labels["best policy"]
-        labels[BATCHES] = _batch_bytes(config, spec)
-        labels["update of all members"] = update.peak
-    return DryRun(
-        update.num_parameters,
-        {"training phase": labels},
-        state,
-        update.operators,
-        lasting=STATE,
-        batch=BATCHES,
-        on_host=(BEFORE,),
-    )
+        labels[BEFORE] = found.state - labels["best policy"]
+        labels[BATCHES] = _batch_bytes(config, env)
+        labels[UPDATE] = found.peak[UPDATE]
+    return replace(found, phases={"training phase": labels})
 
 
-def episodes_row(config: TrainConfig, spec: EnvSpec) -> Row:
-    """Return the episodes of a generation three times: written, returned, and their noise."""
-    return Row("episodes of a generation", 3 * episode_bytes(config, spec))
-
-
-def generation_steps(config: TrainConfig, spec: EnvSpec) -> int:
+def generation_steps(config: TrainConfig, env: EnvSpec) -> int:
     """Return the most records of one generation."""
-    return num_rollouts(config.population) * (longest_episode(spec) + 1)
+    return config.population.num_rollouts * (longest_episode(env) + 1)
 
 
-def episode_bytes(config: TrainConfig, spec: EnvSpec) -> int:
+def episode_bytes(config: TrainConfig, env: EnvSpec) -> int:
     """Return the bytes of all episodes of a generation, each as long as it may be."""
-    record = sum(each.nbytes for each in spec.observation.values()) + 4 * spec.action.size + 4
-    return generation_steps(config, spec) * record
+    record = sum(each.nbytes for each in env.observation.values()) + 4 * env.action.size + 4
+    return generation_steps(config, env) * record
 
 
-def _batch_bytes(config: TrainConfig, spec: EnvSpec) -> int:
+def host_rows(config: TrainConfig, env: EnvSpec) -> list[Row]:
+    """Return the rows of a generation's episodes and of a Ray cluster that is started on this machine.
+
+    The episodes count three times: written, returned, and their noise.
+    """
+    rows = [Row("episodes of a generation", 3 * episode_bytes(config, env))]
+    if config.engine is Engine.ray and config.ray.address is None:
+        rows += [
+            Row("Ray's object store", config.ray.object_store_mib * 2**20),
+            Row("Ray's workers", config.ray.workers * WORKER_BYTES, Basis.estimated),
+            Row("Ray's services", SERVICES_BYTES, Basis.estimated),
+        ]
+    return rows
+
+
+def transfer_bytes(config: TrainConfig, env: EnvSpec) -> Labels:
+    """Return the most that a generation of engine=ray sends, of all members together.
+
+    `actors` go to play, and learning reads them in place; `rest` goes to learn: critics, target networks,
+    moments; `learned` comes back: all of it. The `table` of transitions goes once to each node. `episodes`
+    come back from playing, each of the greatest length.
+    """
+    found, learns = _dry_run_of(config, env), int(config.population.gradient)
+    best = found.peak["best policy"]
+    members, actors = found.state - best, config.population.size * best
+    replay = plan_unchecked(replay_spec(config, env))
+    return {
+        "actors": actors,
+        "rest": learns * (members - actors),
+        "learned": learns * members,
+        "table": learns * TransitionTable.nbytes_of(replay, config.buffer.capacity),
+        "episodes": episode_bytes(config, env),
+    }
+
+
+def require_room(config: TrainConfig, env: EnvSpec, store_bytes: int) -> None:
+    """Check that an object store holds a whole generation, because Ray frees unused objects with a delay.
+
+    Raises:
+        UserError: If it does not, naming the size that does.
+    """
+    sent, ray = transfer_bytes(config, env), config.ray
+    needed = int(_STORE_MARGIN * sum(sent.values()))
+    if needed > store_bytes:
+        mib = max(LEAST_OBJECT_STORE_MIB, -(-needed // 2**20))
+        where = (
+            f"ray.object_store_mib={ray.object_store_mib}"
+            if ray.address is None
+            else f"the {store_bytes / 2**20:.0f} MiB of a node of ray.address={ray.address}"
+        )
+        raise UserError(
+            f"a generation sends {needed / 2**20:.1f} MiB, of which transitions are "
+            f"{sent['table'] / 2**20:.1f} MiB: over {where}. Set ray.object_store_mib={mib}, or lower "
+            "buffer.capacity."
+        )
+
+
+def _batch_bytes(config: TrainConfig, env: EnvSpec) -> int:
     """Return the bytes of the transitions of one update, and of the noise on their actions."""
-    fields = record_fields(replay_spec(config, spec))
+    fields = record_fields(replay_spec(config, env))
     seen = sum(field.nbytes for name, field in fields.items() if name.startswith(OBSERVATION_PREFIX))
     transition = 2 * seen + 2 * fields["action"].nbytes + fields["reward"].nbytes + 1
     training = config.training
@@ -76,26 +132,18 @@ def _batch_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     return count * (transition + 2 * seen)  # observations once more, concatenated
 
 
-@dataclass(frozen=True, slots=True)
-class _UpdateBytes:
-    """Bytes of the members and of one update of all of them."""
-
-    held: dict[str, int]
-    """Bytes that live as long as the members, by name."""
-
-    peak: int
-    """Most bytes of an update on top of `held`."""
-
-    operators: int
-    num_parameters: int
+def _dry_run_of(config: TrainConfig, env: EnvSpec) -> DryRun:
+    training, sizes = config.training, Sizes.of(env, config.td3)
+    accumulation = training.gradient_accumulation_steps
+    return _dry_run_update(sizes, config.population.size, accumulation, training.batch_size)
 
 
 @lru_cache(maxsize=64)
-def _dry_run_update(sizes: Sizes, count: int, accumulation: int, batch_size: int) -> _UpdateBytes:
-    """Return the numbers of one update of critics and actors, the larger kind."""
+def _dry_run_update(sizes: Sizes, count: int, accumulation: int, batch_size: int) -> DryRun:
+    """Return the bytes of members and of one update of critics and actors, the larger kind."""
     counter = LiveBytes()
-    with MetaShapes(), counter, META:
-        members = Members(sizes, count, META)
+    with MetaShapes(), counter, torch.device("meta") as meta:
+        members = Members(sizes, count, meta)
         shape = (count, batch_size)
         batch = Microbatch(
             observation=torch.empty(*shape, sizes.observation),
@@ -110,13 +158,21 @@ def _dry_run_update(sizes: Sizes, count: int, accumulation: int, batch_size: int
         TD3(TD3Config(policy_delay=1)).update(members, [batch] * accumulation)
         peak, operators = counter.peak - before, counter.operators - operators
     networks = members.networks
-    held = {
+    labels = {
         "parameters": _nbytes(networks["actor"], networks["critic"]),
         "target networks": _nbytes(networks["target_actor"], networks["target_critic"]),
         "optimiser state": _nbytes(*(each for pair in members.moments.values() for each in pair.values())),
         "best policy": _nbytes(networks["actor"]) // count,
     }
-    return _UpdateBytes(held, peak, operators, members.num_parameters)
+    return DryRun(
+        members.num_parameters,
+        {"training phase": labels | {UPDATE: peak}},
+        sum(labels.values()),
+        operators,
+        lasting=STATE,
+        batch=BATCHES,
+        on_host=(BEFORE,),
+    )
 
 
 def _nbytes(*stacks: Stacked) -> int:

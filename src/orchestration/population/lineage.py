@@ -1,18 +1,17 @@
-"""The lineage of members: `lineage.jsonl`, one line for each member of each generation."""
+"""The lineage of members: the lines of `lineage.jsonl`, and what they say about members and operators."""
 
+import math
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ...checkpoints.run_folder import LINEAGE_FILE
-from ...utils.durable_io import parse_json
 from ...utils.errors import UserError
-from ...utils.logging import JsonLines, malformed_line_error, whole_lines
-from ...workflows.population import Origin
-
-_NAMES_OF_NUMBERS = ("NaN", "Infinity", "-Infinity")
+from ...utils.logging import malformed_line_error, read_lines
+from ...workflows.population import Origin, rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,54 +28,30 @@ class LineageMember:
     """Its origin in the previous generation."""
 
 
-class Lineage:
-    """Writes `lineage.jsonl`; lines have left the process when the call returns.
+Generations = Sequence[Sequence[LineageMember]]
+Place = tuple[int, int]
+"""Generation and index of a member."""
 
-    Args:
-        run_dir: The run folder, which exists.
-        resume_step: Agent steps of the checkpoint that the run continues; lines of later steps are dropped.
+
+def lineage_lines(
+    step: int, generation: int, fitness: Sequence[float], origins: Sequence[Origin]
+) -> list[dict[str, object]]:
+    """Return a line for each member of a generation, counted from 0, that ended at this agent step.
 
     Raises:
-        UserError: If `lineage.jsonl` has other content; nothing is written then.
+        ValueError: If the numbers of origins and of fitnesses differ.
     """
-
-    def __init__(self, run_dir: Path, resume_step: int | None = None) -> None:
-        self._lines = JsonLines(run_dir / LINEAGE_FILE, resume_step)
-
-    def generation(
-        self, step: int, generation: int, fitness: Sequence[float], origins: Sequence[Origin]
-    ) -> None:
-        """Write a line for each member.
-
-        Args:
-            step: Agent steps at the end of the generation.
-            generation: Counted from 0.
-            fitness: Fitness of each member in this generation.
-            origins: Origin of each member of this generation; `INITIAL` for those of generation 0.
-
-        Raises:
-            ValueError: If the numbers of origins and of fitnesses differ; nothing is written then.
-        """
-        lines = [
-            {
-                "step": step,
-                "generation": generation,
-                "member": member,
-                "fitness": float(each),
-                "parents": list(origin.parents),
-                "operators": list(origin.operators),
-            }
-            for member, (each, origin) in enumerate(zip(fitness, origins, strict=True))
-        ]
-        self._lines.write(*lines)
-
-    def flush(self) -> None:
-        """Bring the lines to disk, where a loss of power leaves them."""
-        self._lines.flush()
-
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        self._lines.close()
+    return [
+        {
+            "step": step,
+            "generation": generation,
+            "member": member,
+            "fitness": float(each),
+            "parents": list(origin.parents),
+            "operators": list(origin.operators),
+        }
+        for member, (each, origin) in enumerate(zip(fitness, origins, strict=True))
+    ]
 
 
 def read_lineage(path: Path) -> list[list[LineageMember]]:
@@ -89,20 +64,18 @@ def read_lineage(path: Path) -> list[list[LineageMember]]:
             the one that follows the line before.
     """
     generations: list[list[LineageMember]] = []
-    if os.path.lexists(path):
-        for number, line in whole_lines(path):
-            try:
-                parsed = parse_json(line)
-                if number == 1 and parsed["generation"] > 0:
-                    raise UserError(
-                        f"{path} begins with generation {parsed['generation']}: the lines before it are "
-                        "missing. Put the whole file back."
-                    )
-                _add_member(parsed, generations)
-            except UserError:
-                raise
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
-                raise malformed_line_error(path, number) from error
+    for number, line in enumerate(read_lines(path) if os.path.lexists(path) else (), start=1):
+        try:
+            is_cut = number == 1 and line["generation"] > 0
+            if not is_cut:
+                _add_member(line, generations)
+        except (ValueError, TypeError, KeyError) as error:
+            raise malformed_line_error(path, number) from error
+        if is_cut:
+            raise UserError(
+                f"{path} begins with generation {line['generation']}: the lines before it are missing. Put "
+                "the whole file back."
+            )
     if len(generations) > 1 and len(generations[-1]) < len(generations[0]):
         generations.pop()
     if not generations:
@@ -114,11 +87,9 @@ def _add_member(line: dict[str, Any], generations: list[list[LineageMember]]) ->
     """Add a line's member.
 
     Raises:
-        ValueError: If the line is of other types than `Lineage` writes, or out of order.
-        TypeError: Likewise.
-        KeyError: Likewise.
+        ValueError: If the line is out of order or not as `lineage_lines` has it; or TypeError, or KeyError.
     """
-    generation, member, fitness = line["generation"], line["member"], line["fitness"]
+    generation, member = line["generation"], line["member"]
     size, last = (len(generations[0]), len(generations[-1])) if generations else (0, 0)
     if (generation, member) == (len(generations), 0) and last == size:
         generations.append([])
@@ -127,13 +98,49 @@ def _add_member(line: dict[str, Any], generations: list[list[LineageMember]]) ->
     parents, operators = tuple(line["parents"]), tuple(line["operators"])
     num_before = len(generations[-2]) if len(generations) > 1 else 0
     if not (
-        type(line["step"]) is int
-        and 0 <= line["step"] < 2**63
-        and (isinstance(fitness, float) or fitness in _NAMES_OF_NUMBERS)
-        and all(type(parent) is int and 0 <= parent < num_before for parent in parents)
+        all(type(parent) is int and 0 <= parent < num_before for parent in parents)
         and bool(parents) == (generation > 0)
         and operators
         and all(isinstance(name, str) for name in operators)
     ):
         raise ValueError("not as it is written")
-    generations[-1].append(LineageMember(line["step"], float(fitness), Origin(parents, operators)))
+    generations[-1].append(LineageMember(line["step"], float(line["fitness"]), Origin(parents, operators)))
+
+
+def best_place(generations: Generations) -> Place | None:
+    """Return the fittest member ever, the earliest of equals; None if no fitness is a finite number."""
+    places = [
+        (generation, index)
+        for generation, members in enumerate(generations)
+        for index, member in enumerate(members)
+        if math.isfinite(member.fitness)
+    ]
+    return max(places, key=lambda place: generations[place[0]][place[1]].fitness, default=None)
+
+
+def ancestry(generations: Generations, place: Place) -> list[tuple[Place, Place]]:
+    """Return the pairs of parent and child on the line of first parents to a member, the latest first.
+
+    A second parent of a member on that line is in it too; its own ancestors are not.
+    """
+    pairs: list[tuple[Place, Place]] = []
+    while parents := generations[place[0]][place[1]].origin.parents:
+        pairs += [((place[0] - 1, parent), place) for parent in parents]
+        place = (place[0] - 1, parents[0])
+    return pairs
+
+
+def outcomes(generations: Generations, num_elites: int) -> dict[str, Counter[str]]:
+    """Return how many members became "elite", "parent" or "discarded", by operators joined with " + ".
+
+    An elite is among the fittest of its generation, a parent is another member with a child in the next one.
+    Generation 0 is not counted, since no operator made it, nor is the last, before its selection.
+    """
+    found: dict[str, Counter[str]] = {}
+    for members, following in pairwise(generations[1:]):
+        elites = rank([member.fitness for member in members])[:num_elites]
+        parents = {parent for child in following for parent in child.origin.parents}
+        for index, member in enumerate(members):
+            outcome = "elite" if index in elites else "parent" if index in parents else "discarded"
+            found.setdefault(" + ".join(member.origin.operators), Counter())[outcome] += 1
+    return found

@@ -4,25 +4,26 @@ import logging
 import math
 import os
 import time
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
-from ...checkpoints.run_folder import SETTINGS_KEY, checkpoint_settings, require_run_folder
+from ...checkpoints.run_folder import LINEAGE_FILE, SETTINGS_KEY, checkpoint_settings, require_run_folder
 from ...config.population import PopulationTrainConfig as TrainConfig
 from ...memory.leaks.guard import MemoryGuard
 from ...utils.durable_io import reading
 from ...utils.errors import UserError
+from ...utils.logging import JsonLines
 from ...utils.schedule import Every
 from ...utils.state_files import check_structure
-from ...workflows.population import TrainPhase, rank
+from ...workflows.population import TrainPhase, diversity, rank
 from ..orchestrator import OpenedRun, Orchestrator, StopReason
-from .engines.base import Losses
-from .engines.rollouts import RolloutResult, num_rollouts
-from .lineage import Lineage
-from .parts import PopulationParts
+from .engines.rollouts import Losses, RolloutResult
+from .lineage import lineage_lines
+from .recipe import PopulationParts
 from .report import save_population_report
-from .summary import Generation, generation_summary
 
 _LOG = logging.getLogger(__name__)
 _COUNTS = ("generation", "updates")
@@ -57,14 +58,11 @@ class PopulationOrchestrator(Orchestrator):
                 self.generation, self.updates = (state[name] for name in _COUNTS)
             self.step = self.saved_step = checkpoint.step
         self.start_updates = self.updates
-        self.lineage = Lineage(run_dir, self.step)
+        self.lineage = JsonLines(run_dir / LINEAGE_FILE, self.step)
         # Expect only events that happen in the first generation, however short its episodes are.
         interval = config.training.checkpoint_interval
-        is_first = 0 < interval <= num_rollouts(config.population)
-        due = {
-            "first training phase": config.population.gradient,
-            "first checkpoint": is_first,
-        }
+        is_first = 0 < interval <= config.population.num_rollouts
+        due = {"first training phase": config.population.gradient, "first checkpoint": is_first}
         self.guard = MemoryGuard(config.memory, [name for name, holds in due.items() if holds])
 
     def close(self) -> None:
@@ -107,22 +105,18 @@ class PopulationOrchestrator(Orchestrator):
 
     def save_if_possible(self) -> None:
         """Save unless a generation is under way; the previous checkpoint is intact then."""
-        if self.is_between:
-            if (
-                self.saved_step != self.step
-            ):  # otherwise the same checkpoint again, without the mark of the best
-                super().save_if_possible()
-        else:
+        if not self.is_between:
             _LOG.error("generation %s was discarded; the previous checkpoint is intact", self.generation + 1)
+        elif self.saved_step != self.step:  # else the same checkpoint again, without the mark of the best
+            super().save_if_possible()
 
     def _stop_reason(self) -> StopReason | None:
         """Return why to stop now, None to continue."""
-        reasons = {
-            StopReason.finished: self._is_over(),
-            StopReason.leak: self.guard.must_stop,
-            StopReason.stopped: self.signals.stop,
-        }
-        return next((reason for reason, holds in reasons.items() if holds), None)
+        if self._is_over():
+            return StopReason.finished
+        if self.guard.must_stop:
+            return StopReason.leak
+        return StopReason.stopped if self.signals.stop else None
 
     def _is_over(self) -> bool:
         training = self.config.training
@@ -135,9 +129,9 @@ class PopulationOrchestrator(Orchestrator):
         workflow = self.parts.workflow
         for episode in result.episodes:
             self.parts.replay.add_episode(0, episode)
-        self.step += result.steps
+        self.step += sum(result.lengths)
         self.is_best |= workflow.update_best(result.fitness, self.generation)
-        self.lineage.generation(self.step, self.generation, result.fitness, workflow.origins)
+        self.lineage.write(*lineage_lines(self.step, self.generation, result.fitness, workflow.origins))
         with self.watch("learn"):
             before, losses = self._learn()
         if losses:
@@ -146,17 +140,16 @@ class PopulationOrchestrator(Orchestrator):
                 with self.watch("memory"):
                     self.guard.check_graphs(self.step, self.roots())
         with self.watch("evolve"):
-            diversity = workflow.diversity()
+            spread = diversity(workflow.members.networks["actor"])
             workflow.evolve(result.fitness, self.generation, before)
         self.generation += 1
         self.is_between = True
-        self._log_generation(result, losses, diversity, time.monotonic() - began)
+        self._log_generation(result, losses, spread, time.monotonic() - began)
 
     def _learn(self) -> tuple[dict[str, Any] | None, Losses]:
-        """Let every member learn once the replay is ready; a member that becomes non-finite is restored.
+        """Let every member learn once the replay is ready; return the members before, None if none learned.
 
-        Returns:
-            The members before learning, None if none learned, and the losses.
+        A member that becomes non-finite is restored.
         """
         training, workflow = self.config.training, self.parts.workflow
         if not self.is_ready or not self.config.population.gradient:
@@ -173,11 +166,8 @@ class PopulationOrchestrator(Orchestrator):
         losses = self.parts.environment.learn(workflow, self.parts.replay, phase)
         self.updates += phase.steps
         for member in workflow.members.revert_nonfinite(before):
-            _LOG.warning(
-                "generation %s: member %s became non-finite; its state before learning is restored",
-                self.generation,
-                member,
-            )
+            text = "generation %s: member %s became non-finite; its state before learning is restored"
+            _LOG.warning(text, self.generation, member)
         return before, losses
 
     @property
@@ -185,9 +175,7 @@ class PopulationOrchestrator(Orchestrator):
         """Whether the replay holds enough to learn from."""
         return self.parts.replay.total_steps >= self.config.training.learning_starts
 
-    def _log_generation(
-        self, result: RolloutResult, losses: Losses, diversity: float, seconds: float
-    ) -> None:
+    def _log_generation(self, result: RolloutResult, losses: Losses, spread: float, seconds: float) -> None:
         """Log the generation that has just ended."""
         self.seconds.append(seconds)
         # NaN counts as the least fit, as in evolution.
@@ -199,7 +187,7 @@ class PopulationOrchestrator(Orchestrator):
             "population/fitness_mean": float(fitness.mean()),
             "population/fitness_elite": float(elite.mean()),
             "population/fitness_best_ever": math.nan if best is None else best.fitness,
-            "population/diversity": diversity,
+            "population/diversity": spread,
             "population/generation": float(self.generation),
             "population/is_ready": float(self.is_ready),
             "episode/length": float(np.mean(result.lengths)),
@@ -208,19 +196,32 @@ class PopulationOrchestrator(Orchestrator):
         }
         metrics |= {f"train/loss/{name}": float(np.mean(each)) for name, each in losses.items()}
         metrics |= self.memory_metrics() | self.watch.flush()
-        summary = generation_summary(
-            Generation(
-                number=self.generation,
-                step=self.step,
-                best=best,
-                mean_seconds=float(np.mean(self.seconds)),
-                planned_mb=self.reports.planned_mb,
-                capacity=self.config.buffer.capacity,
-            ),
-            self.config.training,
-            metrics,
-        )
-        self.reports.generation(self.step, self.updates - self.start_updates, metrics, summary)
+        num_updates = self.updates - self.start_updates
+        self.reports.generation(self.step, num_updates, metrics, self._summary(metrics))
+
+    def _summary(self, metrics: Mapping[str, float]) -> list[str]:
+        """Return the terminal's block of the generation with these metrics: fitness, replay, time, memory."""
+        training, best, ever = self.config.training, self.parts.workflow.best, "none"
+        if best is not None:
+            ever = f"{best.fitness:.4g} (member {best.member} in generation {best.generation + 1})"
+        fill, capacity = metrics["buffer/replay/total_steps"], self.config.buffer.capacity
+        ready = "ready" if self.is_ready else f"ready at {training.learning_starts:,}"
+        memory = f"{metrics['debug/cpu/rss_mb'] + metrics['debug/gpu/reserved_mb']:,.0f}"
+        if self.reports.planned_mb is not None:
+            memory += f" of {self.reports.planned_mb:,.0f} planned"
+        mean_seconds = float(np.mean(self.seconds))
+        by_steps = max(0, training.total_timesteps - self.step) * self.generation / self.step
+        num_left = min(training.generations - self.generation, by_steps)
+        return [
+            f"generation {self.generation} of {training.generations}, step {self.step:,}",
+            f"  fitness  best {metrics['population/fitness_best']:.4g}   "
+            f"mean {metrics['population/fitness_mean']:.4g}   "
+            f"elite {metrics['population/fitness_elite']:.4g}   ever {ever}",
+            f"  replay   {fill:,.0f} of {capacity:,} records ({fill / capacity:.0%}), {ready}",
+            f"  time     {metrics['time/generation_seconds']:.1f} s, average {mean_seconds:.1f} s, "
+            f"{timedelta(seconds=round(num_left * mean_seconds))} left",
+            f"  memory   {memory} MB",
+        ]
 
     def state(self) -> dict[str, Any]:
         """Return the state that `__init__` loads."""

@@ -1,12 +1,16 @@
 """The recipe of a population run: its checks, its plan, its parts and its orchestrator."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
-from ...buffers import ReplaySpec
+import torch
+
 from ...config.population import PopulationTrainConfig as TrainConfig
+from ...config.ray import Engine
 from ...config.schema import Device
-from ...planning import GPU, HOST, DryRun, Row, Written
+from ...envs import EnvConfig
+from ...planning import GPU, HOST, Written
 from ...planning.suggestions import halves
 from ...utils.errors import UserError
 from ...utils.progress import ProgressMode
@@ -14,10 +18,20 @@ from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.population import ERLWorkflow, require_vectors
 from ..orchestrator import OpenedRun, Orchestrator
-from ..parts import AnyParts
-from . import dry_run, parts
-from .engines.rollouts import longest_episode, num_rollouts
-from .ray_rows import ray_rows, require_room
+from ..parts import AnyParts, Parts, begin_run, build_replay
+from .dry_run import dry_run, generation_steps, host_rows, replay_spec, require_room
+from .engines.ray_engine import RayEngine
+from .engines.rollouts import EngineSettings, LocalEngine, longest_episode
+
+PopulationEngine = LocalEngine | RayEngine
+PopulationParts = Parts[PopulationEngine, ERLWorkflow]
+
+
+def build_engine(config: TrainConfig) -> PopulationEngine:
+    """Return the engine that plays and trains a population, in this process or in others."""
+    env = EnvConfig(**asdict(config.env))  # PopulationEnv would load all settings, 30 MB in each worker
+    settings = EngineSettings(env, config.population, config.td3, config.seed)
+    return RayEngine(config, settings) if config.engine is Engine.ray else LocalEngine(settings)
 
 
 class PopulationRecipe:
@@ -26,6 +40,10 @@ class PopulationRecipe:
     has_model_presets = False
     samples_actions = False
     gpu_repair = "Lower population.size or training.batch_size"
+
+    replay_spec = staticmethod(replay_spec)
+    dry_run = staticmethod(dry_run)
+    host_rows = staticmethod(host_rows)
 
     def check(self, config: TrainConfig, env: EnvSpec) -> None:
         """Refuse images, and a replay that whole episodes cannot fill to the point where learning starts."""
@@ -38,33 +56,22 @@ class PopulationRecipe:
                 f"buffer.capacity={capacity} has no room for an episode of {episode} records{learning}. "
                 f"Set buffer.capacity={needed} or more."
             )
-        require_room(config, env)
-
-    def replay_spec(self, config: TrainConfig, env: EnvSpec) -> ReplaySpec:
-        """Return everything that determines the size of the replay."""
-        return parts.replay_spec(config, env)
+        if config.engine is Engine.ray and config.ray.address is None:
+            require_room(config, env, config.ray.object_store_mib * 2**20)
 
     def least_capacity(self, config: TrainConfig, env: EnvSpec) -> int:
         """Return the records of an episode, and of what is collected before learning starts."""
         starts = config.training.learning_starts if config.population.gradient else 0
         return longest_episode(env) + 1 + starts
 
-    def dry_run(self, config: TrainConfig, env: EnvSpec) -> DryRun:
-        """Return what the members and their updates hold; allocates nothing."""
-        return dry_run.dry_run(config, env)
-
-    def host_rows(self, config: TrainConfig, env: EnvSpec) -> list[Row]:
-        """Return the rows of a generation's episodes and of Ray."""
-        return [dry_run.episodes_row(config, env), *ray_rows(config)]
-
     def num_environments(self, config: TrainConfig) -> int:
         """Return the number of environments, which play one episode each at the same time."""
-        return num_rollouts(config.population)
+        return config.population.num_rollouts
 
     def written(self, config: TrainConfig, env: EnvSpec) -> Written:
         """Return the amounts that are written to disk until the end."""
-        steps = dry_run.generation_steps(config, env)
-        return Written(steps, has_best=True, log_lines=config.training.generations, videos=0, snapshots=0)
+        steps, lines = generation_steps(config, env), config.training.generations
+        return Written(steps, has_best=True, log_lines=lines, videos=0, snapshots=0)
 
     def smaller(self, config: TrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
         """Yield narrower networks, then fewer episodes."""
@@ -106,12 +113,16 @@ class PopulationRecipe:
         return ProgressMode.plain
 
     def build(self, config: TrainConfig, run_dir: Path) -> AnyParts:
-        """Return the parts of a run; seeds the global generators."""
-        return parts.build_population(config, run_dir)
+        """Return the parts of a run; seeds the global generators, which initialise the parameters."""
+        snapshots = begin_run(config, run_dir)
+        engine = build_engine(config)
+        replay = build_replay(config, replay_spec(config, engine.spec), run_dir)
+        return Parts(engine, replay, self.build_agent(config, engine.spec), snapshots)
 
     def build_agent(self, config: TrainConfig, env: EnvSpec) -> ERLWorkflow:
         """Return the population, its parameters initialised."""
-        return parts.build_erl(config, env)
+        device = torch.device(config.device.value)
+        return ERLWorkflow(env, config.population, config.td3, device, config.seed)
 
     def orchestrator(self, opened: OpenedRun) -> Orchestrator:
         """Return the run, ready to begin or to continue."""

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from ...utils.errors import UserError
 from ...utils.ranges import require_range
 
-_LARGEST = 1e30
-"""Limit of what multiplies or bounds weights, which are float32."""
+_LARGEST = 1e30  # of what multiplies or bounds weights, which are float32
 
 
 @dataclass(kw_only=True, slots=True)
@@ -62,11 +61,9 @@ class PopulationConfig:
     def __post_init__(self) -> None:
         require_range("population", self, "size", "episodes", "tournament_size", ge=1, le=10_000)
         require_range("population", self, "exploration_episodes", ge=0)
-        require_range(
-            "population", self, "elite_fraction", "crossover_rate", "crossover_fraction", ge=0, le=1
-        )
-        require_range("population", self, "mutation_rate", "mutation_fraction", ge=0, le=1)
-        require_range("population", self, "super_mutation_rate", "reset_rate", ge=0, le=1)
+        crossover = ("elite_fraction", "crossover_rate", "crossover_fraction")
+        mutation = ("mutation_rate", "mutation_fraction", "super_mutation_rate", "reset_rate")
+        require_range("population", self, *crossover, *mutation, ge=0, le=1)
         require_range("population", self, "mutation_strength", "weight_limit", gt=0, le=_LARGEST)
         if self.super_mutation_rate + self.reset_rate > 1:
             raise UserError(
@@ -110,6 +107,11 @@ class PopulationConfig:
             return 0
         return 1 if self.evolves else self.size
 
+    @property
+    def num_rollouts(self) -> int:
+        """Episodes of all members in a generation, which is the number of environments."""
+        return self.size * self.episodes + self.num_explorers * self.exploration_episodes
+
 
 @dataclass(kw_only=True, slots=True)
 class TD3Config:
@@ -124,8 +126,8 @@ class TD3Config:
     discount: float = 0.99
     """Gamma, per agent step, in [0, 1)."""
 
-    target_rate: float = 0.005
-    """Tau: share of the networks that their target networks take over at each update, in (0, 1]."""
+    tau: float = 0.005
+    """Share of the networks that their target networks take over at each update, in (0, 1]."""
 
     policy_delay: int = 2
     """Updates of the critics for one of the actor and the targets."""
@@ -142,6 +144,6 @@ class TD3Config:
     def __post_init__(self) -> None:
         require_range("td3", self, "hidden_units", ge=1, le=65_536)
         require_range("td3", self, "policy_delay", ge=1, le=1_000_000)
-        require_range("td3", self, "actor_learning_rate", "critic_learning_rate", "target_rate", gt=0, le=1)
+        require_range("td3", self, "actor_learning_rate", "critic_learning_rate", "tau", gt=0, le=1)
         require_range("td3", self, "target_noise", "target_noise_clip", "exploration_noise", ge=0)
         require_range("td3", self, "discount", ge=0, lt=1)

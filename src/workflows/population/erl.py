@@ -1,7 +1,6 @@
 """Evolutionary reinforcement learning: TD3 learners with evolution between their training phases.
 
-Khadka & Tumer 2018, "Evolution-Guided Policy Gradient in Reinforcement Learning", with a
-critic for each member.
+Khadka & Tumer 2018, "Evolution-Guided Policy Gradient in Reinforcement Learning".
 """
 
 import math
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ...utils.errors import UserError
 from ...utils.seeding import torch_generator
@@ -21,7 +19,6 @@ from ...utils.timestep import EnvSpec, TimeStep
 from .config import PopulationConfig, TD3Config
 from .evolution import INITIAL, Origin, evolve, rank
 from .members import Members, Sizes, Stacked
-from .operators import diversity
 from .td3 import TD3, flat_observation
 
 
@@ -35,14 +32,7 @@ class BestPolicy:
 
 
 class ERLWorkflow:
-    """The members, their origins, and the best policy so far.
-
-    Args:
-        env: Shapes of observations and actions.
-        population: Size and evolution.
-        td3: Settings of their learning.
-        device: Device of their tensors.
-        seed: Run seed.
+    """The members, their origins, and the best policy so far, which is what acts.
 
     Raises:
         UserError: If the environment has images or discrete actions.
@@ -85,10 +75,7 @@ class ERLWorkflow:
         Elites stay the policies that earned their fitness; only their children inherit what they have learned
         since. Otherwise a misleading gradient undoes what evolution has found, as it did on Swimmer-v5.
 
-        Args:
-            fitness: Fitness of each member.
-            generation: The generation that earned this fitness.
-            before: The members as they were evaluated, if they have learned since.
+        `before` holds the members that earned the fitness in this generation, if they have learned since.
         """
         if not self.population.evolves:
             self.origins = [Origin((member,), ("learner",)) for member in range(self.population.size)]
@@ -105,16 +92,18 @@ class ERLWorkflow:
             self.members.restore_actors(elites, before)
         self.origins = following.origins
 
-    def diversity(self) -> float:
-        """Return how much the actors differ; see `operators.diversity`."""
-        return diversity(self.members.networks["actor"])
+    def eval_policy(self, num_envs: int, seed: int, sample: bool) -> "ERLWorkflow":
+        """Return itself, which acts without a state and draws nothing: no argument makes a difference."""
+        return self
 
-    def eval_policy(self, num_envs: int, seed: int, sample: bool) -> "PopulationEvalPolicy":
-        """Return the best policy; it draws nothing, so seed and `sample` make no difference."""
-        return PopulationEvalPolicy(self)
+    @torch.no_grad()
+    def act(self, step: TimeStep) -> NDArray[np.float32]:
+        """Return the best policy's actions (N, A) for N records."""
+        seen = flat_observation(step.observation).to(self.device)
+        return self.members.act(self.best_actor, seen[None])[0].cpu().numpy()
 
     def components(self) -> dict[str, tuple[Any, ...]]:
-        """Return the objects held, by name, for the memory tracker."""
+        """See `Agent.components`."""
         networks = {f"networks/{name}": (each,) for name, each in self.members.networks.items()}
         moments = {f"optimizers/{name}": (each,) for name, each in self.members.moments.items()}
         return networks | {"networks/best_actor": (self.best_actor,)} | moments
@@ -146,27 +135,8 @@ class ERLWorkflow:
             tensor.copy_(state["best_actor"][name])
 
 
-class PopulationEvalPolicy:
-    """Acts with the best policy of a population."""
-
-    def __init__(self, workflow: ERLWorkflow) -> None:
-        self._workflow = workflow
-
-    @torch.no_grad()
-    def act(self, step: TimeStep) -> NDArray[np.float32]:
-        """Return the actions (N, A) for N records."""
-        workflow = self._workflow
-        observation = {key: torch.from_numpy(value) for key, value in step.observation.items()}
-        seen: Tensor = flat_observation(observation).to(workflow.device)
-        return workflow.members.act(workflow.best_actor, seen[None])[0].cpu().numpy()
-
-
 def require_vectors(env: EnvSpec) -> None:
-    """Refuse what TD3's networks cannot take.
-
-    Raises:
-        UserError: If there are images or discrete actions.
-    """
+    """Raise a `UserError` for images and discrete actions, which TD3's networks cannot take."""
     if any(array.is_image for array in env.observation.values()):
         raise UserError(
             f"{env.name} shows images, and workflow=population learns from vectors. Set workflow=dreamer."

@@ -1,4 +1,9 @@
-"""One generation of evolution: select, cross and mutate members."""
+"""One generation of evolution: select, cross and mutate members; and how much members differ.
+
+Khadka & Tumer 2018, arXiv:1805.07917, Algorithms 1 and 3; docs/differences.md says what is different. Random
+numbers come from a generator on the CPU, tensor by tensor in the order of the names: they depend neither on
+the device nor on the order of the dictionary.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +13,8 @@ import torch
 from torch import Tensor
 
 from .config import PopulationConfig
-from .operators import clamp_weights, crossover, mutate
+
+_SUPER_FACTOR = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,6 @@ class NextGeneration:
     """Stacked parameters, each (M, ...), in new tensors."""
 
     origins: list[Origin]
-    """Origin of each member."""
 
     first_parent: Tensor
     """int64 (M,), on the CPU: the member that each one inherits critics and optimiser's moments from."""
@@ -54,9 +59,8 @@ def evolve(
     member 0, where there is one; the worst of the others becomes a copy of it. Every other member is a child:
     its parent wins a tournament; with `crossover_rate` it takes rows of a second parent, another member that
     wins a second tournament; with `mutation_rate` it is mutated; none of its weights is beyond
-    `weight_limit`. Of two members that are equally fit the one of the lower index counts as the fitter.
-
-    A fitness of NaN counts as -inf. Such a member becomes no parent and is not injected, unless all are such.
+    `weight_limit`. A fitness of NaN counts as -inf: such a member becomes no parent and is not injected,
+    unless all are such.
 
     Args:
         parameters: Stacked parameters, each float32 (M, rows, ...) with M = `config.size`; not changed.
@@ -67,28 +71,28 @@ def evolve(
     Raises:
         ValueError: If parameters or fitness do not have `config.size` members.
 
-    Reference:
-        Khadka & Tumer 2018, arXiv:1805.07917, Algorithm 1. There the learner is outside of the population and
-        children without a selected parent cross with an elite; here it is member 0, and parents are those of
-        a tournament alone.
-
     Cost: one copy of the parameters, and two random numbers for each weight of a mutated child.
     """
     if {len(fitness), *map(len, parameters.values())} != {config.size}:
         raise ValueError(f"The parameters and the fitness must be those of {config.size} members.")
     ranking = rank(fitness)
     able = [member for member in ranking if not math.isnan(fitness[member])] or ranking
-    origins = _kept(ranking, able, config)
-    for member in range(config.size):
-        if member not in origins:
-            origins[member] = _sample_parents(able, config, generator)
-    ordered = [origins[member] for member in range(config.size)]
-    first_parent = torch.tensor([origin.parents[0] for origin in ordered])
-    children = {name: stacked[first_parent.to(stacked.device)] for name, stacked in parameters.items()}
-    for member, origin in enumerate(ordered):
-        if origin.operators[0] not in ("elite", "learner", "injection"):
-            _make_child(member, origin, children, parameters, config, generator)
-    return NextGeneration(children, ordered, first_parent)
+    kept = _kept(ranking, able, config)
+    origins = [kept.get(member) or _sample_parents(able, config, generator) for member in range(config.size)]
+    first_parent = torch.tensor([origin.parents[0] for origin in origins])
+    following = {name: stacked[first_parent.to(stacked.device)] for name, stacked in parameters.items()}
+    for member, origin in enumerate(origins):
+        if member in kept:
+            continue
+        child = {name: stacked[member] for name, stacked in following.items()}
+        if "crossover" in origin.operators:
+            other = {name: stacked[origin.parents[1]] for name, stacked in parameters.items()}
+            child = crossover(child, other, config.crossover_fraction, generator)
+        if "mutation" in origin.operators:
+            child = mutate(child, config, generator)
+        for name, tensor in child.items():
+            following[name][member] = tensor.clamp(-config.weight_limit, config.weight_limit)
+    return NextGeneration(following, origins, first_parent)
 
 
 def rank(fitness: Sequence[float]) -> list[int]:
@@ -128,20 +132,76 @@ def _tournament(ranking: list[int], size: int, generator: torch.Generator) -> in
     return ranking[int(torch.randint(len(ranking), (size,), generator=generator).min())]
 
 
-def _make_child(
-    member: int,
-    origin: Origin,
-    children: dict[str, Tensor],
-    parameters: Mapping[str, Tensor],
-    config: PopulationConfig,
-    generator: torch.Generator,
-) -> None:
-    """Apply the operators of `origin` to the copy of the first parent in row `member` of `children`."""
-    child = {name: stacked[member] for name, stacked in children.items()}
-    if "crossover" in origin.operators:
-        other = {name: stacked[origin.parents[1]] for name, stacked in parameters.items()}
-        child = crossover(child, other, config.crossover_fraction, generator)
-    if "mutation" in origin.operators:
-        child = mutate(child, config, generator)
-    for name, tensor in child.items():
-        children[name][member] = clamp_weights(tensor, config.weight_limit)
+@torch.no_grad()
+def crossover(
+    child: Mapping[str, Tensor], other: Mapping[str, Tensor], fraction: float, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Return a copy of the child, each tensor (rows, ...), with some rows of another member's.
+
+    Of each tensor a number of rows, drawn uniformly from 0 to `fraction` of them (rounded down), is taken:
+    distinct rows, drawn uniformly. A `bias` goes with the rows of its `weight`, so that a unit
+    keeps its weights and its bias together.
+    """
+    crossed: dict[str, Tensor] = {}
+    rows: dict[str, Tensor] = {}
+    for name in sorted(child, key=lambda name: (_unit(name), name)):
+        if _unit(name) not in rows:
+            most = int(fraction * len(child[name]))
+            count = int(torch.randint(most + 1, (), generator=generator))
+            drawn = torch.randperm(len(child[name]), generator=generator)[:count]
+            rows[_unit(name)] = drawn.to(child[name].device)
+        taken = rows[_unit(name)]
+        crossed[name] = child[name].clone()
+        crossed[name][taken] = other[name][taken]
+    return crossed
+
+
+def _unit(name: str) -> str:
+    """Return one name for a weight and its bias."""
+    return f"{name.removesuffix('bias')}weight" if name.endswith("bias") else name
+
+
+@torch.no_grad()
+def mutate(
+    child: Mapping[str, Tensor], config: PopulationConfig, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Return a copy of the child with some of its weights changed.
+
+    Each weight w changes with probability `mutation_fraction`. Of the changes, `reset_rate` are a new weight
+    out of N(0, 1), `super_mutation_rate` add N(0, 100 * mutation_strength * |w|), the others add
+    N(0, mutation_strength * |w|); the second argument is the standard deviation.
+    """
+    mutated: dict[str, Tensor] = {}
+    super_below = config.mutation_fraction * config.super_mutation_rate
+    reset_below = super_below + config.mutation_fraction * config.reset_rate
+    for name in sorted(child):
+        weight = child[name]
+        which = torch.rand(weight.shape, generator=generator).to(weight.device)
+        normal = torch.randn(weight.shape, generator=generator).to(weight.device)
+        strength = torch.where(which < super_below, _SUPER_FACTOR, 1.0) * config.mutation_strength
+        changed = torch.where(
+            (which >= super_below) & (which < reset_below), normal, weight + strength * weight.abs() * normal
+        )
+        mutated[name] = torch.where(which < config.mutation_fraction, changed, weight)
+    return mutated
+
+
+@torch.no_grad()
+def diversity(parameters: Mapping[str, Tensor]) -> float:
+    """Return how much members differ, relative to the size of their parameters, each (M, ...).
+
+        sqrt(mean_i |p_i - mean(p)|^2 / mean_i |p_i|^2)
+
+    with p_i all parameters of member i as one vector. It is the same for parameters of any scale. It is 0
+    when all members are equal, sqrt(1 - 1/M) when M members are orthogonal and of equal length, and 1, the
+    most, when their mean is zero.
+
+    Cost: O(M P) in float64, one tensor at a time, and one wait for the device.
+    """
+    spread, size = torch.zeros(2, dtype=torch.float64, device=next(iter(parameters.values())).device)
+    for stacked in parameters.values():
+        members = stacked.double().flatten(1)
+        apart = members - members[:1]  # relative to one member, so that equal members give exactly 0
+        spread += (apart - apart.mean(0)).square().sum()
+        size += members.square().sum()
+    return float((spread / size.clamp_min(torch.finfo(torch.float64).tiny)).sqrt())

@@ -1,15 +1,15 @@
 """TD3 for all members at once; each learns from its own batches out of one shared replay.
 
 Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods": two critics of which
-the smaller estimate counts, noise on the target's action, an actor that is updated at every
-`policy_delay`-th update only.
+the smaller estimate counts, noise on the target's action, an actor that is updated less often.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.adam import adam
 
@@ -40,113 +40,6 @@ class TrainPhase:
     """Transitions in a batch."""
 
 
-class TD3:
-    """Trains all rows of some members together.
-
-    Args:
-        config: Settings of the algorithm.
-    """
-
-    def __init__(self, config: TD3Config) -> None:
-        self.config = config
-
-    def learn(self, members: Members, replay: Transitions, phase: TrainPhase) -> dict[str, Tensor]:
-        """Make the updates of one phase; return losses by name, each (M,), means over it, detached.
-
-        The draws of a member depend on nothing but the phase's seed and generation and its own number: a
-        group of at least two members learns bit for bit what it would learn among all.
-        """
-        size = phase.accumulation * phase.batch_size
-        draws = [_MemberDraws(phase, member) for member in phase.members]
-        sums = {name: torch.zeros(members.count, device=members.device) for name in ("critic", "actor")}
-        counts = dict.fromkeys(sums, 0)
-        batch: TransitionBatch | None = None
-        for _ in range(phase.steps):
-            indices = np.concatenate([draw.indices(replay.num_transitions, size) for draw in draws])
-            batch = replay.transitions(indices, out=batch)
-            noise = torch.stack([draw.noise(size, members.sizes.action) for draw in draws])
-            losses = self.update(members, _microbatches(batch, noise, members, phase.accumulation))
-            for name, loss in losses.items():
-                sums[name] += loss
-                counts[name] += 1
-        return {name: sums[name] / count for name, count in counts.items() if count}
-
-    def update(self, members: Members, batches: "Sequence[Microbatch]") -> dict[str, Tensor]:
-        """Make one update from the summed gradients of some batches; return the losses, each (M,)."""
-        config, networks = self.config, members.networks
-        losses = {
-            "critic": self._step(members, "critic", config.critic_learning_rate, batches, self.critic_loss)
-        }
-        members.updates += 1
-        if members.updates % config.policy_delay == 0:
-            losses["actor"] = self._step(
-                members, "actor", config.actor_learning_rate, batches, self.actor_loss
-            )
-            for name in ("actor", "critic"):
-                targets = networks[f"target_{name}"].values()
-                for target, trained in zip(targets, networks[name].values(), strict=True):
-                    target.lerp_(trained, config.target_rate)
-        return losses
-
-    def critic_loss(self, members: Members, critic: Stacked, batch: "Microbatch") -> Tensor:
-        """Return (M,) mean squared errors of both critics, added up."""
-        networks, config = members.networks, self.config
-        with torch.no_grad():
-            noise = (batch.noise * config.target_noise).clamp(
-                -config.target_noise_clip, config.target_noise_clip
-            )
-            action = (members.act(networks["target_actor"], batch.next_observation) + noise).clamp(-1, 1)
-            future = members.q_values(networks["target_critic"], batch.next_observation, action).amin(-1)
-            # A truncated episode continues unseen; only a terminal step has no future.
-            target = batch.reward + config.discount * torch.where(batch.is_terminal, 0.0, future)
-        estimates = members.q_values(critic, batch.observation, batch.action)
-        return (estimates - target[..., None]).square().mean(1).sum(-1)
-
-    def actor_loss(self, members: Members, actor: Stacked, batch: "Microbatch") -> Tensor:
-        """Return (M,) negative means of the first critic's estimate of the actor's actions."""
-        action = members.act(actor, batch.observation)
-        return -members.q_values(members.networks["critic"], batch.observation, action)[..., 0].mean(1)
-
-    def total(self, losses: Tensor) -> Tensor:
-        """Return the root of one backward pass; members share nothing, so their losses add up."""
-        return losses.sum()
-
-    def _step(
-        self,
-        members: Members,
-        name: str,
-        learning_rate: float,
-        batches: "Sequence[Microbatch]",
-        loss_of: Callable[[Members, Stacked, "Microbatch"], Tensor],
-    ) -> Tensor:
-        """Add up the gradients of all batches, make one step of Adam, and return the mean loss (M,)."""
-        stacked, moments = members.networks[name], members.moments[name]
-        leaves = {key: tensor.detach().requires_grad_() for key, tensor in stacked.items()}
-        mean = torch.zeros(members.count, device=members.device)
-        for batch in batches:
-            losses = loss_of(members, leaves, batch) / len(batches)
-            self.total(losses).backward()
-            mean += losses.detach()
-        done = members.updates if name == "critic" else members.updates // self.config.policy_delay - 1
-        with torch.no_grad():
-            adam(
-                list(stacked.values()),
-                [_gradient(leaf) for leaf in leaves.values()],
-                list(moments["first"].values()),
-                list(moments["second"].values()),
-                [],
-                [torch.tensor(float(done), device="cpu") for _ in stacked],
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
-                lr=learning_rate,
-                weight_decay=0.0,
-                eps=1e-8,
-                maximize=False,
-            )
-        return mean
-
-
 @dataclass(frozen=True, slots=True)
 class Microbatch:
     """One batch of every member, (M, B, ...) on the members' device."""
@@ -160,21 +53,104 @@ class Microbatch:
     """(M, B, A) standard normal."""
 
 
-class _MemberDraws:
-    """The random numbers of one member in one generation."""
+class TD3:
+    """Trains all rows of some members together."""
 
-    def __init__(self, phase: TrainPhase, member: int) -> None:
-        name = f"lesson {phase.generation} of member {member}"  # a new name would change the numbers
-        self._indices = numpy_generator(phase.seed, name)
-        self._noise = torch_generator(phase.seed, name)
+    def __init__(self, config: TD3Config) -> None:
+        self.config = config
 
-    def indices(self, num_transitions: int, count: int) -> np.ndarray:
-        """Return (count,) indices of transitions, uniform."""
-        return self._indices.integers(num_transitions, size=count)
+    def learn(self, members: Members, replay: Transitions, phase: TrainPhase) -> dict[str, Tensor]:
+        """Make the updates of one phase; return losses by name, each (M,), means over it, detached.
 
-    def noise(self, count: int, width: int) -> Tensor:
-        """Return (count, width) standard normal numbers, on the host."""
-        return torch.randn(count, width, generator=self._noise)
+        The draws of a member depend on nothing but the phase's seed and generation and its own number: a
+        group of at least two members learns bit for bit what it would learn among all.
+        """
+        size = phase.accumulation * phase.batch_size
+        # A new name would change the numbers.
+        names = [f"lesson {phase.generation} of member {member}" for member in phase.members]
+        drawn_indices = [numpy_generator(phase.seed, name) for name in names]
+        drawn_noise = [torch_generator(phase.seed, name) for name in names]
+        sums = {name: torch.zeros(members.count, device=members.device) for name in ("critic", "actor")}
+        counts = dict.fromkeys(sums, 0)
+        batch: TransitionBatch | None = None
+        for _ in range(phase.steps):
+            indices = [each.integers(replay.num_transitions, size=size) for each in drawn_indices]
+            batch = replay.transitions(np.concatenate(indices), out=batch)
+            noise = [torch.randn(size, members.sizes.action, generator=each) for each in drawn_noise]
+            losses = self.update(
+                members, _microbatches(batch, torch.stack(noise), members, phase.accumulation)
+            )
+            for name, loss in losses.items():
+                sums[name] += loss
+                counts[name] += 1
+        return {name: sums[name] / count for name, count in counts.items() if count}
+
+    def update(self, members: Members, batches: Sequence[Microbatch]) -> dict[str, Tensor]:
+        """Make one update from the summed gradients of some batches; return the losses, each (M,)."""
+        networks = members.networks
+        losses = {"critic": self._step(members, "critic", batches)}
+        members.updates += 1
+        if members.updates % self.config.policy_delay == 0:
+            losses["actor"] = self._step(members, "actor", batches)
+            for name in ("actor", "critic"):
+                targets = networks[f"target_{name}"].values()
+                for target, trained in zip(targets, networks[name].values(), strict=True):
+                    target.lerp_(trained, self.config.tau)
+        return losses
+
+    def critic_loss(self, members: Members, critic: Stacked, batch: Microbatch) -> Tensor:
+        """Return (M,) mean squared errors of both critics, added up."""
+        networks, config = members.networks, self.config
+        clip = config.target_noise_clip
+        with torch.no_grad():
+            noise = (batch.noise * config.target_noise).clamp(-clip, clip)
+            action = (members.act(networks["target_actor"], batch.next_observation) + noise).clamp(-1, 1)
+            future = members.q_values(networks["target_critic"], batch.next_observation, action).amin(-1)
+            # A truncated episode continues unseen; only a terminal step has no future.
+            target = batch.reward + config.discount * torch.where(batch.is_terminal, 0.0, future)
+        estimates = members.q_values(critic, batch.observation, batch.action)
+        return (estimates - target[..., None]).square().mean(1).sum(-1)
+
+    def actor_loss(self, members: Members, actor: Stacked, batch: Microbatch) -> Tensor:
+        """Return (M,) negative means of the first critic's estimate of the actor's actions."""
+        action = members.act(actor, batch.observation)
+        return -members.q_values(members.networks["critic"], batch.observation, action)[..., 0].mean(1)
+
+    def total(self, losses: Tensor) -> Tensor:
+        """Return the root of one backward pass; members share nothing, so their losses add up."""
+        return losses.sum()
+
+    def _step(self, members: Members, name: str, batches: Sequence[Microbatch]) -> Tensor:
+        """Add up the gradients of all batches, make one step of Adam, and return the mean loss (M,)."""
+        if name == "critic":
+            loss_of, learning_rate, done = self.critic_loss, self.config.critic_learning_rate, members.updates
+        else:
+            loss_of, learning_rate = self.actor_loss, self.config.actor_learning_rate
+            done = members.updates // self.config.policy_delay - 1
+        stacked, moments = members.networks[name], members.moments[name]
+        leaves = {key: tensor.detach().requires_grad_() for key, tensor in stacked.items()}
+        mean = torch.zeros(members.count, device=members.device)
+        for batch in batches:
+            losses = loss_of(members, leaves, batch) / len(batches)
+            self.total(losses).backward()
+            mean += losses.detach()
+        with torch.no_grad():
+            adam(
+                list(stacked.values()),
+                [leaf.grad for leaf in leaves.values() if leaf.grad is not None],
+                list(moments["first"].values()),
+                list(moments["second"].values()),
+                [],
+                [torch.tensor(float(done), device="cpu") for _ in stacked],
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=learning_rate,
+                weight_decay=0.0,
+                eps=1e-8,
+                maximize=False,
+            )
+        return mean
 
 
 def _microbatches(batch: TransitionBatch, noise: Tensor, members: Members, count: int) -> list[Microbatch]:
@@ -195,11 +171,6 @@ def _microbatches(batch: TransitionBatch, noise: Tensor, members: Members, count
     return [Microbatch(*each) for each in zip(*fields, strict=True)]
 
 
-def flat_observation(observation: dict[str, Tensor]) -> Tensor:
+def flat_observation(observation: Mapping[str, Tensor | NDArray]) -> Tensor:
     """Return all keys concatenated, in the order of their names, (..., O) float32."""
-    return torch.cat([observation[key].float() for key in sorted(observation)], -1)
-
-
-def _gradient(leaf: Tensor) -> Tensor:
-    assert leaf.grad is not None
-    return leaf.grad
+    return torch.cat([torch.as_tensor(observation[key]).float() for key in sorted(observation)], -1)

@@ -19,7 +19,8 @@ from reverie.config.population import PopulationTrainConfig as TrainConfig
 from reverie.config.ray import Engine
 from reverie.config.resolve import typed
 from reverie.orchestration.parts import build_replay
-from reverie.orchestration.population.parts import build_engine, build_erl, ray_transfer_size
+from reverie.orchestration.population.dry_run import transfer_bytes
+from reverie.orchestration.population.recipe import PopulationRecipe, build_engine
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning.preflight import environment_spec
 from reverie.utils.seeding import seed_global
@@ -56,7 +57,7 @@ def measured(config: TrainConfig, generations: int, folder: Path) -> dict[str, o
     seed_global(config.seed)
     engine = build_engine(config)
     workflow, replay = (
-        build_erl(config, engine.spec),
+        PopulationRecipe().build_agent(config, engine.spec),
         build_replay(config, recipe_of(config).replay_spec(config, engine.spec), folder),
     )
     training, seconds, store = config.training, {"play": [], "learn": []}, []
@@ -93,7 +94,7 @@ def main() -> None:
     small = [*ray, "population.size=4", "td3.hidden_units=16", "env.time_limit=30"]
     short = ["training.gradient_steps_per_generation=2", "training.batch_size=16", "buffer.capacity=2000"]
     two = composed(*ray)
-    sent = ray_transfer_size(two, environment_spec(two, recipe_of(two)))
+    sent = transfer_bytes(two, environment_spec(two, recipe_of(two)))
     with tempfile.TemporaryDirectory() as folder:
         found = {
             "machine": f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f} at the start",
@@ -101,10 +102,7 @@ def main() -> None:
             "local": measured(composed(), GENERATIONS, Path(folder)),
             "ray_1": measured(composed("engine=ray", "ray.workers=1"), GENERATIONS, Path(folder)),
             "ray_2": measured(two, GENERATIONS, Path(folder)),
-            "traffic_bytes": {
-                name: getattr(sent, name)
-                for name in ("actors", "rest", "learned", "table", "episodes", "total")
-            },
+            "traffic_bytes": {**sent, "total": sum(sent.values())},
             "thirty_small": measured(composed(*small, *short), STORE_GENERATIONS, Path(folder)),
         }
     Path(sys.argv[1]).write_text(json.dumps(found, indent=1) + "\n")

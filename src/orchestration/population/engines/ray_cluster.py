@@ -10,23 +10,21 @@ import tempfile
 import uuid
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from ....config.ray import RayConfig
 from ....utils.errors import UserError
 from . import ray_reaper
-from .base import ClusterLost
 
-_LONGEST_FOLDER = 30
-"""Characters; Ray appends 75 more for its sockets, whose names may have 107."""
-
-_SHORT_FOLDER = "/tmp"  # where every POSIX system has room for a socket
 _PROBE_SECONDS = 2.0
-_QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without GPUs Ray warns of a change to come
-}
+
+
+class EngineFailed(RuntimeError):
+    """The engine cannot continue; `resume=` continues from the newest checkpoint."""
+
+
+class ClusterLost(EngineFailed):
+    """The cluster is gone: its head, or its node on this machine."""
 
 
 class Cluster:
@@ -34,12 +32,7 @@ class Cluster:
 
     A cluster that is started here has `cpus` CPUs, listens on this machine alone, asks for a token that only
     its own processes know, and sends no usage statistics. Its files are in a new folder, which is deleted at
-    the end.
-
-    Args:
-        config: Settings of the cluster.
-        cpus: CPUs of a cluster that is started here.
-        setting: The key that users type for `config.address`.
+    the end. `setting` is the key that users type for `config.address`.
 
     Raises:
         UserError: If there is no such cluster.
@@ -47,7 +40,10 @@ class Cluster:
 
     def __init__(self, config: RayConfig, cpus: int, setting: str = "ray.address") -> None:
         self._reaper: subprocess.Popen[bytes] | None = None
-        own = dict(_QUIET)
+        own = {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without GPUs Ray warns of a change to come
+        }
         if config.address is None:
             own |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
             own["RAY_worker_niceness"] = "0"  # Ray's default of 15 starves them next to any other process
@@ -74,14 +70,22 @@ class Cluster:
                 _check_reachable(config.address)
                 self.ray.init(address=config.address, **common)
             except (OSError, ValueError, RuntimeError) as error:
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
                 raise UserError(
-                    f"{setting}={config.address}: no cluster can be joined there ({_first_line(error)}). "
+                    f"{setting}={config.address}: no cluster can be joined there ({reason}). "
                     "Start one by `ray start --head`, set RAY_AUTH_MODE=token in the environment if it wants "
                     f"a token, or set {setting}=null."
                 ) from error
             return
-        folder = _new_folder()
-        self._reaper = _start_reaper(folder)
+        # Ray appends 75 characters for its sockets, whose names may have 107.
+        usual = tempfile.gettempdir()
+        parent = usual if len(f"{usual}/reverie-12345678") <= 30 else "/tmp"
+        folder = tempfile.mkdtemp(prefix="reverie-", dir=parent)
+        self._reaper = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(ray_reaper.__file__), folder, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # that no Ctrl-C reaches
+        )
         self.ray.init(
             address="local",
             num_cpus=cpus,
@@ -96,15 +100,15 @@ class Cluster:
     @property
     def cpus(self) -> list[int]:
         """CPUs of each node."""
-        return [int(each.get("CPU", 0)) for each in self._resources()]
+        return self._resources("CPU")
 
     @property
     def object_store_bytes(self) -> int:
         """Bytes of the smallest object store of a node."""
-        return int(min(each.get("object_store_memory", 0) for each in self._resources()))
+        return min(self._resources("object_store_memory"))
 
-    def _resources(self) -> list[dict[str, float]]:
-        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+    def _resources(self, name: str) -> list[int]:
+        return [int(node["Resources"].get(name, 0)) for node in self.ray.nodes() if node["Alive"]]
 
     def require_alive(self) -> None:
         """Check that the head and this machine's node answer. Cost: 2 ms.
@@ -142,26 +146,8 @@ def _handlers_kept() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _new_folder() -> str:
-    """Return a new folder whose path is short enough for sockets in it."""
-    usual = tempfile.gettempdir()
-    parent = usual if len(usual) + len("/reverie-12345678") <= _LONGEST_FOLDER else _SHORT_FOLDER
-    return tempfile.mkdtemp(prefix="reverie-", dir=parent)
-
-
-def _start_reaper(folder: str) -> "subprocess.Popen[bytes]":
-    """Start the process that deletes the folder, in a separate session that no Ctrl-C reaches."""
-    file = Path(ray_reaper.__file__)
-    command = [sys.executable, "-I", "-S", str(file), folder, str(os.getpid())]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-
-
 def _check_reachable(address: str) -> None:
     """Raise OSError if nothing answers at host:port; Ray itself would retry for 40 s and more."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -15,15 +15,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_PROCESSES = Path("/proc")
-_ROUNDS = 50
-_ROUND_SECONDS = 0.1
+_ROUNDS, _ROUND_SECONDS = 50, 0.1
 
 
 def users_of(folder: str, spared: set[int]) -> Iterator[int]:
     """Yield the ids of the processes that have a file in `folder` open, except for `spared`."""
-    for entry in _PROCESSES.iterdir() if _PROCESSES.is_dir() else ():
-        if entry.name.isdecimal() and int(entry.name) not in spared:
+    for entry in Path("/proc").glob("[0-9]*"):
+        if int(entry.name) not in spared:
             with contextlib.suppress(OSError):  # it has ended, or is another user's
                 if any(os.readlink(file).startswith(f"{folder}/") for file in (entry / "fd").iterdir()):
                     yield int(entry.name)

@@ -1,4 +1,4 @@
-"""Whole episodes of many members at once, each from an explicit seed."""
+"""Play whole episodes of many members at once, each from an explicit seed; and train them in this process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,15 +7,35 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ....buffers import EpisodeRecords
+from ....buffers import EpisodeRecords, EpisodeReplayBuffer
 from ....envs import EnvConfig, EnvironmentCrashed, Restarts, make_backend
 from ....utils.errors import UserError
 from ....utils.seeding import named_seed, numpy_generator
 from ....utils.timestep import EnvSpec
-from ....workflows.population import Members, PopulationConfig, flat_observation
+from ....workflows.population import (
+    ERLWorkflow,
+    Members,
+    PopulationConfig,
+    TD3Config,
+    TrainPhase,
+    flat_observation,
+)
 
-EPISODE_SEEDS = 2**31
-"""Seeds of episodes are smaller: every emulator accepts them."""
+EPISODE_SEEDS = 2**31  # every emulator accepts what is smaller
+
+Losses = dict[str, list[float]]
+"""Losses of each member, by name; means over the training phase."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Settings of playing and learning, wherever it is done; `env.num_envs` is ignored."""
+
+    env: EnvConfig
+    population: PopulationConfig
+    td3: TD3Config
+    seed: int
+    """Run seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,69 +51,39 @@ class RolloutResult:
     lengths: list[int]
     """Agent steps of each episode."""
 
-    @property
-    def steps(self) -> int:
-        """Agent steps of all episodes together."""
-        return sum(self.lengths)
-
-
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    """One environment, which plays one episode in each generation."""
-
-    row: int
-    """Index of the member among those played here."""
-
-    episode: int
-    """Number of the member's episode; those from `population.episodes` on have action noise."""
-
 
 class Rollouts:
-    """Plays the members `first` to `first + count` of a population.
+    """Plays the members `first` to `first + count` of a population, each episode in its own environment.
 
     The episodes of a member depend on nothing but the seed, the generation and its own number, so groups of
-    members can play anywhere.
-
-    Args:
-        env: Settings of the environment; `num_envs` is ignored.
-        population: Numbers of episodes.
-        exploration_noise: Standard deviation of the noise of exploring episodes.
-        seed: Run seed.
-        first: Number of the first member.
-        count: Number of members.
+    members can play anywhere. Those with exploration noise follow a member's other ones.
 
     Raises:
         UserError: If the length of an episode has no limit.
     """
 
-    def __init__(
-        self,
-        env: EnvConfig,
-        population: PopulationConfig,
-        exploration_noise: float,
-        seed: int,
-        first: int,
-        count: int,
-    ) -> None:
-        self._population, self._noise, self._seed, self._first = population, exploration_noise, seed, first
-        self._slots = [
-            _Slot(row, episode)
-            for row in range(count)
-            for episode in range(episodes_of(population, first + row))
-        ]
-        self._backend = make_backend(replace(env, num_envs=len(self._slots)))
-        self._restarts = Restarts(self._backend, env.max_restarts, "is played again")
+    def __init__(self, settings: EngineSettings, first: int, count: int) -> None:
+        population = settings.population
+        self._noise, self._seed, self._first = settings.td3.exploration_noise, settings.seed, first
+        num_explorers = min(max(0, population.num_explorers - first), count)
+        episodes = np.full(count, population.episodes)
+        episodes[:num_explorers] += population.exploration_episodes
+        # Of each environment: the member's row among those played here, and the number of its episode.
+        self._rows = np.repeat(np.arange(count), episodes)
+        self._episodes = np.concatenate([np.arange(number) for number in episodes])
+        self._is_exploring = self._episodes >= population.episodes
+        self._backend = make_backend(replace(settings.env, num_envs=len(self._rows)))
+        self._restarts = Restarts(self._backend, settings.env.max_restarts, "is played again")
         self.spec: EnvSpec = self._backend.spec
-        steps = longest_episode(self.spec)
-        shape = (len(self._slots), steps + 1)
+        shape = (len(self._rows), longest_episode(self.spec) + 1)
         self._observation = {
             key: np.zeros((*shape, *each.shape), each.dtype) for key, each in self.spec.observation.items()
         }
         self._action = np.zeros((*shape, self.spec.action.size), np.float32)
         self._reward = np.zeros(shape, np.float32)
-        self._rows = np.array([slot.row for slot in self._slots])
-        self._episodes = np.array([slot.episode for slot in self._slots])
-        self._shape = (count, max(episodes_of(population, member) for member in range(population.size)))
+        # As wide in every group as in the whole population: other kernels would round otherwise.
+        explores = population.exploration_episodes if population.num_explorers else 0
+        self._shape = (count, population.episodes + explores)
 
     @property
     def nbytes(self) -> int:
@@ -108,7 +98,7 @@ class Rollouts:
         Raises:
             EnvironmentCrashed: If environments failed more than `env.max_restarts` times.
         """
-        count = len(self._slots)
+        count = len(self._rows)
         noise = self._exploration(generation)
         seeds = {slot: self._episode_seed(slot, generation) for slot in range(count)}
         time, terminal = np.zeros(count, np.int64), np.zeros(count, np.bool_)
@@ -128,7 +118,7 @@ class Rollouts:
                 self._observation[key][slots, time[slots]] = values[slots]
             self._reward[slots, time[slots]] = step.reward[slots]
             terminal[slots], done[slots] = step.is_terminal[slots], step.is_last[slots]
-            # A failed slot plays its episode again from the same seed, in its new environment.
+            # What failed plays its episode again from the same seed, in its new environment.
             seeds = {slot: self._episode_seed(slot, generation) for slot in failures}
             action = self._act(members, step.observation, noise, time)
             self._action[slots, time[slots]] = action[slots]
@@ -141,8 +131,8 @@ class Rollouts:
     def _act(
         self, members: Members, observation: dict[str, NDArray], noise: NDArray[np.float32], time: NDArray
     ) -> NDArray[np.float32]:
-        """Return actions (slots, A) in [-1, 1]."""
-        flat = flat_observation({key: torch.from_numpy(value) for key, value in observation.items()})
+        """Return actions (environments, A) in [-1, 1]."""
+        flat = flat_observation(observation)
         seen = flat.new_zeros(*self._shape, flat.shape[-1])
         seen[self._rows, self._episodes] = flat
         with torch.no_grad():
@@ -151,25 +141,24 @@ class Rollouts:
         return (chosen[self._rows, self._episodes] + noise[np.arange(len(at)), at]).clip(-1, 1)
 
     def _exploration(self, generation: int) -> NDArray[np.float32]:
-        """Return the noise of every step of every slot; zeros for episodes without noise."""
+        """Return the noise of every step of every environment; zeros for episodes without noise."""
         noise = np.zeros_like(self._action)
-        for index, slot in enumerate(self._slots):
-            if slot.episode >= self._population.episodes:
-                name = f"noise of episode {slot.episode} of member {self._first + slot.row} in {generation}"
-                drawn = numpy_generator(self._seed, name).standard_normal(noise[index].shape, np.float32)
-                noise[index] = self._noise * drawn
+        for slot in np.flatnonzero(self._is_exploring):
+            member = self._first + self._rows[slot]
+            name = f"noise of episode {self._episodes[slot]} of member {member} in {generation}"
+            drawn = numpy_generator(self._seed, name).standard_normal(noise[slot].shape, np.float32)
+            noise[slot] = self._noise * drawn
         return noise
 
-    def _episode_seed(self, index: int, generation: int) -> int:
-        """Return the seed of a slot's episode.
+    def _episode_seed(self, slot: int, generation: int) -> int:
+        """Return the seed of an environment's episode.
 
         All members play the same episodes, so that luck does not decide between them; episodes with noise,
         which decide nothing, differ.
         """
-        slot = self._slots[index]
-        explores = slot.episode >= self._population.episodes
-        member = self._first + slot.row if explores else -1
-        return named_seed(self._seed, "generation", generation, slot.episode, member + 1) % EPISODE_SEEDS
+        member = self._first + int(self._rows[slot]) if self._is_exploring[slot] else -1
+        episode = int(self._episodes[slot])
+        return named_seed(self._seed, "generation", generation, episode, member + 1) % EPISODE_SEEDS
 
     def _result(self, time: NDArray[np.int64], terminal: NDArray[np.bool_]) -> RolloutResult:
         """Return copies of the episodes, and the fitness."""
@@ -183,22 +172,35 @@ class Rollouts:
             for slot, end in enumerate(time.tolist())
         ]
         returns = np.array([episode.reward.sum(dtype=np.float64) for episode in episodes])
-        is_test = self._episodes < self._population.episodes
         fitness = [
-            float(returns[is_test & (self._rows == row)].mean()) for row in range(int(self._rows.max()) + 1)
+            float(returns[~self._is_exploring & (self._rows == row)].mean()) for row in range(self._shape[0])
         ]
         return RolloutResult(episodes, fitness, time.tolist())
 
 
-def episodes_of(population: PopulationConfig, member: int) -> int:
-    """Return the number of episodes of a member in a generation."""
-    explores = member < population.num_explorers
-    return population.episodes + (population.exploration_episodes if explores else 0)
+class LocalEngine:
+    """Plays all members at the same time and trains them together, in this process."""
 
+    def __init__(self, settings: EngineSettings) -> None:
+        self._rollouts = Rollouts(settings, 0, settings.population.size)
+        self.spec = self._rollouts.spec
+        self.planned_bytes = self._rollouts.nbytes
+        """Bytes held in this process between generations: the episodes of one."""
 
-def num_rollouts(population: PopulationConfig) -> int:
-    """Return the episodes of all members in a generation, which is the number of environments."""
-    return sum(episodes_of(population, member) for member in range(population.size))
+    def evaluate(
+        self, workflow: ERLWorkflow, generation: int, should_stop: Callable[[], bool]
+    ) -> RolloutResult | None:
+        """See `Rollouts.play`."""
+        return self._rollouts.play(workflow.members, generation, should_stop)
+
+    def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, phase: TrainPhase) -> Losses:
+        """Let every member learn, in place."""
+        losses = workflow.td3.learn(workflow.members, replay, phase)
+        return {name: each.tolist() for name, each in losses.items()}
+
+    def close(self) -> None:
+        """Release environments and their processes; may be called twice."""
+        self._rollouts.close()
 
 
 def longest_episode(spec: EnvSpec) -> int:
