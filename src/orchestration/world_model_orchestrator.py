@@ -9,8 +9,7 @@ import numpy as np
 from ..buffers import SequenceBatch
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.run_folder import SETTINGS_KEY, checkpoint_settings, require_run_folder
-from ..config.dreamer import DreamerTrainConfig as TrainConfig
-from ..config.dreamer import DreamerTraining as TrainingConfig
+from ..config.dreamer import DreamerTrainConfig, DreamerTraining
 from ..config.schema import Compile
 from ..envs import VectorEnvironment, state_form
 from ..envs.episodes import EpisodeRecorder, EpisodeTracker
@@ -38,10 +37,10 @@ class WorldModelOrchestrator(Orchestrator):
 
     def __init__(self, opened: OpenedRun) -> None:
         super().__init__(opened, ("collect", "sample", "update", "report"))
-        config: TrainConfig = opened.config  # pyright: ignore[reportAssignmentType]
+        config: DreamerTrainConfig = opened.config  # pyright: ignore[reportAssignmentType]
         parts, checkpoint = opened.parts, opened.checkpoint
         self.parts: DreamerParts = parts
-        self.config: TrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.config: DreamerTrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
         training = config.training
         self.update_ratio = UpdateRatio(training.updates_per_step, training.max_updates_per_step)
         self.tracker = EpisodeTracker(config.env.num_envs)
@@ -303,7 +302,7 @@ class WorldModelOrchestrator(Orchestrator):
         super().save()
 
 
-def first_times(training: TrainingConfig, step: int) -> list[str]:
+def first_times(training: DreamerTraining, step: int) -> list[str]:
     """Return what this process will do for a first time after `step`; each leaves more memory in use."""
     joint = max(training.warmup_steps, training.learning_starts)
     due = {"first joint update": max(joint, step + 1)}

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reverie.buffers import EpisodeReplayBuffer, StoredLatent
 from reverie.config.compose import compose_jobs
-from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
 from reverie.envs import VectorEnvironment, make_environment
 from reverie.memory.counters.glibc import in_use_bytes
@@ -41,7 +41,7 @@ class InUsePeak(TorchDispatchMode):
         return result
 
 
-def measure(config: TrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer) -> int:
+def measure(config: DreamerTrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer) -> int:
     """Return the bytes at the peak of an update that follows another one, as the training loop makes them."""
     gc.collect()
     before = in_use_bytes()
@@ -56,7 +56,7 @@ def measure(config: TrainConfig, environment: VectorEnvironment, replay: Episode
     return in_use.peak - before
 
 
-def fill(config: TrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer) -> None:
+def fill(config: DreamerTrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer) -> None:
     """Play until windows can be drawn, with latents of zeros."""
     envs, size = config.env.num_envs, environment.spec.action.size
     action = np.eye(size, dtype=np.float32)[np.zeros(envs, np.int64)]
@@ -71,7 +71,7 @@ def fill(config: TrainConfig, environment: VectorEnvironment, replay: EpisodeRep
 
 def main() -> None:
     torch.set_num_threads(1)
-    config = typed(compose_jobs(sys.argv[1:])[0], TrainConfig)
+    config = typed(compose_jobs(sys.argv[1:])[0], DreamerTrainConfig)
     with TemporaryDirectory() as folder, closing(make_environment(config.env, config.seed)) as environment:
         plan = recipe_of(config).dry_run(config, environment.spec)
         replay = build_replay(config, recipe_of(config).replay_spec(config, environment.spec), Path(folder))

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ...buffers import LatentSpec, ReplaySpec, SequenceBatch, record_fields
-from ...config.dreamer import DreamerTrainConfig as TrainConfig
+from ...config.dreamer import DreamerTrainConfig
 from ...config.schema import Device, Precision
 from ...models import meta_stands_for
 from ...planning.cuda_rules import CudaForward
@@ -37,7 +37,7 @@ _REMEMBERED: dict[str, DryRun] = {}  # a few hundred bytes for each network and 
 class _Rehearsal(DreamerWorkflow):
     """Dreamer without memory, which labels each part of an update for a counter."""
 
-    def __init__(self, config: TrainConfig, spec: EnvSpec, counter: LiveBytes) -> None:
+    def __init__(self, config: DreamerTrainConfig, spec: EnvSpec, counter: LiveBytes) -> None:
         self._counter = counter
         self._forward_dtype = autocast_dtype(config)
         self._is_cuda = config.device is Device.cuda
@@ -69,7 +69,7 @@ def _count_gradient(counter: LiveBytes, parameter: Tensor) -> None:
     counter.count([parameter.grad], GRADIENTS)
 
 
-def dry_run(config: TrainConfig, spec: EnvSpec) -> DryRun:
+def dry_run(config: DreamerTrainConfig, spec: EnvSpec) -> DryRun:
     """Return what the networks of a run hold on its device, and what its updates need.
 
     Only settings that shapes depend on matter; the numbers of a process are remembered, so that the same
@@ -90,7 +90,7 @@ def dry_run(config: TrainConfig, spec: EnvSpec) -> DryRun:
     return _REMEMBERED[key]
 
 
-def _rehearse(config: TrainConfig, spec: EnvSpec) -> DryRun:
+def _rehearse(config: DreamerTrainConfig, spec: EnvSpec) -> DryRun:
     counter = LiveBytes(CUDA_GRANULARITY if config.device is Device.cuda else 1)
     with MetaShapes(), counter, meta_stands_for(config.device.value):
         with META:
@@ -131,7 +131,7 @@ def _label_state(workflow: _Rehearsal, counter: LiveBytes) -> list[Tensor]:
 def _peak_of(
     workflow: _Rehearsal,
     update: Callable[[SequenceBatch], UpdateOutput],
-    config: TrainConfig,
+    config: DreamerTrainConfig,
     counter: LiveBytes,
 ) -> Labels:
     """Return what lives at the peak of an update that follows another one."""
@@ -150,7 +150,7 @@ def _peak_of(
     return labels | {"last update's latents": held}
 
 
-def _meta_batch(config: TrainConfig, spec: EnvSpec) -> SequenceBatch:
+def _meta_batch(config: DreamerTrainConfig, spec: EnvSpec) -> SequenceBatch:
     """Return a batch as replay gives it, without memory; of the latents it has column 0 alone."""
     batch, length = config.training.batch_size, config.training.sequence_length + 1
     tensors: dict[str, Tensor] = {}
@@ -160,7 +160,7 @@ def _meta_batch(config: TrainConfig, spec: EnvSpec) -> SequenceBatch:
     return batch_of(tensors)
 
 
-def replay_spec(config: TrainConfig, env: EnvSpec) -> ReplaySpec:
+def replay_spec(config: DreamerTrainConfig, env: EnvSpec) -> ReplaySpec:
     """Return everything that the size of the replay depends on; `env.num_envs` of the run counts."""
     return ReplaySpec(
         config=config.buffer,
@@ -172,7 +172,7 @@ def replay_spec(config: TrainConfig, env: EnvSpec) -> ReplaySpec:
     )
 
 
-def workflow_config(config: TrainConfig) -> DreamerConfig:
+def workflow_config(config: DreamerTrainConfig) -> DreamerConfig:
     """Return the parts of a run's configuration that Dreamer reads."""
     return DreamerConfig(
         model=config.model,
@@ -182,6 +182,6 @@ def workflow_config(config: TrainConfig) -> DreamerConfig:
     )
 
 
-def autocast_dtype(config: TrainConfig) -> torch.dtype:
+def autocast_dtype(config: DreamerTrainConfig) -> torch.dtype:
     """Return the dtype of matrix products and convolutions."""
     return torch.bfloat16 if config.precision is Precision.bfloat16 else torch.float32

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ...config.dreamer import DreamerTrainConfig as TrainConfig
+from ...config.dreamer import DreamerTrainConfig
 from ...config.presets import preset_of
 from ...config.schema import Compile, Device
 from ...envs import make_environment
@@ -22,7 +22,7 @@ from ..world_model_orchestrator import DreamerParts, WorldModelOrchestrator
 from .dry_run import autocast_dtype, dry_run, replay_spec, workflow_config
 
 
-def build_dreamer(config: TrainConfig, run_dir: Path) -> DreamerParts:
+def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> DreamerParts:
     """Return the parts of a run; seeds the global generators, which initialise the parameters."""
     snapshots = begin_run(config, run_dir)
     environment = make_environment(config.env, config.seed)
@@ -30,7 +30,7 @@ def build_dreamer(config: TrainConfig, run_dir: Path) -> DreamerParts:
     return Parts(environment, replay, build_workflow(config, environment.spec), snapshots)
 
 
-def build_workflow(config: TrainConfig, env: EnvSpec) -> DreamerWorkflow:
+def build_workflow(config: DreamerTrainConfig, env: EnvSpec) -> DreamerWorkflow:
     """Return Dreamer for an environment, its parameters initialised."""
     kinds = {Compile.graph: CUDAGraphDreamer, Compile.inductor: CompiledDreamer}
     kind = kinds.get(config.compile, DreamerWorkflow)
@@ -49,22 +49,22 @@ class DreamerRecipe:
     build_agent = staticmethod(build_workflow)
     gpu_repair = "Ask `reverie-plan plan.fit_gib=<GiB of the card>` what fits, or lower training.batch_size"
 
-    def check(self, config: TrainConfig, env: EnvSpec) -> None:
+    def check(self, config: DreamerTrainConfig, env: EnvSpec) -> None:
         """Accept every environment that `spec_of` accepts."""
 
-    def least_capacity(self, config: TrainConfig, env: EnvSpec) -> int:
+    def least_capacity(self, config: DreamerTrainConfig, env: EnvSpec) -> int:
         """Return the records of one window in every environment."""
         return config.env.num_envs * (config.training.sequence_length + 1)
 
-    def host_rows(self, config: TrainConfig, env: EnvSpec) -> list[Row]:
+    def host_rows(self, config: DreamerTrainConfig, env: EnvSpec) -> list[Row]:
         """Return no further rows."""
         return []
 
-    def num_environments(self, config: TrainConfig) -> int:
+    def num_environments(self, config: DreamerTrainConfig) -> int:
         """Return the number of environments."""
         return config.env.num_envs
 
-    def written(self, config: TrainConfig, env: EnvSpec) -> Written:
+    def written(self, config: DreamerTrainConfig, env: EnvSpec) -> Written:
         """Return what is written to disk until the end."""
         training, steps = config.training, config.training.total_timesteps
         snapshots = config.memory.snapshot_interval if config.device is Device.cuda else 0
@@ -76,16 +76,16 @@ class DreamerRecipe:
             snapshots=steps // snapshots if snapshots else 0,
         )
 
-    def smaller(self, config: TrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
+    def smaller(self, config: DreamerTrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
         """Yield shorter windows."""
         if GPU in over or (HOST in over and config.device is Device.cpu):
             yield (f"training.sequence_length={size}" for size in halves(config.training.sequence_length, 8))
 
-    def model_name(self, config: TrainConfig) -> str:
+    def model_name(self, config: DreamerTrainConfig) -> str:
         """Return the preset of `configs/model` that has the model's sizes, or `own size` if none has."""
         return preset_of(asdict(config.model)) or "own size"
 
-    def banner_lines(self, config: TrainConfig, env: EnvSpec) -> dict[str, str]:
+    def banner_lines(self, config: DreamerTrainConfig, env: EnvSpec) -> dict[str, str]:
         """Return how long and how much Dreamer learns."""
         training = config.training
         frames = training.total_timesteps * env.action_repeat
@@ -99,7 +99,7 @@ class DreamerRecipe:
             lines["warm-up"] = f"world model only for the first {training.warmup_steps:,} agent steps"
         return lines
 
-    def progress(self, config: TrainConfig) -> ProgressMode:
+    def progress(self, config: DreamerTrainConfig) -> ProgressMode:
         """Return how the terminal shows progress."""
         return config.logger.progress
 
@@ -108,7 +108,7 @@ class DreamerRecipe:
         return WorldModelOrchestrator(opened)
 
 
-def _updates(config: TrainConfig, action_repeat: int) -> str:
+def _updates(config: DreamerTrainConfig, action_repeat: int) -> str:
     """Return "1 update per 8 agent steps = 32 frames, 12,365 updates in total, from step 1,088"."""
     training = config.training
     per_step = training.updates_per_step

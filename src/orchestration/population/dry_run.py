@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 
 from ...buffers import OBSERVATION_PREFIX, ReplaySpec, TransitionTable, plan_unchecked, record_fields
-from ...config.population import PopulationTrainConfig as TrainConfig
+from ...config.population import PopulationTrainConfig
 from ...config.ray import LEAST_OBJECT_STORE_MIB, Engine
 from ...planning.live_bytes import LiveBytes
 from ...planning.meta_shapes import MetaShapes
@@ -35,7 +35,7 @@ _STORE_MARGIN = 1.1
 """For headers of objects, and gaps between them, in Ray's object store."""
 
 
-def replay_spec(config: TrainConfig, env: EnvSpec) -> ReplaySpec:
+def replay_spec(config: PopulationTrainConfig, env: EnvSpec) -> ReplaySpec:
     """Return everything that determines the size of the replay.
 
     One stream has the whole episodes of all members; windows are pairs of records inside one episode.
@@ -43,7 +43,7 @@ def replay_spec(config: TrainConfig, env: EnvSpec) -> ReplaySpec:
     return ReplaySpec(config.buffer, env.observation, env.action, num_envs=1, window_length=2, latent=None)
 
 
-def dry_run(config: TrainConfig, env: EnvSpec) -> DryRun:
+def dry_run(config: PopulationTrainConfig, env: EnvSpec) -> DryRun:
     """Return the bytes of the members of a run and of their training phase. Cost: 1 s once."""
     found = _dry_run_of(config, env)
     labels = {name: found.peak[name] for name in STATE}
@@ -54,18 +54,18 @@ def dry_run(config: TrainConfig, env: EnvSpec) -> DryRun:
     return replace(found, phases={"training phase": labels})
 
 
-def generation_steps(config: TrainConfig, env: EnvSpec) -> int:
+def generation_steps(config: PopulationTrainConfig, env: EnvSpec) -> int:
     """Return the most records of one generation."""
     return config.population.num_rollouts * (longest_episode(env) + 1)
 
 
-def episode_bytes(config: TrainConfig, env: EnvSpec) -> int:
+def episode_bytes(config: PopulationTrainConfig, env: EnvSpec) -> int:
     """Return the bytes of all episodes of a generation, each as long as it may be."""
     record = sum(each.nbytes for each in env.observation.values()) + 4 * env.action.size + 4
     return generation_steps(config, env) * record
 
 
-def host_rows(config: TrainConfig, env: EnvSpec) -> list[Row]:
+def host_rows(config: PopulationTrainConfig, env: EnvSpec) -> list[Row]:
     """Return the rows of a generation's episodes and of a Ray cluster that is started on this machine.
 
     The episodes count three times: written, returned, and their noise.
@@ -80,7 +80,7 @@ def host_rows(config: TrainConfig, env: EnvSpec) -> list[Row]:
     return rows
 
 
-def transfer_bytes(config: TrainConfig, env: EnvSpec) -> Labels:
+def transfer_bytes(config: PopulationTrainConfig, env: EnvSpec) -> Labels:
     """Return the most that a generation of engine=ray sends, of all members together.
 
     `actors` go to play, and learning reads them in place; `rest` goes to learn: critics, target networks,
@@ -100,7 +100,7 @@ def transfer_bytes(config: TrainConfig, env: EnvSpec) -> Labels:
     }
 
 
-def require_room(config: TrainConfig, env: EnvSpec, store_bytes: int) -> None:
+def require_room(config: PopulationTrainConfig, env: EnvSpec, store_bytes: int) -> None:
     """Check that an object store holds a whole generation, because Ray frees unused objects with a delay.
 
     Raises:
@@ -122,7 +122,7 @@ def require_room(config: TrainConfig, env: EnvSpec, store_bytes: int) -> None:
         )
 
 
-def _batch_bytes(config: TrainConfig, env: EnvSpec) -> int:
+def _batch_bytes(config: PopulationTrainConfig, env: EnvSpec) -> int:
     """Return the bytes of the transitions of one update, and of the noise on their actions."""
     fields = record_fields(replay_spec(config, env))
     seen = sum(field.nbytes for name, field in fields.items() if name.startswith(OBSERVATION_PREFIX))
@@ -132,7 +132,7 @@ def _batch_bytes(config: TrainConfig, env: EnvSpec) -> int:
     return count * (transition + 2 * seen)  # observations once more, concatenated
 
 
-def _dry_run_of(config: TrainConfig, env: EnvSpec) -> DryRun:
+def _dry_run_of(config: PopulationTrainConfig, env: EnvSpec) -> DryRun:
     training, sizes = config.training, Sizes.of(env, config.td3)
     accumulation = training.gradient_accumulation_steps
     return _dry_run_update(sizes, config.population.size, accumulation, training.batch_size)

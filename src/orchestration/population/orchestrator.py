@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...checkpoints.run_folder import LINEAGE_FILE, SETTINGS_KEY, checkpoint_settings, require_run_folder
-from ...config.population import PopulationTrainConfig as TrainConfig
+from ...config.population import PopulationTrainConfig
 from ...memory.leaks.guard import MemoryGuard
 from ...utils.durable_io import reading
 from ...utils.errors import UserError
@@ -38,10 +38,10 @@ class PopulationOrchestrator(Orchestrator):
 
     def __init__(self, opened: OpenedRun) -> None:
         super().__init__(opened, ("play", "learn", "evolve"))
-        config: TrainConfig = opened.config  # pyright: ignore[reportAssignmentType]
+        config: PopulationTrainConfig = opened.config  # pyright: ignore[reportAssignmentType]
         checkpoint, run_dir = opened.checkpoint, opened.run_dir
         self.parts: PopulationParts = opened.parts
-        self.config: TrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.config: PopulationTrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
         self.generation = 0
         """Number of complete generations."""
 

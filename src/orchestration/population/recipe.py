@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ...config.population import PopulationTrainConfig as TrainConfig
+from ...config.population import PopulationTrainConfig
 from ...config.ray import Engine
 from ...config.schema import Device
 from ...envs import EnvConfig
@@ -27,7 +27,7 @@ PopulationEngine = LocalEngine | RayEngine
 PopulationParts = Parts[PopulationEngine, ERLWorkflow]
 
 
-def build_engine(config: TrainConfig) -> PopulationEngine:
+def build_engine(config: PopulationTrainConfig) -> PopulationEngine:
     """Return the engine that plays and trains a population, in this process or in others."""
     env = EnvConfig(**asdict(config.env))  # PopulationEnv would load all settings, 30 MB in each worker
     settings = EngineSettings(env, config.population, config.td3, config.seed)
@@ -45,7 +45,7 @@ class PopulationRecipe:
     dry_run = staticmethod(dry_run)
     host_rows = staticmethod(host_rows)
 
-    def check(self, config: TrainConfig, env: EnvSpec) -> None:
+    def check(self, config: PopulationTrainConfig, env: EnvSpec) -> None:
         """Refuse images, and a replay that whole episodes cannot fill to the point where learning starts."""
         require_vectors(env)
         capacity, needed = config.buffer.capacity, self.least_capacity(config, env)
@@ -59,32 +59,32 @@ class PopulationRecipe:
         if config.engine is Engine.ray and config.ray.address is None:
             require_room(config, env, config.ray.object_store_mib * 2**20)
 
-    def least_capacity(self, config: TrainConfig, env: EnvSpec) -> int:
+    def least_capacity(self, config: PopulationTrainConfig, env: EnvSpec) -> int:
         """Return the records of an episode, and of what is collected before learning starts."""
         starts = config.training.learning_starts if config.population.gradient else 0
         return longest_episode(env) + 1 + starts
 
-    def num_environments(self, config: TrainConfig) -> int:
+    def num_environments(self, config: PopulationTrainConfig) -> int:
         """Return the number of environments, which play one episode each at the same time."""
         return config.population.num_rollouts
 
-    def written(self, config: TrainConfig, env: EnvSpec) -> Written:
+    def written(self, config: PopulationTrainConfig, env: EnvSpec) -> Written:
         """Return the amounts that are written to disk until the end."""
         steps, lines = generation_steps(config, env), config.training.generations
         return Written(steps, has_best=True, log_lines=lines, videos=0, snapshots=0)
 
-    def smaller(self, config: TrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
+    def smaller(self, config: PopulationTrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
         """Yield narrower networks, then fewer episodes."""
         if GPU in over or (HOST in over and config.device is Device.cpu):
             yield (f"td3.hidden_units={size}" for size in halves(config.td3.hidden_units, 16))
         if HOST in over:
             yield (f"population.episodes={count}" for count in halves(config.population.episodes, 1))
 
-    def model_name(self, config: TrainConfig) -> str:
+    def model_name(self, config: PopulationTrainConfig) -> str:
         """Return the number of members."""
         return f"{count_text(config.population.size, 'member')} of TD3"
 
-    def banner_lines(self, config: TrainConfig, env: EnvSpec) -> dict[str, str]:
+    def banner_lines(self, config: PopulationTrainConfig, env: EnvSpec) -> dict[str, str]:
         """Return the lines about length, episodes, learning and evolution."""
         training, population = config.training, config.population
         explores = f", {population.num_explorers * population.exploration_episodes:,} more with noise"
@@ -108,18 +108,18 @@ class PopulationRecipe:
             lines["evolution"] = f"{count_text(population.num_elites, 'elite')} of {population.size}{learner}"
         return lines
 
-    def progress(self, config: TrainConfig) -> ProgressMode:
+    def progress(self, config: PopulationTrainConfig) -> ProgressMode:
         """Return lines: the pace is in generations, and each has a block."""
         return ProgressMode.plain
 
-    def build(self, config: TrainConfig, run_dir: Path) -> AnyParts:
+    def build(self, config: PopulationTrainConfig, run_dir: Path) -> AnyParts:
         """Return the parts of a run; seeds the global generators, which initialise the parameters."""
         snapshots = begin_run(config, run_dir)
         engine = build_engine(config)
         replay = build_replay(config, replay_spec(config, engine.spec), run_dir)
         return Parts(engine, replay, self.build_agent(config, engine.spec), snapshots)
 
-    def build_agent(self, config: TrainConfig, env: EnvSpec) -> ERLWorkflow:
+    def build_agent(self, config: PopulationTrainConfig, env: EnvSpec) -> ERLWorkflow:
         """Return the population, its parameters initialised."""
         device = torch.device(config.device.value)
         return ERLWorkflow(env, config.population, config.td3, device, config.seed)

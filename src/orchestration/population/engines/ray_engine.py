@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from ....buffers import EpisodeReplayBuffer
-from ....config.population import PopulationTrainConfig as TrainConfig
+from ....config.population import PopulationTrainConfig
 from ....envs import EnvironmentCrashed, spec_of
 from ....utils.errors import UserError
 from ....workflows.population import ERLWorkflow, TrainPhase
@@ -55,7 +55,7 @@ class RayEngine:
         UserError: If the cluster is not there or too small.
     """
 
-    def __init__(self, config: TrainConfig, settings: EngineSettings) -> None:
+    def __init__(self, config: PopulationTrainConfig, settings: EngineSettings) -> None:
         self.spec = spec_of(config.env)
         self.planned_bytes = episode_bytes(config, self.spec)
         self._settings, self._deaths = settings, 0
