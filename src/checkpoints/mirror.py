@@ -10,8 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..config.checkpoint import CheckpointConfig
-from ..config.schema import TrainConfig
+from ..config.schema import CheckpointConfig, TrainConfig
 from ..utils.durable_io import JSON_BYTES, FileRecord, open_regular, parse_json, read_regular, verify_file
 from ..utils.errors import UserError
 from ..utils.remote_urls import describe_error, require_protocol

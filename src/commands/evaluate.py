@@ -1,4 +1,4 @@
-"""Playing a policy without learning: during training, and `reverie-evaluate` for a checkpoint."""
+"""`reverie-evaluate`: play the newest checkpoint of a run, without learning."""
 
 import json
 import os
@@ -23,10 +23,11 @@ from ..orchestration.evaluation import evaluate
 from ..orchestration.recipes import recipe_of
 from ..orchestration.reports import VIDEO_FPS, VIDEO_SCALE
 from ..utils.errors import UserError, exit_on_user_error
+from ..utils.ranges import require_range
 from ..utils.timestep import EnvSpec
 from ..utils.video import require_video_path, save_video, unfinished, upscale
 from ..workflows import Agent
-from .options import asks_for_help, read_settings, settings_help
+from .options import own_settings
 
 _USAGE = """\
 Play the newest checkpoint of a run, without learning: reverie-evaluate run=<folder> [key=value ...]
@@ -42,7 +43,7 @@ INTERRUPTED_EXIT_CODE = 130
 
 
 class PolicyMode(Enum):
-    """How evaluation acts; OmegaConf matches names, so the names are what users type."""
+    """How evaluation acts."""
 
     sample = "sample"
     mode = "mode"
@@ -77,10 +78,7 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         if not self.run:
             raise UserError("run is missing: name the folder of a run, as in run=experiments/<run>.")
-        if self.episodes < 1:
-            raise UserError(f"episodes must be at least 1, got {self.episodes}.")
-        if self.max_steps is not None and self.max_steps < 1:
-            raise UserError(f"max_steps must be at least 1, got {self.max_steps}.")
+        require_range("", self, "episodes", "max_steps", ge=1)
         if not 0 <= self.seed < 2**32:
             raise UserError(f"seed must be in [0, 2**32), got {self.seed}.")
         if self.video is not None:
@@ -156,12 +154,8 @@ def evaluate_run(config: EvaluateConfig) -> tuple[dict[str, object], NDArray[np.
 
 @exit_on_user_error()
 def main() -> None:
-    """Run `reverie-evaluate run=<folder> [episodes= max_steps= seed= policy= video= device=]`."""
-    arguments = sys.argv[1:]
-    if asks_for_help(arguments):
-        sys.stdout.write(_USAGE + settings_help(EvaluateConfig))
-        return
-    config = read_settings(EvaluateConfig, arguments, "evaluate")
+    """Run `reverie-evaluate` with the arguments of this process."""
+    config, _ = own_settings(EvaluateConfig, sys.argv[1:], "evaluate", _USAGE)
     result, frames = evaluate_run(config)
     print(json.dumps(result), flush=True)  # first: the video may fail
     if config.video is not None and frames is not None:

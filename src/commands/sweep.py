@@ -22,7 +22,7 @@ from rich.table import Table
 
 from ..checkpoints.run_folder import CONFIG_FILE, create_run_folder, save_config
 from ..config.compose import compose_jobs
-from ..config.ray import RayConfig, require_ray
+from ..config.population import RayConfig, require_ray
 from ..config.resolve import typed
 from ..config.saved import read_config
 from ..config.schema import Compile, TrainConfig, leaves
@@ -34,9 +34,9 @@ from ..utils.durable_io import read_json, reading, write_json
 from ..utils.errors import UserError, exit_on_user_error
 from ..utils.logging import read_lines
 from ..utils.logging.writer import METRICS_FILE
-from .options import asks_for_help, read_settings, settings_help
+from ..utils.ranges import require_range
+from .options import own_settings
 
-PREFIX = "sweep."
 RESULTS = "sweep.json"
 FAILED_EXIT_CODE = 1
 _WIDTH = 160
@@ -72,9 +72,7 @@ class SweepConfig:
     """Episodes at the end of a job whose returns are averaged for the table."""
 
     def __post_init__(self) -> None:
-        for name in ("cpus", "last"):
-            if getattr(self, name) < 1:
-                raise UserError(f"sweep.{name} must be at least 1, got {getattr(self, name)}.")
+        require_range("sweep", self, "cpus", "last", ge=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +103,14 @@ class Job:
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a sweep.
-
-    Args:
-        arguments: Command line without the program's name; None for that of this process.
+    """Run a sweep with the arguments of this process or those given.
 
     Raises:
         SystemExit: With code 2 after a `UserError`, 1 if a job has not finished.
     """
-    typed_here = list(sys.argv[1:] if arguments is None else arguments)
-    if asks_for_help(typed_here):
-        sys.stdout.write(_USAGE + settings_help(SweepConfig, PREFIX))
-        return
-    mine = [argument for argument in typed_here if argument.startswith(PREFIX)]
-    config = read_settings(SweepConfig, mine, "sweep", PREFIX)
-    jobs = sweep(config, [argument for argument in typed_here if argument not in mine])
+    typed_here = sys.argv[1:] if arguments is None else arguments
+    config, overrides = own_settings(SweepConfig, typed_here, "sweep", _USAGE, "sweep.")
+    jobs = sweep(config, overrides)
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table(jobs))
     if not all(job.is_finished for job in jobs):
         raise SystemExit(FAILED_EXIT_CODE)
@@ -127,10 +118,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
     """Run all jobs that are not finished; `sweep.json` is up to date after each.
-
-    Args:
-        config: Where, and how many at a time.
-        overrides: Of the runs; those that list values make the jobs.
 
     Raises:
         UserError: If a job cannot run, or the folder holds another sweep; no job has begun then.
@@ -209,7 +196,7 @@ def _take_results(out: Path, jobs: list[Job]) -> None:
 def _run(config: SweepConfig, out: Path, jobs: list[Job], due: list[Job]) -> None:
     """Run jobs on the cluster, as many at a time as it has room for."""
     cpus = config.cpus if config.address else max(config.cpus, os.cpu_count() or 1)
-    cluster = Cluster(RayConfig(address=config.address), cpus, f"{PREFIX}address")
+    cluster = Cluster(RayConfig(address=config.address), cpus, "sweep.address")
     try:
         if config.cpus > max(cluster.cpus):
             raise UserError(
@@ -254,12 +241,9 @@ def _write(out: Path, jobs: list[Job]) -> None:
 
 
 def run_job(folder: str, cpus: int, last: int) -> Result:
-    """Start or continue a job, and wait for its end.
+    """Start or continue the job in a run folder, with `cpus` threads, and wait for its end.
 
-    Args:
-        folder: The run folder, with its `config.yaml`.
-        cpus: Threads of the process.
-        last: Episodes whose returns are averaged.
+    Of its last episodes, `last` are averaged.
     """
     with open(Path(folder) / OUTPUT, "ab") as output:
         ended = subprocess.run(

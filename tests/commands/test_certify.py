@@ -47,7 +47,8 @@ def test_a_mistake_is_one_sentence_and_creates_nothing(
 
 
 def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--help"])
+    with pytest.raises(SystemExit):
+        main(["--help"])
     shown = capsys.readouterr().out
     for name in ("steps=null", "out=null", "fault=null", "bound_mb=64.0"):
         assert f"certify.{name}" in shown

@@ -99,7 +99,8 @@ def test_a_mistake_in_the_plans_own_settings_is_named(
 
 
 def test_help_shows_examples_and_the_plans_own_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    main([CPU, "--help"])
+    with pytest.raises(SystemExit):
+        main([CPU, "--help"])
     text = capsys.readouterr().out
     assert "reverie-plan device=cuda plan.fit_gib=6 " in text
     assert re.search(r"^  plan.format=table +`table` to read, .* One of table, json\.$", text, re.MULTILINE)

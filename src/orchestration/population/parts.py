@@ -7,8 +7,8 @@ import torch
 
 from ...buffers import ReplaySpec
 from ...buffers.plan import plan_unchecked
+from ...config.population import Engine
 from ...config.population import PopulationTrainConfig as TrainConfig
-from ...config.ray import Engine
 from ...envs import EnvConfig, spec_of
 from ...utils.timestep import EnvSpec
 from ...workflows.population import ERLWorkflow

@@ -1,7 +1,7 @@
 """Memory of engine=ray on the machine of the run."""
 
+from ...config.population import Engine
 from ...config.population import PopulationTrainConfig as TrainConfig
-from ...config.ray import Engine
 from ...planning.resources import Basis, Row
 from ...utils.timestep import EnvSpec
 from .parts import ray_transfer_size

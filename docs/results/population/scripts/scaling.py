@@ -15,8 +15,8 @@ import psutil
 import torch
 
 from reverie.config.compose import compose_jobs
+from reverie.config.population import Engine
 from reverie.config.population import PopulationTrainConfig as TrainConfig
-from reverie.config.ray import Engine
 from reverie.config.resolve import typed
 from reverie.orchestration.parts import build_replay
 from reverie.orchestration.population.parts import build_engine, build_erl, ray_transfer_size

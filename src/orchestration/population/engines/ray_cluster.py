@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ....config.ray import RayConfig
+from ....config.population import RayConfig
 from ....utils.errors import UserError
 from . import ray_reaper
 from .base import ClusterLost

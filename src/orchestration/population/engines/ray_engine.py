@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ....buffers import EpisodeReplayBuffer
-from ....config.ray import RayConfig
+from ....config.population import RayConfig
 from ....envs import EnvironmentCrashed
 from ....utils.errors import UserError
 from ....utils.timestep import EnvSpec

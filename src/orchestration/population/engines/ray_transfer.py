@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from ....buffers import ReplayPlan, TransitionTable
-from ....config.ray import LEAST_OBJECT_STORE_MIB, RayConfig
+from ....config.population import LEAST_OBJECT_STORE_MIB, RayConfig
 from ....utils.errors import UserError
 from ....utils.timestep import EnvSpec
 from ....workflows.population import PopulationConfig, Sizes, TD3Config
