@@ -13,11 +13,9 @@ from ..config.overrides import parse
 from ..config.resolve import typed
 from ..config.schema import TrainConfig
 from ..orchestration.recipes import recipe_of
-from ..planning.fit import Fit, largest_fit
 from ..planning.preflight import environment_spec, preflight_of
-from ..planning.resources import MemoryPlan
-from ..planning.suggestions import require_fit
-from ..planning.table import show
+from ..planning.resources import MemoryPlan, show
+from ..planning.suggestions import Fit, largest_fit, require_fit
 from ..utils.errors import UserError, exit_on_user_error
 from ..utils.ranges import require_range
 from .options import own_settings

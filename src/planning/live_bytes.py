@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
 class LiveBytes(TorchDispatchMode):
@@ -77,21 +78,9 @@ class LiveBytes(TorchDispatchMode):
         """Run an operator and count what it returns."""
         result = func(*args, **(kwargs or {}))
         self.operators += func.namespace != "profiler"  # labels for a profiler leave no node in a graph
-        if isinstance(result, Tensor):
-            self._see(result)
-        elif isinstance(result, tuple | list):
-            for item in result:
-                if isinstance(item, Tensor):
-                    self._see(item)
-                elif isinstance(item, list):  # (Tensor, list[Tensor]): no operator nests deeper
-                    for tensor in item:
-                        self._see(tensor)
+        parts = [result] if isinstance(result, Tensor) else tree_leaves(result)
+        self.count(part for part in parts if isinstance(part, Tensor))
         return result
-
-    def _see(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self._storages:
-            self._watch(storage, self.label)
 
     def _watch(self, storage: torch.UntypedStorage, label: str) -> None:
         nbytes = -(-storage.nbytes() // self._granularity) * self._granularity

@@ -1,10 +1,13 @@
 """Operators on the `meta` device, each distinct call worked out once."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 # Its result shares the argument's storage, which its schema does not say.
 _SHARES_STORAGE = {torch.ops.aten._unsafe_view.default}
@@ -24,7 +27,7 @@ class MetaShapes(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._table: dict[Any, Any] = {}
+        self._table: dict[Any, Callable[[], Any]] = {}
         self._kinds: dict[Any, str] = {}
 
     @classmethod
@@ -48,9 +51,9 @@ class MetaShapes(TorchDispatchMode):
         if key not in self._table:
             result = func(*args, **kwargs)
             if _is_meta(result):
-                self._table[key] = _outline(result)
+                self._table[key] = _maker(result)
             return result
-        return _make(self._table[key])
+        return self._table[key]()
 
 
 def _kind(func: Any) -> str:
@@ -64,13 +67,8 @@ def _kind(func: Any) -> str:
 
 def _is_meta(value: Any) -> bool:
     """Return whether every tensor of a result is of the meta device, and there is one."""
-    if isinstance(value, Tensor):
-        return value.device.type == "meta"
-    return (
-        isinstance(value, tuple | list)
-        and any(map(_is_meta, value))
-        and all(item is None or _is_meta(item) for item in value)
-    )
+    parts = [part for part in tree_leaves(value) if part is not None]
+    return bool(parts) and all(isinstance(part, Tensor) and part.device.type == "meta" for part in parts)
 
 
 def _key(value: Any) -> Any:
@@ -81,17 +79,12 @@ def _key(value: Any) -> Any:
     return type(value), value  # 1, 1.0 and True are equal, and give different dtypes
 
 
-def _outline(result: Any) -> Any:
+def _maker(result: Any) -> Callable[[], Any]:
+    """Return a function that makes a result of the same shapes, strides and dtypes."""
     if isinstance(result, Tensor):
-        return result.shape, result.stride(), result.dtype
-    return None if result is None else [type(result), *map(_outline, result)]
-
-
-def _make(outline: Any) -> Any:
-    if isinstance(outline, tuple):
-        size, stride, dtype = outline
-        return torch.empty_strided(size, stride, dtype=dtype, device="meta")
-    if outline is None:
-        return None
-    kind, *items = outline
-    return kind(map(_make, items))
+        like = partial(torch.empty_strided, dtype=result.dtype, device="meta")
+        return partial(like, result.shape, result.stride())
+    if result is None:
+        return lambda: None
+    kind, makers = type(result), list(map(_maker, result))
+    return lambda: kind(make() for make in makers)

@@ -9,6 +9,7 @@ import torch
 from ..buffers import ReplayPlan, ReplayStorage
 from ..buffers.latent_files import FILE_BYTES
 from ..buffers.plan import plan_unchecked
+from ..buffers.segments import LATENT_FIELDS
 from ..checkpoints.checkpoint import CHECKPOINTS
 from ..checkpoints.run_folder import EXPERIMENTS
 from ..config.schema import Compile, Device, TrainConfig
@@ -21,9 +22,11 @@ from ..utils.durable_io import PIECE_BYTES
 from ..utils.timestep import EnvSpec
 from ..utils.units import size_text
 from . import constants
-from .disk import checkpoint_rows
 from .recipe import GRADIENTS, DryRun, Recipe, Written
 from .resources import DISK, GPU, HOST, Basis, MemoryPlan, Resource, Row
+
+_OWNER_BYTES = 16
+"""Of a row of latents: environment and stream index."""
 
 
 def plan_run(
@@ -31,11 +34,8 @@ def plan_run(
 ) -> MemoryPlan:
     """Return what a run will take; nothing of it is allocated, and nothing is written.
 
-    Args:
-        config: The run, its device and precision decided; the device need not be there.
-        spec: Its environments.
-        recipe: Its kind.
-        gpu_limit_bytes: Memory of a card to plan for, instead of what is free on the one here.
+    The device need not be there: `gpu_limit_bytes` is the memory of a card to plan for, instead of what is
+    free on the one here.
 
     Raises:
         UserError: If torch's compiler, which the dry run loads, cannot make its folder.
@@ -48,7 +48,7 @@ def plan_run(
     if config.device is Device.cuda:
         resources.append(_gpu(config, networks, replay, gpu_limit_bytes))
     written = recipe.written(config, spec)
-    checkpoints = checkpoint_rows(config, spec, written, networks, replay, request.num_envs)
+    checkpoints = _checkpoint_rows(config, spec, written, networks, replay, request.num_envs)
     resources.append(_disk(config, written, checkpoints, replay))
     return MemoryPlan(
         name=config.name,
@@ -67,7 +67,7 @@ def _host(
         Row("process before the run", psutil.Process().memory_info().rss, Basis.measured),
         Row("first use of libraries", constants.FIRST_USE_BYTES, Basis.estimated),
         Row("environments", _environment_bytes(config, recipe.num_environments(config)), Basis.estimated),
-        *_replay_rows(config, replay, ReplayStorage.ram),
+        _replay_row(config, replay, ReplayStorage.ram),
         Row("index of the replay", replay.nbytes - replay.arena_bytes),
         *recipe.host_rows(config, spec),
     ]
@@ -88,8 +88,7 @@ def _host(
         rows.append(Row("mirror", constants.MIRROR_BYTES, Basis.estimated))
     graph = constants.GRAPH_BYTES_PER_OPERATOR * networks.operators
     rows.append(Row("nodes of the autograd graph", graph, Basis.estimated))
-    image = max((array.nbytes for array in spec.observation.values() if array.is_image), default=0)
-    rows.append(Row("episode being recorded", 2 * MAX_FRAMES * image))  # as frames, then stacked
+    rows.append(Row("episode being recorded", 2 * MAX_FRAMES * _image_bytes(spec)))  # as frames, then stacked
     machine = memory_limit_bytes()
     words = (
         f"{constants.HOST_SHARE:.0%} of the {size_text(machine)} of this machine or container, where "
@@ -101,7 +100,7 @@ def _host(
 def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes: int | None) -> Resource:
     tensors = sum(networks.peak.values())
     rows = [
-        *_replay_rows(config, replay, ReplayStorage.cuda),
+        _replay_row(config, replay, ReplayStorage.cuda),
         *_network_rows(config, networks),
         Row(
             "slack of the allocator and workspace", int(constants.CUDA_SLACK_SHARE * tensors), Basis.estimated
@@ -124,7 +123,7 @@ def _disk(config: TrainConfig, written: Written, checkpoints: list[Row], replay:
     logs = written.log_lines * constants.LOG_LINE_BYTES + written.videos * constants.VIDEO_BYTES
     rows = [
         *checkpoints,
-        *_replay_rows(config, replay, ReplayStorage.mmap),
+        _replay_row(config, replay, ReplayStorage.mmap),
         Row("logs and videos", logs, Basis.estimated),
         Row("memory snapshots", written.snapshots * constants.SNAPSHOT_BYTES, Basis.estimated),
     ]
@@ -134,6 +133,48 @@ def _disk(config: TrainConfig, written: Written, checkpoints: list[Row], replay:
     if config.resume:
         limit += folder_disk_bytes(folder / CHECKPOINTS)  # they are replaced by the ones to come
     return Resource(DISK, _present(rows), limit, f"free in {there}")
+
+
+def _checkpoint_rows(
+    config: TrainConfig,
+    spec: EnvSpec,
+    written: Written,
+    networks: DryRun,
+    replay: ReplayPlan,
+    num_streams: int,
+) -> list[Row]:
+    """Return an upper bound of what is in the checkpoint folder, while one more than those kept is written.
+
+    Checkpoints share the files of full chunks, so records are counted once, with those that only an older one
+    still holds. A chain of latents has fewer than twice the capacity in rows, each further checkpoint adds at
+    most the capacity. The best checkpoint may be so old that it shares nothing with the newest.
+    """
+    training, capacity = config.training, config.buffer.capacity
+    best = int(written.has_best)
+    keep = training.keep_checkpoints
+    folders = keep + 1 + best
+    latent = sum(field.nbytes for name, field in replay.fields.items() if name in LATENT_FIELDS)
+    record = sum(field.nbytes for field in replay.fields.values()) - latent + 1  # and whether it begins one
+    open_records = num_streams * config.buffer.chunk_length
+    # At most two records a step, in episodes of a single step; without an interval anything may be new.
+    interval = training.checkpoint_interval and 2 * (training.checkpoint_interval + written.records_per_save)
+    new = min(capacity, interval or capacity)
+    records = (1 + best) * (capacity + open_records) + keep * new
+    rows = (keep + 2 + 2 * best) * capacity if latent else 0
+    files = records // config.buffer.chunk_length + folders * num_streams
+    return [
+        Row("networks in checkpoints", folders * networks.state),
+        Row("records in checkpoints", records * record),
+        Row("open chunks in checkpoints", folders * open_records * record),
+        Row("latents in checkpoints", rows * (latent + _OWNER_BYTES)),
+        Row("recorded episodes in checkpoints", folders * MAX_FRAMES * _image_bytes(spec)),
+        Row(
+            "headers and manifests of checkpoints",
+            files * (constants.SHARED_FILE_BYTES + folders * constants.MANIFEST_LINE_BYTES)
+            + folders * constants.CHECKPOINT_BYTES,
+            Basis.estimated,
+        ),
+    ]
 
 
 def _network_rows(config: TrainConfig, networks: DryRun) -> list[Row]:
@@ -150,9 +191,9 @@ def _network_rows(config: TrainConfig, networks: DryRun) -> list[Row]:
     return [*held, *passing]
 
 
-def _replay_rows(config: TrainConfig, replay: ReplayPlan, storage: ReplayStorage) -> list[Row]:
-    """Return the row of the arena if it lies in `storage`."""
-    return [Row("replay", replay.arena_bytes)] if config.buffer.storage is storage else []
+def _replay_row(config: TrainConfig, replay: ReplayPlan, storage: ReplayStorage) -> Row:
+    """Return the row of the arena, empty unless it lies in `storage`."""
+    return Row("replay", replay.arena_bytes if config.buffer.storage is storage else 0)
 
 
 def _environment_bytes(config: TrainConfig, count: int) -> int:
@@ -161,6 +202,10 @@ def _environment_bytes(config: TrainConfig, count: int) -> int:
         return count * constants.ATARI_ENVIRONMENT_BYTES
     is_async = env.suite is Suite.gymnasium and env.vectorization is Vectorization["async"]
     return count * (constants.WORKER_BYTES if is_async else constants.SIMULATOR_BYTES)
+
+
+def _image_bytes(spec: EnvSpec) -> int:
+    return max((array.nbytes for array in spec.observation.values() if array.is_image), default=0)
 
 
 def _present(rows: list[Row]) -> tuple[Row, ...]:

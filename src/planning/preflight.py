@@ -32,10 +32,7 @@ class Preflight:
 def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = None) -> Preflight:
     """Check that a run can start: its environment exists, its folder is free, and memory and disk suffice.
 
-    Args:
-        config: The run.
-        recipe: Its kind.
-        compose: Gives the run with one more override, so that another model can be proposed.
+    `compose` gives the run with one more override, so that another model can be proposed.
 
     Raises:
         UserError: If it cannot; nothing was created.

@@ -1,15 +1,18 @@
-"""Refuse a run whose plan is over a limit, with changes that fit: each is planned before it is proposed."""
+"""What would fit: changes to a run whose plan is over a limit, and the largest run for a card.
+
+Each is planned before it is proposed.
+"""
 
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
 from omegaconf import OmegaConf
 
-from ..buffers import plan_replay
+from ..buffers import largest_capacity, plan_replay
 from ..config.presets import model_presets
 from ..config.resolve import typed
 from ..config.schema import Device, TrainConfig
@@ -19,12 +22,12 @@ from ..utils.timestep import EnvSpec
 from ..utils.units import size_text
 from .plan import plan_run
 from .recipe import Recipe
-from .resources import GPU, HOST, MemoryPlan, Resource
-from .table import limit_text
+from .resources import GPU, HOST, MemoryPlan, Resource, limit_text
 
 Compose = Callable[[str], TrainConfig]
 """Gives the configuration of the same command line with one more override, a choice of a group."""
 
+_GIB = 2**30
 _MOST_CHANGES = 3
 _WORTH_NAMING = 0.1  # share of the total
 
@@ -61,12 +64,8 @@ def fitting_changes(
 ) -> Iterator[str]:
     """Yield single changes, as they are typed; the whole run was planned with each, and fits.
 
-    Args:
-        plan: The plan of `config`, over some limit.
-        config: The run.
-        spec: Its environments.
-        recipe: Its kind.
-        compose: For choices of groups (model=...); None proposes single settings only.
+    `plan` is the one of `config`, over some limit. Without `compose` no choice of a group (model=...) is
+    proposed.
 
     Cost: up to 1 s for each change that is yielded.
     """
@@ -74,16 +73,18 @@ def fitting_changes(
     capacity = largest_capacity_that_fits(config, spec, recipe)
     if capacity is not None:
         yield f"buffer.capacity={capacity}"
-    kinds: list[Iterable[str]] = []
+    kinds: list[tuple[Iterable[str], Compose]] = []
+    of_settings = partial(changed, config)
     if GPU in over or (HOST in over and config.device is Device.cpu):
-        kinds.append(f"training.batch_size={size}" for size in halves(config.training.batch_size, 1))
-    for candidates in (*kinds, *recipe.smaller(config, over)):
-        fitting = (c for c in candidates if _fits(partial(changed, config, c), spec, recipe))
-        yield from islice(fitting, 1)
+        batches = (f"training.batch_size={size}" for size in halves(config.training.batch_size, 1))
+        kinds.append((batches, of_settings))
+    kinds += [(candidates, of_settings) for candidates in recipe.smaller(config, over)]
     if compose is not None and recipe.has_model_presets:
         smaller = (name for name in reversed(model_sizes()) if _millions(name) * 10**6 < plan.num_parameters)
-        models = (f"model={name}" for name in smaller)
-        yield from islice((m for m in models if _fits(partial(compose, m), spec, recipe)), 1)
+        kinds.append(((f"model={name}" for name in smaller), compose))
+    for candidates, make in kinds:
+        fitting = (change for change in candidates if _fits(partial(make, change), spec, recipe))
+        yield from islice(fitting, 1)
 
 
 def largest_capacity_that_fits(
@@ -96,8 +97,7 @@ def largest_capacity_that_fits(
     """
 
     def is_too_large(capacity: int) -> bool:
-        run = replace(config, buffer=replace(config.buffer, capacity=capacity))
-        return not _fits(lambda: run, spec, recipe, gpu_limit_bytes)
+        return not _fits(lambda: _with_capacity(config, capacity), spec, recipe, gpu_limit_bytes)
 
     if not is_too_large(config.buffer.capacity):
         return config.buffer.capacity
@@ -109,6 +109,10 @@ def largest_capacity_that_fits(
     most -= most // 100
     unit = 10 ** max(0, len(str(most)) - 2)
     return max(capacities[0], most // unit * unit)
+
+
+def _with_capacity(config: TrainConfig, capacity: int) -> TrainConfig:
+    return replace(config, buffer=replace(config.buffer, capacity=capacity))
 
 
 def changed(config: TrainConfig, change: str) -> TrainConfig:
@@ -150,3 +154,57 @@ def _fits(
     except UserError:
         return False
     return not plan_run(config, spec, recipe, gpu_limit_bytes).over
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The largest run of its kind that fits."""
+
+    fit_gib: float
+    model: str
+    capacity: int
+    plan: MemoryPlan
+
+    def flat(self) -> dict[str, str | float | int | bool | None]:
+        """Return one flat object: `fit.gib`, `fit.model`, `fit.capacity`, and the keys of the plan."""
+        found = {"fit.gib": self.fit_gib, "fit.model": self.model, "fit.capacity": self.capacity}
+        return found | self.plan.flat()
+
+
+def largest_fit(compose: Callable[[str], TrainConfig], spec: EnvSpec, recipe: Recipe, fit_gib: float) -> Fit:
+    """Return the largest model preset whose updates fit a card, and the largest replay next to it.
+
+    The replay stays within `buffer.memory_budget_gib` and the memory and disk of this machine; with
+    `buffer.storage=cuda` it shares the card.
+
+    `compose` gives the run's configuration for device=cuda with a preset of `configs/model`.
+
+    Raises:
+        UserError: If the smallest preset does not fit.
+
+    Cost: about four plans of a model, 0.5 s each.
+    """
+    limit, names = int(fit_gib * _GIB), model_sizes()
+
+    def card(name: str) -> Resource:
+        config = compose(name)
+        smallest = _with_capacity(config, recipe.least_capacity(config, spec))
+        return plan_run(smallest, spec, recipe, limit).resource(GPU)
+
+    count = bisect_left(names, True, key=lambda name: not card(name).fits)
+    if not count:
+        raise UserError(
+            f"plan.fit_gib={fit_gib:g}: the smallest model, {names[0]}, needs "
+            f"{card(names[0]).total_bytes / _GIB:.2f} GiB with these settings. Lower training.batch_size or "
+            "training.sequence_length."
+        )
+    name = names[count - 1]
+    config = compose(name)
+    most = largest_capacity(recipe.replay_spec(config, spec), int(config.buffer.memory_budget_gib * _GIB))
+    config = _with_capacity(config, max(most, recipe.least_capacity(config, spec)))
+    capacity = largest_capacity_that_fits(config, spec, recipe, limit)
+    if capacity is None:
+        raise UserError(
+            f"plan.fit_gib={fit_gib:g}: {name} fits the card, but no replay fits this machine with it."
+        )
+    return Fit(fit_gib, name, capacity, plan_run(_with_capacity(config, capacity), spec, recipe, limit))
