@@ -25,7 +25,7 @@ from reverie.orchestration.dreamer.parts import build_dreamer
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import check_run
 from reverie.planning.preflight import environment_spec
-from reverie.testing.certificate.certificate import versions
+from reverie.testing.certificate import versions
 from reverie.utils.errors import UserError, exit_on_user_error
 
 _PREFIX = "incident."

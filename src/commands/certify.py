@@ -17,11 +17,9 @@ from ..orchestration.run import open_run
 from ..orchestration.signals import Signals
 from ..planning import check_run
 from ..planning.constants import COMPILER_BYTES
-from ..testing.certificate.certificate import Certificate, Outcome
-from ..testing.certificate.page import save_page
-from ..testing.certificate.series import instruments_fraction, judged_series
-from ..testing.certificate.to_decide import to_decide
+from ..testing.certificate import Certificate, Outcome
 from ..testing.faults import Fault, find_fault
+from ..testing.judged import instruments_fraction, judged_series, to_decide
 from ..utils.errors import UserError, exit_on_user_error
 from ..utils.ranges import require_range
 from .options import own_settings
@@ -90,7 +88,6 @@ def main(arguments: list[str] | None = None) -> None:
     certificate = certify(config, settings, command)
     folder = Path(settings.out or certificate.run_dir)
     certificate.save(folder)
-    save_page(certificate, folder)
     print("\n".join(certificate.lines()))
     print(f"certificate: {folder}")
     if code := EXIT_CODES[certificate.outcome]:

@@ -6,6 +6,7 @@ needs can then be counted on a machine that could not run it.
 
 import weakref
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ class LiveBytes(TorchDispatchMode):
         self.operators = 0
         """Operators run inside the block."""
         self._granularity = granularity
-        self._storages: dict[int, _Watched] = {}
+        self._storages: dict[int, tuple[weakref.ref, int, str]] = {}  # a reference, bytes, label
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -64,9 +65,10 @@ class LiveBytes(TorchDispatchMode):
             if watched is None:
                 self._watch(storage, self.label if label is None else label)
             elif label is not None:
-                self._add(watched.label, -watched.nbytes)
-                self._add(label, watched.nbytes)
-                watched.label = label
+                reference, nbytes, before = watched
+                self._storages[storage._cdata] = reference, nbytes, label
+                self._add(before, -nbytes)
+                self._add(label, nbytes)
 
     def reset_peak(self) -> None:
         """Let the peak begin anew at what lives now."""
@@ -84,7 +86,8 @@ class LiveBytes(TorchDispatchMode):
 
     def _watch(self, storage: torch.UntypedStorage, label: str) -> None:
         nbytes = -(-storage.nbytes() // self._granularity) * self._granularity
-        self._storages[storage._cdata] = _Watched(storage, self, nbytes, label)
+        reference = weakref.ref(storage, partial(self._forget, storage._cdata))
+        self._storages[storage._cdata] = reference, nbytes, label
         self._add(label, nbytes)
 
     def _add(self, label: str, nbytes: int) -> None:
@@ -93,21 +96,6 @@ class LiveBytes(TorchDispatchMode):
         if self.live > self.peak:
             self.peak, self.peak_by_label = self.live, dict(self.live_by_label)
 
-    def _forget(self, watched: "_Watched") -> None:
-        del self._storages[watched.address]
-        self._add(watched.label, -watched.nbytes)
-
-
-class _Watched(weakref.ref):
-    """A storage that is counted, not held; its death is reported to the counter."""
-
-    __slots__ = ("address", "label", "nbytes")
-
-    def __new__(
-        cls, storage: torch.UntypedStorage, counter: LiveBytes, nbytes: int, label: str
-    ) -> "_Watched":
-        """Make the reference; weakref.ref takes its callback here."""
-        return super().__new__(cls, storage, counter._forget)
-
-    def __init__(self, storage: torch.UntypedStorage, counter: LiveBytes, nbytes: int, label: str) -> None:
-        self.address, self.nbytes, self.label = storage._cdata, nbytes, label
+    def _forget(self, address: int, _: object) -> None:
+        _, nbytes, label = self._storages.pop(address)
+        self._add(label, -nbytes)

@@ -14,9 +14,8 @@ from reverie.config.population import PopulationTrainConfig
 from reverie.memory.leaks.guard import Finding
 from reverie.memory.leaks.verdict import TrendClass
 from reverie.memory.leaks.watched import watched_counters
-from reverie.testing.certificate.certificate import Certificate, Outcome
-from reverie.testing.certificate.series import judged_series
-from reverie.testing.certificate.to_decide import to_decide
+from reverie.testing.certificate import Certificate, Outcome
+from reverie.testing.judged import judged_series, to_decide
 
 from ..faults.zoo import SETTINGS
 from ..runs.helpers import files_in
