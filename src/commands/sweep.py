@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +75,6 @@ class SweepConfig:
         require_range("sweep", self, "cpus", "last", ge=1)
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How a job ended."""
-
-    exit_code: int
-    metrics: dict[str, float]
-    """Its last numbers; those of episodes are means over the last of them."""
-
-
 @dataclass(slots=True)
 class Job:
     """One run of the sweep."""
@@ -92,13 +83,11 @@ class Job:
     values: dict[str, Any]
     """The settings in which the jobs differ."""
 
-    result: Result | None = None
-    """None until it has ended."""
+    exit_code: int | None = None
+    """None until it has ended, 0 once all its steps are taken."""
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether all its steps are taken."""
-        return self.result is not None and self.result.exit_code == 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Its last numbers; those of episodes are means over the last of them."""
 
 
 @exit_on_user_error()
@@ -112,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     config, overrides = own_settings(SweepConfig, typed_here, "sweep", _USAGE, "sweep.")
     jobs = sweep(config, overrides)
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table(jobs))
-    if not all(job.is_finished for job in jobs):
+    if any(job.exit_code != 0 for job in jobs):
         raise SystemExit(FAILED_EXIT_CODE)
 
 
@@ -128,7 +117,6 @@ def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
     out = Path(config.out)
     configs = [typed(job) for job in compose_jobs(overrides, multirun=True)]
     jobs = _jobs(out, configs)
-    _take_results(out, jobs)
     for job, run in zip(jobs, configs, strict=True):
         _require_same(job, run)
         run.resume = run.run_dir if (job.folder / CONFIG_FILE).exists() else None
@@ -136,7 +124,7 @@ def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
     for run in configs:
         if run.resume is None:
             save_config(run, create_run_folder(run))
-    due = [job for job in jobs if not job.is_finished]
+    due = [job for job in jobs if job.exit_code != 0]
     if due:
         try:
             _run(config, out, jobs, due)
@@ -148,21 +136,20 @@ def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
 def table(jobs: list[Job]) -> Table:
     """Return a row for each job: its settings, how it ended, and its numbers."""
     keys = list(jobs[0].values)
-    metrics = sorted({name for job in jobs if job.result for name in job.result.metrics})
+    metrics = sorted({name for job in jobs for name in job.metrics})
     shown = Table("job", *keys, "exit", *metrics)
     for job in jobs:
-        numbers = job.result.metrics if job.result else {}
         shown.add_row(
             job.folder.name,
             *(str(job.values[key]) for key in keys),
-            str(job.result.exit_code) if job.result else "not run",
-            *(f"{numbers[name]:,.6g}" if name in numbers else "" for name in metrics),
+            "not run" if job.exit_code is None else str(job.exit_code),
+            *(f"{job.metrics[name]:,.6g}" if name in job.metrics else "" for name in metrics),
         )
     return shown
 
 
 def _jobs(out: Path, configs: list[TrainConfig]) -> list[Job]:
-    """Return the jobs, each with the settings that not all of them share; sets their folders."""
+    """Return the jobs, with the settings that not all of them share and saved results; sets their folders."""
     settings = [dict(leaves(config)) for config in configs]
     varied = [key for key in settings[0] if any(each[key] != settings[0][key] for each in settings)]
     jobs = []
@@ -170,6 +157,12 @@ def _jobs(out: Path, configs: list[TrainConfig]) -> list[Job]:
         folder = out.absolute() / f"job_{index}"
         config.run_dir = str(folder)
         jobs.append(Job(folder, {key: values[key] for key in varied}))
+    if (out / RESULTS).exists():
+        saved = read_json(out / RESULTS)
+        with reading(out / RESULTS):
+            for job, each in zip(jobs, saved["jobs"], strict=False):
+                if each["result"]:
+                    job.exit_code, job.metrics = each["result"]["exit_code"], each["result"]["metrics"]
     return jobs
 
 
@@ -182,15 +175,6 @@ def _require_same(job: Job, config: TrainConfig) -> None:
             each.resume, each.compile = None, Compile.auto  # the run decides on these itself
         if saved != asked:
             raise UserError(f"{job.folder} holds a job of another sweep. Choose another sweep.out.")
-
-
-def _take_results(out: Path, jobs: list[Job]) -> None:
-    if not (out / RESULTS).exists():
-        return
-    saved = read_json(out / RESULTS)
-    with reading(out / RESULTS):
-        for job, each in zip(jobs, saved["jobs"], strict=False):
-            job.result = Result(**each["result"]) if each["result"] else None
 
 
 def _run(config: SweepConfig, out: Path, jobs: list[Job], due: list[Job]) -> None:
@@ -212,13 +196,12 @@ def _run(config: SweepConfig, out: Path, jobs: list[Job], due: list[Job]) -> Non
             for reference in done:
                 job = pending.pop(reference)
                 try:
-                    result: Result = cluster.ray.get(reference)
+                    job.exit_code, job.metrics = cluster.ray.get(reference)
                 except cluster.ray.exceptions.RayError as error:
                     cluster.require_alive()
                     sys.stderr.write(f"{job.folder.name}: its worker died ({type(error).__name__})\n")
                     continue
-                job.result = result
-                sys.stderr.write(f"{job.folder.name}: exit code {result.exit_code}\n")
+                sys.stderr.write(f"{job.folder.name}: exit code {job.exit_code}\n")
                 _write(out, jobs)
     finally:
         cluster.close()
@@ -226,25 +209,20 @@ def _run(config: SweepConfig, out: Path, jobs: list[Job], due: list[Job]) -> Non
 
 def _write(out: Path, jobs: list[Job]) -> None:
     """Write `sweep.json`, whole or not at all."""
-    ended = [
-        {
-            "folder": job.folder.name,
-            "values": {key: getattr(value, "name", value) for key, value in job.values.items()},
-            "result": asdict(job.result) if job.result else None,
-        }
-        for job in jobs
-    ]
+    ended = []
+    for job in jobs:
+        values = {key: getattr(value, "name", value) for key, value in job.values.items()}
+        result = {"exit_code": job.exit_code, "metrics": job.metrics}
+        has_ended = job.exit_code is not None
+        ended.append({"folder": job.folder.name, "values": values, "result": result if has_ended else None})
     unfinished = out / f"{RESULTS}.unfinished"
     unfinished.unlink(missing_ok=True)
     write_json(unfinished, {"jobs": ended})
     os.replace(unfinished, out / RESULTS)
 
 
-def run_job(folder: str, cpus: int, last: int) -> Result:
-    """Start or continue the job in a run folder, with `cpus` threads, and wait for its end.
-
-    Of its last episodes, `last` are averaged.
-    """
+def run_job(folder: str, cpus: int, last: int) -> tuple[int, dict[str, float]]:
+    """Continue the job in a run folder, with `cpus` threads; return its exit code and last numbers."""
     with open(Path(folder) / OUTPUT, "ab") as output:
         ended = subprocess.run(
             [sys.executable, "-c", _TRAIN, f"resume={folder}"],
@@ -255,7 +233,7 @@ def run_job(folder: str, cpus: int, last: int) -> Result:
             preexec_fn=_stop_with_parent if sys.platform == "linux" else None,
             check=False,
         )
-    return Result(ended.returncode, last_metrics(Path(folder), last))
+    return ended.returncode, last_metrics(Path(folder), last)
 
 
 def last_metrics(folder: Path, last: int) -> dict[str, float]:
