@@ -76,11 +76,12 @@ def main(arguments: list[str] | None = None) -> None:
     command = shlex.join(["python", "scripts/certify_memory.py", *typed_here])
     if settings.fault is not None:
         if "compile=inductor" in overrides:
-            raise UserError(
-                "faults are put into the code as written, got compile=inductor. Set compile=none."
-            )
+            raise UserError("faults are put into code as written, got compile=inductor. Set compile=none.")
         overrides = ["compile=none", *overrides]  # in a compiled function a fault would not take effect
-    config = _compose(overrides, settings.steps)
+    [job] = compose_jobs(overrides)
+    if steps := settings.steps or (None if job.workflow is WorkflowName.population else DREAMER_STEPS):
+        job.training.total_timesteps = steps
+    config = typed(job)
     config.memory = replace(config.memory, tracking_enabled=True, on_leak=OnLeak.stop)
     if settings.fault is not None:
         _fault_of(config, settings.fault)
@@ -92,16 +93,6 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"certificate: {folder}")
     if code := EXIT_CODES[certificate.outcome]:
         raise SystemExit(code)
-
-
-def _compose(overrides: list[str], steps: int | None) -> TrainConfig:
-    """Return the run to certify, of that many agent steps."""
-    [job] = compose_jobs(overrides)
-    if job.workflow is not WorkflowName.population:
-        steps = steps or DREAMER_STEPS
-    if steps is not None:
-        job.training.total_timesteps = steps
-    return typed(job)
 
 
 def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certificate:

@@ -55,8 +55,9 @@ def _read(schema: type[Settings], arguments: Sequence[str], command: str, prefix
         try:  # the text, not YAML: a folder called 007 is not the number 7; the schema converts numbers
             values[name] = None if text == "null" else text
         except OmegaConfBaseException as error:
-            hint = f" Leave it out for {_typed(defaults[key])}."
-            raise wrong_type(argument, get_type_hints(schema)[name], hint) from error
+            instead = "" if defaults[key] is None else f" for {_typed(defaults[key])}"
+            kind = get_type_hints(schema)[name]
+            raise wrong_type(argument, kind, f" Leave it out{instead}.") from error
         check_number(key, values[name])
     settings = OmegaConf.to_object(values)
     assert isinstance(settings, schema)

@@ -89,7 +89,7 @@ def check_setting(override: Override) -> None:
 
 def wrong_type(typed: str, kind: Any, hint: str = "") -> UserError:
     """Return the error of `<key>=<value>` whose value is not of a type: what is allowed, and the repair."""
-    key, _, value = typed.partition("=")
+    key, _, value = typed.lstrip("+").partition("=")
     if isinstance(kind, type) and issubclass(kind, Enum):
         hint = did_you_mean(value, kind.__members__) or hint
     return UserError(f"{typed}: {key} must be {describe(kind)}, got `{value}`.{hint}")

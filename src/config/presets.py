@@ -14,18 +14,13 @@ _SIZES = ("units", "hidden", "deter", "stoch", "classes", "depth")
 """What tells one preset of the model from another; all other settings may differ from the preset's."""
 
 
-def device_choices(composed: DictConfig) -> dict[str, Any]:
-    """Return the settings that `${by_device:...}` decided, by their dotted keys."""
-    raw = leaves(OmegaConf.to_container(composed, resolve=False))
-    by_device = [key for key, value in raw if isinstance(value, str) and value.startswith("${by_device:")]
-    return {key: OmegaConf.select(composed, key) for key in by_device}
-
-
 def device_notice(composed: DictConfig) -> list[str]:
     """Return the line that says what the device decided and how to decide otherwise; none if nothing was."""
-    choices = device_choices(composed)
-    by_device = any(key.startswith("model.") for key in choices)
-    size = preset_of(OmegaConf.to_container(composed.model, resolve=True)) if by_device else None
+    raw = leaves(OmegaConf.to_container(composed, resolve=False))
+    by_device = [key for key, value in raw if isinstance(value, str) and value.startswith("${by_device:")]
+    choices = {key: OmegaConf.select(composed, key) for key in by_device}
+    has_model = any(key.startswith("model.") for key in choices)
+    size = preset_of(OmegaConf.to_container(composed.model, resolve=True)) if has_model else None
     if size is not None:
         named = {f"model.{key}" for key in model_presets()[size]}
         choices = {"model": size} | {key: value for key, value in choices.items() if key not in named}

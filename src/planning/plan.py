@@ -65,8 +65,8 @@ def _host(
 ) -> Resource:
     rows = [
         Row("process before the run", psutil.Process().memory_info().rss, Basis.measured),
-        Row("first use of libraries", constants.FIRST_USE_BYTES, Basis.estimated),
-        Row("environments", _environment_bytes(config, recipe.num_environments(config)), Basis.estimated),
+        _estimated("first use of libraries", constants.FIRST_USE_BYTES),
+        _estimated("environments", _environment_bytes(config, recipe.num_environments(config))),
         _replay_row(config, replay, ReplayStorage.ram),
         Row("index of the replay", replay.nbytes - replay.arena_bytes),
         *recipe.host_rows(config, spec),
@@ -75,19 +75,18 @@ def _host(
         rows += [
             Row("batch on its way to the GPU", networks.peak.get(networks.batch, 0)),
             *(Row(name, networks.peak.get(name, 0)) for name in networks.on_host),
-            Row("CUDA libraries", constants.CUDA_HOST_BYTES, Basis.estimated),
+            _estimated("CUDA libraries", constants.CUDA_HOST_BYTES),
         ]
     else:
         rows += _network_rows(config, networks)
         if config.compile is Compile.inductor:
-            rows.append(Row("compiler", constants.COMPILER_BYTES, Basis.estimated))
-        workspace = constants.CPU_WORKSPACE_BYTES
-        rows.append(Row("workspace of kernels and allocator", workspace, Basis.estimated))
+            rows.append(_estimated("compiler", constants.COMPILER_BYTES))
+        rows.append(_estimated("workspace of kernels and allocator", constants.CPU_WORKSPACE_BYTES))
     rows.append(Row("files being written", PIECE_BYTES + FILE_BYTES))
     if config.checkpoint.mirror:
-        rows.append(Row("mirror", constants.MIRROR_BYTES, Basis.estimated))
+        rows.append(_estimated("mirror", constants.MIRROR_BYTES))
     graph = constants.GRAPH_BYTES_PER_OPERATOR * networks.operators
-    rows.append(Row("nodes of the autograd graph", graph, Basis.estimated))
+    rows.append(_estimated("nodes of the autograd graph", graph))
     rows.append(Row("episode being recorded", 2 * MAX_FRAMES * _image_bytes(spec)))  # as frames, then stacked
     machine = memory_limit_bytes()
     words = (
@@ -102,10 +101,8 @@ def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes:
     rows = [
         _replay_row(config, replay, ReplayStorage.cuda),
         *_network_rows(config, networks),
-        Row(
-            "slack of the allocator and workspace", int(constants.CUDA_SLACK_SHARE * tensors), Basis.estimated
-        ),
-        Row("CUDA context", constants.CUDA_CONTEXT_BYTES, Basis.estimated),
+        _estimated("slack of the allocator and workspace", int(constants.CUDA_SLACK_SHARE * tensors)),
+        _estimated("CUDA context", constants.CUDA_CONTEXT_BYTES),
     ]
     if limit_bytes is not None:
         words = f"a card of {size_text(limit_bytes)}"
@@ -124,8 +121,8 @@ def _disk(config: TrainConfig, written: Written, checkpoints: list[Row], replay:
     rows = [
         *checkpoints,
         _replay_row(config, replay, ReplayStorage.mmap),
-        Row("logs and videos", logs, Basis.estimated),
-        Row("memory snapshots", written.snapshots * constants.SNAPSHOT_BYTES, Basis.estimated),
+        _estimated("logs and videos", logs),
+        _estimated("memory snapshots", written.snapshots * constants.SNAPSHOT_BYTES),
     ]
     folder = Path(config.run_dir or EXPERIMENTS).absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
@@ -150,8 +147,7 @@ def _checkpoint_rows(
     most the capacity. The best checkpoint may be so old that it shares nothing with the newest.
     """
     training, capacity = config.training, config.buffer.capacity
-    best = int(written.has_best)
-    keep = training.keep_checkpoints
+    best, keep = int(written.has_best), training.keep_checkpoints
     folders = keep + 1 + best
     latent = sum(field.nbytes for name, field in replay.fields.items() if name in LATENT_FIELDS)
     record = sum(field.nbytes for field in replay.fields.values()) - latent + 1  # and whether it begins one
@@ -162,30 +158,23 @@ def _checkpoint_rows(
     records = (1 + best) * (capacity + open_records) + keep * new
     rows = (keep + 2 + 2 * best) * capacity if latent else 0
     files = records // config.buffer.chunk_length + folders * num_streams
+    headers = files * (constants.SHARED_FILE_BYTES + folders * constants.MANIFEST_LINE_BYTES)
     return [
         Row("networks in checkpoints", folders * networks.state),
         Row("records in checkpoints", records * record),
         Row("open chunks in checkpoints", folders * open_records * record),
         Row("latents in checkpoints", rows * (latent + _OWNER_BYTES)),
         Row("recorded episodes in checkpoints", folders * MAX_FRAMES * _image_bytes(spec)),
-        Row(
-            "headers and manifests of checkpoints",
-            files * (constants.SHARED_FILE_BYTES + folders * constants.MANIFEST_LINE_BYTES)
-            + folders * constants.CHECKPOINT_BYTES,
-            Basis.estimated,
-        ),
+        _estimated("headers and manifests of checkpoints", headers + folders * constants.CHECKPOINT_BYTES),
     ]
 
 
 def _network_rows(config: TrainConfig, networks: DryRun) -> list[Row]:
     """Return what networks hold at the peak of an update, or while a checkpoint is read if that is more."""
-    held = [Row(name, size) for name, size in networks.peak.items() if name in networks.lasting]
-    is_cuda = config.device is Device.cuda
-    passing = [
-        Row(name, size)
-        for name, size in networks.peak.items()
-        if name not in networks.lasting and not (is_cuda and name in networks.on_host)
-    ]
+    elsewhere = networks.on_host if config.device is Device.cuda else ()
+    rows = [Row(name, size) for name, size in networks.peak.items() if name not in elsewhere]
+    held = [row for row in rows if row.name in networks.lasting]
+    passing = [row for row in rows if row.name not in networks.lasting]
     if config.resume and networks.state > sum(row.nbytes for row in passing):
         passing = [Row("checkpoint being read", networks.state)]
     return [*held, *passing]
@@ -202,6 +191,10 @@ def _environment_bytes(config: TrainConfig, count: int) -> int:
         return count * constants.ATARI_ENVIRONMENT_BYTES
     is_async = env.suite is Suite.gymnasium and env.vectorization is Vectorization["async"]
     return count * (constants.WORKER_BYTES if is_async else constants.SIMULATOR_BYTES)
+
+
+def _estimated(name: str, nbytes: int) -> Row:
+    return Row(name, nbytes, Basis.estimated)
 
 
 def _image_bytes(spec: EnvSpec) -> int:

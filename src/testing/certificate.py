@@ -45,6 +45,7 @@ class Certificate:
     device: str
     judged: list[Judged]
     findings: list[Finding]
+
     unaccounted_mb: float
     """Host memory in use that no component accounts for and that was not there before the run was built."""
 
@@ -55,7 +56,6 @@ class Certificate:
     """The part of the run's time that all this watching took."""
 
     to_decide: ToDecide
-    """The length of a run that would decide what this one left open."""
 
     @property
     def outcome(self) -> Outcome:
@@ -72,12 +72,13 @@ class Certificate:
         for each in self.judged:
             verdict = each.judgement.verdict.value
             text.append(f"{each.resource.name}: {verdict}, {each.last_text()}, {each.growth_text()}")
-        text.append(
-            f"host memory not accounted for: {self.unaccounted_mb:.1f} MB, bound {self.bound_mb:g} MB"
-        )
-        text.append(f"the memory instruments took {self.instruments_fraction:.2%} of the run's time")
-        text += [finding.text() for finding in self.findings]
-        return [*text, self.sentence()]
+        return [
+            *text,
+            f"host memory not accounted for: {self.unaccounted_mb:.1f} MB, bound {self.bound_mb:g} MB",
+            f"the memory instruments took {self.instruments_fraction:.2%} of the run's time",
+            *(finding.text() for finding in self.findings),
+            self.sentence(),
+        ]
 
     def sentence(self) -> str:
         """Return the outcome, and of an undecided one what would decide it."""
@@ -87,17 +88,13 @@ class Certificate:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as JSON can hold it, the series included."""
+        same = ("command", "fault", "updates", "unaccounted_mb", "bound_mb", "instruments_fraction")
         return {
             "outcome": self.outcome.value,
             "passed": self.outcome is Outcome.flat,
             "steps_to_decide": self.to_decide.steps if self.outcome is Outcome.undecided else None,
-            "command": self.command,
-            "fault": self.fault,
             "agent_steps": self.steps,
-            "updates": self.updates,
-            "unaccounted_mb": self.unaccounted_mb,
-            "bound_mb": self.bound_mb,
-            "instruments_fraction": self.instruments_fraction,
+            **{name: getattr(self, name) for name in same},
             "versions": versions(self.device),
             "resources": [_resource(each) for each in self.judged],
             "findings": [finding.text() for finding in self.findings],

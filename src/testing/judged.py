@@ -103,10 +103,9 @@ class ToDecide:
     """What to type for it."""
 
     samples: int
-    """Samples that the run at hand was judged by."""
+    """Samples that the run at hand was judged by, which lie after the step `judged_from`."""
 
     judged_from: int
-    """The step after which they lie."""
 
     def text(self) -> str:
         """Return both in a sentence each."""
