@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,6 @@ from ..runs.warm import Server
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 GIB = 2**30
-SCRIPT = Path(__file__).parents[2] / "scripts" / "plan_memory.py"
 TOO_LARGE = ("buffer.capacity=1000000000", "buffer.memory_budget_gib=1000000")  # 12 TB
 CPU = "device=cpu"
 
@@ -37,13 +34,14 @@ def train_error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return error_of(capsys, lambda: run_from_command_line(train, arguments))
 
 
-def test_the_script_prints_a_table_for_each_resource_and_creates_nothing(empty_folder: Path) -> None:
-    command = [sys.executable, "-W", "error", str(SCRIPT), CPU, "experiment=dreamer_catch"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert (result.returncode, result.stderr) == (0, "")
+def test_a_table_is_printed_for_each_resource_and_nothing_is_created(
+    empty_folder: Path, server: Server
+) -> None:
+    shown = server.run("plan", CPU, "experiment=dreamer_catch")
+    assert (shown.code, shown.error) == (0, "")
     for word in ("host RAM", "disk", "replay", "activations of the controller", "checkpoints", "estimated"):
-        assert word in result.stdout
-    assert result.stdout.count("total") == 2
+        assert word in shown.out
+    assert shown.out.count("total") == 2
     assert not list(empty_folder.iterdir())
 
 
