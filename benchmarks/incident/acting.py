@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.incident.in_use import settled_bytes
-from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.memory.objects.graph_holders import GraphReport, find_graph_holders
 from reverie.orchestration.dreamer.parts import DreamerParts, build_dreamer
 from reverie.testing.faults import Detached, act_with_graph, observe_detaching
@@ -97,7 +97,7 @@ class ActingRow:
         }
 
 
-def acting_rows(config: TrainConfig, steps: int) -> list[ActingRow]:
+def acting_rows(config: DreamerTrainConfig, steps: int) -> list[ActingRow]:
     """Return every combination of the guards, each measured over as many steps of a run of its own."""
     return [
         measure_acting(config, no_grad, detached, steps)
@@ -105,7 +105,7 @@ def acting_rows(config: TrainConfig, steps: int) -> list[ActingRow]:
     ]
 
 
-def measure_acting(config: TrainConfig, no_grad: bool, detached: Detached, steps: int) -> ActingRow:
+def measure_acting(config: DreamerTrainConfig, no_grad: bool, detached: Detached, steps: int) -> ActingRow:
     """Build the parts of a run, set the guards of acting, act, and measure what stays."""
     with TemporaryDirectory() as folder:
         parts = build_dreamer(config, Path(folder))

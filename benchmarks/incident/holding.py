@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.incident.acting import Actor, num_nodes
 from benchmarks.incident.in_use import held_bytes
-from reverie.config.population import PopulationTrainConfig as TrainConfig
+from reverie.config.population import PopulationTrainConfig
 from reverie.memory.objects.graph_holders import find_graph_holders
 from reverie.orchestration.dreamer.parts import DreamerParts
 from reverie.utils.timestep import EnvSpec
@@ -78,7 +78,7 @@ def stored_losses(parts: DreamerParts, batch_size: int) -> list[StoredLoss]:
     return _stored_in_all_ways(workflow, new_loss)
 
 
-def stored_losses_of_agents(config: TrainConfig, spec: EnvSpec) -> list[StoredLoss]:
+def stored_losses_of_agents(config: PopulationTrainConfig, spec: EnvSpec) -> list[StoredLoss]:
     """Return what a loss of one agent of a population holds, critic's and actor's, for each way to store it.
 
     One agent and one batch, as the trainer of the incident report had them; here all members share a loss.

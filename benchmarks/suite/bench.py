@@ -11,7 +11,7 @@ import torch
 from benchmarks.suite.floors import Rates, measure_rates
 from benchmarks.suite.process import ProcessVariant
 from reverie.commands.command_line import compose_jobs
-from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
 from reverie.orchestration.dreamer.parts import autocast_dtype, build_workflow
 from reverie.utils.errors import UserError
@@ -97,7 +97,7 @@ class Bench:
     _rates: Rates | None = field(default=None, init=False)
 
     @cached_property
-    def config(self) -> TrainConfig:
+    def config(self) -> DreamerTrainConfig:
         """The configuration without any row's own overrides: for device and precision."""
         return self.compose()
 
@@ -117,12 +117,12 @@ class Bench:
         quick = _QUICK if self.settings.quick else ()
         return ["experiment=dreamer_ataripong", *_PAPER_BATCH, *overrides, *quick, *self.overrides]
 
-    def compose(self, *overrides: str) -> TrainConfig:
+    def compose(self, *overrides: str) -> DreamerTrainConfig:
         """Return the checked configuration of a row."""
         [job] = compose_jobs(self.overrides_of(*overrides))
-        return typed(job, TrainConfig)
+        return typed(job, DreamerTrainConfig)
 
-    def workflow(self, config: TrainConfig, num_envs: int = 1) -> DreamerWorkflow:
+    def workflow(self, config: DreamerTrainConfig, num_envs: int = 1) -> DreamerWorkflow:
         """Return a workflow for Pong, without an emulator; the same seed gives the same parameters."""
         seed_global(config.seed)
         return build_workflow(config, pong_spec(num_envs))

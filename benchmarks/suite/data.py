@@ -6,14 +6,14 @@ import numpy as np
 import torch
 
 from reverie.buffers import SampledPositions, SequenceBatch, StoredLatent
-from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.utils.timestep import EnvSpec, TimeStep
 
 _EPISODE = 1000
 """Records of an episode in a filled replay; Pong's have 800 and more."""
 
 
-def random_batch(config: TrainConfig, env: EnvSpec, seed: int = 0) -> SequenceBatch:
+def random_batch(config: DreamerTrainConfig, env: EnvSpec, seed: int = 0) -> SequenceBatch:
     """Return a batch as the replay gives it, of random pixels, actions and rewards; no episode ends in it."""
     generator = torch.Generator().manual_seed(seed)
     size = config.training.batch_size

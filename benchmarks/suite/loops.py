@@ -13,7 +13,7 @@ from benchmarks.suite.data import random_actions
 from benchmarks.suite.networks import update_work
 from benchmarks.suite.results import Floor, Result
 from benchmarks.suite.timing import Local, Variant
-from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.envs import make_environment
 from reverie.envs.atari import AtariBackend
 from reverie.orchestration.recipes import recipe_of
@@ -93,7 +93,7 @@ def _untouched(bench: Bench, capacity: int) -> tuple[str, ...]:
     )
 
 
-def _open(config: TrainConfig, opened: ExitStack) -> WorldModelOrchestrator:
+def _open(config: DreamerTrainConfig, opened: ExitStack) -> WorldModelOrchestrator:
     """Return a run in a folder that goes with it."""
     logging.disable(logging.INFO)  # its banner would stand between the rows
     opened.callback(logging.disable, logging.NOTSET)
@@ -133,7 +133,7 @@ def _step(run: WorldModelOrchestrator, arrival: TimeStep) -> TimeStep:
     return run._collect(arrival)
 
 
-def _native(config: TrainConfig, steps: int, opened: ExitStack) -> Callable[[], None]:
+def _native(config: DreamerTrainConfig, steps: int, opened: ExitStack) -> Callable[[], None]:
     """Return the same steps of the library's vector env, made with the settings of ours."""
     simulators = AtariBackend(config.env)
     opened.callback(simulators.close)
@@ -153,7 +153,7 @@ def _steps(bench: Bench) -> int:
     return _QUICK_STEPS if bench.settings.quick else _STEPS
 
 
-def _frames(config: TrainConfig, steps: int) -> dict[str, float]:
+def _frames(config: DreamerTrainConfig, steps: int) -> dict[str, float]:
     records = steps * config.env.num_envs
     return {"frames/s": records * config.env.action_repeat, "agent steps/s": records}
 

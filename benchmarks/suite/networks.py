@@ -10,7 +10,7 @@ from benchmarks.suite.data import random_arrival, random_batch
 from benchmarks.suite.floors import Work, count_work
 from benchmarks.suite.results import Floor, Result
 from benchmarks.suite.timing import Local
-from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.schema import Compile
 
 PEER_SIZES = {"size1m": "1M", "size12m": "12M"}
@@ -33,7 +33,7 @@ def update(bench: Bench, row: str, size: str, strided: bool = False) -> list[Res
     return compare(bench, row, [ours, *peers], floor, {"steps/s": steps}, notes)
 
 
-def update_work(bench: Bench, config: TrainConfig) -> Work:
+def update_work(bench: Bench, config: DreamerTrainConfig) -> Work:
     """Return the operations of an update, counted in one that is run as written: a graph shows none."""
     workflow = bench.workflow(replace(config, compile=Compile.none))
     batch = random_batch(config, workflow.env).to(bench.device)

@@ -17,7 +17,7 @@ from benchmarks.suite.data import flagged, random_actions, random_arrival
 from benchmarks.suite.results import Floor, Result
 from benchmarks.suite.timing import Local, Variant
 from reverie.buffers import EpisodeReplayBuffer, ReplayStorage, StoredLatent
-from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.memory.counters.glibc import in_use_bytes
 from reverie.orchestration.parts import build_replay
 from reverie.orchestration.recipes import recipe_of
@@ -43,7 +43,7 @@ class Feeder:
         folder: For a replay that lies in files.
     """
 
-    def __init__(self, config: TrainConfig, folder: Path) -> None:
+    def __init__(self, config: DreamerTrainConfig, folder: Path) -> None:
         self.env = pong_spec(_ENVS)
         before = in_use_bytes()
         self.replay: EpisodeReplayBuffer = build_replay(
@@ -196,7 +196,7 @@ def _copy_floor(blocks: Blocks) -> Floor:
     return Floor(best, "the best block of the limits beside it: as many bytes of images copied or gathered")
 
 
-def _config(bench: Bench, *overrides: str) -> TrainConfig:
+def _config(bench: Bench, *overrides: str) -> DreamerTrainConfig:
     capacity = 2048 if bench.settings.quick else 100_000
     return bench.compose(f"env.num_envs={_ENVS}", f"buffer.capacity={capacity}", *overrides)
 

@@ -11,8 +11,7 @@ from ..buffers import SequenceBatch
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.compatibility import SETTINGS_KEY, checkpoint_settings
 from ..checkpoints.run_folder import require_run_folder
-from ..config.dreamer import DreamerTrainConfig as TrainConfig
-from ..config.dreamer import DreamerTraining as TrainingConfig
+from ..config.dreamer import DreamerTrainConfig, DreamerTraining
 from ..envs import state_form
 from ..envs.episodes import EpisodeRecorder, EpisodeTracker
 from ..memory.leaks.guard import MemoryGuard
@@ -48,7 +47,7 @@ class WorldModelOrchestrator(Orchestrator):
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: DreamerTrainConfig,
         parts: DreamerParts,
         reports: Reports,
         run_dir: Path,
@@ -58,7 +57,7 @@ class WorldModelOrchestrator(Orchestrator):
     ) -> None:
         super().__init__(config, parts, reports, run_dir, signals, ("collect", "sample", "update", "report"))
         self.parts: DreamerParts = parts
-        self.config: TrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.config: DreamerTrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
         training = config.training
         self.update_ratio = UpdateRatio(training.updates_per_step, training.max_updates_per_step)
         self.tracker = EpisodeTracker(config.env.num_envs)
@@ -321,7 +320,7 @@ class WorldModelOrchestrator(Orchestrator):
         super().save()
 
 
-def first_times(training: TrainingConfig, step: int) -> list[str]:
+def first_times(training: DreamerTraining, step: int) -> list[str]:
     """Return what this process will do for a first time after `step`; each leaves more memory in use."""
     joint = max(training.warmup_steps, training.learning_starts)
     due = {"first joint update": max(joint, step + 1)}

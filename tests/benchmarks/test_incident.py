@@ -13,7 +13,7 @@ from benchmarks.incident.acting import ActingRow, Actor, measure_acting
 from benchmarks.incident.command import main
 from benchmarks.incident.holding import KeptArray, StoredLoss, kept_arrays, stored_losses
 from reverie.config.compose import compose_jobs
-from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
 from reverie.orchestration.recipes import recipe_of
 from reverie.testing.faults import Detached
@@ -35,18 +35,20 @@ def frozen() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def config() -> TrainConfig:
-    return typed(compose_jobs(CATCH)[0], TrainConfig)
+def config() -> DreamerTrainConfig:
+    return typed(compose_jobs(CATCH)[0], DreamerTrainConfig)
 
 
 @pytest.fixture(scope="module")
-def rows(config: TrainConfig) -> Rows:
+def rows(config: DreamerTrainConfig) -> Rows:
     combinations = [(no_grad, detached) for no_grad in (True, False) for detached in Detached]
     return {combination: measure_acting(config, *combination, STEPS) for combination in combinations}
 
 
 @pytest.fixture(scope="module")
-def losses(config: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, StoredLoss]]:
+def losses(
+    config: DreamerTrainConfig, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, StoredLoss]]:
     parts = recipe_of(config).build(config, tmp_path_factory.mktemp("run"))
     with closing(parts.environment):
         actor = Actor(parts)

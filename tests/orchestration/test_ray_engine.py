@@ -13,7 +13,7 @@ import pytest
 from reverie.commands.command_line import run_from_command_line
 from reverie.commands.train import CLUSTER_EXIT_CODE, train
 from reverie.config.compose import compose_jobs
-from reverie.config.population import PopulationTrainConfig as TrainConfig
+from reverie.config.population import PopulationTrainConfig
 from reverie.config.resolve import typed
 from reverie.orchestration.parts import build_replay
 from reverie.orchestration.population.engines.ray_worker import (
@@ -141,8 +141,8 @@ def test_a_lost_cluster_ends_the_run_where_it_can_be_resumed(
     require_equal(run_dir, local_run)
 
 
-def composed(*changes: str) -> TrainConfig:
-    return typed(compose_jobs([*TINY, *changes])[0], TrainConfig)
+def composed(*changes: str) -> PopulationTrainConfig:
+    return typed(compose_jobs([*TINY, *changes])[0], PopulationTrainConfig)
 
 
 @pytest.mark.parametrize("hidden", [16, 256])

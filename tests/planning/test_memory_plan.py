@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from reverie.checkpoints.checkpoint import CHECKPOINTS, save_checkpoint
 from reverie.config.compose import compose_jobs
-from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
 from reverie.config.schema import Precision
 from reverie.envs import make_environment
@@ -36,8 +36,8 @@ MEASURED_UPDATE = Path(__file__).parents[1] / "runs" / "measured_update.py"
 exact_only = pytest.mark.skipif(not in_use_source().startswith("mallinfo2"), reason="needs glibc's allocator")
 
 
-def configured(*overrides: str) -> TrainConfig:
-    return typed(compose_jobs(["device=cpu", *overrides])[0], TrainConfig)
+def configured(*overrides: str) -> DreamerTrainConfig:
+    return typed(compose_jobs(["device=cpu", *overrides])[0], DreamerTrainConfig)
 
 
 @exact_only
@@ -64,7 +64,7 @@ def test_the_peak_of_an_update_on_a_gpu_is_within_10_percent_of_its_plan(
     precision: str, tmp_path: Path
 ) -> None:
     overrides = ["device=cuda", "model=size12m", f"precision={precision}", "buffer.capacity=5000"]
-    config = typed(compose_jobs(overrides)[0], TrainConfig)
+    config = typed(compose_jobs(overrides)[0], DreamerTrainConfig)
     with closing(make_environment(config.env, config.seed)) as environment:
         planned = sum(recipe_of(config).dry_run(config, environment.spec).peak.values())
         replay = build_replay(config, recipe_of(config).replay_spec(config, environment.spec), tmp_path)
@@ -181,7 +181,7 @@ def test_disk_has_room_for_the_checkpoints_at_every_moment(tmp_path: Path, evalu
 
 
 def test_a_plan_for_a_gpu_is_made_without_one_and_holds_half_the_bytes_in_bfloat16() -> None:
-    config = typed(compose_jobs(["device=cuda", "model=size12m"])[0], TrainConfig, must_run_here=False)
+    config = typed(compose_jobs(["device=cuda", "model=size12m"])[0], DreamerTrainConfig, must_run_here=False)
     assert config.precision is Precision.bfloat16
     spec = environment_spec(config, recipe_of(config))
     half = recipe_of(config).dry_run(config, spec)

@@ -9,7 +9,7 @@ import torch
 from reverie.buffers import EpisodeRecords
 from reverie.checkpoints.checkpoint import CHECKPOINTS
 from reverie.config.compose import compose_jobs
-from reverie.config.population import PopulationTrainConfig as TrainConfig
+from reverie.config.population import PopulationTrainConfig
 from reverie.config.resolve import typed
 from reverie.memory.counters.process import folder_disk_bytes
 from reverie.orchestration.parts import build_replay
@@ -26,8 +26,8 @@ from reverie.workflows.population import TrainPhase
 from ..runs.helpers import POPULATION, start
 
 
-def configured(*overrides: str) -> TrainConfig:
-    return typed(compose_jobs([*POPULATION, *overrides])[0], TrainConfig)
+def configured(*overrides: str) -> PopulationTrainConfig:
+    return typed(compose_jobs([*POPULATION, *overrides])[0], PopulationTrainConfig)
 
 
 def test_the_rows_are_the_bytes_that_the_parts_own(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reverie.buffers import EpisodeReplayBuffer, StoredLatent
 from reverie.config.compose import compose_jobs
-from reverie.config.dreamer import DreamerTrainConfig as TrainConfig
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
 from reverie.envs import VectorEnvironment, make_environment
 from reverie.memory.counters.glibc import in_use_bytes
@@ -42,7 +42,7 @@ class InUsePeak(TorchDispatchMode):
 
 
 def update_twice(
-    config: TrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer, second: Any
+    config: DreamerTrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer, second: Any
 ) -> None:
     """Make an update and, inside the context `second`, one that follows it, as the training loop does."""
     workflow = build_workflow(config, environment.spec)
@@ -54,7 +54,7 @@ def update_twice(
     assert updated is not None
 
 
-def fill(config: TrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer) -> None:
+def fill(config: DreamerTrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer) -> None:
     """Play until windows can be drawn, with latents of zeros."""
     envs, size = config.env.num_envs, environment.spec.action.size
     action = np.eye(size, dtype=np.float32)[np.zeros(envs, np.int64)]
@@ -69,7 +69,7 @@ def fill(config: TrainConfig, environment: VectorEnvironment, replay: EpisodeRep
 
 def main() -> None:
     torch.set_num_threads(1)
-    config = typed(compose_jobs(sys.argv[1:])[0], TrainConfig)
+    config = typed(compose_jobs(sys.argv[1:])[0], DreamerTrainConfig)
     with TemporaryDirectory() as folder, closing(make_environment(config.env, config.seed)) as environment:
         plan = recipe_of(config).dry_run(config, environment.spec)
         replay = build_replay(config, recipe_of(config).replay_spec(config, environment.spec), Path(folder))

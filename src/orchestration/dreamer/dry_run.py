@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...buffers import SampledPositions, SequenceBatch, StoredLatent
 from ...buffers.plan import OBSERVATION_PREFIX, record_fields
-from ...config.dreamer import DreamerTrainConfig as TrainConfig
+from ...config.dreamer import DreamerTrainConfig
 from ...config.schema import Device
 from ...models import LaProp
 from ...models.device import meta_stands_for
@@ -41,7 +41,7 @@ _LASTING = ("parameters", "slow critic", "optimiser state", "online state")
 class _Rehearsal(DreamerWorkflow):
     """Dreamer without memory, which labels each part of an update for a counter."""
 
-    def __init__(self, config: TrainConfig, spec: EnvSpec, counter: LiveBytes) -> None:
+    def __init__(self, config: DreamerTrainConfig, spec: EnvSpec, counter: LiveBytes) -> None:
         self._counter = counter
         self._forward_dtype = autocast_dtype(config)
         self._is_cuda = config.device is Device.cuda
@@ -67,7 +67,7 @@ class _Rehearsal(DreamerWorkflow):
         return CudaForward(self._forward_dtype) if self._is_cuda else contextlib.nullcontext()
 
 
-def dry_run(config: TrainConfig, spec: EnvSpec) -> DryRun:
+def dry_run(config: DreamerTrainConfig, spec: EnvSpec) -> DryRun:
     """Return what the networks of a run hold on its device, and what its updates need.
 
     Only settings that shapes depend on matter; the numbers of a process are remembered, so that the same
@@ -90,11 +90,11 @@ class _Request:
     """A configuration, equal to another if the shapes of its updates are the same."""
 
     shapes: str
-    config: TrainConfig = field(compare=False)
+    config: DreamerTrainConfig = field(compare=False)
     spec: EnvSpec = field(compare=False)
 
 
-def _request(config: TrainConfig, spec: EnvSpec) -> _Request:
+def _request(config: DreamerTrainConfig, spec: EnvSpec) -> _Request:
     training, buffer = config.training, config.buffer
     shapes = (
         (config.model, config.world_model, config.controller, config.device, config.precision),
@@ -153,7 +153,7 @@ def _tensors(optimizer: LaProp) -> list[Tensor]:
 def _peak_of(
     workflow: _Rehearsal,
     update: Callable[[SequenceBatch], UpdateOutput],
-    config: TrainConfig,
+    config: DreamerTrainConfig,
     counter: LiveBytes,
 ) -> Labels:
     """Return what lives at the peak of an update that follows another one."""
@@ -172,7 +172,7 @@ def _peak_of(
     return labels | {"last update's latents": held}
 
 
-def _meta_batch(config: TrainConfig, spec: EnvSpec) -> SequenceBatch:
+def _meta_batch(config: DreamerTrainConfig, spec: EnvSpec) -> SequenceBatch:
     """Return a batch as replay gives it, without memory."""
     batch, length = config.training.batch_size, config.training.sequence_length + 1
     fields = record_fields(replay_spec(config, spec))

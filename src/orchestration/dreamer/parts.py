@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from ...buffers import LatentSpec, ReplaySpec
-from ...config.dreamer import DreamerTrainConfig as TrainConfig
+from ...config.dreamer import DreamerTrainConfig
 from ...config.schema import Compile, Precision
 from ...envs import VectorEnvironment, make_environment
 from ...utils.timestep import EnvSpec
@@ -15,7 +15,7 @@ from ..parts import Parts, begin_run, build_replay
 DreamerParts = Parts[VectorEnvironment, DreamerWorkflow]
 
 
-def build_dreamer(config: TrainConfig, run_dir: Path) -> DreamerParts:
+def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> DreamerParts:
     """Return the parts of a run; seeds the global generators, which initialise the parameters."""
     snapshots = begin_run(config, run_dir)
     environment = make_environment(config.env, config.seed)
@@ -27,7 +27,7 @@ def build_dreamer(config: TrainConfig, run_dir: Path) -> DreamerParts:
     )
 
 
-def build_workflow(config: TrainConfig, env: EnvSpec) -> DreamerWorkflow:
+def build_workflow(config: DreamerTrainConfig, env: EnvSpec) -> DreamerWorkflow:
     """Return Dreamer for an environment, its parameters initialised."""
     kinds = {Compile.graph: CUDAGraphDreamer, Compile.inductor: CompiledDreamer}
     kind = kinds.get(config.compile, DreamerWorkflow)
@@ -35,7 +35,7 @@ def build_workflow(config: TrainConfig, env: EnvSpec) -> DreamerWorkflow:
     return kind(env, workflow_config(config), device, autocast_dtype(config), config.seed)
 
 
-def replay_spec(config: TrainConfig, env: EnvSpec) -> ReplaySpec:
+def replay_spec(config: DreamerTrainConfig, env: EnvSpec) -> ReplaySpec:
     """Return everything that the size of the replay depends on; `env.num_envs` of the run counts."""
     return ReplaySpec(
         config=config.buffer,
@@ -47,7 +47,7 @@ def replay_spec(config: TrainConfig, env: EnvSpec) -> ReplaySpec:
     )
 
 
-def workflow_config(config: TrainConfig) -> DreamerConfig:
+def workflow_config(config: DreamerTrainConfig) -> DreamerConfig:
     """Return the parts of a run's configuration that Dreamer reads."""
     return DreamerConfig(
         model=config.model,
@@ -57,6 +57,6 @@ def workflow_config(config: TrainConfig) -> DreamerConfig:
     )
 
 
-def autocast_dtype(config: TrainConfig) -> torch.dtype:
+def autocast_dtype(config: DreamerTrainConfig) -> torch.dtype:
     """Return the dtype of matrix products and convolutions."""
     return torch.bfloat16 if config.precision is Precision.bfloat16 else torch.float32

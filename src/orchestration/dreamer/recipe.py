@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...buffers import ReplaySpec
 from ...checkpoints.checkpoint import Checkpoint
-from ...config.dreamer import DreamerTrainConfig as TrainConfig
+from ...config.dreamer import DreamerTrainConfig
 from ...config.presets import preset_of
 from ...config.schema import Compile, Device
 from ...planning import GPU, HOST, DryRun, Row, Written
@@ -30,30 +30,30 @@ class DreamerRecipe:
     samples_actions = True
     gpu_repair = "Ask `reverie-plan plan.fit_gib=<GiB of the card>` what fits, or lower training.batch_size"
 
-    def check(self, config: TrainConfig, env: EnvSpec) -> None:
+    def check(self, config: DreamerTrainConfig, env: EnvSpec) -> None:
         """Accept every environment that `spec_of` accepts."""
 
-    def replay_spec(self, config: TrainConfig, env: EnvSpec) -> ReplaySpec:
+    def replay_spec(self, config: DreamerTrainConfig, env: EnvSpec) -> ReplaySpec:
         """Return everything that the size of the replay depends on."""
         return parts.replay_spec(config, env)
 
-    def least_capacity(self, config: TrainConfig, env: EnvSpec) -> int:
+    def least_capacity(self, config: DreamerTrainConfig, env: EnvSpec) -> int:
         """Return the records of one window in every environment."""
         return config.env.num_envs * (config.training.sequence_length + 1)
 
-    def dry_run(self, config: TrainConfig, env: EnvSpec) -> DryRun:
+    def dry_run(self, config: DreamerTrainConfig, env: EnvSpec) -> DryRun:
         """Return what the networks and their updates hold; allocates nothing."""
         return dry_run.dry_run(config, env)
 
-    def host_rows(self, config: TrainConfig, env: EnvSpec) -> list[Row]:
+    def host_rows(self, config: DreamerTrainConfig, env: EnvSpec) -> list[Row]:
         """Return no further rows."""
         return []
 
-    def num_environments(self, config: TrainConfig) -> int:
+    def num_environments(self, config: DreamerTrainConfig) -> int:
         """Return the number of environments."""
         return config.env.num_envs
 
-    def written(self, config: TrainConfig, env: EnvSpec) -> Written:
+    def written(self, config: DreamerTrainConfig, env: EnvSpec) -> Written:
         """Return what is written to disk until the end."""
         training, steps = config.training, config.training.total_timesteps
         snapshots = config.memory.snapshot_interval if config.device is Device.cuda else 0
@@ -65,16 +65,16 @@ class DreamerRecipe:
             snapshots=steps // snapshots if snapshots else 0,
         )
 
-    def smaller(self, config: TrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
+    def smaller(self, config: DreamerTrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
         """Yield shorter windows."""
         if GPU in over or (HOST in over and config.device is Device.cpu):
             yield (f"training.sequence_length={size}" for size in halves(config.training.sequence_length, 8))
 
-    def model_name(self, config: TrainConfig) -> str:
+    def model_name(self, config: DreamerTrainConfig) -> str:
         """Return the preset of `configs/model` that has the model's sizes, or `own size` if none has."""
         return preset_of(asdict(config.model)) or "own size"
 
-    def banner_lines(self, config: TrainConfig, env: EnvSpec) -> dict[str, str]:
+    def banner_lines(self, config: DreamerTrainConfig, env: EnvSpec) -> dict[str, str]:
         """Return how long and how much Dreamer learns."""
         training = config.training
         frames = training.total_timesteps * env.action_repeat
@@ -88,21 +88,21 @@ class DreamerRecipe:
             lines["warm-up"] = f"world model only for the first {training.warmup_steps:,} agent steps"
         return lines
 
-    def progress(self, config: TrainConfig) -> ProgressMode:
+    def progress(self, config: DreamerTrainConfig) -> ProgressMode:
         """Return how the terminal shows progress."""
         return config.logger.progress
 
-    def build(self, config: TrainConfig, run_dir: Path) -> AnyParts:
+    def build(self, config: DreamerTrainConfig, run_dir: Path) -> AnyParts:
         """Return the parts of a run; seeds the global generators."""
         return parts.build_dreamer(config, run_dir)
 
-    def build_agent(self, config: TrainConfig, env: EnvSpec) -> DreamerWorkflow:
+    def build_agent(self, config: DreamerTrainConfig, env: EnvSpec) -> DreamerWorkflow:
         """Return the agent, its parameters initialised."""
         return parts.build_workflow(config, env)
 
     def orchestrator(
         self,
-        config: TrainConfig,
+        config: DreamerTrainConfig,
         run_parts: AnyParts,
         reports: Reports,
         run_dir: Path,
@@ -114,7 +114,7 @@ class DreamerRecipe:
         return WorldModelOrchestrator(config, run_parts, reports, run_dir, signals, checkpoint, compilations)
 
 
-def _updates(config: TrainConfig, action_repeat: int) -> str:
+def _updates(config: DreamerTrainConfig, action_repeat: int) -> str:
     """Return "1 update per 8 agent steps = 32 frames, 12,365 updates in total, from step 1,088"."""
     training = config.training
     per_step = training.updates_per_step

@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 
 from ...buffers.plan import OBSERVATION_PREFIX, record_fields
-from ...config.population import PopulationTrainConfig as TrainConfig
+from ...config.population import PopulationTrainConfig
 from ...planning.live_bytes import LiveBytes
 from ...planning.meta_shapes import MetaShapes
 from ...planning.recipe import DryRun
@@ -25,7 +25,7 @@ BEFORE, BATCHES = "members before the training phase", "batches of all members"
 """Rows of a training phase apart from its update; the first is on the host, wherever the members are."""
 
 
-def dry_run(config: TrainConfig, spec: EnvSpec) -> DryRun:
+def dry_run(config: PopulationTrainConfig, spec: EnvSpec) -> DryRun:
     """Return the bytes of the members of a run and of their training phase; allocates nothing.
 
     Cost: 1 s once.
@@ -50,23 +50,23 @@ def dry_run(config: TrainConfig, spec: EnvSpec) -> DryRun:
     )
 
 
-def episodes_row(config: TrainConfig, spec: EnvSpec) -> Row:
+def episodes_row(config: PopulationTrainConfig, spec: EnvSpec) -> Row:
     """Return the episodes of a generation three times: written, returned, and their noise."""
     return Row("episodes of a generation", 3 * episode_bytes(config, spec))
 
 
-def generation_steps(config: TrainConfig, spec: EnvSpec) -> int:
+def generation_steps(config: PopulationTrainConfig, spec: EnvSpec) -> int:
     """Return the most records of one generation."""
     return num_rollouts(config.population) * (longest_episode(spec) + 1)
 
 
-def episode_bytes(config: TrainConfig, spec: EnvSpec) -> int:
+def episode_bytes(config: PopulationTrainConfig, spec: EnvSpec) -> int:
     """Return the bytes of all episodes of a generation, each as long as it may be."""
     record = sum(each.nbytes for each in spec.observation.values()) + 4 * spec.action.size + 4
     return generation_steps(config, spec) * record
 
 
-def _batch_bytes(config: TrainConfig, spec: EnvSpec) -> int:
+def _batch_bytes(config: PopulationTrainConfig, spec: EnvSpec) -> int:
     """Return the bytes of the transitions of one update, and of the noise on their actions."""
     fields = record_fields(replay_spec(config, spec))
     seen = sum(field.nbytes for name, field in fields.items() if name.startswith(OBSERVATION_PREFIX))

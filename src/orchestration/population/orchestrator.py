@@ -12,7 +12,7 @@ import numpy as np
 from ...checkpoints.checkpoint import Checkpoint
 from ...checkpoints.compatibility import SETTINGS_KEY, checkpoint_settings
 from ...checkpoints.run_folder import require_run_folder
-from ...config.population import PopulationTrainConfig as TrainConfig
+from ...config.population import PopulationTrainConfig
 from ...memory.leaks.guard import MemoryGuard
 from ...utils.durable_io import reading
 from ...utils.errors import UserError
@@ -50,7 +50,7 @@ class PopulationOrchestrator(Orchestrator):
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: PopulationTrainConfig,
         parts: PopulationParts,
         reports: Reports,
         run_dir: Path,
@@ -59,7 +59,7 @@ class PopulationOrchestrator(Orchestrator):
     ) -> None:
         super().__init__(config, parts, reports, run_dir, signals, ("play", "learn", "evolve"))
         self.parts: PopulationParts = parts
-        self.config: TrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.config: PopulationTrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
         self.generation = 0
         """Number of complete generations."""
 

@@ -7,8 +7,7 @@ import torch
 
 from ...buffers import ReplaySpec
 from ...buffers.plan import plan_unchecked
-from ...config.population import Engine
-from ...config.population import PopulationTrainConfig as TrainConfig
+from ...config.population import Engine, PopulationTrainConfig
 from ...envs import EnvConfig, spec_of
 from ...utils.timestep import EnvSpec
 from ...workflows.population import ERLWorkflow
@@ -22,7 +21,7 @@ from .engines.ray_worker import WorkerSettings
 PopulationParts = Parts[PopulationEngine, ERLWorkflow]
 
 
-def build_population(config: TrainConfig, run_dir: Path) -> PopulationParts:
+def build_population(config: PopulationTrainConfig, run_dir: Path) -> PopulationParts:
     """Return the parts of a run; seeds the global generators, which initialise the parameters."""
     snapshots = begin_run(config, run_dir)
     engine = build_engine(config)
@@ -34,7 +33,7 @@ def build_population(config: TrainConfig, run_dir: Path) -> PopulationParts:
     )
 
 
-def build_engine(config: TrainConfig) -> PopulationEngine:
+def build_engine(config: PopulationTrainConfig) -> PopulationEngine:
     """Return the engine that plays and trains a population."""
     if config.engine is Engine.ray:
         spec = spec_of(config.env)
@@ -44,12 +43,12 @@ def build_engine(config: TrainConfig) -> PopulationEngine:
     return LocalEngine(config.env, config.population, config.td3.exploration_noise, config.seed)
 
 
-def build_erl(config: TrainConfig, env: EnvSpec) -> ERLWorkflow:
+def build_erl(config: PopulationTrainConfig, env: EnvSpec) -> ERLWorkflow:
     """Return the population for an environment, its parameters initialised."""
     return ERLWorkflow(env, config.population, config.td3, torch.device(config.device.value), config.seed)
 
 
-def replay_spec(config: TrainConfig, env: EnvSpec) -> ReplaySpec:
+def replay_spec(config: PopulationTrainConfig, env: EnvSpec) -> ReplaySpec:
     """Return everything that determines the size of the replay.
 
     One stream has the whole episodes of all members; windows are pairs of records inside one episode.
@@ -57,7 +56,7 @@ def replay_spec(config: TrainConfig, env: EnvSpec) -> ReplaySpec:
     return ReplaySpec(config.buffer, env.observation, env.action, num_envs=1, window_length=2, latent=None)
 
 
-def ray_transfer_size(config: TrainConfig, spec: EnvSpec) -> TransferSize:
+def ray_transfer_size(config: PopulationTrainConfig, spec: EnvSpec) -> TransferSize:
     """Return the bytes that a generation of engine=ray sends; allocates nothing.
 
     Raises:

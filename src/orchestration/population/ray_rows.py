@@ -1,7 +1,6 @@
 """Memory of engine=ray on the machine of the run."""
 
-from ...config.population import Engine
-from ...config.population import PopulationTrainConfig as TrainConfig
+from ...config.population import Engine, PopulationTrainConfig
 from ...planning.resources import Basis, Row
 from ...utils.timestep import EnvSpec
 from .parts import ray_transfer_size
@@ -14,7 +13,7 @@ SERVICES_BYTES = 400_000_000
 """The processes of a cluster without workers: head, node, agents, monitors; measured 366 to 371 MB as PSS."""
 
 
-def ray_rows(config: TrainConfig) -> list[Row]:
+def ray_rows(config: PopulationTrainConfig) -> list[Row]:
     """Return the rows of host memory of engine=ray; none with engine=local.
 
     A cluster that is joined has its own memory, wherever its workers are.
@@ -28,7 +27,7 @@ def ray_rows(config: TrainConfig) -> list[Row]:
     ]
 
 
-def require_room(config: TrainConfig, spec: EnvSpec) -> None:
+def require_room(config: PopulationTrainConfig, spec: EnvSpec) -> None:
     """Check that the object store of a cluster that is to be started holds what a generation sends.
 
     Raises:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ...config.population import PopulationTraining as TrainingConfig
+from ...config.population import PopulationTraining
 from ...workflows.population import BestPolicy
 
 
@@ -30,7 +30,7 @@ class Generation:
 
 
 def generation_summary(
-    generation: Generation, training: TrainingConfig, metrics: Mapping[str, float]
+    generation: Generation, training: PopulationTraining, metrics: Mapping[str, float]
 ) -> list[str]:
     """Return the lines: fitness, replay, time, memory.
 
@@ -61,7 +61,7 @@ def generation_summary(
     ]
 
 
-def _time_left(generation: Generation, training: TrainingConfig) -> timedelta:
+def _time_left(generation: Generation, training: PopulationTraining) -> timedelta:
     """Return the time to the last generation, or the last step if that is first, at the average pace."""
     steps_left = max(0, training.total_timesteps - generation.step)
     by_steps = steps_left * generation.number / generation.step

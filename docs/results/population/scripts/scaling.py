@@ -15,8 +15,7 @@ import psutil
 import torch
 
 from reverie.config.compose import compose_jobs
-from reverie.config.population import Engine
-from reverie.config.population import PopulationTrainConfig as TrainConfig
+from reverie.config.population import Engine, PopulationTrainConfig
 from reverie.config.resolve import typed
 from reverie.orchestration.parts import build_replay
 from reverie.orchestration.population.parts import build_engine, build_erl, ray_transfer_size
@@ -29,8 +28,8 @@ GENERATIONS = 5
 STORE_GENERATIONS = 30
 
 
-def composed(*changes: str) -> TrainConfig:
-    return typed(compose_jobs(["experiment=erl_pendulum", "device=cpu", *changes])[0], TrainConfig)
+def composed(*changes: str) -> PopulationTrainConfig:
+    return typed(compose_jobs(["experiment=erl_pendulum", "device=cpu", *changes])[0], PopulationTrainConfig)
 
 
 def store_bytes() -> tuple[float, int]:
@@ -51,7 +50,7 @@ def pss_mb() -> dict[str, float]:
     return sums
 
 
-def measured(config: TrainConfig, generations: int, folder: Path) -> dict[str, object]:
+def measured(config: PopulationTrainConfig, generations: int, folder: Path) -> dict[str, object]:
     """Play and learn some generations; members do not evolve, which would be the same work everywhere."""
     seed_global(config.seed)
     engine = build_engine(config)
