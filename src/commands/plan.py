@@ -2,9 +2,10 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from rich.console import Console
 
@@ -15,7 +16,7 @@ from ..config.schema import TrainConfig
 from ..orchestration.recipes import recipe_of
 from ..planning.preflight import environment_spec, preflight_of
 from ..planning.resources import MemoryPlan, show
-from ..planning.suggestions import Fit, largest_fit, require_fit
+from ..planning.suggestions import largest_fit, require_fit
 from ..utils.errors import UserError, exit_on_user_error
 from ..utils.ranges import require_range
 from .options import own_settings
@@ -56,11 +57,7 @@ class PlanConfig:
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `reverie-plan` with the arguments of this process or those given.
-
-    Raises:
-        SystemExit: With code 2 after a `UserError`, a plan over a limit included.
-    """
+    """Run `reverie-plan`; exit code 2 after a mistake, a plan over a limit included."""
     typed_here = sys.argv[1:] if arguments is None else arguments
     plan_config, overrides = own_settings(PlanConfig, typed_here, "plan", _USAGE, "plan.")
     if plan_config.fit_gib is not None:
@@ -68,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     config = _compose(overrides)
     recipe = recipe_of(config)
     found = preflight_of(config, recipe)
-    _write(found.plan, None, plan_config.format)
+    _write(found.plan, plan_config.format)
     require_fit(found.plan, config, found.env, recipe, lambda change: _compose([*overrides, change]))
 
 
@@ -85,8 +82,10 @@ def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat) -> None:
             "without it."
         )
     spec = environment_spec(config, recipe)
-    fit = largest_fit(lambda name: _compose([*overrides, f"model={name}"]), spec, recipe, fit_gib)
-    _write(fit.plan, fit, form)
+    model, capacity, plan = largest_fit(
+        lambda name: _compose([*overrides, f"model={name}"]), spec, recipe, fit_gib
+    )
+    _write(plan, form, {"fit.gib": fit_gib, "fit.model": model, "fit.capacity": capacity})
 
 
 def _compose(overrides: list[str]) -> TrainConfig:
@@ -97,17 +96,13 @@ def _compose(overrides: list[str]) -> TrainConfig:
     return typed(compose_jobs(overrides)[0], must_run_here=False)
 
 
-def _write(plan: MemoryPlan, fit: Fit | None, form: PlanFormat) -> None:
+def _write(plan: MemoryPlan, form: PlanFormat, fit: Mapping[str, Any] | None = None) -> None:
+    """Write a plan; `fit` is what fits the card, by the keys of JSON."""
     if form is PlanFormat.json:
-        sys.stdout.write(json.dumps(fit.flat() if fit else plan.flat()) + "\n")
-        return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDTH)
+        return print(json.dumps({**(fit or {}), **plan.flat()}))
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     show(plan, console)
     if fit is not None:
-        console.print(
-            f"Largest for a card of {fit.fit_gib:g} GiB: device=cuda model={fit.model} "
-            f"buffer.capacity={fit.capacity}",
-            soft_wrap=True,
-        )
+        gib, model, capacity = fit.values()
+        largest = f"device=cuda model={model} buffer.capacity={capacity}"
+        console.print(f"Largest for a card of {gib:g} GiB: {largest}", soft_wrap=True)

@@ -92,11 +92,7 @@ class Job:
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a sweep with the arguments of this process or those given.
-
-    Raises:
-        SystemExit: With code 2 after a `UserError`, 1 if a job has not finished.
-    """
+    """Run a sweep; exit code 2 after a mistake, 1 if a job has not finished."""
     typed_here = sys.argv[1:] if arguments is None else arguments
     config, overrides = own_settings(SweepConfig, typed_here, "sweep", _USAGE, "sweep.")
     jobs = sweep(config, overrides)
@@ -124,12 +120,11 @@ def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
     for run in configs:
         if run.resume is None:
             save_config(run, create_run_folder(run))
-    due = [job for job in jobs if job.exit_code != 0]
-    if due:
-        try:
-            _run(config, out, jobs, due)
-        except ClusterLost as error:
-            raise UserError(f"{error} Repeat the command to run what is left.") from error
+    try:
+        if any(job.exit_code != 0 for job in jobs):
+            _run(config, out, jobs)
+    except ClusterLost as error:
+        raise UserError(f"{error} Repeat the command to run what is left.") from error
     return jobs
 
 
@@ -177,8 +172,8 @@ def _require_same(job: Job, config: TrainConfig) -> None:
             raise UserError(f"{job.folder} holds a job of another sweep. Choose another sweep.out.")
 
 
-def _run(config: SweepConfig, out: Path, jobs: list[Job], due: list[Job]) -> None:
-    """Run jobs on the cluster, as many at a time as it has room for."""
+def _run(config: SweepConfig, out: Path, jobs: list[Job]) -> None:
+    """Run the jobs that are not finished on the cluster, as many at a time as it has room for."""
     cpus = config.cpus if config.address else max(config.cpus, os.cpu_count() or 1)
     cluster = Cluster(RayConfig(address=config.address), cpus, "sweep.address")
     try:
@@ -188,6 +183,7 @@ def _run(config: SweepConfig, out: Path, jobs: list[Job], due: list[Job]) -> Non
                 f"{max(cluster.cpus)} CPUs. Set sweep.cpus={max(1, *cluster.cpus)}."
             )
         task = cluster.ray.remote(num_cpus=config.cpus, max_retries=0)(run_job)
+        due = [job for job in jobs if job.exit_code != 0]
         pending = {task.remote(str(job.folder), config.cpus, config.last): job for job in due}
         while pending:
             done, _ = cluster.ray.wait(list(pending), timeout=1.0)

@@ -34,8 +34,7 @@ def train(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None
     """Run one checked configuration; `notices` are lines to show first.
 
     Raises:
-        SystemExit: With a code of `docs/reliability.md` if the run ended before all steps were taken; its
-            newest checkpoint is the place to resume.
+        SystemExit: With a code of `docs/reliability.md` if the run ended before all steps were taken.
         UserError: If what was asked cannot be done, or the disk is full.
     """
     reason, has_rolled_back = StopReason.rollback, False
@@ -106,11 +105,7 @@ def _not_writable(config: TrainConfig, error: OSError) -> str:
 
 
 def _log_outcome(run: Orchestrator, reason: StopReason) -> StopReason:
-    """Log how a run ended.
-
-    Raises:
-        SystemExit: If it stopped before all steps were taken, and does not roll back.
-    """
+    """Log how a run ended; exit if it stopped before all steps were taken, and does not roll back."""
     folder = os.path.relpath(run.run_dir)
     if reason is StopReason.finished:
         _LOG.info("finished: %s", run.run_dir)

@@ -45,12 +45,9 @@ def parse(arguments: Iterable[str], loader: ConfigLoader | None = None) -> list[
 
 
 def check(override: Override, groups: Mapping[str, list[str]]) -> None:
-    """Check that an override names one of the choices of a group, or a setting and a value of its type.
+    """Refuse an override, of a single value, that is no choice of a group and no setting of its type.
 
-    It is not a list of values to sweep over.
-
-    Raises:
-        UserError: Otherwise; it names key and value as typed, what is allowed, and the nearest known name.
+    The `UserError` names key and value as typed, what is allowed, and the nearest known name.
     """
     key, value = override.key_or_group, override.value()
     if override.is_hydra_override() or override.is_delete() or override.package is not None:
@@ -66,11 +63,7 @@ def check(override: Override, groups: Mapping[str, list[str]]) -> None:
 
 
 def check_setting(override: Override) -> None:
-    """Check that an override names one setting of any workflow and gives it a value of its type.
-
-    Raises:
-        UserError: Otherwise.
-    """
+    """Refuse an override that names no setting of any workflow, or gives it a value of another type."""
     key, typed, value = override.key_or_group, str(override.input_line), override.value()
     if key not in setting_types():
         raise UserError(f"{typed}: {_unknown_key(key)}")
@@ -81,10 +74,8 @@ def check_setting(override: Override) -> None:
     try:
         OmegaConf.update(_scratch(), key, value)
     except OmegaConfBaseException as error:
-        hint = ""
-        if isinstance(value, float) and value.is_integer() and kind in (int, int | None):
-            hint = f" Write {key}={int(value)}."
-        raise wrong_type(typed, kind, hint) from error
+        is_whole = isinstance(value, float) and value.is_integer() and kind in (int, int | None)
+        raise wrong_type(typed, kind, f" Write {key}={int(value)}." if is_whole else "") from error
 
 
 def wrong_type(typed: str, kind: Any, hint: str = "") -> UserError:

@@ -204,9 +204,11 @@ def is_setting(item: Field[Any]) -> bool:
 
 def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value) of every single setting of a config dataclass, in the order of its fields."""
-    names = section if isinstance(section, dict) else [f.name for f in fields(section) if is_setting(f)]
-    items = {name: section[name] if isinstance(section, dict) else getattr(section, name) for name in names}
-    for name, value in items.items():
+    if isinstance(section, dict):
+        items = list(section.items())
+    else:
+        items = [(item.name, getattr(section, item.name)) for item in fields(section) if is_setting(item)]
+    for name, value in items:
         if isinstance(value, dict) or is_dataclass(value):
             yield from leaves(value, f"{prefix}{name}.")
         else:
@@ -214,11 +216,7 @@ def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check_number(key: str, value: object) -> None:
-    """Refuse a number that no arithmetic here is made for.
-
-    Raises:
-        UserError: If it is not finite, above `LARGEST_NUMBER`, or a whole number of more than 64 bits.
-    """
+    """Refuse a number that is not finite, above `LARGEST_NUMBER`, or whole with more than 64 bits."""
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{key} must be a finite number, got {value}.")
     if isinstance(value, float) and abs(value) > LARGEST_NUMBER:

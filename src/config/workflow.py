@@ -57,11 +57,7 @@ def in_own_schema(composed: DictConfig, typed_keys: Iterable[str] = ()) -> DictC
 
 
 def require_key(key: str, config: DictConfig) -> None:
-    """Check that the workflow of a run has a setting, section or group, if any workflow has.
-
-    Raises:
-        UserError: If it is one of another workflow.
-    """
+    """Refuse a setting, section or group that other workflows have and that of the run has not."""
     owners = [
         workflow
         for workflow, schema in SCHEMAS.items()

@@ -44,9 +44,7 @@ class LiveBytes(TorchDispatchMode):
         self.label = ""
         """What storages born from now on are counted as."""
         self.live_by_label: dict[str, int] = {}
-        """`live`, by label."""
         self.peak_by_label: dict[str, int] = {}
-        """`live_by_label` at the moment of the peak."""
         self.operators = 0
         """Operators run inside the block."""
         self._granularity = granularity

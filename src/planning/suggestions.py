@@ -6,7 +6,7 @@ Each is planned before it is proposed.
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -35,11 +35,9 @@ _WORTH_NAMING = 0.1  # share of the total
 def require_fit(
     plan: MemoryPlan, config: TrainConfig, spec: EnvSpec, recipe: Recipe, compose: Compose | None = None
 ) -> None:
-    """Check that every resource suffices; with `memory.plan=warn` it need not.
+    """Refuse a plan over a limit, unless `memory.plan=warn`.
 
-    Raises:
-        UserError: If a resource does not suffice; it names up to three changes, each of which was planned
-            and fits.
+    The `UserError` names up to three changes, each of which was planned and fits.
     """
     if not plan.over or config.memory.plan is not OnPlan.refuse:
         return
@@ -62,12 +60,9 @@ def over_text(resource: Resource) -> str:
 def fitting_changes(
     plan: MemoryPlan, config: TrainConfig, spec: EnvSpec, recipe: Recipe, compose: Compose | None = None
 ) -> Iterator[str]:
-    """Yield single changes, as they are typed; the whole run was planned with each, and fits.
+    """Yield single changes of a run over some limit, as they are typed; the whole run fits with each.
 
-    `plan` is the one of `config`, over some limit. Without `compose` no choice of a group (model=...) is
-    proposed.
-
-    Cost: up to 1 s for each change that is yielded.
+    Without `compose` no choice of a group (model=...) is proposed. Cost: up to 1 s for each change.
     """
     over = {resource.name for resource in plan.over}
     capacity = largest_capacity_that_fits(config, spec, recipe)
@@ -90,10 +85,9 @@ def fitting_changes(
 def largest_capacity_that_fits(
     config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_limit_bytes: int | None = None
 ) -> int | None:
-    """Return the largest capacity up to that of `config`, in round numbers, with which the run fits.
+    """Return the largest capacity up to that of `config`, in round numbers, with which the run fits, or None.
 
-    None if it does not fit with the smallest one either. A hundredth is left free, for the process that will
-    run may be a little larger than this one.
+    A hundredth is left free, for the process that will run may be a little larger than this one.
     """
 
     def is_too_large(capacity: int) -> bool:
@@ -116,11 +110,7 @@ def _with_capacity(config: TrainConfig, capacity: int) -> TrainConfig:
 
 
 def changed(config: TrainConfig, change: str) -> TrainConfig:
-    """Return a configuration with one setting changed, `change` being key=value.
-
-    Raises:
-        UserError: If the result is at odds with itself.
-    """
+    """Return a configuration with one setting changed, key=value; refuse one at odds with itself."""
     key, value = change.split("=")
     structured = OmegaConf.structured(config)
     OmegaConf.update(structured, key, value)
@@ -156,28 +146,13 @@ def _fits(
     return not plan_run(config, spec, recipe, gpu_limit_bytes).over
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """The largest run of its kind that fits."""
-
-    fit_gib: float
-    model: str
-    capacity: int
-    plan: MemoryPlan
-
-    def flat(self) -> dict[str, str | float | int | bool | None]:
-        """Return one flat object: `fit.gib`, `fit.model`, `fit.capacity`, and the keys of the plan."""
-        found = {"fit.gib": self.fit_gib, "fit.model": self.model, "fit.capacity": self.capacity}
-        return found | self.plan.flat()
-
-
-def largest_fit(compose: Callable[[str], TrainConfig], spec: EnvSpec, recipe: Recipe, fit_gib: float) -> Fit:
-    """Return the largest model preset whose updates fit a card, and the largest replay next to it.
+def largest_fit(
+    compose: Callable[[str], TrainConfig], spec: EnvSpec, recipe: Recipe, fit_gib: float
+) -> tuple[str, int, MemoryPlan]:
+    """Return the largest model preset whose updates fit a card, the largest replay next to it, and the plan.
 
     The replay stays within `buffer.memory_budget_gib` and the memory and disk of this machine; with
-    `buffer.storage=cuda` it shares the card.
-
-    `compose` gives the run's configuration for device=cuda with a preset of `configs/model`.
+    `buffer.storage=cuda` it shares the card. `compose` gives the run for device=cuda with a preset.
 
     Raises:
         UserError: If the smallest preset does not fit.
@@ -207,4 +182,4 @@ def largest_fit(compose: Callable[[str], TrainConfig], spec: EnvSpec, recipe: Re
         raise UserError(
             f"plan.fit_gib={fit_gib:g}: {name} fits the card, but no replay fits this machine with it."
         )
-    return Fit(fit_gib, name, capacity, plan_run(_with_capacity(config, capacity), spec, recipe, limit))
+    return name, capacity, plan_run(_with_capacity(config, capacity), spec, recipe, limit)

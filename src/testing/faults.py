@@ -94,11 +94,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def find_fault(name: str) -> Fault:
-    """Return a fault by its name.
-
-    Raises:
-        UserError: If there is none of that name.
-    """
+    """Return a fault by its name; refuse a name that none has."""
     if name not in FAULTS:
         raise UserError(
             f"certify.fault={name}: there is no such fault; choose one of {', '.join(FAULTS)}."

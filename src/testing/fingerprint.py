@@ -87,11 +87,7 @@ def reproducible(lines: Iterable[Mapping[str, float]]) -> list[dict[str, float]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a line of JSON for each run folder.
-
-    Raises:
-        SystemExit: With code 1 if two runs are not equal, 2 after a `UserError`.
-    """
+    """Print a line of JSON for each run folder; exit code 1 if two runs are not equal, 2 for a mistake."""
     folders = sys.argv[1:] if arguments is None else arguments
     with exit_on_user_error():
         if not folders or any(folder.startswith("-") for folder in folders):
