@@ -25,9 +25,8 @@ from reverie.orchestration.dreamer.parts import build_workflow
 from reverie.orchestration.parts import build_replay
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import GPU, HOST, plan_run
-from reverie.planning.cuda_rules import CudaForward
-from reverie.planning.live_bytes import LiveBytes
 from reverie.planning.preflight import environment_spec
+from reverie.planning.torch_modes import CudaForward, LiveBytes
 
 from ..runs.helpers import CARTPOLE, CATCH
 from ..runs.measured_update import InUsePeak, fill

@@ -20,10 +20,8 @@ from ...config.dreamer import DreamerTrainConfig
 from ...config.schema import Device
 from ...models import LaProp
 from ...models.device import meta_stands_for
-from ...planning.cuda_rules import CudaForward
-from ...planning.live_bytes import LiveBytes
-from ...planning.meta_shapes import MetaShapes
 from ...planning.recipe import GRADIENTS, DryRun, Labels
+from ...planning.torch_modes import CudaForward, LiveBytes, MetaShapes
 from ...utils.timestep import EnvSpec
 from ...workflows.base import UpdateOutput
 from ...workflows.world_models import DreamerWorkflow

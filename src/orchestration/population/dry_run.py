@@ -7,10 +7,9 @@ import torch
 
 from ...buffers.plan import OBSERVATION_PREFIX, record_fields
 from ...config.population import PopulationTrainConfig
-from ...planning.live_bytes import LiveBytes
-from ...planning.meta_shapes import MetaShapes
 from ...planning.recipe import DryRun
 from ...planning.resources import Row
+from ...planning.torch_modes import LiveBytes, MetaShapes
 from ...utils.timestep import EnvSpec
 from ...workflows.population import TD3, Members, Microbatch, Sizes, Stacked, TD3Config
 from .engines.rollouts import longest_episode, num_rollouts
