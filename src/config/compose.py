@@ -59,7 +59,7 @@ def _group_choices(config_dir: str | None) -> dict[str, list[str]]:
     """Return the names of the files in every group; Hydra's own loader takes 40 ms for each group."""
     choices: dict[str, list[str]] = {}
     for root in (resources.files(CONFIG_PACKAGE), *([Path(config_dir)] if config_dir else [])):
-        for folder in filter(lambda each: each.is_dir(), root.iterdir()):
+        for folder in (each for each in root.iterdir() if each.is_dir()):
             names = sorted(file.name for file in folder.iterdir())
             found = [name.removesuffix(".yaml") for name in names if name.endswith(".yaml")]
             choices[folder.name] = choices.get(folder.name, []) + found
