@@ -320,10 +320,7 @@ MISTAKES = {
     "no value": (["video"], ["video is not a setting", "video="]),
     "flag": (["--fast"], ["--fast is not a setting", "run=, episodes=, max_steps=, seed=, policy=, video=,"]),
     "interpolation": (["video=${run}.mp4"], ["video=${run}.mp4: evaluate takes plain values, no ${...}."]),
-    "null for a whole number": (
-        ["episodes=null"],
-        ["episodes must be a whole number, got `null`. Leave it out for 20."],
-    ),
+    "null for a whole number": (["episodes=null"], ["a whole number, got `null`. Leave it out for 20."]),
     "text for a whole number": (["episodes=many"], ["episodes must be a whole number, got `many`."]),
     "float for a whole number": (["episodes=2.5"], ["episodes must be a whole number, got `2.5`."]),
     "no episode": (["episodes=0"], ["episodes must be at least 1, got 0."]),
