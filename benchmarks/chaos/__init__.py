@@ -15,7 +15,7 @@ from pathlib import Path
 
 from reverie.checkpoints.checkpoint import CHECKPOINTS
 from reverie.checkpoints.run_folder import CONFIG_FILE
-from reverie.commands.options import asks_for_help, read_settings, settings_help
+from reverie.commands.options import own_settings
 from reverie.config.compose import compose_jobs
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.testing.fingerprint import fingerprint
@@ -94,13 +94,7 @@ class ChaosResult:
 @exit_on_user_error()
 def main() -> None:
     """Run `scripts/chaos.py`; exit code 0 if both runs are equal, 1 if not, 2 for a mistake."""
-    arguments = sys.argv[1:]
-    if asks_for_help(arguments):
-        print(_USAGE + settings_help(ChaosConfig, _PREFIX), end="")
-        return
-    own = [text for text in arguments if text.startswith(_PREFIX)]
-    overrides = [text for text in arguments if text not in own]
-    settings = read_settings(ChaosConfig, own, "chaos", _PREFIX)
+    settings, overrides = own_settings(ChaosConfig, sys.argv[1:], "chaos", _USAGE, _PREFIX)
     compose_jobs(overrides)  # a mistake in the run's own settings is refused before anything starts
     folder = Path(settings.out)
     result = chaos(overrides, settings.kills, settings.seed, folder)

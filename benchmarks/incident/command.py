@@ -15,7 +15,7 @@ from rich.table import Table
 
 from benchmarks.incident.acting import ActingRow, acting_rows
 from benchmarks.incident.holding import KeptArray, StoredLoss, held_by, stored_losses_of_agents
-from reverie.commands.options import asks_for_help, read_settings, settings_help
+from reverie.commands.options import own_settings
 from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.population import PopulationTrainConfig
@@ -25,7 +25,7 @@ from reverie.orchestration.dreamer.recipe import build_dreamer
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import check_run
 from reverie.planning.preflight import environment_spec
-from reverie.testing.certificate.certificate import versions
+from reverie.testing.certificate import versions
 from reverie.utils.errors import UserError, exit_on_user_error
 
 _PREFIX = "incident."
@@ -144,14 +144,10 @@ def main(arguments: list[str] | None = None) -> None:
         SystemExit: With code 2 after a `UserError`.
     """
     typed_here = sys.argv[1:] if arguments is None else arguments
-    if asks_for_help(typed_here):
-        print(_USAGE + settings_help(IncidentConfig, _PREFIX), end="")
-        return
-    own = [text for text in typed_here if text.startswith(_PREFIX)]
-    overrides = ["env.num_envs=1", "compile=none", *(text for text in typed_here if text not in own)]
+    settings, others = own_settings(IncidentConfig, typed_here, "benchmarks.incident", _USAGE, _PREFIX)
+    overrides = ["env.num_envs=1", "compile=none", *others]
     if not any(text.startswith("experiment=") for text in overrides):
         overrides.insert(0, "experiment=dreamer_incident")
-    settings = read_settings(IncidentConfig, own, "benchmarks.incident", _PREFIX)
     config = typed(compose_jobs(overrides)[0])
     if config.run_dir is not None or config.resume is not None:
         raise UserError("benchmarks.incident makes no run and reads none; leave out run_dir and resume.")

@@ -13,7 +13,7 @@ from benchmarks.suite.load import read_load
 from benchmarks.suite.machine import machine_facts
 from benchmarks.suite.results import Result, table
 from benchmarks.suite.suite import ROWS, chosen_rows
-from reverie.commands.options import asks_for_help, read_settings, settings_help
+from reverie.commands.options import own_settings
 from reverie.utils.errors import exit_on_user_error
 
 _PREFIX = "bench."
@@ -33,14 +33,10 @@ Other settings are those of a run (scripts/train.py --help).
 def main(arguments: list[str] | None = None) -> None:
     """Run the suite; exit code 2 for a mistake in what was asked."""
     typed_here = sys.argv[1:] if arguments is None else arguments
-    if asks_for_help(typed_here):
-        rows = "".join(f"  {name}\n" for name in ROWS)
-        print(_USAGE + settings_help(BenchConfig, _PREFIX) + "Rows:\n" + rows, end="")
-        return
-    own = [text for text in typed_here if text.startswith(_PREFIX)]
-    settings = read_settings(BenchConfig, own, "benchmark", _PREFIX)
+    usage = f"{_USAGE}Rows:\n" + "".join(f"  {name}\n" for name in ROWS) + "\n"
+    settings, overrides = own_settings(BenchConfig, typed_here, "benchmark", usage, _PREFIX)
     names = chosen_rows(settings.rows)
-    bench = Bench(settings, [text for text in typed_here if text not in own])
+    bench = Bench(settings, overrides)
     bench.compose()  # a mistake in the run's own settings is told before anything starts
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
     run_rows(bench, names, typed_here)

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.checkpoint import CheckpointConfig
-from ..config.schema import TrainConfig
+from ..config.schema import CheckpointConfig, TrainConfig
 from ..utils.durable_io import (
     JSON_BYTES,
     MALFORMED,

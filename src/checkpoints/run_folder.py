@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..buffers import ReplayStorage
 from ..config.overrides import check_setting
-from ..config.ray import Engine
+from ..config.population import Engine
 from ..config.resolve import typed
 from ..config.saved import read_config
 from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device, leaves

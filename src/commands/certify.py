@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config.compose import compose_jobs
-from ..config.population import PopulationTrainConfig
-from ..config.ray import Engine
+from ..config.population import Engine, PopulationTrainConfig
 from ..config.resolve import typed
 from ..config.schema import Compile, Device, TrainConfig, WorkflowName
 from ..memory.config import OnLeak
@@ -18,15 +17,13 @@ from ..orchestration.run import open_run
 from ..orchestration.signals import Signals
 from ..planning import check_run
 from ..planning.constants import COMPILER_BYTES
-from ..testing.certificate.certificate import Certificate, Outcome
-from ..testing.certificate.page import save_page
-from ..testing.certificate.series import instruments_fraction, judged_series
-from ..testing.certificate.to_decide import to_decide
+from ..testing.certificate import Certificate, Outcome
 from ..testing.faults import Fault, find_fault
+from ..testing.judged import instruments_fraction, judged_series, to_decide
 from ..utils.errors import UserError, exit_on_user_error
-from .options import asks_for_help, read_settings, settings_help
+from ..utils.ranges import require_range
+from .options import own_settings
 
-_PREFIX = "certify."
 _MB = 1e6
 EXIT_CODES = {Outcome.flat: 0, Outcome.not_flat: 1, Outcome.undecided: 8}
 """8, as no ending of a training has it; `docs/reliability.md` lists them all."""
@@ -46,7 +43,7 @@ Exit code: 0 if memory is flat, 1 if not, 8 if the run was too short or too rest
 
 @dataclass(kw_only=True, slots=True)
 class CertifyConfig:
-    """Settings of `reverie-certify`, typed as `certify.<name>=<value>`."""
+    """Settings of `reverie-certify` itself, typed as certify.key=value."""
 
     steps: int | None = None
     """Agent steps of the run; null for 60,000 of Dreamer (the incident's crash came at 53,800), and for
@@ -63,32 +60,28 @@ class CertifyConfig:
     plan allows the compiler comes on top."""
 
     def __post_init__(self) -> None:
-        if self.steps is not None and self.steps < 1:
-            raise UserError(f"certify.steps must be at least 1, got {self.steps}.")
-        if self.bound_mb <= 0:
-            raise UserError(f"certify.bound_mb must be > 0, got {self.bound_mb}.")
+        require_range("certify", self, "steps", ge=1)
+        require_range("certify", self, "bound_mb", gt=0)
         if self.fault is not None:
             find_fault(self.fault)
 
 
 @exit_on_user_error()
 def main(arguments: list[str] | None = None) -> None:
-    """Run `reverie-certify`; exit code 0 if memory is flat, 1 if not, 8 if undecided, 2 for a mistake.
-
-    With `--ab` it judges no run; it measures what the incident reports claimed.
-    """
+    """Run `reverie-certify`; exit code 0 if memory is flat, 1 if not, 8 if undecided, 2 for a mistake."""
     typed_here = sys.argv[1:] if arguments is None else arguments
-    if asks_for_help(typed_here):
-        print(_USAGE + settings_help(CertifyConfig, _PREFIX), end="")
-        return
-    own, overrides = _split(typed_here)
+    settings, overrides = own_settings(CertifyConfig, typed_here, "certify", _USAGE, "certify.")
     if not any(text.startswith("experiment=") for text in overrides):
         overrides.insert(0, "experiment=dreamer_incident")
     command = shlex.join(["python", "scripts/certify_memory.py", *typed_here])
-    if any(text.startswith("certify.fault=") for text in own):
-        overrides = _as_written(overrides)
-    settings = read_settings(CertifyConfig, own, "certify", _PREFIX)
-    config = _compose(overrides, settings.steps)
+    if settings.fault is not None:
+        if "compile=inductor" in overrides:
+            raise UserError("faults are put into code as written, got compile=inductor. Set compile=none.")
+        overrides = ["compile=none", *overrides]  # in a compiled function a fault would not take effect
+    [job] = compose_jobs(overrides)
+    if steps := settings.steps or (None if job.workflow is WorkflowName.population else DREAMER_STEPS):
+        job.training.total_timesteps = steps
+    config = typed(job)
     config.memory = replace(config.memory, tracking_enabled=True, on_leak=OnLeak.stop)
     if settings.fault is not None:
         _fault_of(config, settings.fault)
@@ -96,21 +89,10 @@ def main(arguments: list[str] | None = None) -> None:
     certificate = certify(config, settings, command)
     folder = Path(settings.out or certificate.run_dir)
     certificate.save(folder)
-    save_page(certificate, folder)
     print("\n".join(certificate.lines()))
     print(f"certificate: {folder}")
     if code := EXIT_CODES[certificate.outcome]:
         raise SystemExit(code)
-
-
-def _compose(overrides: list[str], steps: int | None) -> TrainConfig:
-    """Return the run to certify, of that many agent steps."""
-    [job] = compose_jobs(overrides)
-    if steps is None and job.workflow is not WorkflowName.population:
-        steps = DREAMER_STEPS
-    if steps is not None:
-        job.training.total_timesteps = steps
-    return typed(job)
 
 
 def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certificate:
@@ -158,28 +140,8 @@ def _fault_of(config: TrainConfig, name: str) -> Fault:
             f"{config.workflow.value}. Choose another experiment."
         )
     if isinstance(config, PopulationTrainConfig):
-        for key, value, only in (
-            ("engine", config.engine, Engine.local),
-            ("population.gradient", config.population.gradient, True),
-        ):
-            if value is not only:
-                raise UserError(
-                    f"certify.fault={name} is put into training in this process. Leave {key} out."
-                )
+        is_here = config.engine is Engine.local
+        if not is_here or not config.population.gradient:
+            key = "population.gradient" if is_here else "engine"
+            raise UserError(f"certify.fault={name} is put into training in this process. Leave {key} out.")
     return fault
-
-
-def _as_written(overrides: list[str]) -> list[str]:
-    """Return overrides that compile nothing: a fault put into a compiled function would not take effect."""
-    if "compile=inductor" in overrides:
-        raise UserError("faults are put into the code as written, got compile=inductor. Set compile=none.")
-    return ["compile=none", *overrides]
-
-
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return the settings typed as `certify.<name>=<value>`, and the overrides of the run."""
-    flags = [text for text in arguments if text.startswith("-")]
-    if flags:
-        raise UserError(f"unknown flag {flags[0]}; certify takes settings as key=value, and --help.")
-    own = [text for text in arguments if text.startswith(_PREFIX)]
-    return own, [text for text in arguments if text not in own]

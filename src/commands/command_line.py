@@ -38,9 +38,8 @@ Task = Callable[[TrainConfig, Preflight, list[str]], None]
 def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) -> None:
     """Run `task` for what the command line asks: one run, a resumed run, or every job of a multirun.
 
-    Args:
-        task: Called once per run, in this process and folder. What it raises passes, except `UserError`.
-        arguments: Command line without the program's name; None for that of this process.
+    `task` is called in this process and folder, and what it raises passes, except `UserError`. The command
+    line is that of this process if no `arguments` are given.
 
     Raises:
         SystemExit: With code 2 after a `UserError`, whose message is then the only line on stderr.

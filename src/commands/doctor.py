@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -23,6 +23,7 @@ from rich.text import Text
 from ..memory.counters.limits import memory_available_bytes, memory_limit_bytes
 from ..utils.errors import FlagParser, exit_on_user_error
 from ..utils.system import lacks
+from ..utils.units import size_text
 
 GIB = 2**30
 
@@ -49,7 +50,7 @@ class Check:
     health: Health
     found: str
     fix: str = ""
-    """What to do, to be pasted where it is a command; empty if all is well."""
+    """What to do unless all is well, to be pasted where it is a command."""
 
 
 @exit_on_user_error()
@@ -66,17 +67,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def diagnose() -> list[Check]:
     """Make every check, in the order of the report."""
+    here, shared = Path.cwd(), Path("/dev/shm")
+    limit = memory_limit_bytes()
+    is_limited = limit < psutil.virtual_memory().total
     return [
         judge_system(sys.platform),
         judge_python(sys.version_info[:2]),
-        check_packages(),
-        check_torch(),
-        check_gpu(),
-        check_atari(),
-        check_gymnasium(),
-        check_disk(),
-        check_shared_memory(),
-        check_memory(),
+        _check_packages(),
+        _check_torch(),
+        _check_gpu(),
+        _check_start("Atari", "Pong", _start_pong, "--force-reinstall", "--no-deps", "ale-py"),
+        _check_start("Gymnasium", "CartPole", _start_cartpole, "gymnasium[classic-control]"),
+        judge_disk(here, shutil.disk_usage(here).free, os.access(here, os.W_OK)),
+        judge_shared_memory(shutil.disk_usage(shared).free if shared.is_dir() else None),
+        judge_memory(memory_available_bytes(), limit if is_limited else None),
     ]
 
 
@@ -87,7 +91,7 @@ def report(checks: list[Check], console: Console) -> int:
         table.add_row(check.subject, Text(check.health.name, check.health.value), Text(check.found))
     console.print(table)
     for check in checks:
-        if check.fix:
+        if check.health is not Health.OK:
             health = (check.health.name, check.health.value)
             console.print(Text.assemble(health, f" {check.subject}: {check.fix}"), soft_wrap=True)
     return int(any(check.health is Health.FAIL for check in checks))
@@ -105,18 +109,15 @@ def judge_python(version: tuple[int, int]) -> Check:
     """Judge the (major, minor) version of Python."""
     found = f"{version[0]}.{version[1]} at {sys.executable}"
     fix = "Make the environment with Python 3.11 or 3.12: python3.11 -m venv .venv"
-    if version < (3, 11):
-        return Check("Python", Health.FAIL, found, fix)
     if version > (3, 12):
         return Check("Python", Health.WARN, f"{found}; tested with 3.11 and 3.12", fix)
-    return Check("Python", Health.OK, found)
+    return Check("Python", Health.FAIL if version < (3, 11) else Health.OK, found, fix)
 
 
 def judge_packages(requirements: Iterable[str]) -> Check:
-    """Judge whether the installed packages are in the ranges asked for.
+    """Judge whether the installed packages are in the ranges that requirements such as `torch>=2.11` ask for.
 
-    Args:
-        requirements: As in package metadata, such as `torch>=2.11`; those of extras are left out.
+    Those of extras are left out.
     """
     count, wrong, repairs = 0, [], []
     for requirement in map(Requirement, requirements):
@@ -131,22 +132,31 @@ def judge_packages(requirements: Iterable[str]) -> Check:
             wrong.append(f"{requirement.name} {version}, needs {requirement.specifier or 'any version'}")
             repairs.append(str(requirement))
     if wrong:
-        fix = shlex.join([sys.executable, "-m", "pip", "install", *repairs])
-        return Check("packages", Health.FAIL, "; ".join(wrong), fix)
+        return Check("packages", Health.FAIL, "; ".join(wrong), _pip_install(*repairs))
     return Check("packages", Health.OK, f"all {count} in the ranges of pyproject.toml")
 
 
-def check_packages() -> Check:
+def _check_packages() -> Check:
     """Hold the installed packages against what Reverie's own metadata ask for."""
     try:
-        requirements = importlib.metadata.requires("reverie") or []
+        return judge_packages(importlib.metadata.requires("reverie") or [])
     except importlib.metadata.PackageNotFoundError:  # imported from a folder, not installed
-        fix = shlex.join([sys.executable, "-m", "pip", "install", "-c", "constraints.txt", "-e", "."])
+        fix = _pip_install("-c", "constraints.txt", "-e", ".")
         return Check("packages", Health.WARN, "Reverie is not installed, only importable", fix)
-    return judge_packages(requirements)
 
 
-def nvidia_driver_version() -> str | None:
+def _pip_install(*what: str) -> str:
+    return shlex.join([sys.executable, "-m", "pip", "install", *what])
+
+
+def _check_torch() -> Check:
+    """Say which PyTorch this is; whether it is new enough is a matter of `_check_packages`."""
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
+    found = f"{torch.__version__} ({build} build), {torch.get_num_threads()} threads"
+    return Check("PyTorch", Health.OK, found)
+
+
+def _nvidia_driver_version() -> str | None:
     """Return the version of the NVIDIA driver, or None where there is none."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
@@ -165,24 +175,25 @@ def judge_missing_gpu(cuda_build: str | None, driver: str | None, reason: str) -
         reason: What PyTorch says about it; may be empty.
     """
     if driver is None:
+        found = "no NVIDIA driver: runs take the small CPU preset"
         fix = "None needed for Catch and CartPole; for Pong take a machine with an NVIDIA GPU and its driver"
-        return Check("GPU", Health.WARN, "no NVIDIA driver: runs take the small CPU preset", fix)
-    if cuda_build is None:
-        wheel = f"torch=={torch.__version__.partition('+')[0]}"
-        command = [sys.executable, "-m", "pip", "install", "--force-reinstall", wheel]
+    elif cuda_build is None:
         found = f"driver {driver}, but PyTorch is a CPU build: the GPU is not used"
-        return Check("GPU", Health.WARN, found, shlex.join(command))
-    found = f"driver {driver}, PyTorch built for CUDA {cuda_build}, but no device. {reason}".strip()
-    fix = f"Unset CUDA_VISIBLE_DEVICES, update the driver, or take a PyTorch for a CUDA before {cuda_build}"
+        fix = _pip_install("--force-reinstall", f"torch=={torch.__version__.partition('+')[0]}")
+    else:
+        found = f"driver {driver}, PyTorch built for CUDA {cuda_build}, but no device. {reason}".strip()
+        fix = (
+            f"Unset CUDA_VISIBLE_DEVICES, update the driver, or take a PyTorch for a CUDA before {cuda_build}"
+        )
     return Check("GPU", Health.WARN, found, fix)
 
 
-def check_gpu() -> Check:
+def _check_gpu() -> Check:
     """Use the GPU for a moment, if there is one."""
     with warnings.catch_warnings(record=True) as said:  # PyTorch says here that a driver is too old
         warnings.simplefilter("always")
         is_available = torch.cuda.is_available()
-    driver = nvidia_driver_version()
+    driver = _nvidia_driver_version()
     if not is_available:
         return judge_missing_gpu(torch.version.cuda, driver, " ".join(str(item.message) for item in said))
     versions = f"driver {driver or 'unknown'}, CUDA {torch.version.cuda}"
@@ -194,50 +205,41 @@ def check_gpu() -> Check:
         return Check("GPU", Health.FAIL, f"{versions}: {_one_line(error)}", fix)
     bfloat16 = "with" if torch.cuda.is_bf16_supported(including_emulation=False) else "without"
     name = torch.cuda.get_device_name()
-    found = f"{name}, {versions}, {bfloat16} bfloat16, {gib(free)} free of {gib(total)}"
-    if free < GPU_WARN_BYTES:
-        fix = "Close what else uses the GPU (nvidia-smi shows it), or take a smaller model: model=size1m"
-        return Check("GPU", Health.WARN, found, fix)
-    return Check("GPU", Health.OK, found)
+    found = f"{name}, {versions}, {bfloat16} bfloat16, {size_text(free)} free of {size_text(total)}"
+    fix = "Close what else uses the GPU (nvidia-smi shows it), or take a smaller model: model=size1m"
+    return Check("GPU", _health(free, 0, GPU_WARN_BYTES), found, fix)
 
 
-def check_torch() -> Check:
-    """Tell which PyTorch this is; whether it is new enough is a matter of `check_packages`."""
-    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
-    found = f"{torch.__version__} ({build} build), {torch.get_num_threads()} threads"
-    return Check("PyTorch", Health.OK, found)
+def _check_start(subject: str, name: str, start: Callable[[], str], *packages: str) -> Check:
+    """Start an environment; `start` returns the version of its suite."""
+    try:
+        return Check(subject, Health.OK, f"{start()}, {name} starts")
+    except Exception as error:  # whatever it is, it belongs in the report
+        found = f"{name} does not start: {_one_line(error)}"
+        return Check(subject, Health.FAIL, found, _pip_install(*packages))
 
 
-def check_atari() -> Check:
+def _start_pong() -> str:
     """Start Pong in ale-py's vector environment, ROM included."""
-    fix = shlex.join([sys.executable, "-m", "pip", "install", "--force-reinstall", "--no-deps", "ale-py"])
-    try:
-        import ale_py
-        from ale_py.vector_env import AtariVectorEnv
+    import ale_py
+    from ale_py.vector_env import AtariVectorEnv
 
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-        env = AtariVectorEnv("pong", num_envs=1, grayscale=False, stack_num=1, img_height=64, img_width=64)
-        image = env.reset(seed=0)[0]
-        env.close()
-    except Exception as error:  # whatever it is, it belongs in the report
-        return Check("Atari", Health.FAIL, f"Pong does not start: {_one_line(error)}", fix)
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    env = AtariVectorEnv("pong", num_envs=1, grayscale=False, stack_num=1, img_height=64, img_width=64)
+    image = env.reset(seed=0)[0]
+    env.close()
     if image.max() == image.min():
-        return Check("Atari", Health.FAIL, "Pong starts, but its screen is one colour", fix)
-    return Check("Atari", Health.OK, f"ale-py {ale_py.__version__}, Pong starts")
+        raise RuntimeError("its screen is one colour")
+    return f"ale-py {ale_py.__version__}"
 
 
-def check_gymnasium() -> Check:
-    """Start CartPole."""
-    try:
-        import gymnasium
+def _start_cartpole() -> str:
+    import gymnasium
 
-        env = gymnasium.make("CartPole-v1")
-        env.reset(seed=0)
-        env.close()
-    except Exception as error:  # whatever it is, it belongs in the report
-        fix = shlex.join([sys.executable, "-m", "pip", "install", "gymnasium[classic-control]"])
-        return Check("Gymnasium", Health.FAIL, f"CartPole does not start: {_one_line(error)}", fix)
-    return Check("Gymnasium", Health.OK, f"{gymnasium.__version__}, CartPole starts")
+    env = gymnasium.make("CartPole-v1")
+    env.reset(seed=0)
+    env.close()
+    return gymnasium.__version__
 
 
 def _one_line(error: Exception) -> str:
@@ -248,60 +250,34 @@ def judge_disk(folder: Path, free: int, is_writable: bool) -> Check:
     """Judge the folder in which runs would be written, with `free` bytes left on its disk."""
     elsewhere = "run_dir=<a folder on another disk>"
     if not is_writable:
-        return Check(
-            "disk", Health.FAIL, f"{folder} cannot be written to", f"Start elsewhere, or {elsewhere}"
-        )
-    found = f"{gib(free)} free in {folder}"
-    if free >= DISK_WARN_BYTES:
-        return Check("disk", Health.OK, found)
-    health = Health.FAIL if free < DISK_FAIL_BYTES else Health.WARN
-    return Check("disk", health, found, f"Free {gib(DISK_WARN_BYTES)}, or {elsewhere}")
-
-
-def check_disk() -> Check:
-    """Look at the current folder, where `experiments/` is made."""
-    folder = Path.cwd()
-    return judge_disk(folder, shutil.disk_usage(folder).free, os.access(folder, os.W_OK))
+        fix = f"Start elsewhere, or {elsewhere}"
+        return Check("disk", Health.FAIL, f"{folder} cannot be written to", fix)
+    health = _health(free, DISK_FAIL_BYTES, DISK_WARN_BYTES)
+    fix = f"Free {size_text(DISK_WARN_BYTES)}, or {elsewhere}"
+    return Check("disk", health, f"{size_text(free)} free in {folder}", fix)
 
 
 def judge_shared_memory(free: int | None) -> Check:
-    """Judge the free bytes of /dev/shm, None where there is no such folder."""
-    found = "no /dev/shm" if free is None else f"{gib(free)} free in /dev/shm"
-    if free is not None and free >= SHARED_MEMORY_WARN_BYTES:
-        return Check("shared memory", Health.OK, found)
+    """Judge the free bytes of /dev/shm, through which environments in worker processes send observations.
+
+    None where there is no such folder.
+    """
+    found = "no /dev/shm" if free is None else f"{size_text(free)} free in /dev/shm"
     fix = "In Docker: docker run --shm-size=1g ...; elsewhere env.vectorization=sync does without it"
-    return Check("shared memory", Health.WARN, found, fix)
-
-
-def check_shared_memory() -> Check:
-    """Look at /dev/shm, through which environments in worker processes send observations."""
-    folder = Path("/dev/shm")
-    return judge_shared_memory(shutil.disk_usage(folder).free if folder.is_dir() else None)
+    return Check("shared memory", _health(free or 0, 0, SHARED_MEMORY_WARN_BYTES), found, fix)
 
 
 def judge_memory(available: int, cgroup_limit: int | None) -> Check:
     """Judge the bytes of memory that can be taken now; a control group may limit what that can ever be."""
-    limit = "no cgroup limit" if cgroup_limit is None else f"cgroup limit {gib(cgroup_limit)}"
-    found = f"{gib(available)} available, {limit}"
-    if available >= MEMORY_WARN_BYTES:
-        return Check("memory", Health.OK, found)
-    health = Health.FAIL if available < MEMORY_FAIL_BYTES else Health.WARN
-    if cgroup_limit is None or cgroup_limit >= MEMORY_WARN_BYTES:
-        return Check("memory", health, found, "Close other programs, or lower buffer.capacity to 20000")
-    return Check("memory", health, found, "Raise the container's limit: docker run --memory=8g ...")
+    limit = "no cgroup limit" if cgroup_limit is None else f"cgroup limit {size_text(cgroup_limit)}"
+    health = _health(available, MEMORY_FAIL_BYTES, MEMORY_WARN_BYTES)
+    fix = "Close other programs, or lower buffer.capacity to 20000"
+    if cgroup_limit is not None and cgroup_limit < MEMORY_WARN_BYTES:
+        fix = "Raise the container's limit: docker run --memory=8g ..."
+    return Check("memory", health, f"{size_text(available)} available, {limit}", fix)
 
 
-def check_memory() -> Check:
-    """Look at the machine's memory and at the limit of the control group."""
-    limit = memory_limit_bytes()
-    is_limited = limit < psutil.virtual_memory().total
-    return judge_memory(memory_available_bytes(), limit if is_limited else None)
-
-
-def gib(num_bytes: int) -> str:
-    """Return bytes as people read them.
-
-    >>> gib(1_610_612_736)
-    '1.5 GiB'
-    """
-    return f"{num_bytes / 2**30:.1f} GiB"
+def _health(free: int, fail_below: int, warn_below: int) -> Health:
+    if free >= warn_below:
+        return Health.OK
+    return Health.FAIL if free < fail_below else Health.WARN

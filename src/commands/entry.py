@@ -20,13 +20,10 @@ INTERRUPTED = "interrupted"
 
 def command(module: str) -> Callable[[], Any]:
     """Return a command that runs the `main` of a module, of which nothing is imported before."""
-
-    def run() -> Any:
-        return load(module)()
-
-    return run
+    return lambda: load(module)()
 
 
+@exit_on_user_error()
 def load(module: str) -> Callable[[], Any]:
     """Return the `main` of a module; what ends the process from now on is shown in one line.
 
@@ -34,16 +31,6 @@ def load(module: str) -> Callable[[], Any]:
         SystemExit: With code 2 if it cannot run on this system, or something that it imports is missing.
     """
     sys.excepthook = _show
-    with exit_on_user_error():
-        return _load(module)
-
-
-def _load(module: str) -> Callable[[], Any]:
-    """Import a command.
-
-    Raises:
-        UserError: If it cannot run on this system, or something that it imports is missing.
-    """
     if sentence := refusal(sys.platform):
         raise UserError(sentence)
     before = signal.getsignal(signal.SIGINT)

@@ -1,11 +1,10 @@
-"""Playing a policy without learning: during training, and `reverie-evaluate` for a checkpoint."""
+"""`reverie-evaluate`: play the newest checkpoint of a run, without learning."""
 
 import json
 import os
 import signal
 import sys
 import time
-from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -13,19 +12,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.run_folder import checkpoint_of, load_run
-from ..config.schema import Compile, Device, TrainConfig
-from ..envs import EnvConfig, EnvironmentCrashed, make_environment
+from ..config.schema import Compile, Device
+from ..envs import EnvConfig, EnvironmentCrashed
 from ..envs.episodes import Episode
 from ..orchestration.evaluation import evaluate
 from ..orchestration.recipes import recipe_of
 from ..orchestration.reports import VIDEO_FPS, VIDEO_SCALE
+from ..planning.preflight import environment_spec
 from ..utils.errors import UserError, exit_on_user_error
+from ..utils.ranges import require_range
 from ..utils.timestep import EnvSpec
 from ..utils.video import require_video_path, save_video, unfinished, upscale
-from ..workflows import Agent
-from .options import asks_for_help, read_settings, settings_help
+from .options import own_settings
 
 _USAGE = """\
 Play the newest checkpoint of a run, without learning: reverie-evaluate run=<folder> [key=value ...]
@@ -41,7 +40,7 @@ INTERRUPTED_EXIT_CODE = 130
 
 
 class PolicyMode(Enum):
-    """How evaluation acts; OmegaConf matches names, so the names are what users type."""
+    """How evaluation acts."""
 
     sample = "sample"
     mode = "mode"
@@ -76,10 +75,7 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         if not self.run:
             raise UserError("run is missing: name the folder of a run, as in run=experiments/<run>.")
-        if self.episodes < 1:
-            raise UserError(f"episodes must be at least 1, got {self.episodes}.")
-        if self.max_steps is not None and self.max_steps < 1:
-            raise UserError(f"max_steps must be at least 1, got {self.max_steps}.")
+        require_range("", self, "episodes", "max_steps", ge=1)
         if not 0 <= self.seed < 2**32:
             raise UserError(f"seed must be in [0, 2**32), got {self.seed}.")
         if self.video is not None:
@@ -120,10 +116,12 @@ def evaluate_run(config: EvaluateConfig) -> tuple[dict[str, object], NDArray[np.
     run = load_run(config.run, device=config.device)
     run.compile = Compile.none  # nothing is learned
     checkpoint = checkpoint_of(run, Path(config.run))
-    workflow = _load_agent(run, checkpoint)
+    recipe = recipe_of(run)
+    workflow = recipe.build_agent(run, environment_spec(run, recipe))
+    checkpoint.restore_workflow(workflow)
     if config.video is not None:
         _check_video(Path(config.video), workflow.env)
-    policy = config.policy if recipe_of(run).samples_actions else PolicyMode.mode
+    policy = config.policy if recipe.samples_actions else PolicyMode.mode
     sample = policy is PolicyMode.sample
     env = _cut(run.env, workflow.env, config.max_steps)
     watch = _Watch(config.episodes, config.max_steps or workflow.env.longest_episode)
@@ -155,12 +153,8 @@ def evaluate_run(config: EvaluateConfig) -> tuple[dict[str, object], NDArray[np.
 
 @exit_on_user_error()
 def main() -> None:
-    """Run `reverie-evaluate run=<folder> [episodes= max_steps= seed= policy= video= device=]`."""
-    arguments = sys.argv[1:]
-    if asks_for_help(arguments):
-        sys.stdout.write(_USAGE + settings_help(EvaluateConfig))
-        return
-    config = read_settings(EvaluateConfig, arguments, "evaluate")
+    """Run `reverie-evaluate` with the arguments of this process."""
+    config, _ = own_settings(EvaluateConfig, sys.argv[1:], "evaluate", _USAGE)
     result, frames = evaluate_run(config)
     print(json.dumps(result), flush=True)  # first: the video may fail
     if config.video is not None and frames is not None:
@@ -184,22 +178,16 @@ def _check_video(path: Path, env: EnvSpec) -> None:
     """Refuse a video that could not be written, before hours of play."""
     if not any(spec.is_image for spec in env.observation.values()):
         raise UserError(f"video={path}: {env.name} has no image observation to record. Leave video= out.")
+    reason = None
     try:
-        folder = path.absolute().parent
-        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        existing = next(parent for parent in path.absolute().parents if parent.exists())
         for part in (*path.parts, unfinished(path).name):
             (existing / part).exists()  # raises for a name that is too long
-        is_folder = path.is_dir()
+        if path.is_dir():
+            reason = "it is a folder"
+        elif not existing.is_dir() or not os.access(existing, os.W_OK):
+            reason = f"{existing} is not a folder that can be written to"
     except OSError as error:
-        raise UserError(f"video={path} cannot be written: {error.strerror}.") from error
-    if is_folder:
-        raise UserError(f"video={path} cannot be written: it is a folder.")
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise UserError(f"video={path} cannot be written: {existing} is not a folder that can be written to.")
-
-
-def _load_agent(run: TrainConfig, checkpoint: Checkpoint) -> Agent:
-    with closing(make_environment(replace(run.env, num_envs=1), run.seed)) as environment:
-        agent = recipe_of(run).build_agent(run, environment.spec)
-    checkpoint.restore_workflow(agent)
-    return agent
+        reason = error.strerror
+    if reason is not None:
+        raise UserError(f"video={path} cannot be written: {reason}.")

@@ -1,74 +1,80 @@
 """Read the settings of a command itself, which no run has, from key=value, and explain them for --help."""
 
-import ast
 import inspect
-from collections.abc import Iterable
+import re
+from collections.abc import Sequence
 from dataclasses import fields
 from enum import Enum
-from itertools import pairwise
-from textwrap import dedent
 from typing import Any, TypeVar, get_type_hints
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..config.overrides import describe
+from ..config.overrides import describe, wrong_type
 from ..config.schema import check_number
 from ..utils.errors import UserError, did_you_mean
 
 Settings = TypeVar("Settings")
 
 
-def read_settings(
-    schema: type[Settings], arguments: Iterable[str], command: str, prefix: str = ""
-) -> Settings:
-    """Return the settings that `arguments` spell, each as <prefix><name>=<value>; `null` is None.
+def own_settings(
+    schema: type[Settings], arguments: Sequence[str], command: str, usage: str, prefix: str = ""
+) -> tuple[Settings, list[str]]:
+    """Return the settings that are typed as <prefix><name>=<value>, and all other arguments.
 
-    Args:
-        schema: A dataclass of plain values, all with a default.
-        arguments: Those of the command line that are for the command itself.
-        command: Its name in messages.
-        prefix: What every name begins with.
+    `schema` is a dataclass of plain values, all with a default; `null` is None. With -h or --help, `usage`
+    and a line for each setting are printed instead.
 
     Raises:
-        UserError: If an argument is no setting, holds an interpolation, or has a value of another type.
+        SystemExit: With code 0 after the help.
+        UserError: If an argument is a flag, no setting, an interpolation, or has a value of another type.
     """
-    known = [prefix + field.name for field in fields(schema)]  # pyright: ignore[reportArgumentType]
+    if not {"-h", "--help"}.isdisjoint(arguments):
+        print(usage + _help(schema, prefix), end="")
+        raise SystemExit(0)
+    mine = [argument for argument in arguments if argument.startswith(prefix)]
+    others = [argument for argument in arguments if not argument.startswith(prefix)]
+    if flags := [argument for argument in others if argument.startswith("-")]:
+        raise UserError(f"unknown flag {flags[0]}; {command} takes settings as key=value, and --help.")
+    return _read(schema, mine, command, prefix), others
+
+
+def _read(schema: type[Settings], arguments: Sequence[str], command: str, prefix: str) -> Settings:
+    defaults = {prefix + field.name: field.default for field in fields(schema)}  # pyright: ignore
     values = OmegaConf.structured(schema)
     for argument in arguments:
         key, sign, text = argument.partition("=")
         if "${" in argument:
             raise UserError(f"{argument}: {command} takes plain values, no ${{...}}.")
-        if not sign or key not in known:
-            names = ", ".join(f"{name}=" for name in known)
+        if not sign or key not in defaults:
+            names = ", ".join(f"{name}=" for name in defaults)
             raise UserError(
-                f"{argument} is not a setting of {command}; they are {names}." + did_you_mean(key, known)
+                f"{argument} is not a setting of {command}; they are {names}." + did_you_mean(key, defaults)
             )
         name = key.removeprefix(prefix)
         try:  # the text, not YAML: a folder called 007 is not the number 7; the schema converts numbers
             values[name] = None if text == "null" else text
         except OmegaConfBaseException as error:
-            raise UserError(f"{key}: {error.msg or error}".splitlines()[0]) from error
+            instead = "" if defaults[key] is None else f" for {_typed(defaults[key])}"
+            kind = get_type_hints(schema)[name]
+            raise wrong_type(argument, kind, f" Leave it out{instead}.") from error
         check_number(key, values[name])
     settings = OmegaConf.to_object(values)
     assert isinstance(settings, schema)
     return settings
 
 
-def asks_for_help(arguments: Iterable[str]) -> bool:
-    """Return whether -h or --help is among the arguments."""
-    return not {"-h", "--help"}.isdisjoint(arguments)
-
-
-def settings_help(schema: type[Any], prefix: str = "") -> str:
+def _help(schema: type[Any], prefix: str) -> str:
     """Return a line for each setting: name and default, its docstring, and what it takes."""
-    kinds, texts = get_type_hints(schema), _docstrings(schema)
+    # Python keeps the docstrings of fields only in the source.
+    documented = re.findall(r'^    (\w+): [^\n]*\n    """(.*?)"""', inspect.getsource(schema), re.M | re.S)
+    texts, kinds = dict(documented), get_type_hints(schema)
     pairs = {field.name: f"{prefix}{field.name}={_typed(field.default)}" for field in fields(schema)}
     width = max(map(len, pairs.values()))
     lines = ["Settings, with their defaults:"]
     for name, pair in pairs.items():
-        kind = describe(kinds[name])
-        lines.append(f"  {pair:<{width}}  {texts[name]} {kind[0].upper()}{kind[1:]}.")
+        kind, text = describe(kinds[name]), " ".join(texts[name].split())
+        lines.append(f"  {pair:<{width}}  {text} {kind[0].upper()}{kind[1:]}.")
     return "\n".join(lines) + "\n"
 
 
@@ -77,15 +83,3 @@ def _typed(default: Any) -> str:
     if isinstance(default, Enum):
         return default.name
     return "null" if default is None else str(default)
-
-
-def _docstrings(schema: type[Any]) -> dict[str, str]:
-    """Return the docstring below each field, on one line; Python keeps them only in the source."""
-    [definition] = ast.parse(dedent(inspect.getsource(schema))).body
-    assert isinstance(definition, ast.ClassDef)
-    texts = {}
-    for statement, below in pairwise(definition.body):
-        match statement, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                texts[name] = " ".join(text.split())
-    return texts

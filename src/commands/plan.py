@@ -1,11 +1,11 @@
 """`reverie-plan`: what a run would take, from the command line of `reverie-train`; creates nothing."""
 
 import json
-import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from rich.console import Console
 
@@ -14,15 +14,13 @@ from ..config.overrides import parse
 from ..config.resolve import typed
 from ..config.schema import TrainConfig
 from ..orchestration.recipes import recipe_of
-from ..planning.fit import Fit, largest_fit
 from ..planning.preflight import environment_spec, preflight_of
-from ..planning.resources import MemoryPlan
-from ..planning.suggestions import require_fit
-from ..planning.table import show
+from ..planning.resources import MemoryPlan, show
+from ..planning.suggestions import largest_fit, require_fit
 from ..utils.errors import UserError, exit_on_user_error
-from .options import asks_for_help, read_settings, settings_help
+from ..utils.ranges import require_range
+from .options import own_settings
 
-PREFIX = "plan."
 _USAGE = """\
 Plan the memory of a run: reverie-plan [any override of reverie-train] [plan.format=json] [plan.fit_gib=6]
 
@@ -37,7 +35,7 @@ _WIDTH = 150  # of a table that is not shown on a terminal
 
 
 class PlanFormat(Enum):
-    """How the plan is written; OmegaConf matches names, so the names are what users type."""
+    """How the plan is written."""
 
     table = "table"
     json = "json"
@@ -54,35 +52,20 @@ class PlanConfig:
     """Memory of a card in GiB: plans the largest model and replay for it, not the run as it is."""
 
     def __post_init__(self) -> None:
-        if self.fit_gib is not None and not (math.isfinite(self.fit_gib) and self.fit_gib > 0):
-            raise UserError(f"plan.fit_gib must be > 0 GiB, got {self.fit_gib}.")
+        require_range("plan", self, "fit_gib", gt=0)
 
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `reverie-plan`.
-
-    Args:
-        arguments: Command line without the program's name; None for that of this process.
-
-    Raises:
-        SystemExit: With code 2 after a `UserError`, a plan over a limit included.
-    """
-    _run(list(sys.argv[1:] if arguments is None else arguments))
-
-
-def _run(arguments: list[str]) -> None:
-    if asks_for_help(arguments):
-        sys.stdout.write(_USAGE + settings_help(PlanConfig, PREFIX))
-        return
-    plan_config, overrides = split_arguments(arguments)
+    """Run `reverie-plan`; exit code 2 after a mistake, a plan over a limit included."""
+    typed_here = sys.argv[1:] if arguments is None else arguments
+    plan_config, overrides = own_settings(PlanConfig, typed_here, "plan", _USAGE, "plan.")
     if plan_config.fit_gib is not None:
-        _run_fit(overrides, plan_config.fit_gib, plan_config.format)
-        return
+        return _run_fit(overrides, plan_config.fit_gib, plan_config.format)
     config = _compose(overrides)
     recipe = recipe_of(config)
     found = preflight_of(config, recipe)
-    _write(found.plan, None, plan_config.format)
+    _write(found.plan, plan_config.format)
     require_fit(found.plan, config, found.env, recipe, lambda change: _compose([*overrides, change]))
 
 
@@ -99,22 +82,10 @@ def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat) -> None:
             "without it."
         )
     spec = environment_spec(config, recipe)
-    fit = largest_fit(lambda name: _compose([*overrides, f"model={name}"]), spec, recipe, fit_gib)
-    _write(fit.plan, fit, form)
-
-
-def split_arguments(arguments: list[str]) -> tuple[PlanConfig, list[str]]:
-    """Return the settings of the plan, and the overrides of the run.
-
-    Raises:
-        UserError: If a flag is given, or a `plan.` key is unknown or of the wrong type.
-    """
-    flags = [argument for argument in arguments if argument.startswith("-")]
-    if flags:
-        raise UserError(f"unknown flag {flags[0]}; plan takes settings as key=value, and --help.")
-    mine = [argument for argument in arguments if argument.startswith(PREFIX)]
-    overrides = [argument for argument in arguments if argument not in mine]
-    return read_settings(PlanConfig, mine, "plan", PREFIX), overrides
+    model, capacity, plan = largest_fit(
+        lambda name: _compose([*overrides, f"model={name}"]), spec, recipe, fit_gib
+    )
+    _write(plan, form, {"fit.gib": fit_gib, "fit.model": model, "fit.capacity": capacity})
 
 
 def _compose(overrides: list[str]) -> TrainConfig:
@@ -125,17 +96,13 @@ def _compose(overrides: list[str]) -> TrainConfig:
     return typed(compose_jobs(overrides)[0], must_run_here=False)
 
 
-def _write(plan: MemoryPlan, fit: Fit | None, form: PlanFormat) -> None:
+def _write(plan: MemoryPlan, form: PlanFormat, fit: Mapping[str, Any] | None = None) -> None:
+    """Write a plan; `fit` is what fits the card, by the keys of JSON."""
     if form is PlanFormat.json:
-        sys.stdout.write(json.dumps(fit.flat() if fit else plan.flat()) + "\n")
-        return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDTH)
+        return print(json.dumps({**(fit or {}), **plan.flat()}))
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     show(plan, console)
     if fit is not None:
-        console.print(
-            f"Largest for a card of {fit.fit_gib:g} GiB: device=cuda model={fit.model} "
-            f"buffer.capacity={fit.capacity}",
-            soft_wrap=True,
-        )
+        gib, model, capacity = fit.values()
+        largest = f"device=cuda model={model} buffer.capacity={capacity}"
+        console.print(f"Largest for a card of {gib:g} GiB: {largest}", soft_wrap=True)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from rich.table import Table
 
 from ..checkpoints.run_folder import CONFIG_FILE, create_run_folder, save_config
 from ..config.compose import compose_jobs
-from ..config.ray import RayConfig, require_ray
+from ..config.population import RayConfig, require_ray
 from ..config.resolve import typed
 from ..config.saved import read_config
 from ..config.schema import Compile, TrainConfig, leaves
@@ -33,9 +33,9 @@ from ..utils.durable_io import read_json, reading, write_json
 from ..utils.errors import UserError, exit_on_user_error
 from ..utils.logging import read_lines
 from ..utils.logging.writer import METRICS_FILE
-from .options import asks_for_help, read_settings, settings_help
+from ..utils.ranges import require_range
+from .options import own_settings
 
-PREFIX = "sweep."
 RESULTS = "sweep.json"
 FAILED_EXIT_CODE = 1
 _WIDTH = 160
@@ -71,18 +71,7 @@ class SweepConfig:
     """Episodes at the end of a job whose returns are averaged for the table."""
 
     def __post_init__(self) -> None:
-        for name in ("cpus", "last"):
-            if getattr(self, name) < 1:
-                raise UserError(f"sweep.{name} must be at least 1, got {getattr(self, name)}.")
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How a job ended."""
-
-    exit_code: int
-    metrics: dict[str, float]
-    """Its last numbers; those of episodes are means over the last of them."""
+        require_range("sweep", self, "cpus", "last", ge=1)
 
 
 @dataclass(slots=True)
@@ -93,43 +82,26 @@ class Job:
     values: dict[str, Any]
     """The settings in which the jobs differ."""
 
-    result: Result | None = None
-    """None until it has ended."""
+    exit_code: int | None = None
+    """None until it has ended, 0 once all its steps are taken."""
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether all its steps are taken."""
-        return self.result is not None and self.result.exit_code == 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Its last numbers; those of episodes are means over the last of them."""
 
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a sweep.
-
-    Args:
-        arguments: Command line without the program's name; None for that of this process.
-
-    Raises:
-        SystemExit: With code 2 after a `UserError`, 1 if a job has not finished.
-    """
-    typed_here = list(sys.argv[1:] if arguments is None else arguments)
-    if asks_for_help(typed_here):
-        sys.stdout.write(_USAGE + settings_help(SweepConfig, PREFIX))
-        return
-    mine = [argument for argument in typed_here if argument.startswith(PREFIX)]
-    config = read_settings(SweepConfig, mine, "sweep", PREFIX)
-    jobs = sweep(config, [argument for argument in typed_here if argument not in mine])
+    """Run a sweep; exit code 2 after a mistake, 1 if a job has not finished."""
+    typed_here = sys.argv[1:] if arguments is None else arguments
+    config, overrides = own_settings(SweepConfig, typed_here, "sweep", _USAGE, "sweep.")
+    jobs = sweep(config, overrides)
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(table(jobs))
-    if not all(job.is_finished for job in jobs):
+    if any(job.exit_code != 0 for job in jobs):
         raise SystemExit(FAILED_EXIT_CODE)
 
 
 def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
     """Run all jobs that are not finished; `sweep.json` is up to date after each.
-
-    Args:
-        config: Where, and how many at a time.
-        overrides: Of the runs; those that list values make the jobs.
 
     Raises:
         UserError: If a job cannot run, or the folder holds another sweep; no job has begun then.
@@ -140,7 +112,6 @@ def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
     out = Path(config.out)
     configs = [typed(job) for job in compose_jobs(overrides, multirun=True)]
     jobs = _jobs(out, configs)
-    _take_results(out, jobs)
     for job, run in zip(jobs, configs, strict=True):
         _require_same(job, run)
         run.resume = run.run_dir if (job.folder / CONFIG_FILE).exists() else None
@@ -148,33 +119,31 @@ def sweep(config: SweepConfig, overrides: list[str]) -> list[Job]:
     for run in configs:
         if run.resume is None:
             save_config(run, create_run_folder(run))
-    due = [job for job in jobs if not job.is_finished]
-    if due:
-        try:
-            _run(config, out, jobs, due)
-        except ClusterLost as error:
-            raise UserError(f"{error} Repeat the command to run what is left.") from error
+    try:
+        if any(job.exit_code != 0 for job in jobs):
+            _run(config, out, jobs)
+    except ClusterLost as error:
+        raise UserError(f"{error} Repeat the command to run what is left.") from error
     return jobs
 
 
 def table(jobs: list[Job]) -> Table:
     """Return a row for each job: its settings, how it ended, and its numbers."""
     keys = list(jobs[0].values)
-    metrics = sorted({name for job in jobs if job.result for name in job.result.metrics})
+    metrics = sorted({name for job in jobs for name in job.metrics})
     shown = Table("job", *keys, "exit", *metrics)
     for job in jobs:
-        numbers = job.result.metrics if job.result else {}
         shown.add_row(
             job.folder.name,
             *(str(job.values[key]) for key in keys),
-            str(job.result.exit_code) if job.result else "not run",
-            *(f"{numbers[name]:,.6g}" if name in numbers else "" for name in metrics),
+            "not run" if job.exit_code is None else str(job.exit_code),
+            *(f"{job.metrics[name]:,.6g}" if name in job.metrics else "" for name in metrics),
         )
     return shown
 
 
 def _jobs(out: Path, configs: list[TrainConfig]) -> list[Job]:
-    """Return the jobs, each with the settings that not all of them share; sets their folders."""
+    """Return the jobs, with the settings that not all of them share and saved results; sets their folders."""
     settings = [dict(leaves(config)) for config in configs]
     varied = [key for key in settings[0] if any(each[key] != settings[0][key] for each in settings)]
     jobs = []
@@ -182,6 +151,12 @@ def _jobs(out: Path, configs: list[TrainConfig]) -> list[Job]:
         folder = out.absolute() / f"job_{index}"
         config.run_dir = str(folder)
         jobs.append(Job(folder, {key: values[key] for key in varied}))
+    if (out / RESULTS).exists():
+        saved = read_json(out / RESULTS)
+        with reading(out / RESULTS):
+            for job, each in zip(jobs, saved["jobs"], strict=False):
+                if each["result"]:
+                    job.exit_code, job.metrics = each["result"]["exit_code"], each["result"]["metrics"]
     return jobs
 
 
@@ -196,19 +171,10 @@ def _require_same(job: Job, config: TrainConfig) -> None:
             raise UserError(f"{job.folder} holds a job of another sweep. Choose another sweep.out.")
 
 
-def _take_results(out: Path, jobs: list[Job]) -> None:
-    if not (out / RESULTS).exists():
-        return
-    saved = read_json(out / RESULTS)
-    with reading(out / RESULTS):
-        for job, each in zip(jobs, saved["jobs"], strict=False):
-            job.result = Result(**each["result"]) if each["result"] else None
-
-
-def _run(config: SweepConfig, out: Path, jobs: list[Job], due: list[Job]) -> None:
-    """Run jobs on the cluster, as many at a time as it has room for."""
+def _run(config: SweepConfig, out: Path, jobs: list[Job]) -> None:
+    """Run the jobs that are not finished on the cluster, as many at a time as it has room for."""
     cpus = config.cpus if config.address else max(config.cpus, os.cpu_count() or 1)
-    cluster = Cluster(RayConfig(address=config.address), cpus, f"{PREFIX}address")
+    cluster = Cluster(RayConfig(address=config.address), cpus, "sweep.address")
     try:
         if config.cpus > max(cluster.cpus):
             raise UserError(
@@ -216,6 +182,7 @@ def _run(config: SweepConfig, out: Path, jobs: list[Job], due: list[Job]) -> Non
                 f"{max(cluster.cpus)} CPUs. Set sweep.cpus={max(1, *cluster.cpus)}."
             )
         task = cluster.ray.remote(num_cpus=config.cpus, max_retries=0)(run_job)
+        due = [job for job in jobs if job.exit_code != 0]
         pending = {task.remote(str(job.folder), config.cpus, config.last): job for job in due}
         while pending:
             done, _ = cluster.ray.wait(list(pending), timeout=1.0)
@@ -224,13 +191,12 @@ def _run(config: SweepConfig, out: Path, jobs: list[Job], due: list[Job]) -> Non
             for reference in done:
                 job = pending.pop(reference)
                 try:
-                    result: Result = cluster.ray.get(reference)
+                    job.exit_code, job.metrics = cluster.ray.get(reference)
                 except cluster.ray.exceptions.RayError as error:
                     cluster.require_alive()
                     sys.stderr.write(f"{job.folder.name}: its worker died ({type(error).__name__})\n")
                     continue
-                job.result = result
-                sys.stderr.write(f"{job.folder.name}: exit code {result.exit_code}\n")
+                sys.stderr.write(f"{job.folder.name}: exit code {job.exit_code}\n")
                 _write(out, jobs)
     finally:
         cluster.close()
@@ -238,28 +204,20 @@ def _run(config: SweepConfig, out: Path, jobs: list[Job], due: list[Job]) -> Non
 
 def _write(out: Path, jobs: list[Job]) -> None:
     """Write `sweep.json`, whole or not at all."""
-    ended = [
-        {
-            "folder": job.folder.name,
-            "values": {key: getattr(value, "name", value) for key, value in job.values.items()},
-            "result": asdict(job.result) if job.result else None,
-        }
-        for job in jobs
-    ]
+    ended = []
+    for job in jobs:
+        values = {key: getattr(value, "name", value) for key, value in job.values.items()}
+        result = {"exit_code": job.exit_code, "metrics": job.metrics}
+        has_ended = job.exit_code is not None
+        ended.append({"folder": job.folder.name, "values": values, "result": result if has_ended else None})
     unfinished = out / f"{RESULTS}.unfinished"
     unfinished.unlink(missing_ok=True)
     write_json(unfinished, {"jobs": ended})
     os.replace(unfinished, out / RESULTS)
 
 
-def run_job(folder: str, cpus: int, last: int) -> Result:
-    """Start or continue a job, and wait for its end.
-
-    Args:
-        folder: The run folder, with its `config.yaml`.
-        cpus: Threads of the process.
-        last: Episodes whose returns are averaged.
-    """
+def run_job(folder: str, cpus: int, last: int) -> tuple[int, dict[str, float]]:
+    """Continue the job in a run folder, with `cpus` threads; return its exit code and last numbers."""
     with open(Path(folder) / OUTPUT, "ab") as output:
         ended = subprocess.run(
             [sys.executable, "-c", _TRAIN, f"resume={folder}"],
@@ -270,7 +228,7 @@ def run_job(folder: str, cpus: int, last: int) -> Result:
             preexec_fn=_stop_with_parent if sys.platform == "linux" else None,
             check=False,
         )
-    return Result(ended.returncode, last_metrics(Path(folder), last))
+    return ended.returncode, last_metrics(Path(folder), last)
 
 
 def last_metrics(folder: Path, last: int) -> dict[str, float]:

@@ -25,29 +25,16 @@ from .command_line import run_from_command_line
 ENVIRONMENT_EXIT_CODE = 5
 GPU_MEMORY_EXIT_CODE = 6
 CLUSTER_EXIT_CODE = 7
-_DISK_FAULTS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EROFS,
-    errno.EIO,
-    errno.EACCES,
-    errno.EPERM,
-)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FAULTS = (*_FULL, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
 _LOG = logging.getLogger(__name__)
 
 
 def train(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None:
-    """Run one configuration.
-
-    Args:
-        config: The checked configuration.
-        preflight: What is known of the run.
-        notices: Lines to show first.
+    """Run one checked configuration; `notices` are lines to show first.
 
     Raises:
-        SystemExit: With a code of `docs/reliability.md` if the run ended before all steps were taken; its
-            newest checkpoint is the place to resume.
+        SystemExit: With a code of `docs/reliability.md` if the run ended before all steps were taken.
         UserError: If what was asked cannot be done, or the disk is full.
     """
     reason, has_rolled_back = StopReason.rollback, False
@@ -67,11 +54,9 @@ def _run_once(
                 run.begin_after_rollback()
             try:
                 reason = run.run()
-            except EnvironmentCrashed as error:
-                run.save_if_possible()  # the step is complete, except for the environment that failed
-                _LOG.error("%s\n%s", error, _resume_hint(run))
-                raise SystemExit(ENVIRONMENT_EXIT_CODE) from error
-            except EngineFailed as error:  # mid-generation: resume from the previous checkpoint
+            except (EnvironmentCrashed, EngineFailed) as error:
+                if isinstance(error, EnvironmentCrashed):  # else mid-generation: the last checkpoint counts
+                    run.save_if_possible()  # the step is complete, except for the environment that failed
                 _LOG.error("%s\n%s", error, _resume_hint(run))
                 is_cluster = isinstance(error, ClusterLost)
                 raise SystemExit(CLUSTER_EXIT_CODE if is_cluster else ENVIRONMENT_EXIT_CODE) from error
@@ -106,7 +91,7 @@ def _not_writable(config: TrainConfig, error: OSError) -> str:
     assert config.run_dir is not None
     if error.strerror == MOVED:
         return f"{config.run_dir} cannot be written: {MOVED}. Continue with resume= and its name now."
-    repair = "Make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Repair that"
+    repair = "Make room" if error.errno in _FULL else "Repair that"
     if error.errno == errno.EFBIG:
         repair = "Raise the limit on the size of a file (ulimit -f unlimited)"
     file = f" The file was {os.path.relpath(error.filename, config.run_dir)}." if error.filename else ""
@@ -120,11 +105,7 @@ def _not_writable(config: TrainConfig, error: OSError) -> str:
 
 
 def _log_outcome(run: Orchestrator, reason: StopReason) -> StopReason:
-    """Log how a run ended.
-
-    Raises:
-        SystemExit: If it stopped before all steps were taken, and does not roll back.
-    """
+    """Log how a run ended; exit if it stopped before all steps were taken, and does not roll back."""
     folder = os.path.relpath(run.run_dir)
     if reason is StopReason.finished:
         _LOG.info("finished: %s", run.run_dir)

@@ -24,14 +24,9 @@ HYDRA_VERSION_BASE = "1.3"
 def compose_jobs(
     arguments: Sequence[str], *, multirun: bool = False, config_dir: str | None = None
 ) -> list[DictConfig]:
-    """Return the configuration of every job that the overrides `arguments` ask for, not resolved.
+    """Return the configuration of every job that overrides ask for, not resolved, in its workflow's schema.
 
-    Each is in the schema of its workflow.
-
-    Args:
-        arguments: Overrides in Hydra's grammar, without flags.
-        multirun: Whether an override may list several values.
-        config_dir: Folder with further files for the groups.
+    With `multirun` an override may list several values; `config_dir` has further files for the groups.
 
     Raises:
         UserError: If an override is wrong, or a file of the configuration is.
@@ -64,11 +59,10 @@ def _group_choices(config_dir: str | None) -> dict[str, list[str]]:
     """Return the names of the files in every group; Hydra's own loader takes 40 ms for each group."""
     choices: dict[str, list[str]] = {}
     for root in (resources.files(CONFIG_PACKAGE), *([Path(config_dir)] if config_dir else [])):
-        for folder in root.iterdir():
-            files = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
-            choices.setdefault(folder.name, []).extend(
-                name.removesuffix(".yaml") for name in files if name.endswith(".yaml")
-            )
+        for folder in (each for each in root.iterdir() if each.is_dir()):
+            names = sorted(file.name for file in folder.iterdir())
+            found = [name.removesuffix(".yaml") for name in names if name.endswith(".yaml")]
+            choices[folder.name] = choices.get(folder.name, []) + found
     return {group: names for group, names in choices.items() if names}
 
 

@@ -10,11 +10,10 @@ from ..models import ModelConfig, OptimizerConfig
 from ..utils.errors import UserError
 from ..utils.ranges import require_range
 from ..workflows.world_models import ControllerConfig, WorldModelConfig
-from .schema import TrainConfig
-from .training import TrainingConfig
+from .schema import TrainConfig, TrainingConfig
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class DreamerTraining(TrainingConfig):
     """Settings of Dreamer's training loop."""
 
@@ -47,7 +46,7 @@ class DreamerTraining(TrainingConfig):
     """Most updates made at once, after one step of all environments; a stall that owes more is forgiven."""
 
     def __post_init__(self) -> None:
-        TrainingConfig.__post_init__(self)  # super() finds no class in a dataclass with slots
+        super().__post_init__()
         intervals = ("warmup_steps", "evaluation_interval", "video_interval")
         counts = ("log_interval", "evaluation_episodes", "max_consecutive_nonfinite", "max_updates_per_step")
         require_range("training", self, *intervals, ge=0)
@@ -68,7 +67,7 @@ class DreamerTraining(TrainingConfig):
         return self.train_ratio / (self.batch_size * self.sequence_length)
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class DreamerTrainConfig(TrainConfig):
     """A run of `workflow=dreamer`."""
 
@@ -79,7 +78,7 @@ class DreamerTrainConfig(TrainConfig):
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
     def __post_init__(self) -> None:
-        TrainConfig.__post_init__(self)
+        super().__post_init__()
         self._check_windows()
         self._check_updates()
 

@@ -1,8 +1,10 @@
 """Check the overrides of the command line one by one, so that each mistake gets its own sentence.
 
-Hydra would refuse the same mistakes, in several lines each and without what is allowed.
+Hydra would refuse the same mistakes, in several lines each and without what is allowed. Old names of
+settings work for one version, here and in a saved `config.yaml`.
 """
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -18,9 +20,19 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..utils.errors import UserError, did_you_mean
-from .renamed import RENAMED, with_new_name
 from .schema import check_number
 from .workflow import AnyTrainConfig, setting_types
+
+RENAMED = {
+    "checkpoint.mirror_wait": "checkpoint.mirror_timeout",
+    "world_model.kl.rep_scale": "world_model.kl.representation_scale",
+    "training.max_updates_owed": "training.max_updates_per_step",
+    "training.max_nonfinite": "training.max_consecutive_nonfinite",
+    "td3.target_rate": "td3.tau",
+}
+"""New keys by the old ones of version 0.2."""
+
+_LOG = logging.getLogger(__name__)
 
 
 def parse(arguments: Iterable[str], loader: ConfigLoader | None = None) -> list[Override]:
@@ -30,18 +42,13 @@ def parse(arguments: Iterable[str], loader: ConfigLoader | None = None) -> list[
         UserError: If one is not `key=value`, or has no value.
     """
     parser = OverridesParser.create(config_loader=loader)
-    return [_parse_one(with_new_name(argument), parser) for argument in arguments]
+    return [_parse_one(_with_new_name(argument), parser) for argument in arguments]
 
 
 def check(override: Override, groups: Mapping[str, list[str]]) -> None:
-    """Check that an override names a group and one of its choices, or a setting and a value of its type.
+    """Refuse an override, of a single value, that is no choice of a group and no setting of its type.
 
-    Args:
-        override: Parsed, and not a list of values to sweep over.
-        groups: The choices of every group.
-
-    Raises:
-        UserError: Otherwise; it names key and value as typed, what is allowed, and the nearest known name.
+    The `UserError` names key and value as typed, what is allowed, and the nearest known name.
     """
     key, value = override.key_or_group, override.value()
     if override.is_hydra_override() or override.is_delete() or override.package is not None:
@@ -57,11 +64,7 @@ def check(override: Override, groups: Mapping[str, list[str]]) -> None:
 
 
 def check_setting(override: Override) -> None:
-    """Check that an override names one setting of any workflow and gives it a value of its type.
-
-    Raises:
-        UserError: Otherwise.
-    """
+    """Refuse an override that names no setting of any workflow, or gives it a value of another type."""
     key, typed, value = override.key_or_group, str(override.input_line), override.value()
     if key not in setting_types():
         raise UserError(f"{typed}: {_unknown_key(key)}")
@@ -75,10 +78,15 @@ def check_setting(override: Override) -> None:
         hint = ""
         if isinstance(value, float) and value.is_integer() and kind in (int, int | None):
             hint = f" Write {key}={int(value)}."
-        elif isinstance(kind, type) and issubclass(kind, Enum):
-            hint = did_you_mean(str(value), kind.__members__)
-        got = typed.partition("=")[2]
-        raise UserError(f"{typed}: {key} must be {describe(kind)}, got `{got}`.{hint}") from error
+        raise wrong_type(typed, kind, hint) from error
+
+
+def wrong_type(typed: str, kind: Any, hint: str = "") -> UserError:
+    """Return the error of `<key>=<value>` whose value is not of a type: what is allowed, and the repair."""
+    key, _, value = typed.lstrip("+").partition("=")
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        hint = did_you_mean(value, kind.__members__) or hint
+    return UserError(f"{typed}: {key} must be {describe(kind)}, got `{value}`.{hint}")
 
 
 @cache
@@ -161,3 +169,30 @@ def _unknown_key(key: str) -> str:
 
 def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _with_new_name(override: str) -> str:
+    """Return an override with the key that its setting has now."""
+    key = override.partition("=")[0].lstrip("+~")
+    if key not in RENAMED:
+        return override
+    note_new_name(key)
+    return override.replace(key, RENAMED[key], 1)
+
+
+def rename_saved(values: dict[str, Any]) -> None:
+    """Give the settings of a saved run their new keys, in place; a new key that is there counts."""
+    for old, new in RENAMED.items():
+        *path, name = old.split(".")
+        section: Any = values
+        for part in path:
+            section = section.get(part) if isinstance(section, dict) else None
+        if isinstance(section, dict) and name in section:
+            section.setdefault(new.rpartition(".")[2], section.pop(name))
+            note_new_name(old)
+
+
+@cache
+def note_new_name(old: str) -> None:
+    """Log, once, what the new name is."""
+    _LOG.warning("%s is now %s; the next version refuses the old name", old, RENAMED[old])

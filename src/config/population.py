@@ -3,7 +3,9 @@
 # pyright: reportIncompatibleVariableOverride=false
 # A section of this run is a subclass of the section of every run; nobody assigns a plain one.
 
+import importlib.util
 from dataclasses import dataclass, field
+from enum import Enum
 
 from ..buffers import LatentDtype, ReplayConfig, ReplayStorage
 from ..envs import EnvConfig
@@ -11,7 +13,6 @@ from ..utils.errors import UserError
 from ..utils.progress import ProgressMode
 from ..utils.ranges import require_range
 from ..workflows.population import PopulationConfig, TD3Config
-from .ray import Engine, RayConfig, require_ray
 from .schema import (
     NO_SETTING,
     Compile,
@@ -19,10 +20,41 @@ from .schema import (
     LoggerConfig,
     Precision,
     TrainConfig,
+    TrainingConfig,
     WorkflowName,
     actual_device,
 )
-from .training import TrainingConfig
+
+
+class Engine(Enum):
+    """Where members play and learn."""
+
+    local = "local"
+    """In this process."""
+    ray = "ray"
+    """In workers of a Ray cluster, each with a group of members."""
+
+
+LEAST_OBJECT_STORE_MIB = 80
+"""Ray starts no object store that is smaller than 75 MiB."""
+
+
+@dataclass(kw_only=True, slots=True)
+class RayConfig:
+    """Settings of `engine=ray`."""
+
+    address: str | None = None
+    """`auto`, or the address of a cluster to join; null starts one here and stops it at the end."""
+
+    workers: int = 2
+    """Processes among which the members are shared out."""
+
+    object_store_mib: int = 200
+    """Shared memory through which weights and transitions travel, in MiB, of a cluster started here."""
+
+    def __post_init__(self) -> None:
+        require_range("ray", self, "workers", ge=1)
+        require_range("ray", self, "object_store_mib", ge=LEAST_OBJECT_STORE_MIB)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -48,7 +80,7 @@ class PopulationLogger(LoggerConfig):
     progress: ProgressMode = field(default=ProgressMode.plain, metadata=NO_SETTING)
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class PopulationTraining(TrainingConfig):
     """Settings of the generations."""
 
@@ -62,13 +94,13 @@ class PopulationTraining(TrainingConfig):
     """Batches whose gradients each of these updates adds up."""
 
     def __post_init__(self) -> None:
-        TrainingConfig.__post_init__(self)  # super() finds no class in a dataclass with slots
+        super().__post_init__()
         names = ("generations", "gradient_steps_per_generation", "gradient_accumulation_steps")
         require_range("training", self, *names, ge=1)
         require_range("training", self, "gradient_accumulation_steps", le=1000)
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(kw_only=True)
 class PopulationTrainConfig(TrainConfig):
     """A run of `workflow=population`."""
 
@@ -86,7 +118,7 @@ class PopulationTrainConfig(TrainConfig):
     ray: RayConfig = field(default_factory=RayConfig)
 
     def __post_init__(self) -> None:
-        TrainConfig.__post_init__(self)
+        super().__post_init__()
         for key, value, only in (
             ("precision", self.precision, (Precision.auto, Precision.float32)),
             ("compile", self.compile, (Compile.auto, Compile.none)),
@@ -109,3 +141,12 @@ class PopulationTrainConfig(TrainConfig):
                 f"ray.workers={self.ray.workers} are more than the members of population.size="
                 f"{self.population.size}. Set ray.workers={self.population.size}."
             )
+
+
+def require_ray(asked: str, otherwise: str = "") -> None:
+    """Refuse what needs the package ray, as it was typed, where it is missing; does not import it."""
+    if importlib.util.find_spec("ray") is None:
+        raise UserError(
+            f"{asked} needs the package ray, which is not installed here. Run `pip install "
+            f"'reverie[ray]'`{otherwise}."
+        )

@@ -1,6 +1,5 @@
 """Name what presets choose: by device, and by the size of the model."""
 
-from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
@@ -9,23 +8,19 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..models import ModelConfig
 from .resolve import CONFIG_PACKAGE
-from .schema import actual_device
+from .schema import actual_device, leaves
 
 _SIZES = ("units", "hidden", "deter", "stoch", "classes", "depth")
 """What tells one preset of the model from another; all other settings may differ from the preset's."""
 
 
-def device_choices(composed: DictConfig) -> dict[str, Any]:
-    """Return the settings that `${by_device:...}` decided, by their dotted keys."""
-    raw = OmegaConf.to_container(composed, resolve=False)
-    return {key: OmegaConf.select(composed, key) for key in _by_device_keys(raw)}
-
-
 def device_notice(composed: DictConfig) -> list[str]:
     """Return the line that says what the device decided and how to decide otherwise; none if nothing was."""
-    choices = device_choices(composed)
-    by_device = any(key.startswith("model.") for key in choices)
-    size = preset_of(OmegaConf.to_container(composed.model, resolve=True)) if by_device else None
+    raw = leaves(OmegaConf.to_container(composed, resolve=False))
+    by_device = [key for key, value in raw if isinstance(value, str) and value.startswith("${by_device:")]
+    choices = {key: OmegaConf.select(composed, key) for key in by_device}
+    has_model = any(key.startswith("model.") for key in choices)
+    size = preset_of(OmegaConf.to_container(composed.model, resolve=True)) if has_model else None
     if size is not None:
         named = {f"model.{key}" for key in model_presets()[size]}
         choices = {"model": size} | {key: value for key, value in choices.items() if key not in named}
@@ -44,27 +39,14 @@ def model_presets() -> dict[str, dict[str, int]]:
 
     Those of `_SIZES` are always named, as the preset sets them or by default.
     """
-    files = resources.files(CONFIG_PACKAGE).joinpath("model").iterdir()
-    named = {file.name.removesuffix(".yaml"): file for file in files if file.name.endswith(".yaml")}
     defaults = {name: getattr(ModelConfig(), name) for name in _SIZES}
-    sizes = {
-        name: {
-            key: value
-            for key, value in (defaults | yaml.safe_load(file.read_text())).items()
-            if key != "defaults"
-        }
-        for name, file in named.items()
-        if name != "by_device"
-    }
+    sizes: dict[str, dict[str, int]] = {}
+    for file in resources.files(CONFIG_PACKAGE).joinpath("model").iterdir():
+        if file.name.endswith(".yaml") and file.name != "by_device.yaml":
+            own = yaml.safe_load(file.read_text())
+            del own["defaults"]
+            sizes[file.name.removesuffix(".yaml")] = defaults | own
     return dict(sorted(sizes.items(), key=lambda item: -len(item[1])))
-
-
-def _by_device_keys(raw: Any, prefix: str = "") -> Iterator[str]:
-    for key, value in raw.items():
-        if isinstance(value, dict):
-            yield from _by_device_keys(value, f"{prefix}{key}.")
-        elif isinstance(value, str) and value.startswith("${by_device:"):
-            yield prefix + key
 
 
 def preset_of(model: Any) -> str | None:

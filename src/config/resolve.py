@@ -15,17 +15,14 @@ from .workflow import AnyTrainConfig
 
 CONFIG_PACKAGE = "reverie.configs"
 
-
 GROUPS = {
     **{name: [name] for name in ("env", "model", "buffer", "training", "memory", "logger")},
     "workflow": ["workflow", "world_model", "controller", "optimizer", "population", "td3"],
 }
 """What each group of `configs/` is about: a choice of the command line sets all of it."""
 
-
 COMPILE_SECONDS = 60.0
 """Seconds that compiling must save on a CPU for `compile=auto` to choose it; it takes 20 to 60 s."""
-
 
 SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
 """Seconds that compiling saves: of a step of all environments 0.8 to 1.5 ms, of an update 0 to 40 ms
@@ -50,13 +47,10 @@ Config = TypeVar("Config", bound=TrainConfig)
 
 
 def typed(composed: DictConfig, kind: type[Config] = TrainConfig, *, must_run_here: bool = True) -> Config:
-    """Return the checked dataclasses of a composed configuration, its device and precision decided.
+    """Return the checked dataclasses of a composed or saved run, its device and precision decided.
 
-    Args:
-        composed: A run in the schema of its workflow, composed or saved.
-        kind: The class of the result, where the caller knows the workflow.
-        must_run_here: Whether the device has to be in this machine. Otherwise device=cuda stands for some
-            card that computes bfloat16, as all do since 2020: for plans.
+    `kind` is its class, where the caller knows the workflow. Unless it `must_run_here`, device=cuda stands
+    for some card that computes bfloat16, as all do since 2020: for plans.
 
     Raises:
         UserError: If a value is missing, of the wrong type, out of range, or at odds with another.
@@ -75,7 +69,10 @@ def typed(composed: DictConfig, kind: type[Config] = TrainConfig, *, must_run_he
     except OmegaConfBaseException as error:
         raise UserError(f"{error.full_key}: {error.msg or error}".splitlines()[0]) from error
     if must_run_here:
-        _check_machine(result)
+        if result.device is Device.cuda and not torch.cuda.is_available():
+            raise UserError("device=cuda was asked for, but torch sees no CUDA device here. Set device=cpu.")
+        if result.precision is Precision.bfloat16 and not _has_bfloat16(result.device, True):
+            raise no_bfloat16(result.device)
     return result
 
 
@@ -87,14 +84,6 @@ def _compile_that_pays(config: TrainConfig) -> Compile:
     saved = training.total_timesteps / config.env.num_envs * SAVED_PER_ACTION
     saved += training.planned_updates * SAVED_PER_UPDATE
     return Compile.inductor if saved >= COMPILE_SECONDS and config.device is Device.cpu else Compile.none
-
-
-def _check_machine(config: TrainConfig) -> None:
-    """Refuse a device that this machine lacks, or that cannot compute in the precision asked for."""
-    if config.device is Device.cuda and not torch.cuda.is_available():
-        raise UserError("device=cuda was asked for, but torch sees no CUDA device here. Set device=cpu.")
-    if config.precision is Precision.bfloat16 and not _has_bfloat16(config.device, True):
-        raise no_bfloat16(config.device)
 
 
 def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:

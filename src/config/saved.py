@@ -14,8 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..utils.durable_io import corrupt_file_error, read_regular, reading
 from ..utils.errors import UserError
-from .overrides import describe
-from .renamed import rename_saved
+from .overrides import describe, rename_saved
 from .workflow import AnyTrainConfig, in_own_schema, setting_types
 
 CONFIG_BYTES = 100_000
@@ -25,6 +24,7 @@ _DEEPEST = 20  # the time of the YAML reader grows with the square of it
 _OPENING = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken)
 _CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken)
 _REFERRING = (yaml.AliasToken, yaml.AnchorToken)
+_UNREADABLE = (yaml.YAMLError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 
 
 def read_config(path: Path) -> DictConfig:
@@ -52,15 +52,7 @@ def read_config(path: Path) -> DictConfig:
         kind = setting_types().get(key)
         reason = f"sets {key}, which must be {describe(kind)}" if kind else "sets what is no setting"
         raise _wrong(path, _mark_of(text, key.split(".")), reason) from error
-    except (
-        yaml.YAMLError,
-        AttributeError,
-        LookupError,
-        OSError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except _UNREADABLE as error:
         raise corrupt_file_error(path, type(error).__name__) from error
     if not saved:
         raise UserError(f"{path} is empty. Put it back from a copy, or start a new run.")

@@ -1,9 +1,7 @@
 """What every run reads, as one dataclass; `dreamer.py` and `population.py` add what one workflow reads.
 
-The settings of each part are defined next to the part: `EnvConfig` in `envs`, `ReplayConfig` in `buffers`,
-`ModelConfig` and `OptimizerConfig` in `models`, those of losses and of evolution in `workflows`. Here are the
-settings of the run itself and the relations between the parts. The defaults are here too: `configs/` has
-only what a preset changes.
+The settings of a part are next to the part: in `envs`, `buffers`, `models`, `memory` and `workflows`. Here
+are those of the run itself and the relations between the parts, with all defaults.
 """
 
 import math
@@ -20,8 +18,8 @@ from ..memory.config import MemoryConfig
 from ..utils.errors import UserError
 from ..utils.logging import WandbMode, require_wandb
 from ..utils.progress import ProgressMode
-from .checkpoint import CheckpointConfig
-from .training import TrainingConfig
+from ..utils.ranges import require_range
+from ..utils.remote_urls import check_url
 
 LARGEST_NUMBER = 1e30
 
@@ -55,13 +53,56 @@ class Precision(Enum):
 
 
 class Compile(Enum):
-    """How the networks' operators are run; OmegaConf matches names, so the names are what users type."""
+    """How the networks' operators are run."""
 
     auto = "auto"
     """`inductor` for a long run on a CPU, else `none`: `graph` has never run, for want of a GPU."""
     none = "none"
     inductor = "inductor"
     graph = "graph"
+
+
+@dataclass(kw_only=True, slots=True)
+class TrainingConfig:
+    """Length, batches and checkpoints of a run; an interval of 0 is never."""
+
+    total_timesteps: int = 100_000
+    """Agent steps of the run, over all environments together."""
+
+    batch_size: int = 16
+    """Windows per update; for a population, transitions per batch."""
+
+    learning_starts: int = 1088
+    """Agent steps before the first update; for a population, records in the replay."""
+
+    checkpoint_interval: int = 10_000
+    """Agent steps between checkpoints; the end of a run always leaves one."""
+
+    keep_checkpoints: int = 2
+    """Newest checkpoints kept on disk."""
+
+    def __post_init__(self) -> None:
+        names = ("total_timesteps", "batch_size", "learning_starts", "keep_checkpoints")
+        require_range("training", self, *names, ge=1)
+        require_range("training", self, "batch_size", le=1_000_000)
+        require_range("training", self, "checkpoint_interval", ge=0)
+
+
+@dataclass(kw_only=True, slots=True)
+class CheckpointConfig:
+    """Where checkpoints are copied to."""
+
+    mirror: str | None = None
+    """URL of a remote folder, as fsspec writes them (s3://bucket/runs, gs://..., file:///mnt/backup); each
+    run has a folder in it. null for no copy. Credentials come from the environment alone."""
+
+    mirror_timeout: float = 60.0
+    """Most seconds that the end of a run waits for the copy of its last checkpoint, from 0 to a day."""
+
+    def __post_init__(self) -> None:
+        if self.mirror is not None:
+            check_url("checkpoint.mirror", self.mirror)
+        require_range("checkpoint", self, "mirror_timeout", ge=0, le=86_400)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -163,9 +204,11 @@ def is_setting(item: Field[Any]) -> bool:
 
 def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value) of every single setting of a config dataclass, in the order of its fields."""
-    names = section if isinstance(section, dict) else [f.name for f in fields(section) if is_setting(f)]
-    items = {name: section[name] if isinstance(section, dict) else getattr(section, name) for name in names}
-    for name, value in items.items():
+    if isinstance(section, dict):
+        items = list(section.items())
+    else:
+        items = [(item.name, getattr(section, item.name)) for item in fields(section) if is_setting(item)]
+    for name, value in items:
         if isinstance(value, dict) or is_dataclass(value):
             yield from leaves(value, f"{prefix}{name}.")
         else:
@@ -173,11 +216,7 @@ def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def check_number(key: str, value: object) -> None:
-    """Refuse a number that no arithmetic here is made for.
-
-    Raises:
-        UserError: If it is not finite, above `LARGEST_NUMBER`, or a whole number of more than 64 bits.
-    """
+    """Refuse a number that is not finite, above `LARGEST_NUMBER`, or whole with more than 64 bits."""
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{key} must be a finite number, got {value}.")
     if isinstance(value, float) and abs(value) > LARGEST_NUMBER:

@@ -1,16 +1,20 @@
 """The schema of each workflow, and of what is composed before the workflow is known."""
 
+# pyright: reportIncompatibleVariableOverride=false
+
 from collections.abc import Iterable
-from dataclasses import field, fields, is_dataclass, make_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, cast, get_args, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 
+from ..buffers import ReplayConfig
+from ..envs import EnvConfig
 from ..utils.errors import UserError
-from .dreamer import DreamerTrainConfig
-from .population import PopulationTrainConfig
-from .schema import TrainConfig, WorkflowName, is_setting, leaves
+from .dreamer import DreamerTrainConfig, DreamerTraining
+from .population import PopulationTrainConfig, PopulationTraining
+from .schema import LoggerConfig, TrainConfig, WorkflowName, is_setting, leaves
 
 SCHEMAS: dict[WorkflowName, type[TrainConfig]] = {
     WorkflowName.dreamer: DreamerTrainConfig,
@@ -18,35 +22,29 @@ SCHEMAS: dict[WorkflowName, type[TrainConfig]] = {
 }
 
 
-def _union(first: type, second: type) -> type:
-    """Return a dataclass with the settings of two, without their checks; defaults are those of the first."""
-    hints = get_type_hints(second) | get_type_hints(first)
-    second_hints = get_type_hints(second)
-    members: dict[str, tuple[str, Any, Any]] = {}
-    for item in [*fields(first), *fields(second)]:
-        if not is_setting(item) or item.name in members:
-            continue
-        kind, other = hints[item.name], second_hints.get(item.name)
-        if is_dataclass(kind) and other not in (None, kind):
-            kind = _union(cast(type, kind), cast(type, other))
-            value = field(default_factory=kind)
-        else:
-            value = field(default=item.default, default_factory=item.default_factory)  # pyright: ignore
-        members[item.name] = (item.name, kind, value)
-    return make_dataclass(first.__name__, members.values(), kw_only=True, slots=True)
+@dataclass(kw_only=True)
+class AnyTraining(DreamerTraining, PopulationTraining):
+    """The section `training` of all workflows."""
 
 
-AnyTrainConfig = _union(DreamerTrainConfig, PopulationTrainConfig)
-"""All settings of all workflows: the schema of Hydra, for any file it composes may choose the workflow."""
+@dataclass(kw_only=True)
+class AnyTrainConfig(DreamerTrainConfig, PopulationTrainConfig):
+    """All settings of all workflows: the schema of Hydra, for any file it composes may choose the workflow.
+
+    Sections of which one workflow reads more than another stand here, with all that any of them reads.
+    """
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    buffer: ReplayConfig = field(default_factory=ReplayConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+    training: AnyTraining = field(default_factory=AnyTraining)
 
 
 def in_own_schema(composed: DictConfig, typed_keys: Iterable[str] = ()) -> DictConfig:
     """Return what the run's workflow reads of a configuration, not resolved, in the schema of that workflow.
 
-    Args:
-        composed: A configuration of the schema `AnyTrainConfig`.
-        typed_keys: Keys and groups of the command line; the workflow must have them. What files say for the
-            other workflow is left out.
+    `composed` has the schema `AnyTrainConfig`. What its files say for the other workflow is left out; the
+    `typed_keys` of the command line, keys and groups, must be read.
 
     Raises:
         UserError: Naming the first typed key that nothing would read.
@@ -59,12 +57,12 @@ def in_own_schema(composed: DictConfig, typed_keys: Iterable[str] = ()) -> DictC
 
 
 def require_key(key: str, config: DictConfig) -> None:
-    """Check that the workflow of a run has a setting, section or group, if any workflow has.
-
-    Raises:
-        UserError: If it is one of another workflow.
-    """
-    owners = [name for name, schema in SCHEMAS.items() if _has(schema, key)]
+    """Refuse a setting, section or group that other workflows have and that of the run has not."""
+    owners = [
+        workflow
+        for workflow, schema in SCHEMAS.items()
+        if any(name == key or name.startswith(f"{key}.") for name in setting_types(schema))
+    ]
     if owners and config.workflow not in owners:
         raise UserError(
             f"{key} is a setting of workflow={owners[0].value}; {config.name} runs workflow="
@@ -76,10 +74,6 @@ def require_key(key: str, config: DictConfig) -> None:
 def setting_types(schema: type = AnyTrainConfig) -> dict[str, Any]:
     """Return the type of every setting of a schema by its dotted key."""
     return {key: _type_of(key.split("."), schema) for key, _ in leaves(schema())}
-
-
-def _has(schema: type, key: str) -> bool:
-    return any(name == key or name.startswith(f"{key}.") for name in setting_types(schema))
 
 
 def _settings_of(schema: type, values: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from ..buffers import LATENT_FILE_BYTES, ReplayPlan, ReplayStorage, plan_unchecked
+from ..buffers import LATENT_FIELDS, LATENT_FILE_BYTES, ReplayPlan, ReplayStorage, plan_unchecked
 from ..checkpoints.checkpoint import CHECKPOINTS
 from ..checkpoints.run_folder import EXPERIMENTS
 from ..config.schema import Compile, Device, TrainConfig
@@ -19,9 +19,11 @@ from ..utils.durable_io import PIECE_BYTES
 from ..utils.timestep import EnvSpec
 from ..utils.units import size_text
 from . import constants
-from .disk import checkpoint_rows
 from .recipe import GRADIENTS, DryRun, Recipe, Written
 from .resources import DISK, GPU, HOST, Basis, MemoryPlan, Resource, Row
+
+_OWNER_BYTES = 16
+"""Of a row of latents: environment and stream index."""
 
 
 def plan_run(
@@ -29,11 +31,8 @@ def plan_run(
 ) -> MemoryPlan:
     """Return what a run will take; nothing of it is allocated, and nothing is written.
 
-    Args:
-        config: The run, its device and precision decided; the device need not be there.
-        spec: Its environments.
-        recipe: Its kind.
-        gpu_limit_bytes: Memory of a card to plan for, instead of what is free on the one here.
+    The device need not be there: `gpu_limit_bytes` is the memory of a card to plan for, instead of what is
+    free on the one here.
 
     Raises:
         UserError: If torch's compiler, which the dry run loads, cannot make its folder.
@@ -46,7 +45,7 @@ def plan_run(
     if config.device is Device.cuda:
         resources.append(_gpu(config, networks, replay, gpu_limit_bytes))
     written = recipe.written(config, spec)
-    checkpoints = checkpoint_rows(config, spec, written, networks, replay, request.num_envs)
+    checkpoints = _checkpoint_rows(config, spec, written, networks, replay, request.num_envs)
     resources.append(_disk(config, written, checkpoints, replay))
     return MemoryPlan(
         name=config.name,
@@ -63,9 +62,9 @@ def _host(
 ) -> Resource:
     rows = [
         Row("process before the run", psutil.Process().memory_info().rss, Basis.measured),
-        Row("first use of libraries", constants.FIRST_USE_BYTES, Basis.estimated),
-        Row("environments", _environment_bytes(config, recipe.num_environments(config)), Basis.estimated),
-        *_replay_rows(config, replay, ReplayStorage.ram),
+        _estimated("first use of libraries", constants.FIRST_USE_BYTES),
+        _estimated("environments", _environment_bytes(config, recipe.num_environments(config))),
+        _replay_row(config, replay, ReplayStorage.ram),
         Row("index of the replay", replay.nbytes - replay.arena_bytes),
         *recipe.host_rows(config, spec),
     ]
@@ -73,21 +72,19 @@ def _host(
         rows += [
             Row("batch on its way to the GPU", networks.peak.get(networks.batch, 0)),
             *(Row(name, networks.peak.get(name, 0)) for name in networks.on_host),
-            Row("CUDA libraries", constants.CUDA_HOST_BYTES, Basis.estimated),
+            _estimated("CUDA libraries", constants.CUDA_HOST_BYTES),
         ]
     else:
         rows += _network_rows(config, networks)
         if config.compile is Compile.inductor:
-            rows.append(Row("compiler", constants.COMPILER_BYTES, Basis.estimated))
-        workspace = constants.CPU_WORKSPACE_BYTES
-        rows.append(Row("workspace of kernels and allocator", workspace, Basis.estimated))
+            rows.append(_estimated("compiler", constants.COMPILER_BYTES))
+        rows.append(_estimated("workspace of kernels and allocator", constants.CPU_WORKSPACE_BYTES))
     rows.append(Row("files being written", PIECE_BYTES + LATENT_FILE_BYTES))
     if config.checkpoint.mirror:
-        rows.append(Row("mirror", constants.MIRROR_BYTES, Basis.estimated))
+        rows.append(_estimated("mirror", constants.MIRROR_BYTES))
     graph = constants.GRAPH_BYTES_PER_OPERATOR * networks.operators
-    rows.append(Row("nodes of the autograd graph", graph, Basis.estimated))
-    image = max((array.nbytes for array in spec.observation.values() if array.is_image), default=0)
-    rows.append(Row("episode being recorded", 2 * MAX_FRAMES * image))  # as frames, then stacked
+    rows.append(_estimated("nodes of the autograd graph", graph))
+    rows.append(Row("episode being recorded", 2 * MAX_FRAMES * _image_bytes(spec)))  # as frames, then stacked
     machine = memory_limit_bytes()
     words = (
         f"{constants.HOST_SHARE:.0%} of the {size_text(machine)} of this machine or container, where "
@@ -99,12 +96,10 @@ def _host(
 def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes: int | None) -> Resource:
     tensors = sum(networks.peak.values())
     rows = [
-        *_replay_rows(config, replay, ReplayStorage.cuda),
+        _replay_row(config, replay, ReplayStorage.cuda),
         *_network_rows(config, networks),
-        Row(
-            "slack of the allocator and workspace", int(constants.CUDA_SLACK_SHARE * tensors), Basis.estimated
-        ),
-        Row("CUDA context", constants.CUDA_CONTEXT_BYTES, Basis.estimated),
+        _estimated("slack of the allocator and workspace", int(constants.CUDA_SLACK_SHARE * tensors)),
+        _estimated("CUDA context", constants.CUDA_CONTEXT_BYTES),
     ]
     if limit_bytes is not None:
         words = f"a card of {size_text(limit_bytes)}"
@@ -122,9 +117,9 @@ def _disk(config: TrainConfig, written: Written, checkpoints: list[Row], replay:
     logs = written.log_lines * constants.LOG_LINE_BYTES + written.videos * constants.VIDEO_BYTES
     rows = [
         *checkpoints,
-        *_replay_rows(config, replay, ReplayStorage.mmap),
-        Row("logs and videos", logs, Basis.estimated),
-        Row("memory snapshots", written.snapshots * constants.SNAPSHOT_BYTES, Basis.estimated),
+        _replay_row(config, replay, ReplayStorage.mmap),
+        _estimated("logs and videos", logs),
+        _estimated("memory snapshots", written.snapshots * constants.SNAPSHOT_BYTES),
     ]
     folder = Path(config.run_dir or EXPERIMENTS).absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
@@ -134,23 +129,57 @@ def _disk(config: TrainConfig, written: Written, checkpoints: list[Row], replay:
     return Resource(DISK, _present(rows), limit, f"free in {there}")
 
 
+def _checkpoint_rows(
+    config: TrainConfig,
+    spec: EnvSpec,
+    written: Written,
+    networks: DryRun,
+    replay: ReplayPlan,
+    num_streams: int,
+) -> list[Row]:
+    """Return an upper bound of what is in the checkpoint folder, while one more than those kept is written.
+
+    Checkpoints share the files of full chunks, so records are counted once, with those that only an older one
+    still holds. A chain of latents has fewer than twice the capacity in rows, each further checkpoint adds at
+    most the capacity. The best checkpoint may be so old that it shares nothing with the newest.
+    """
+    training, capacity = config.training, config.buffer.capacity
+    best, keep = int(written.has_best), training.keep_checkpoints
+    folders = keep + 1 + best
+    latent = sum(field.nbytes for name, field in replay.fields.items() if name in LATENT_FIELDS)
+    record = sum(field.nbytes for field in replay.fields.values()) - latent + 1  # and whether it begins one
+    open_records = num_streams * config.buffer.chunk_length
+    # At most two records a step, in episodes of a single step; without an interval anything may be new.
+    interval = training.checkpoint_interval and 2 * (training.checkpoint_interval + written.records_per_save)
+    new = min(capacity, interval or capacity)
+    records = (1 + best) * (capacity + open_records) + keep * new
+    rows = (keep + 2 + 2 * best) * capacity if latent else 0
+    files = records // config.buffer.chunk_length + folders * num_streams
+    headers = files * (constants.SHARED_FILE_BYTES + folders * constants.MANIFEST_LINE_BYTES)
+    return [
+        Row("networks in checkpoints", folders * networks.state),
+        Row("records in checkpoints", records * record),
+        Row("open chunks in checkpoints", folders * open_records * record),
+        Row("latents in checkpoints", rows * (latent + _OWNER_BYTES)),
+        Row("recorded episodes in checkpoints", folders * MAX_FRAMES * _image_bytes(spec)),
+        _estimated("headers and manifests of checkpoints", headers + folders * constants.CHECKPOINT_BYTES),
+    ]
+
+
 def _network_rows(config: TrainConfig, networks: DryRun) -> list[Row]:
     """Return what networks hold at the peak of an update, or while a checkpoint is read if that is more."""
-    held = [Row(name, size) for name, size in networks.peak.items() if name in networks.lasting]
-    is_cuda = config.device is Device.cuda
-    passing = [
-        Row(name, size)
-        for name, size in networks.peak.items()
-        if name not in networks.lasting and not (is_cuda and name in networks.on_host)
-    ]
+    elsewhere = networks.on_host if config.device is Device.cuda else ()
+    rows = [Row(name, size) for name, size in networks.peak.items() if name not in elsewhere]
+    held = [row for row in rows if row.name in networks.lasting]
+    passing = [row for row in rows if row.name not in networks.lasting]
     if config.resume and networks.state > sum(row.nbytes for row in passing):
         passing = [Row("checkpoint being read", networks.state)]
     return [*held, *passing]
 
 
-def _replay_rows(config: TrainConfig, replay: ReplayPlan, storage: ReplayStorage) -> list[Row]:
-    """Return the row of the arena if it lies in `storage`."""
-    return [Row("replay", replay.arena_bytes)] if config.buffer.storage is storage else []
+def _replay_row(config: TrainConfig, replay: ReplayPlan, storage: ReplayStorage) -> Row:
+    """Return the row of the arena, empty unless it lies in `storage`."""
+    return Row("replay", replay.arena_bytes if config.buffer.storage is storage else 0)
 
 
 def _environment_bytes(config: TrainConfig, count: int) -> int:
@@ -159,6 +188,14 @@ def _environment_bytes(config: TrainConfig, count: int) -> int:
         return count * constants.ATARI_ENVIRONMENT_BYTES
     is_async = env.suite is Suite.gymnasium and env.vectorization is Vectorization["async"]
     return count * (constants.WORKER_BYTES if is_async else constants.SIMULATOR_BYTES)
+
+
+def _estimated(name: str, nbytes: int) -> Row:
+    return Row(name, nbytes, Basis.estimated)
+
+
+def _image_bytes(spec: EnvSpec) -> int:
+    return max((array.nbytes for array in spec.observation.values() if array.is_image), default=0)
 
 
 def _present(rows: list[Row]) -> tuple[Row, ...]:

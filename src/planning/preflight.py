@@ -30,15 +30,9 @@ class Preflight:
 
 
 def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = None) -> Preflight:
-    """Check that a run can start: its environment exists, its folder is free, and memory and disk suffice.
+    """Refuse a run without an environment, a free folder, or enough memory and disk; nothing is created.
 
-    Args:
-        config: The run.
-        recipe: Its kind.
-        compose: Gives the run with one more override, so that another model can be proposed.
-
-    Raises:
-        UserError: If it cannot; nothing was created.
+    `compose` gives the run with one more override, so that another model can be proposed.
     """
     check_run_folder(config)
     check_mirror(config)
@@ -52,11 +46,7 @@ def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = Non
 
 
 def preflight_of(config: TrainConfig, recipe: Recipe) -> Preflight:
-    """Start one environment for a moment and plan the run; neither folder nor limits are checked.
-
-    Raises:
-        UserError: If there is no such environment, or this kind of run cannot use it.
-    """
+    """Start one environment for a moment and plan the run; neither folder nor limits are checked."""
     env = environment_spec(config, recipe)
     return Preflight(env, plan_run(config, env, recipe))
 

@@ -1,7 +1,16 @@
-"""A plan as numbers: for each resource what takes how much, and the limit."""
+"""A plan as numbers and as text: for each resource what takes how much, and the limit."""
 
 from dataclasses import dataclass
 from enum import Enum
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from ..utils.units import size_text
+
+HOST, GPU, DISK = "host RAM", "GPU memory", "disk"
+_SHOWN_IN_LOG = 4
 
 
 class Basis(Enum):
@@ -31,8 +40,6 @@ class Resource:
     """One resource: what takes it at the moment when most is taken."""
 
     name: str
-    """host RAM, GPU memory or disk."""
-
     rows: tuple[Row, ...]
 
     limit_bytes: int | None
@@ -89,14 +96,8 @@ class MemoryPlan:
         `<resource>.total_bytes` and `<resource>.limit_bytes` (null where no limit is known). Spaces of names
         become underscores.
         """
-        found: dict[str, str | int | bool | None] = {
-            "name": self.name,
-            "model": self.model,
-            "device": self.device,
-            "precision": self.precision,
-            "num_parameters": self.num_parameters,
-            "fits": not self.over,
-        }
+        names = ("name", "model", "device", "precision", "num_parameters")
+        found = {name: getattr(self, name) for name in names} | {"fits": not self.over}
         for resource in self.resources:
             prefix = _key(resource.name)
             found |= {f"{prefix}.{_key(row.name)}_bytes": row.nbytes for row in resource.rows}
@@ -105,8 +106,53 @@ class MemoryPlan:
         return found
 
 
-HOST, GPU, DISK = "host RAM", "GPU memory", "disk"
-
-
 def _key(name: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in name.lower().replace("'", ""))
+
+
+def show(plan: MemoryPlan, console: Console) -> None:
+    """Print a plan as one table for each resource."""
+    head = (
+        f"{plan.name}: model {plan.model}, {plan.num_parameters:,} parameters, device={plan.device}, "
+        f"precision={plan.precision}"
+    )
+    console.print(Group(Text(head), *(_table(resource) for resource in plan.resources)))
+
+
+def plan_lines(plan: MemoryPlan) -> list[str]:
+    """Return a plan in a line for each resource: total, limit, and the largest parts."""
+    width = max(len(resource.name) for resource in plan.resources)
+    return [f"plan  {resource.name:<{width}}  {_line(resource)}" for resource in plan.resources]
+
+
+def limit_text(resource: Resource) -> str:
+    """Return the limit to read, as in "18.80 GiB (80 % of ...)"."""
+    if resource.limit_bytes is None:
+        return resource.limit_words
+    return f"{size_text(resource.limit_bytes)} ({resource.limit_words})"
+
+
+def _table(resource: Resource) -> Table:
+    table = Table(resource.name, "bytes", "", "", title_justify="left", expand=False)
+    table.columns[1].justify = "right"
+    table.columns[2].justify = "right"
+    for row in resource.rows:
+        basis = "" if row.basis is Basis.counted else row.basis.value
+        if row.nbytes == 0:
+            basis = "none at the moment of the peak"
+        table.add_row(row.name, f"{row.nbytes:,}", size_text(row.nbytes), basis)
+    table.add_section()
+    total = Text(size_text(resource.total_bytes), "bold" if resource.fits else "bold red")
+    table.add_row("total", f"{resource.total_bytes:,}", total, "" if resource.fits else "over the limit")
+    known = f"{resource.limit_bytes:,}" if resource.limit_bytes is not None else ""
+    limit = size_text(resource.limit_bytes) if resource.limit_bytes is not None else ""
+    table.add_row("limit", known, limit, resource.limit_words)
+    return table
+
+
+def _line(resource: Resource) -> str:
+    rows = sorted(resource.rows, key=lambda row: -row.nbytes)
+    shown = [f"{row.name} {size_text(row.nbytes)}" for row in rows[:_SHOWN_IN_LOG]]
+    rest = sum(row.nbytes for row in rows[_SHOWN_IN_LOG:])
+    parts = ", ".join([*shown, *([f"all else {size_text(rest)}"] if rest else [])])
+    return f"{size_text(resource.total_bytes)} of {limit_text(resource)}: {parts}"

@@ -1,4 +1,7 @@
-"""Refuse a run whose plan is over a limit, with changes that fit: each is planned before it is proposed."""
+"""What would fit: changes to a run whose plan is over a limit, and the largest run for a card.
+
+Each is planned before it is proposed.
+"""
 
 import re
 from bisect import bisect_left
@@ -9,7 +12,7 @@ from itertools import islice
 
 from omegaconf import OmegaConf
 
-from ..buffers import plan_replay
+from ..buffers import largest_capacity, plan_replay
 from ..config.presets import model_presets
 from ..config.resolve import typed
 from ..config.schema import Device, TrainConfig
@@ -19,12 +22,12 @@ from ..utils.timestep import EnvSpec
 from ..utils.units import size_text
 from .plan import plan_run
 from .recipe import Recipe
-from .resources import GPU, HOST, MemoryPlan, Resource
-from .table import limit_text
+from .resources import GPU, HOST, MemoryPlan, Resource, limit_text
 
 Compose = Callable[[str], TrainConfig]
 """Gives the configuration of the same command line with one more override, a choice of a group."""
 
+_GIB = 2**30
 _MOST_CHANGES = 3
 _WORTH_NAMING = 0.1  # share of the total
 
@@ -32,11 +35,9 @@ _WORTH_NAMING = 0.1  # share of the total
 def require_fit(
     plan: MemoryPlan, config: TrainConfig, spec: EnvSpec, recipe: Recipe, compose: Compose | None = None
 ) -> None:
-    """Check that every resource suffices; with `memory.plan=warn` it need not.
+    """Refuse a plan over a limit, unless `memory.plan=warn`.
 
-    Raises:
-        UserError: If a resource does not suffice; it names up to three changes, each of which was planned
-            and fits.
+    The `UserError` names up to three changes, each of which was planned and fits.
     """
     if not plan.over or config.memory.plan is not OnPlan.refuse:
         return
@@ -59,45 +60,38 @@ def over_text(resource: Resource) -> str:
 def fitting_changes(
     plan: MemoryPlan, config: TrainConfig, spec: EnvSpec, recipe: Recipe, compose: Compose | None = None
 ) -> Iterator[str]:
-    """Yield single changes, as they are typed; the whole run was planned with each, and fits.
+    """Yield single changes of a run over some limit, as they are typed; the whole run fits with each.
 
-    Args:
-        plan: The plan of `config`, over some limit.
-        config: The run.
-        spec: Its environments.
-        recipe: Its kind.
-        compose: For choices of groups (model=...); None proposes single settings only.
-
-    Cost: up to 1 s for each change that is yielded.
+    Without `compose` no choice of a group (model=...) is proposed. Cost: up to 1 s for each change.
     """
     over = {resource.name for resource in plan.over}
     capacity = largest_capacity_that_fits(config, spec, recipe)
     if capacity is not None:
         yield f"buffer.capacity={capacity}"
-    kinds: list[Iterable[str]] = []
+    kinds: list[tuple[Iterable[str], Compose]] = []
+    of_settings = partial(changed, config)
     if GPU in over or (HOST in over and config.device is Device.cpu):
-        kinds.append(f"training.batch_size={size}" for size in halves(config.training.batch_size, 1))
-    for candidates in (*kinds, *recipe.smaller(config, over)):
-        fitting = (c for c in candidates if _fits(partial(changed, config, c), spec, recipe))
-        yield from islice(fitting, 1)
+        batches = (f"training.batch_size={size}" for size in halves(config.training.batch_size, 1))
+        kinds.append((batches, of_settings))
+    kinds += [(candidates, of_settings) for candidates in recipe.smaller(config, over)]
     if compose is not None and recipe.has_model_presets:
         smaller = (name for name in reversed(model_sizes()) if _millions(name) * 10**6 < plan.num_parameters)
-        models = (f"model={name}" for name in smaller)
-        yield from islice((m for m in models if _fits(partial(compose, m), spec, recipe)), 1)
+        kinds.append(((f"model={name}" for name in smaller), compose))
+    for candidates, make in kinds:
+        fitting = (change for change in candidates if _fits(partial(make, change), spec, recipe))
+        yield from islice(fitting, 1)
 
 
 def largest_capacity_that_fits(
     config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_limit_bytes: int | None = None
 ) -> int | None:
-    """Return the largest capacity up to that of `config`, in round numbers, with which the run fits.
+    """Return the largest capacity up to that of `config`, in round numbers, with which the run fits, or None.
 
-    None if it does not fit with the smallest one either. A hundredth is left free, for the process that will
-    run may be a little larger than this one.
+    A hundredth is left free, for the process that will run may be a little larger than this one.
     """
 
     def is_too_large(capacity: int) -> bool:
-        run = replace(config, buffer=replace(config.buffer, capacity=capacity))
-        return not _fits(lambda: run, spec, recipe, gpu_limit_bytes)
+        return not _fits(lambda: _with_capacity(config, capacity), spec, recipe, gpu_limit_bytes)
 
     if not is_too_large(config.buffer.capacity):
         return config.buffer.capacity
@@ -111,12 +105,12 @@ def largest_capacity_that_fits(
     return max(capacities[0], most // unit * unit)
 
 
-def changed(config: TrainConfig, change: str) -> TrainConfig:
-    """Return a configuration with one setting changed, `change` being key=value.
+def _with_capacity(config: TrainConfig, capacity: int) -> TrainConfig:
+    return replace(config, buffer=replace(config.buffer, capacity=capacity))
 
-    Raises:
-        UserError: If the result is at odds with itself.
-    """
+
+def changed(config: TrainConfig, change: str) -> TrainConfig:
+    """Return a configuration with one setting changed, key=value; refuse one at odds with itself."""
     key, value = change.split("=")
     structured = OmegaConf.structured(config)
     OmegaConf.update(structured, key, value)
@@ -150,3 +144,42 @@ def _fits(
     except UserError:
         return False
     return not plan_run(config, spec, recipe, gpu_limit_bytes).over
+
+
+def largest_fit(
+    compose: Callable[[str], TrainConfig], spec: EnvSpec, recipe: Recipe, fit_gib: float
+) -> tuple[str, int, MemoryPlan]:
+    """Return the largest model preset whose updates fit a card, the largest replay next to it, and the plan.
+
+    The replay stays within `buffer.memory_budget_gib` and the memory and disk of this machine; with
+    `buffer.storage=cuda` it shares the card. `compose` gives the run for device=cuda with a preset.
+
+    Raises:
+        UserError: If the smallest preset does not fit.
+
+    Cost: about four plans of a model, 0.5 s each.
+    """
+    limit, names = int(fit_gib * _GIB), model_sizes()
+
+    def card(name: str) -> Resource:
+        config = compose(name)
+        smallest = _with_capacity(config, recipe.least_capacity(config, spec))
+        return plan_run(smallest, spec, recipe, limit).resource(GPU)
+
+    count = bisect_left(names, True, key=lambda name: not card(name).fits)
+    if not count:
+        raise UserError(
+            f"plan.fit_gib={fit_gib:g}: the smallest model, {names[0]}, needs "
+            f"{card(names[0]).total_bytes / _GIB:.2f} GiB with these settings. Lower training.batch_size or "
+            "training.sequence_length."
+        )
+    name = names[count - 1]
+    config = compose(name)
+    most = largest_capacity(recipe.replay_spec(config, spec), int(config.buffer.memory_budget_gib * _GIB))
+    config = _with_capacity(config, max(most, recipe.least_capacity(config, spec)))
+    capacity = largest_capacity_that_fits(config, spec, recipe, limit)
+    if capacity is None:
+        raise UserError(
+            f"plan.fit_gib={fit_gib:g}: {name} fits the card, but no replay fits this machine with it."
+        )
+    return name, capacity, plan_run(_with_capacity(config, capacity), spec, recipe, limit)

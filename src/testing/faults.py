@@ -34,10 +34,20 @@ class Fault:
     workflow: WorkflowName = WorkflowName.dreamer
     """What has to run for it."""
 
-    @property
-    def description(self) -> str:
-        """What is done wrong, in one sentence."""
-        return (self.inject.__doc__ or "").partition("\n")[0]
+
+class Detached(StrEnum):
+    """How much acting's `observe` detaches of what it returns and of the state it caches."""
+
+    full = "full"
+    """All of it: what Reverie does."""
+
+    half_returned = "half (returned, not cached)"
+    """What it returns and not what it caches: the fault of the incident."""
+
+    half_stoch = "half (stoch, not deter)"
+    """The cached latents and not the recurrent state next to them."""
+
+    none = "none"
 
 
 def rssm_cache_not_detached(run: WorldModelOrchestrator) -> None:
@@ -84,11 +94,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def find_fault(name: str) -> Fault:
-    """Return a fault by its name.
-
-    Raises:
-        UserError: If there is none of that name.
-    """
+    """Return a fault by its name; refuse a name that none has."""
     if name not in FAULTS:
         raise UserError(
             f"certify.fault={name}: there is no such fault; choose one of {', '.join(FAULTS)}."
@@ -97,26 +103,10 @@ def find_fault(name: str) -> Fault:
     return FAULTS[name]
 
 
-def act_unguarded(run: WorldModelOrchestrator, detached: "Detached") -> None:
+def act_unguarded(run: WorldModelOrchestrator, detached: Detached) -> None:
     """Let a run act with gradients, and detach only so much."""
     act_with_graph(run.parts.workflow)
     observe_detaching(run.parts.workflow, detached)
-
-
-class Detached(StrEnum):
-    """How much acting's `observe` detaches of what it returns and of the state it caches."""
-
-    full = "full"
-    """All of it: what Reverie does."""
-
-    half_returned = "half (returned, not cached)"
-    """What it returns and not what it caches: the fault of the incident."""
-
-    half_stoch = "half (stoch, not deter)"
-    """The cached latents and not the recurrent state next to them."""
-
-    none = "none"
-    """Nothing."""
 
 
 def act_with_graph(workflow: DreamerWorkflow) -> None:
@@ -137,18 +127,12 @@ def observe_detaching(workflow: DreamerWorkflow, detached: Detached) -> None:
         observed = observe(*args, detach_posteriors=False, **kwargs)
         if detached is Detached.half_stoch and rssm._state is not None:
             rssm._state = LatentState(rssm._state.deter, rssm._state.stoch.detach())
-        return _without_graph(observed) if detached is Detached.half_returned else observed
+        if detached is Detached.half_returned:
+            parts = ("posterior", "posterior_logits", "prior_logits")
+            return replace(observed, **{name: getattr(observed, name).detach() for name in parts})
+        return observed
 
     rssm.observe = detaching
-
-
-def _without_graph(observed: RSSMOutput) -> RSSMOutput:
-    return replace(
-        observed,
-        posterior=observed.posterior.detach(),
-        posterior_logits=observed.posterior_logits.detach(),
-        prior_logits=observed.prior_logits.detach(),
-    )
 
 
 def attach(owner: Any, name: str, value: Any) -> Callable[[], Any]:

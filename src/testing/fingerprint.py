@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checkpoints.checkpoint import Checkpoint, latest_checkpoint
+from ..checkpoints.checkpoint import latest_checkpoint
 from ..checkpoints.run_folder import LINEAGE_FILE, load_run
-from ..config.schema import TrainConfig
 from ..orchestration.parts import build_replay
 from ..orchestration.recipes import recipe_of
 from ..planning.preflight import environment_spec
@@ -39,13 +38,16 @@ def fingerprint(run_dir: Path) -> dict[str, str]:
         UserError: If there is no run or no whole checkpoint.
     """
     config = load_run(str(run_dir))
-    checkpoint = latest_checkpoint(run_dir)
+    checkpoint, recipe = latest_checkpoint(run_dir), recipe_of(config)
+    request = recipe.replay_spec(config, environment_spec(config, recipe))
+    replay = build_replay(config, request, checkpoint.folder)
+    checkpoint.restore_replay(replay)
     hashes = {
         "step": str(checkpoint.step),
         "model": hash_of(checkpoint.model(torch.device("cpu"))),
         "loop": hash_of(checkpoint.state()),
-        "replay": _replay_hash(config, checkpoint),
-        "metrics": _metrics_hash(run_dir),
+        "replay": replay.content_hash(),
+        "metrics": hash_of(reproducible(read_lines(run_dir / METRICS_FILE))),
     }
     lineage = run_dir / LINEAGE_FILE
     if lineage.exists():
@@ -78,30 +80,14 @@ def _add(digest: "hashlib._Hash", path: str, value: Any) -> None:
         digest.update(f"{path} {value!r}".encode())
 
 
-def _replay_hash(config: TrainConfig, checkpoint: Checkpoint) -> str:
-    recipe = recipe_of(config)
-    request = recipe.replay_spec(config, environment_spec(config, recipe))
-    replay = build_replay(config, request, checkpoint.folder)
-    checkpoint.restore_replay(replay)
-    return replay.content_hash()
-
-
 def reproducible(lines: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:
     """Return log lines without what depends on machine and moment; a line of nothing else is left out."""
     kept = [{k: v for k, v in line.items() if not k.startswith(NOT_REPRODUCIBLE)} for line in lines]
     return [line for line in kept if len(line) > 1]
 
 
-def _metrics_hash(run_dir: Path) -> str:
-    return hash_of(reproducible(read_lines(run_dir / METRICS_FILE)))
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a line of JSON for each run folder.
-
-    Raises:
-        SystemExit: With code 1 if two runs are not equal, 2 after a `UserError`.
-    """
+    """Print a line of JSON for each run folder; exit code 1 if two runs are not equal, 2 for a mistake."""
     folders = sys.argv[1:] if arguments is None else arguments
     with exit_on_user_error():
         if not folders or any(folder.startswith("-") for folder in folders):

@@ -21,7 +21,7 @@ from reverie.checkpoints.remote import (
     identity_of,
     save_identity,
 )
-from reverie.config.checkpoint import CheckpointConfig
+from reverie.config.schema import CheckpointConfig
 
 from ..runs.helpers import files_in, saved_steps
 from ..runs.s3_server import S3_MIRROR, S3Server

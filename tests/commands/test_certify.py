@@ -14,9 +14,8 @@ from reverie.config.population import PopulationTrainConfig
 from reverie.memory.leaks.table import Finding
 from reverie.memory.leaks.verdict import TrendClass
 from reverie.memory.leaks.watched import watched_counters
-from reverie.testing.certificate.certificate import Certificate, Outcome
-from reverie.testing.certificate.series import judged_series
-from reverie.testing.certificate.to_decide import to_decide
+from reverie.testing.certificate import Certificate, Outcome
+from reverie.testing.judged import judged_series, to_decide
 
 from ..faults.zoo import SETTINGS
 from ..runs.helpers import files_in
@@ -47,7 +46,8 @@ def test_a_mistake_is_one_sentence_and_creates_nothing(
 
 
 def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--help"])
+    with pytest.raises(SystemExit):
+        main(["--help"])
     shown = capsys.readouterr().out
     for name in ("steps=null", "out=null", "fault=null", "bound_mb=64.0"):
         assert f"certify.{name}" in shown

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from reverie.checkpoints.run_folder import create_run_folder, save_config
 from reverie.commands.command_line import run_from_command_line
 from reverie.config.dreamer import DreamerTrainConfig
-from reverie.config.renamed import note_new_name
+from reverie.config.overrides import note_new_name
 from reverie.config.schema import TrainConfig
 from reverie.planning import Preflight
 from reverie.utils.errors import UserError
@@ -66,7 +66,7 @@ MISTAKES = {
         ["world_model=3"],
         ["world_model is a section", "world_model.kl.free_nats"],
     ),
-    "key in a section given whole": (["training={foo:3}"], ["training.foo", "not in 'DreamerTraining'"]),
+    "key in a section given whole": (["training={foo:3}"], ["training.foo", "not in 'AnyTraining'"]),
     "unknown experiment": (
         ["experiment=dreamer_pong"],
         ["experiment=dreamer_pong", "dreamer_catch", "Did you mean `dreamer_ataripong`?"],

@@ -45,4 +45,4 @@ def test_ctrl_c_while_compiling_is_no_error_of_the_compiler(tmp_path: Path) -> N
 def test_a_fault_is_not_put_into_compiled_code(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["certify.fault=rssm_cache_not_detached", "compile=inductor"]
     error = error_of(capsys, lambda: certify(asked))
-    assert error == "faults are put into the code as written, got compile=inductor. Set compile=none."
+    assert error == "faults are put into code as written, got compile=inductor. Set compile=none."

@@ -320,14 +320,14 @@ MISTAKES = {
     "no value": (["video"], ["video is not a setting", "video="]),
     "flag": (["--fast"], ["--fast is not a setting", "run=, episodes=, max_steps=, seed=, policy=, video=,"]),
     "interpolation": (["video=${run}.mp4"], ["video=${run}.mp4: evaluate takes plain values, no ${...}."]),
-    "null for a whole number": (["episodes=null"], ["episodes", "not Optional"]),
-    "text for a whole number": (["episodes=many"], ["episodes", "'many'"]),
-    "float for a whole number": (["episodes=2.5"], ["episodes", "'2.5'"]),
+    "null for a whole number": (["episodes=null"], ["a whole number, got `null`. Leave it out for 20."]),
+    "text for a whole number": (["episodes=many"], ["episodes must be a whole number, got `many`."]),
+    "float for a whole number": (["episodes=2.5"], ["episodes must be a whole number, got `2.5`."]),
     "no episode": (["episodes=0"], ["episodes must be at least 1, got 0."]),
     "no step": (["max_steps=0"], ["max_steps must be at least 1, got 0."]),
     "negative seed": (["seed=-1"], ["seed must be in [0, 2**32), got -1."]),
-    "unknown policy": (["policy=best"], ["policy", "'best'", "sample, mode"]),
-    "unknown device": (["device=gpu"], ["device", "'gpu'", "auto, cpu, cuda"]),
+    "unknown policy": (["policy=best"], ["policy must be one of sample, mode, got `best`."]),
+    "unknown device": (["device=gpu"], ["device must be one of auto, cpu, cuda, got `gpu`."]),
     "unknown kind of video": (["video=out.avi"], ["video=out.avi", ".mp4 or .gif", "Use video=out.mp4."]),
     "video without images": (["video=out.mp4", "episodes=1"], ["video=out.mp4: CartPole-v1 has no image"]),
 }
@@ -352,7 +352,8 @@ def test_a_mistake_gives_one_line_and_exit_code_2(
 def test_help_tells_every_setting_with_its_default_and_what_it_takes(
     command: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command("run=nowhere", "--help")
+    with pytest.raises(SystemExit):
+        command("run=nowhere", "--help")
     shown = capsys.readouterr()
     assert shown.err == ""
     lines = [line.split(maxsplit=1) for line in shown.out.partition("defaults:\n")[2].splitlines()]

@@ -7,7 +7,7 @@ the most that was in use after any operator of the second update, less what was 
 import gc
 import json
 import sys
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,19 +41,17 @@ class InUsePeak(TorchDispatchMode):
         return result
 
 
-def measure(config: DreamerTrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer) -> int:
-    """Return the bytes at the peak of an update that follows another one, as the training loop makes them."""
-    gc.collect()
-    before = in_use_bytes()
+def update_twice(
+    config: DreamerTrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer, second: Any
+) -> None:
+    """Make an update and, inside the context `second`, one that follows it, as the training loop does."""
     workflow = build_workflow(config, environment.spec)
     updated = None
-    with InUsePeak() as in_use:
-        for _ in range(2):
+    for context in (nullcontext(), second):
+        with context:
             batch = replay.sample(config.training.batch_size).to(workflow.device)
-            in_use.peak = 0
             updated = workflow.update(batch)
     assert updated is not None
-    return in_use.peak - before
 
 
 def fill(config: DreamerTrainConfig, environment: VectorEnvironment, replay: EpisodeReplayBuffer) -> None:
@@ -76,8 +74,11 @@ def main() -> None:
         plan = recipe_of(config).dry_run(config, environment.spec)
         replay = build_replay(config, recipe_of(config).replay_spec(config, environment.spec), Path(folder))
         fill(config, environment, replay)
-        measure(config, environment, replay)  # what libraries allocate once, and keep
-        measured = measure(config, environment, replay)
+        update_twice(config, environment, replay, nullcontext())  # what libraries allocate once, and keep
+        gc.collect()
+        before, in_use = in_use_bytes(), InUsePeak()
+        update_twice(config, environment, replay, in_use)
+    measured = in_use.peak - before
     planned = sum(plan.peak.values()) + GRAPH_BYTES_PER_OPERATOR * plan.operators
     print(json.dumps({"planned": planned, "measured": measured}))
 

@@ -17,10 +17,8 @@ from ...buffers import LatentSpec, ReplaySpec, SequenceBatch, record_fields
 from ...config.dreamer import DreamerTrainConfig
 from ...config.schema import Device, Precision
 from ...models import meta_stands_for
-from ...planning.cuda_rules import CudaForward
-from ...planning.live_bytes import LiveBytes
-from ...planning.meta_shapes import MetaShapes
 from ...planning.recipe import GRADIENTS, DryRun, Labels
+from ...planning.torch_modes import CudaForward, LiveBytes, MetaShapes
 from ...utils.timestep import EnvSpec
 from ...workflows import UpdateOutput
 from ...workflows.world_models import DreamerConfig, DreamerWorkflow, batch_of

@@ -6,12 +6,10 @@ from functools import lru_cache
 import torch
 
 from ...buffers import OBSERVATION_PREFIX, ReplaySpec, TransitionTable, plan_unchecked, record_fields
-from ...config.population import PopulationTrainConfig
-from ...config.ray import LEAST_OBJECT_STORE_MIB, Engine
-from ...planning.live_bytes import LiveBytes
-from ...planning.meta_shapes import MetaShapes
+from ...config.population import LEAST_OBJECT_STORE_MIB, Engine, PopulationTrainConfig
 from ...planning.recipe import DryRun, Labels
 from ...planning.resources import Basis, Row
+from ...planning.torch_modes import LiveBytes, MetaShapes
 from ...utils.errors import UserError
 from ...utils.timestep import EnvSpec
 from ...workflows.population import TD3, Members, Microbatch, Sizes, Stacked, TD3Config

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ...config.population import PopulationTrainConfig
-from ...config.ray import Engine
+from ...config.population import Engine, PopulationTrainConfig
 from ...config.schema import Device
 from ...envs import EnvConfig
 from ...planning import GPU, HOST, Written

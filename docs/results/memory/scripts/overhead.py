@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from reverie.testing.certificate.series import instruments_fraction
+from reverie.testing.judged import instruments_fraction
 
 for folder in sys.argv[1:]:
     print(f"{instruments_fraction(Path(folder)):.2%}  {folder}")

@@ -15,8 +15,7 @@ import psutil
 import torch
 
 from reverie.config.compose import compose_jobs
-from reverie.config.population import PopulationTrainConfig
-from reverie.config.ray import Engine
+from reverie.config.population import Engine, PopulationTrainConfig
 from reverie.config.resolve import typed
 from reverie.orchestration.parts import build_replay
 from reverie.orchestration.population.dry_run import transfer_bytes

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from ....config.ray import RayConfig
+from ....config.population import RayConfig
 from ....utils.errors import UserError
 from . import ray_reaper
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.memory.counters.glibc import in_use_bytes, in_use_source
-from reverie.planning.live_bytes import LiveBytes
+from reverie.planning.torch_modes import LiveBytes
 
 ROWS = 256
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from reverie.planning.live_bytes import LiveBytes
-from reverie.planning.meta_shapes import MetaShapes
+from reverie.planning.torch_modes import LiveBytes, MetaShapes
 
 
 class Recorded(TorchDispatchMode):

@@ -1,16 +1,19 @@
-"""The memory series of a finished run, each with its judgement."""
+"""The memory series of a finished run, each with its judgement, and how long a run has to be for one."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...memory.leaks.detector import classify_resident
-from ...memory.leaks.verdict import TrendClass, TrendTest, classify_trend
-from ...memory.leaks.watched import WatchedCounter, accounted_tag
-from ...utils.logging import read_lines
-from ...utils.logging.writer import METRICS_FILE
+from ..config.dreamer import DreamerTrainConfig
+from ..config.schema import TrainConfig
+from ..memory.leaks.detector import classify_resident
+from ..memory.leaks.verdict import MIN_SAMPLES, TrendClass, TrendTest, classify_trend
+from ..memory.leaks.watched import WatchedCounter, accounted_tag
+from ..utils.logging import read_lines
+from ..utils.logging.writer import METRICS_FILE
 
 AT_REST = (TrendClass.flat, TrendClass.plateauing)
 """What does not grow, or less and less."""
@@ -37,6 +40,10 @@ class Judged:
         factor = 1000 / spacing / self.resource.scale
         low, high = self.judgement.interval
         return self.judgement.slope_bytes_per_sample * factor, low * factor, high * factor
+
+    def last_text(self) -> str:
+        """Return the last value as text."""
+        return f"{self.values[-1]:,.1f} {self.resource.unit}"
 
     def growth_text(self) -> str:
         """Return slope and interval as text."""
@@ -83,3 +90,47 @@ def judged_series(run_dir: Path, watched: list[WatchedCounter], settled_step: in
 def _samples(run_dir: Path) -> list[dict[str, float]]:
     """Return the log lines that have a sample of memory."""
     return [line for line in read_lines(run_dir / METRICS_FILE) if accounted_tag("cpu") in line]
+
+
+@dataclass(frozen=True, slots=True)
+class ToDecide:
+    """A longer run, and why it takes one."""
+
+    steps: int
+    """Its agent steps."""
+
+    settings: str
+    """What to type for it."""
+
+    samples: int
+    """Samples that the run at hand was judged by, which lie after the step `judged_from`."""
+
+    judged_from: int
+
+    def text(self) -> str:
+        """Return both in a sentence each."""
+        lie = f"{self.samples} samples after step {self.judged_from:,}"
+        if self.samples < MIN_SAMPLES:
+            return f"{lie}, a verdict takes {MIN_SAMPLES}. Repeat it with {self.settings}."
+        return f"{lie} neither rest nor grow in order. Repeat it with {self.settings}, twice as many."
+
+
+def to_decide(config: TrainConfig, steps: NDArray[np.int64], judged_from: int) -> ToDecide:
+    """Return the run that has 24 samples to judge, or twice those that were there.
+
+    `steps` are those of the samples of the run `config`, at least one; they count after `judged_from`.
+    """
+    samples = int((steps > judged_from).sum())
+    wanted = 1 + (MIN_SAMPLES if samples < MIN_SAMPLES else 2 * samples)  # 1: what is due comes a little late
+    if not isinstance(config, DreamerTrainConfig):
+        generations = len(steps) - samples + wanted
+        end = math.ceil(generations * int(steps[-1]) / len(steps))
+        return ToDecide(end, f"training.generations={generations} certify.steps=null", samples, judged_from)
+    training = config.training
+    spacing = max(training.log_interval, config.env.num_envs)
+    first_times = (training.video_interval, training.evaluation_interval, training.checkpoint_interval)
+    begin, end = judged_from, judged_from + wanted * spacing
+    for due in sorted([max(training.warmup_steps, training.learning_starts), *first_times]):
+        if begin < due < end:  # a first time that the longer run reaches: it is judged after that
+            begin, end = due, due + wanted * spacing
+    return ToDecide(end, f"certify.steps={end}", samples, judged_from)

@@ -1,24 +1,27 @@
-"""What a certificate says, as numbers: written as `certificate.json`."""
+"""The certificate that memory is flat: as lines, as numbers, and as one page that opens offline."""
 
 import json
 import platform
 import sys
 from dataclasses import dataclass
 from enum import Enum
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 
-from ... import __version__
-from ...memory.counters.glibc import in_use_source
-from ...memory.leaks.table import Finding
-from ...memory.leaks.verdict import TrendClass
-from .series import AT_REST, Judged
-from .to_decide import ToDecide
+from .. import __version__
+from ..memory.counters.glibc import in_use_source
+from ..memory.leaks.table import Finding
+from ..memory.leaks.verdict import TrendClass
+from ..utils.figures import png
+from ..utils.html_page import cards, document, image, table
+from .judged import AT_REST, Judged, ToDecide
 
-CERTIFICATE_JSON = "certificate.json"
+CERTIFICATE_JSON, CERTIFICATE_HTML = "certificate.json", "certificate.html"
 
 
 class Outcome(Enum):
@@ -42,6 +45,7 @@ class Certificate:
     device: str
     judged: list[Judged]
     findings: list[Finding]
+
     unaccounted_mb: float
     """Host memory in use that no component accounts for and that was not there before the run was built."""
 
@@ -52,7 +56,6 @@ class Certificate:
     """The part of the run's time that all this watching took."""
 
     to_decide: ToDecide
-    """The length of a run that would decide what this one left open."""
 
     @property
     def outcome(self) -> Outcome:
@@ -67,16 +70,15 @@ class Certificate:
         """Return the outcome as text, one line a resource."""
         text = [f"{self.steps:,} agent steps, {self.updates:,} updates on {self.device}"]
         for each in self.judged:
-            text.append(
-                f"{each.resource.name}: {each.judgement.verdict.value}, {each.values[-1]:,.1f} "
-                f"{each.resource.unit}, {each.growth_text()}"
-            )
-        text.append(
-            f"host memory not accounted for: {self.unaccounted_mb:.1f} MB, bound {self.bound_mb:g} MB"
-        )
-        text.append(f"the memory instruments took {self.instruments_fraction:.2%} of the run's time")
-        text += [finding.text() for finding in self.findings]
-        return [*text, self.sentence()]
+            verdict = each.judgement.verdict.value
+            text.append(f"{each.resource.name}: {verdict}, {each.last_text()}, {each.growth_text()}")
+        return [
+            *text,
+            f"host memory not accounted for: {self.unaccounted_mb:.1f} MB, bound {self.bound_mb:g} MB",
+            f"the memory instruments took {self.instruments_fraction:.2%} of the run's time",
+            *(finding.text() for finding in self.findings),
+            self.sentence(),
+        ]
 
     def sentence(self) -> str:
         """Return the outcome, and of an undecided one what would decide it."""
@@ -86,26 +88,23 @@ class Certificate:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as JSON can hold it, the series included."""
+        same = ("command", "fault", "updates", "unaccounted_mb", "bound_mb", "instruments_fraction")
         return {
             "outcome": self.outcome.value,
             "passed": self.outcome is Outcome.flat,
             "steps_to_decide": self.to_decide.steps if self.outcome is Outcome.undecided else None,
-            "command": self.command,
-            "fault": self.fault,
             "agent_steps": self.steps,
-            "updates": self.updates,
-            "unaccounted_mb": self.unaccounted_mb,
-            "bound_mb": self.bound_mb,
-            "instruments_fraction": self.instruments_fraction,
+            **{name: getattr(self, name) for name in same},
             "versions": versions(self.device),
             "resources": [_resource(each) for each in self.judged],
             "findings": [finding.text() for finding in self.findings],
         }
 
     def save(self, folder: Path) -> None:
-        """Write `certificate.json`."""
+        """Write `certificate.json`, and `certificate.html`, which refers to no other file or host."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CERTIFICATE_JSON).write_text(json.dumps(self.as_dict(), indent=1) + "\n")
+        (folder / CERTIFICATE_HTML).write_text(_page(self))
 
 
 def versions(device: str) -> dict[str, str]:
@@ -134,3 +133,53 @@ def _resource(each: Judged) -> dict[str, Any]:
         "steps": each.steps.tolist(),
         "values": each.values.round(6).tolist(),
     }
+
+
+_COLOURS = {Outcome.flat: "#2a7d3f", Outcome.not_flat: "#b3261e", Outcome.undecided: "#6b6b6b"}
+_STYLE = """
+h1 span { padding: .1em .5em; border-radius: .3em; color: #fff; background: COLOUR }
+pre { background: #fff; padding: .8em; overflow-x: auto }
+"""
+
+
+def _page(certificate: Certificate) -> str:
+    outcome = certificate.outcome
+    facts = {
+        "agent steps": f"{certificate.steps:,}",
+        "updates": f"{certificate.updates:,}",
+        "fault": certificate.fault or "none",
+        f"MB not accounted for (bound {certificate.bound_mb:g})": f"{certificate.unaccounted_mb:.1f}",
+        "of the time for the instruments": f"{certificate.instruments_fraction:.2%}",
+    }
+    rows = [
+        [each.resource.name, each.judgement.verdict.value, each.last_text(), each.growth_text()]
+        for each in certificate.judged
+    ]
+    about = versions(certificate.device).items()
+    body = [
+        f"<h1>Memory certificate: <span>{outcome.value}</span></h1>",
+        f"<p>{escape(certificate.sentence())}</p>" if outcome is Outcome.undecided else "",
+        cards(facts),
+        *(f"<pre>{escape(finding.text())}</pre>" for finding in certificate.findings),
+        table(["resource", "verdict", "at the end", "growth, with its 96.9 % interval"], rows),
+        *(image(_plot(each), each.resource.name) for each in certificate.judged),
+        f"<h2>How it was made</h2><pre>{escape(certificate.command)}</pre>",
+        table(["part", "version"], [[escape(name), escape(text)] for name, text in about]),
+    ]
+    return document("Memory certificate", body, _STYLE.replace("COLOUR", _COLOURS[outcome]))
+
+
+def _plot(each: Judged) -> bytes:
+    """Return the series as a picture, the part that was not judged in grey."""
+    figure = Figure(figsize=(9, 2.2), layout="constrained")
+    axis = figure.add_subplot()
+    axis.plot(each.steps, each.values, color="#1f5fa8", linewidth=1)
+    if len(each.steps):
+        axis.axvspan(each.steps[0], max(each.steps[0], each.judged_from), color="#eee")
+    low, high = each.values.min(), each.values.max()
+    margin = max(0.1 * (high - low), each.resource.tolerance / each.resource.scale)
+    axis.set_ylim(low - margin, high + margin)
+    axis.set_title(f"{each.resource.name}, {each.resource.unit}", fontsize=10, loc="left")
+    axis.set_xlabel("agent steps", fontsize=9)
+    axis.ticklabel_format(useOffset=False, style="plain")
+    return png(figure)

@@ -1,1 +1,0 @@
-"""The certificate that memory is flat."""
