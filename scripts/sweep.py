@@ -1,6 +1,10 @@
 """Many runs on Ray: `python scripts/sweep.py experiment=dreamer_catch seed=1,2 sweep.out=sweeps/catch`."""
 
-from reverie.commands.entry import sweep
+import sys
+from pathlib import Path
+
+from reverie.commands.entry import load
 
 if __name__ == "__main__":
-    sweep()
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # it is no part of the package
+    load("benchmarks.sweep")()

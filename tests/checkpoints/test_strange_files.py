@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.sweep import last_metrics
 from reverie.checkpoints.checkpoint import latest_checkpoint
 from reverie.checkpoints.remote import restore
 from reverie.checkpoints.run_folder import load_run
 from reverie.commands.command_line import run_from_command_line
-from reverie.commands.sweep import last_metrics
 from reverie.commands.train import train
 from reverie.config.saved import CONFIG_BYTES
 from reverie.testing.fingerprint import main as compare

@@ -278,7 +278,6 @@ def test_cfg_shows_the_experiment_of_a_run_that_names_an_environment_alone(
         ("commands.plan", ["--help"]),
         ("commands.plan", [CPU]),
         ("commands.plan", [CPU, "plan.format=json"]),
-        ("commands.sweep", ["--help"]),
         ("commands.certify", ["--help"]),
         ("commands.doctor", ["--help"]),
         ("commands.doctor", []),

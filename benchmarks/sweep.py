@@ -20,21 +20,21 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from ..checkpoints.run_folder import CONFIG_FILE, create_run_folder, save_config
-from ..config.compose import compose_jobs
-from ..config.population import RayConfig, require_ray
-from ..config.resolve import typed
-from ..config.saved import read_config
-from ..config.schema import Compile, TrainConfig, leaves
-from ..orchestration.population.engines.ray_cluster import Cluster, ClusterLost
-from ..orchestration.recipes import recipe_of
-from ..planning import check_run
-from ..utils.durable_io import read_json, reading, write_json
-from ..utils.errors import UserError, exit_on_user_error
-from ..utils.logging import read_lines
-from ..utils.logging.writer import METRICS_FILE
-from ..utils.ranges import require_range
-from .options import own_settings
+from reverie.checkpoints.run_folder import CONFIG_FILE, create_run_folder, save_config
+from reverie.commands.options import own_settings
+from reverie.config.compose import compose_jobs
+from reverie.config.population import RayConfig, require_ray
+from reverie.config.resolve import typed
+from reverie.config.saved import read_config
+from reverie.config.schema import Compile, TrainConfig, leaves
+from reverie.orchestration.population.engines.ray_cluster import Cluster, ClusterLost
+from reverie.orchestration.recipes import recipe_of
+from reverie.planning import check_run
+from reverie.utils.durable_io import read_json, reading, write_json
+from reverie.utils.errors import UserError, exit_on_user_error
+from reverie.utils.logging import read_lines
+from reverie.utils.logging.writer import METRICS_FILE
+from reverie.utils.ranges import require_range
 
 RESULTS = "sweep.json"
 FAILED_EXIT_CODE = 1
@@ -181,6 +181,8 @@ def _run(config: SweepConfig, out: Path, jobs: list[Job]) -> None:
                 f"sweep.cpus={config.cpus}: no machine of sweep.address={config.address} has more than "
                 f"{max(cluster.cpus)} CPUs. Set sweep.cpus={max(1, *cluster.cpus)}."
             )
+        # By value: a worker finds Reverie, and not this file.
+        cluster.ray.cloudpickle.register_pickle_by_value(sys.modules[run_job.__module__])
         task = cluster.ray.remote(num_cpus=config.cpus, max_retries=0)(run_job)
         due = [job for job in jobs if job.exit_code != 0]
         pending = {task.remote(str(job.folder), config.cpus, config.last): job for job in due}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reverie.commands.sweep import last_metrics, main
+from benchmarks.sweep import last_metrics, main
 
 from ..runs.helpers import CATCH, error_of, identity, metrics_of, start
 
