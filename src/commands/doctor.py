@@ -27,11 +27,10 @@ from ..utils.units import size_text
 
 GIB = 2**30
 
-# The Pong run: 1.2 GB of replay, saved with each checkpoint that is kept, and about 3 GB of process.
-DISK_FAIL_BYTES, DISK_WARN_BYTES = 1 * GIB, 10 * GIB
-MEMORY_FAIL_BYTES, MEMORY_WARN_BYTES = 2 * GIB, 4 * GIB
-SHARED_MEMORY_WARN_BYTES = 256 * 2**20
-GPU_WARN_BYTES = 4608 * 2**20  # what a 6 GB card has free next to a desktop and the CUDA context
+# Free bytes below which a check fails, and warns. The Pong run: 1.2 GB of replay, saved with each checkpoint
+# that is kept, and about 3 GB of process; a 6 GB card has 4.5 GiB free next to a desktop and the CUDA context.
+_DISK, _MEMORY = (1 * GIB, 10 * GIB), (2 * GIB, 4 * GIB)
+_SHARED_MEMORY, _GPU = (0, 256 * 2**20), (0, 4608 * 2**20)
 
 
 class Health(Enum):
@@ -50,7 +49,7 @@ class Check:
     health: Health
     found: str
     fix: str = ""
-    """What to do unless all is well, to be pasted where it is a command."""
+    """What to do unless all is well."""
 
 
 @exit_on_user_error()
@@ -70,11 +69,13 @@ def diagnose() -> list[Check]:
     here, shared = Path.cwd(), Path("/dev/shm")
     limit = memory_limit_bytes()
     is_limited = limit < psutil.virtual_memory().total
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
+    found = f"{torch.__version__} ({build} build), {torch.get_num_threads()} threads"
     return [
         judge_system(sys.platform),
         judge_python(sys.version_info[:2]),
         _check_packages(),
-        _check_torch(),
+        Check("PyTorch", Health.OK, found),  # whether it is new enough is a matter of the packages
         _check_gpu(),
         _check_start("Atari", "Pong", _start_pong, "--force-reinstall", "--no-deps", "ale-py"),
         _check_start("Gymnasium", "CartPole", _start_cartpole, "gymnasium[classic-control]"),
@@ -99,10 +100,9 @@ def report(checks: list[Check], console: Console) -> int:
 
 def judge_system(name: str) -> Check:
     """Judge the operating system, named as `sys.platform` names it; on Windows not even this runs."""
-    missing = lacks(name)
-    if missing is None:
-        return Check("system", Health.OK, platform.platform())
-    return Check("system", Health.WARN, missing, "Long runs belong on Linux; short ones may work here")
+    if missing := lacks(name):
+        return Check("system", Health.WARN, missing, "Long runs belong on Linux; short ones may work here")
+    return Check("system", Health.OK, platform.platform())
 
 
 def judge_python(version: tuple[int, int]) -> Check:
@@ -115,10 +115,7 @@ def judge_python(version: tuple[int, int]) -> Check:
 
 
 def judge_packages(requirements: Iterable[str]) -> Check:
-    """Judge whether the installed packages are in the ranges that requirements such as `torch>=2.11` ask for.
-
-    Those of extras are left out.
-    """
+    """Judge whether installed packages are in the ranges of requirements (`torch>=2.11`), but those of extras."""
     count, wrong, repairs = 0, [], []
     for requirement in map(Requirement, requirements):
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
@@ -149,13 +146,6 @@ def _pip_install(*what: str) -> str:
     return shlex.join([sys.executable, "-m", "pip", "install", *what])
 
 
-def _check_torch() -> Check:
-    """Say which PyTorch this is; whether it is new enough is a matter of `_check_packages`."""
-    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
-    found = f"{torch.__version__} ({build} build), {torch.get_num_threads()} threads"
-    return Check("PyTorch", Health.OK, found)
-
-
 def _nvidia_driver_version() -> str | None:
     """Return the version of the NVIDIA driver, or None where there is none."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -167,13 +157,7 @@ def _nvidia_driver_version() -> str | None:
 
 
 def judge_missing_gpu(cuda_build: str | None, driver: str | None, reason: str) -> Check:
-    """Judge a machine on which PyTorch sees no CUDA device.
-
-    Args:
-        cuda_build: CUDA version that PyTorch was built for; None for a CPU build.
-        driver: Version of the NVIDIA driver, if there is one.
-        reason: What PyTorch says about it; may be empty.
-    """
+    """Judge a machine on which PyTorch, built for a CUDA version or a CPU, sees no device for a `reason`."""
     if driver is None:
         found = "no NVIDIA driver: runs take the small CPU preset"
         fix = "None needed for Catch and CartPole; for Pong take a machine with an NVIDIA GPU and its driver"
@@ -182,9 +166,7 @@ def judge_missing_gpu(cuda_build: str | None, driver: str | None, reason: str) -
         fix = _pip_install("--force-reinstall", f"torch=={torch.__version__.partition('+')[0]}")
     else:
         found = f"driver {driver}, PyTorch built for CUDA {cuda_build}, but no device. {reason}".strip()
-        fix = (
-            f"Unset CUDA_VISIBLE_DEVICES, update the driver, or take a PyTorch for a CUDA before {cuda_build}"
-        )
+        fix = f"Unset CUDA_VISIBLE_DEVICES, update the driver, or take PyTorch for a CUDA before {cuda_build}"
     return Check("GPU", Health.WARN, found, fix)
 
 
@@ -207,7 +189,7 @@ def _check_gpu() -> Check:
     name = torch.cuda.get_device_name()
     found = f"{name}, {versions}, {bfloat16} bfloat16, {size_text(free)} free of {size_text(total)}"
     fix = "Close what else uses the GPU (nvidia-smi shows it), or take a smaller model: model=size1m"
-    return Check("GPU", _health(free, 0, GPU_WARN_BYTES), found, fix)
+    return Check("GPU", _health(free, _GPU), found, fix)
 
 
 def _check_start(subject: str, name: str, start: Callable[[], str], *packages: str) -> Check:
@@ -250,34 +232,30 @@ def judge_disk(folder: Path, free: int, is_writable: bool) -> Check:
     """Judge the folder in which runs would be written, with `free` bytes left on its disk."""
     elsewhere = "run_dir=<a folder on another disk>"
     if not is_writable:
-        fix = f"Start elsewhere, or {elsewhere}"
-        return Check("disk", Health.FAIL, f"{folder} cannot be written to", fix)
-    health = _health(free, DISK_FAIL_BYTES, DISK_WARN_BYTES)
-    fix = f"Free {size_text(DISK_WARN_BYTES)}, or {elsewhere}"
-    return Check("disk", health, f"{size_text(free)} free in {folder}", fix)
+        found = f"{folder} cannot be written to"
+        return Check("disk", Health.FAIL, found, f"Start elsewhere, or {elsewhere}")
+    fix = f"Free {size_text(_DISK[1])}, or {elsewhere}"
+    return Check("disk", _health(free, _DISK), f"{size_text(free)} free in {folder}", fix)
 
 
 def judge_shared_memory(free: int | None) -> Check:
-    """Judge the free bytes of /dev/shm, through which environments in worker processes send observations.
-
-    None where there is no such folder.
-    """
+    """Judge the free bytes of /dev/shm, if there is one: environments in workers send observations by it."""
     found = "no /dev/shm" if free is None else f"{size_text(free)} free in /dev/shm"
     fix = "In Docker: docker run --shm-size=1g ...; elsewhere env.vectorization=sync does without it"
-    return Check("shared memory", _health(free or 0, 0, SHARED_MEMORY_WARN_BYTES), found, fix)
+    return Check("shared memory", _health(free or 0, _SHARED_MEMORY), found, fix)
 
 
 def judge_memory(available: int, cgroup_limit: int | None) -> Check:
     """Judge the bytes of memory that can be taken now; a control group may limit what that can ever be."""
     limit = "no cgroup limit" if cgroup_limit is None else f"cgroup limit {size_text(cgroup_limit)}"
-    health = _health(available, MEMORY_FAIL_BYTES, MEMORY_WARN_BYTES)
     fix = "Close other programs, or lower buffer.capacity to 20000"
-    if cgroup_limit is not None and cgroup_limit < MEMORY_WARN_BYTES:
+    if cgroup_limit is not None and cgroup_limit < _MEMORY[1]:
         fix = "Raise the container's limit: docker run --memory=8g ..."
-    return Check("memory", health, f"{size_text(available)} available, {limit}", fix)
+    return Check("memory", _health(available, _MEMORY), f"{size_text(available)} available, {limit}", fix)
 
 
-def _health(free: int, fail_below: int, warn_below: int) -> Health:
+def _health(free: int, limits: tuple[int, int]) -> Health:
+    fail_below, warn_below = limits
     if free >= warn_below:
         return Health.OK
     return Health.FAIL if free < fail_below else Health.WARN

@@ -7,7 +7,6 @@ from ..config.dreamer import DreamerTrainConfig
 from ..config.population import PopulationTrainConfig
 from ..config.schema import TrainConfig
 from ..planning.recipe import Recipe
-from ..utils.progress import ProgressMode
 from ..utils.timestep import EnvSpec
 from ..workflows import Agent
 from .dreamer.recipe import DreamerRecipe
@@ -27,23 +26,15 @@ class RunRecipe(Recipe, Protocol):
 
     def banner_lines(self, config: TrainConfig, env: EnvSpec) -> dict[str, str]:
         """Return its own lines of the banner, by item."""
-        ...
-
-    def progress(self, config: TrainConfig) -> ProgressMode:
-        """Return how the terminal shows progress."""
-        ...
 
     def build(self, config: TrainConfig, run_dir: Path) -> AnyParts:
         """Return the parts of a run; seeds the global generators, which initialise the parameters."""
-        ...
 
     def build_agent(self, config: TrainConfig, env: EnvSpec) -> Agent:
         """Return the agent alone, its parameters initialised."""
-        ...
 
     def orchestrator(self, opened: OpenedRun) -> Orchestrator:
         """Return the run, ready to begin or to continue."""
-        ...
 
 
 # Any: each takes the runs of its own class alone, which the type of a dict cannot say.

@@ -72,7 +72,7 @@ def open_run(
         for resource in plan.over if plan else []:
             _LOG.warning(over_text(resource))
         step = checkpoint.step if checkpoint else 0 if begins_again else None
-        progress, planned_mb = recipe.progress(config), plan.memory_mb if plan else None
+        progress, planned_mb = config.logger.progress, plan.memory_mb if plan else None
         reports = Reports(config, run_dir, spec, progress, step, planned_mb)
         opened.callback(reports.close)
         as_yaml = OmegaConf.to_yaml(OmegaConf.structured(config))

@@ -4,8 +4,8 @@ HOST_SHARE = 0.8
 """Share of the host's memory, or of the control group's limit, that a run may plan for."""
 
 GRAPH_BYTES_PER_OPERATOR = 265
-"""Host memory of an autograd graph without its tensors, for each operator of an update: nodes, tensor objects
-and the heap's own headers. Measured on a CPU over six configurations: 258 to 266 bytes."""
+"""Host memory of an autograd graph without its tensors, for each operator of an update. Measured on a CPU over
+six configurations: 258 to 266 bytes."""
 
 CPU_WORKSPACE_BYTES = 64_000_000
 """Workspace of kernels, and freed memory that glibc keeps. Measured as the peak of resident memory less the
@@ -20,9 +20,8 @@ COMPILER_BYTES = 190_000_000
 in resident memory: 94 MB with Catch, at most 181 MB with Pong."""
 
 MIRROR_BYTES = 70_000_000
-"""What copying checkpoints to a remote adds: s3fs and botocore with their descriptions of S3, a connection,
-and the pieces of a file. Measured with files of 200 MB as the difference in resident memory: 65 MB, 68 MB at
-its peak."""
+"""What copying checkpoints to a remote adds. Measured with s3fs and files of 200 MB as the difference in
+resident memory: 65 MB, 68 MB at its peak."""
 
 ATARI_ENVIRONMENT_BYTES = 1_000_000
 """One emulator of ale-py's pool; measured 0.85 MB with 16 of them."""

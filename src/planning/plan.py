@@ -22,8 +22,7 @@ from . import constants
 from .recipe import GRADIENTS, DryRun, Recipe, Written
 from .resources import DISK, GPU, HOST, Basis, MemoryPlan, Resource, Row
 
-_OWNER_BYTES = 16
-"""Of a row of latents: environment and stream index."""
+_OWNER_BYTES = 16  # of a row of latents: environment and stream index
 
 
 def plan_run(
@@ -31,8 +30,7 @@ def plan_run(
 ) -> MemoryPlan:
     """Return what a run will take; nothing of it is allocated, and nothing is written.
 
-    The device need not be there: `gpu_limit_bytes` is the memory of a card to plan for, instead of what is
-    free on the one here.
+    `gpu_limit_bytes` is the memory of a card to plan for, instead of what is free on the one here.
 
     Raises:
         UserError: If torch's compiler, which the dry run loads, cannot make its folder.
@@ -86,11 +84,9 @@ def _host(
     rows.append(_estimated("nodes of the autograd graph", graph))
     rows.append(Row("episode being recorded", 2 * MAX_FRAMES * _image_bytes(spec)))  # as frames, then stacked
     machine = memory_limit_bytes()
-    words = (
-        f"{constants.HOST_SHARE:.0%} of the {size_text(machine)} of this machine or container, where "
-        f"{size_text(memory_available_bytes())} are free now"
-    )
-    return Resource(HOST, _present(rows), int(constants.HOST_SHARE * machine), words)
+    share, free = constants.HOST_SHARE, size_text(memory_available_bytes())
+    words = f"{share:.0%} of the {size_text(machine)} of this machine or container, where {free} are free now"
+    return Resource(HOST, _present(rows), int(share * machine), words)
 
 
 def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes: int | None) -> Resource:
@@ -130,12 +126,7 @@ def _disk(config: TrainConfig, written: Written, checkpoints: list[Row], replay:
 
 
 def _checkpoint_rows(
-    config: TrainConfig,
-    spec: EnvSpec,
-    written: Written,
-    networks: DryRun,
-    replay: ReplayPlan,
-    num_streams: int,
+    config: TrainConfig, spec: EnvSpec, written: Written, networks: DryRun, replay: ReplayPlan, streams: int
 ) -> list[Row]:
     """Return an upper bound of what is in the checkpoint folder, while one more than those kept is written.
 
@@ -148,13 +139,13 @@ def _checkpoint_rows(
     folders = keep + 1 + best
     latent = sum(field.nbytes for name, field in replay.fields.items() if name in LATENT_FIELDS)
     record = sum(field.nbytes for field in replay.fields.values()) - latent + 1  # and whether it begins one
-    open_records = num_streams * config.buffer.chunk_length
+    open_records = streams * config.buffer.chunk_length
     # At most two records a step, in episodes of a single step; without an interval anything may be new.
     interval = training.checkpoint_interval and 2 * (training.checkpoint_interval + written.records_per_save)
     new = min(capacity, interval or capacity)
     records = (1 + best) * (capacity + open_records) + keep * new
     rows = (keep + 2 + 2 * best) * capacity if latent else 0
-    files = records // config.buffer.chunk_length + folders * num_streams
+    files = records // config.buffer.chunk_length + folders * streams
     headers = files * (constants.SHARED_FILE_BYTES + folders * constants.MANIFEST_LINE_BYTES)
     return [
         Row("networks in checkpoints", folders * networks.state),

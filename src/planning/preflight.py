@@ -23,10 +23,7 @@ class Preflight:
     """What is known of a run before it is built."""
 
     env: EnvSpec
-    """What its environments deliver; one of them was started for a moment, in this process."""
-
     plan: MemoryPlan
-    """What it will take of every resource."""
 
 
 def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = None) -> Preflight:

@@ -58,10 +58,6 @@ class Resource:
         """Whether the total is within the limit; true where there is none."""
         return self.limit_bytes is None or self.total_bytes <= self.limit_bytes
 
-    def bytes_of(self, name: str) -> int:
-        """Return the bytes of one row, 0 if there is no such row."""
-        return sum(row.nbytes for row in self.rows if row.name == name)
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
@@ -92,9 +88,8 @@ class MemoryPlan:
         """Return the plan as one flat object for JSON.
 
         Keys: `name`, `model`, `device`, `precision`, `num_parameters`, `fits`; and for each resource
-        (`host_ram`, `gpu_memory` on device=cuda, `disk`) `<resource>.<row>_bytes` for each row,
-        `<resource>.total_bytes` and `<resource>.limit_bytes` (null where no limit is known). Spaces of names
-        become underscores.
+        (`host_ram`, `gpu_memory` on device=cuda, `disk`) `<resource>.<row>_bytes`, `<resource>.total_bytes`
+        and `<resource>.limit_bytes` (null where no limit is known). Spaces become underscores.
         """
         names = ("name", "model", "device", "precision", "num_parameters")
         found = {name: getattr(self, name) for name in names} | {"fits": not self.over}
@@ -134,8 +129,7 @@ def limit_text(resource: Resource) -> str:
 
 def _table(resource: Resource) -> Table:
     table = Table(resource.name, "bytes", "", "", title_justify="left", expand=False)
-    table.columns[1].justify = "right"
-    table.columns[2].justify = "right"
+    table.columns[1].justify = table.columns[2].justify = "right"
     for row in resource.rows:
         basis = "" if row.basis is Basis.counted else row.basis.value
         if row.nbytes == 0:
@@ -144,15 +138,15 @@ def _table(resource: Resource) -> Table:
     table.add_section()
     total = Text(size_text(resource.total_bytes), "bold" if resource.fits else "bold red")
     table.add_row("total", f"{resource.total_bytes:,}", total, "" if resource.fits else "over the limit")
-    known = f"{resource.limit_bytes:,}" if resource.limit_bytes is not None else ""
-    limit = size_text(resource.limit_bytes) if resource.limit_bytes is not None else ""
-    table.add_row("limit", known, limit, resource.limit_words)
+    limit = resource.limit_bytes
+    known = ("", "") if limit is None else (f"{limit:,}", size_text(limit))
+    table.add_row("limit", *known, resource.limit_words)
     return table
 
 
 def _line(resource: Resource) -> str:
     rows = sorted(resource.rows, key=lambda row: -row.nbytes)
-    shown = [f"{row.name} {size_text(row.nbytes)}" for row in rows[:_SHOWN_IN_LOG]]
-    rest = sum(row.nbytes for row in rows[_SHOWN_IN_LOG:])
-    parts = ", ".join([*shown, *([f"all else {size_text(rest)}"] if rest else [])])
-    return f"{size_text(resource.total_bytes)} of {limit_text(resource)}: {parts}"
+    parts = [f"{row.name} {size_text(row.nbytes)}" for row in rows[:_SHOWN_IN_LOG]]
+    if rest := sum(row.nbytes for row in rows[_SHOWN_IN_LOG:]):
+        parts.append(f"all else {size_text(rest)}")
+    return f"{size_text(resource.total_bytes)} of {limit_text(resource)}: {', '.join(parts)}"

@@ -85,10 +85,7 @@ def fitting_changes(
 def largest_capacity_that_fits(
     config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_limit_bytes: int | None = None
 ) -> int | None:
-    """Return the largest capacity up to that of `config`, in round numbers, with which the run fits, or None.
-
-    A hundredth is left free, for the process that will run may be a little larger than this one.
-    """
+    """Return the largest round capacity up to that of `config` with which the run fits, or None."""
 
     def is_too_large(capacity: int) -> bool:
         return not _fits(lambda: _with_capacity(config, capacity), spec, recipe, gpu_limit_bytes)
@@ -100,7 +97,7 @@ def largest_capacity_that_fits(
     if not count:
         return None
     most = capacities[count - 1]
-    most -= most // 100
+    most -= most // 100  # the process that will run may be a little larger than this one
     unit = 10 ** max(0, len(str(most)) - 2)
     return max(capacities[0], most // unit * unit)
 
@@ -130,7 +127,7 @@ def model_sizes() -> list[str]:
 
 
 def _millions(name: str) -> int:
-    """Return the parameters of a preset that is named by its size, in millions."""
+    """Return the millions of parameters that a preset's name tells."""
     return int(name.removeprefix("size").removesuffix("m"))
 
 
@@ -151,13 +148,11 @@ def largest_fit(
 ) -> tuple[str, int, MemoryPlan]:
     """Return the largest model preset whose updates fit a card, the largest replay next to it, and the plan.
 
-    The replay stays within `buffer.memory_budget_gib` and the memory and disk of this machine; with
-    `buffer.storage=cuda` it shares the card. `compose` gives the run for device=cuda with a preset.
+    The replay stays within `buffer.memory_budget_gib` and this machine; with `buffer.storage=cuda` it shares
+    the card. `compose` gives the run for device=cuda with a preset. Cost: about four plans, 0.5 s each.
 
     Raises:
         UserError: If the smallest preset does not fit.
-
-    Cost: about four plans of a model, 0.5 s each.
     """
     limit, names = int(fit_gib * _GIB), model_sizes()
 

@@ -28,20 +28,13 @@ class _Mode(TorchDispatchMode):
 
 
 class LiveBytes(_Mode):
-    """Counts the storages that operators return inside the `with` block, until they die.
+    """Counts the storages, real or of the `meta` device, that operators return in the `with` block.
 
-    They may be real or of the `meta` device, which has shapes and no memory: what an update needs can then be
-    counted on a machine that could not run it.
-
-    A storage is counted once, however many tensors show it, under the label that was set at its birth. One
-    that was there before the block is counted from the first operator that returns it, or from `count`; it is
-    followed to its death, inside or outside of the block. No storage is kept alive. What a kernel allocates
-    for itself and frees before it returns is not seen.
-
-    Cost: about 3 us an operator.
-
-    Args:
-        granularity: Sizes are rounded up to a multiple of it, as allocators do (CUDA: 512 bytes).
+    Each is counted once, however many tensors show it, under the label that was set at its birth, until its
+    death inside or outside of the block. One that was there before the block is counted from the first
+    operator that returns it, or from `count`. No storage is kept alive. What a kernel allocates for itself
+    and frees before it returns is not seen. Sizes are rounded up to a multiple of `granularity`, as
+    allocators do (CUDA: 512 bytes). Cost: about 3 us an operator.
 
     >>> with LiveBytes() as bytes_:
     ...     a = torch.zeros(1000)
@@ -53,7 +46,6 @@ class LiveBytes(_Mode):
     def __init__(self, granularity: int = 1) -> None:
         super().__init__()
         self.live = 0
-        """Bytes that live now."""
         self.peak = 0
         """Most bytes that lived at once since the beginning or `reset_peak`."""
         self.label = ""
@@ -61,7 +53,6 @@ class LiveBytes(_Mode):
         self.live_by_label: dict[str, int] = {}
         self.peak_by_label: dict[str, int] = {}
         self.operators = 0
-        """Operators run inside the block."""
         self._granularity = granularity
         self._storages: dict[int, tuple[weakref.ref, int, str]] = {}  # a reference, bytes, label
 
@@ -79,7 +70,7 @@ class LiveBytes(_Mode):
                 self._add(label, nbytes)
 
     def reset_peak(self) -> None:
-        """Let the peak begin anew at what lives now."""
+        """Let the peak be what lives now."""
         self.peak, self.peak_by_label = self.live, dict(self.live_by_label)
 
     def __torch_dispatch__(
@@ -113,12 +104,8 @@ class MetaShapes(_Mode):
     """Answers repeated operators of the `meta` device from a table of torch's own answers.
 
     torch works out shapes of this device in Python, 0.1 ms to 4 ms a call, and a recurrent network makes the
-    same calls at every step. The key of the table is the operator with the shapes, strides and dtypes of its
-    tensors and all its numbers, so shapes, strides and dtypes are those that torch would give. Views are
-    passed on, since they share storage; an operator in place has nothing to do without memory. Tensors of
-    other devices are passed on too.
-
-    Cost: 12 us a repeated operator, 5 us one in place.
+    same calls at every step. Here a repeated operator takes 12 us, one in place 5 us. The results have the
+    shapes, strides and dtypes that torch gives. Views, which share storage, and other devices are passed on.
     """
 
     def __init__(self) -> None:
@@ -131,9 +118,9 @@ class MetaShapes(_Mode):
     ) -> Any:
         """Return what the operator returns, from the table where it is there."""
         kwargs = kwargs or {}
-        kind = self._kinds.get(func)
-        if kind is None:
-            kind = self._kinds[func] = _kind(func)
+        if func not in self._kinds:
+            self._kinds[func] = _kind(func)
+        kind = self._kinds[func]
         if kind == "other":
             return func(*args, **kwargs)
         if kind == "in place" and _is_meta(args[0]):
@@ -184,14 +171,11 @@ def _maker(result: Any) -> Callable[[], Any]:
 class CudaForward(TorchFunctionMode):
     """One autocast region of a forward pass on the `meta` device, as CUDA runs it, not as a CPU does.
 
-    Two differences matter for what is saved for the backward pass. Autocast casts the inputs of matrix
-    products and convolutions to `dtype` and keeps the casts; a weight is cast once in each region, but a part
-    of a weight (the RSSM splits some) at every use. And CUDA normalises in one kernel, which saves its input
-    and one number a row, where a CPU composes the norm from operators that save three tensors. Both are
-    stated here, since torch does neither on `meta`.
-
-    Approximated: convolutions and products may take workspace that is not seen, other operators of autocast's
-    lists than those above keep the dtype of their inputs.
+    Two differences matter for what is saved for the backward pass, and torch does neither on `meta`. Autocast
+    casts the inputs of matrix products and convolutions to `dtype` and keeps the casts; a weight is cast once
+    in each region, but a part of a weight (the RSSM splits some) at every use. And CUDA normalises in one
+    kernel, which saves its input and one number a row, where a CPU saves three tensors. Workspace is not
+    seen, and other operators of autocast's lists keep the dtype of their inputs.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -212,7 +196,7 @@ class CudaForward(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def __exit__(self, *exception: Any) -> None:
-        """End the region: its casts of weights live on only where a graph holds them."""
+        """End the region; its casts of weights live on only where a graph holds them."""
         self._casts.clear()
         super().__exit__(*exception)
 

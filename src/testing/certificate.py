@@ -47,11 +47,10 @@ class Certificate:
     findings: list[Finding]
 
     unaccounted_mb: float
-    """Host memory in use that no component accounts for and that was not there before the run was built."""
+    """Host memory in use that no component accounts for and that was not there before the run was built; it
+    must stay under `bound_mb`."""
 
     bound_mb: float
-    """What `unaccounted_mb` must stay under."""
-
     instruments_fraction: float
     """The part of the run's time that all this watching took."""
 
@@ -68,12 +67,9 @@ class Certificate:
 
     def lines(self) -> list[str]:
         """Return the outcome as text, one line a resource."""
-        text = [f"{self.steps:,} agent steps, {self.updates:,} updates on {self.device}"]
-        for each in self.judged:
-            verdict = each.judgement.verdict.value
-            text.append(f"{each.resource.name}: {verdict}, {each.last_text()}, {each.growth_text()}")
         return [
-            *text,
+            f"{self.steps:,} agent steps, {self.updates:,} updates on {self.device}",
+            *(f"{each.resource.name}: {', '.join(each.texts())}" for each in self.judged),
             f"host memory not accounted for: {self.unaccounted_mb:.1f} MB, bound {self.bound_mb:g} MB",
             f"the memory instruments took {self.instruments_fraction:.2%} of the run's time",
             *(finding.text() for finding in self.findings),
@@ -121,13 +117,12 @@ def versions(device: str) -> dict[str, str]:
 
 
 def _resource(each: Judged) -> dict[str, Any]:
-    slope, low, high = each.per_1000_steps
-    numbers = {"slope_per_1000_steps": slope, "slope_low": low, "slope_high": high}
+    numbers = zip(("slope_per_1000_steps", "slope_low", "slope_high"), each.per_1000_steps, strict=True)
     return {
         "name": each.resource.name,
         "unit": each.resource.unit,
         "verdict": each.judgement.verdict.value,
-        **{name: float(value) if np.isfinite(value) else None for name, value in numbers.items()},
+        **{name: float(value) if np.isfinite(value) else None for name, value in numbers},
         "tolerance": each.resource.tolerance / each.resource.scale,
         "judged_from_step": each.judged_from,
         "steps": each.steps.tolist(),
@@ -151,11 +146,8 @@ def _page(certificate: Certificate) -> str:
         f"MB not accounted for (bound {certificate.bound_mb:g})": f"{certificate.unaccounted_mb:.1f}",
         "of the time for the instruments": f"{certificate.instruments_fraction:.2%}",
     }
-    rows = [
-        [each.resource.name, each.judgement.verdict.value, each.last_text(), each.growth_text()]
-        for each in certificate.judged
-    ]
-    about = versions(certificate.device).items()
+    rows = [[each.resource.name, *each.texts()] for each in certificate.judged]
+    about = [[escape(name), escape(text)] for name, text in versions(certificate.device).items()]
     body = [
         f"<h1>Memory certificate: <span>{outcome.value}</span></h1>",
         f"<p>{escape(certificate.sentence())}</p>" if outcome is Outcome.undecided else "",
@@ -164,7 +156,7 @@ def _page(certificate: Certificate) -> str:
         table(["resource", "verdict", "at the end", "growth, with its 96.9 % interval"], rows),
         *(image(_plot(each), each.resource.name) for each in certificate.judged),
         f"<h2>How it was made</h2><pre>{escape(certificate.command)}</pre>",
-        table(["part", "version"], [[escape(name), escape(text)] for name, text in about]),
+        table(["part", "version"], about),
     ]
     return document("Memory certificate", body, _STYLE.replace("COLOUR", _COLOURS[outcome]))
 

@@ -23,16 +23,13 @@ class Fault:
     """A leak that can be switched on."""
 
     inject: Callable[[Any], object]
-    """Changes a run, the orchestrator of its workflow, that has not begun."""
+    """Changes an orchestrator of the workflow that has not begun."""
 
     culprit: str
     """What the diagnosis has to name: a part of the path, or a word for what has no path."""
 
     verdict: str = "leak"
-    """The right verdict."""
-
     workflow: WorkflowName = WorkflowName.dreamer
-    """What has to run for it."""
 
 
 class Detached(StrEnum):
@@ -96,10 +93,8 @@ FAULTS: dict[str, Fault] = {
 def find_fault(name: str) -> Fault:
     """Return a fault by its name; refuse a name that none has."""
     if name not in FAULTS:
-        raise UserError(
-            f"certify.fault={name}: there is no such fault; choose one of {', '.join(FAULTS)}."
-            + did_you_mean(name, FAULTS)
-        )
+        known = f"choose one of {', '.join(FAULTS)}.{did_you_mean(name, FAULTS)}"
+        raise UserError(f"certify.fault={name}: there is no such fault; {known}")
     return FAULTS[name]
 
 
@@ -136,12 +131,9 @@ def observe_detaching(workflow: DreamerWorkflow, detached: Detached) -> None:
 
 
 def attach(owner: Any, name: str, value: Any) -> Callable[[], Any]:
-    """Give an object one more attribute, and return a function that reads it.
-
-    The function knows the owner weakly: the fault's own code must not be a second path to what it keeps.
-    """
+    """Give an object one more attribute, and return a function that reads it."""
     setattr(owner, name, value)
-    known = weakref.proxy(owner)
+    known = weakref.proxy(owner)  # the fault's own code must not be a second path to what it keeps
     return lambda: getattr(known, name)
 
 

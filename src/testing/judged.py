@@ -41,19 +41,15 @@ class Judged:
         low, high = self.judgement.interval
         return self.judgement.slope_bytes_per_sample * factor, low * factor, high * factor
 
-    def last_text(self) -> str:
-        """Return the last value as text."""
-        return f"{self.values[-1]:,.1f} {self.resource.unit}"
-
-    def growth_text(self) -> str:
-        """Return slope and interval as text."""
-        slope, low, high = self.per_1000_steps
-        if np.isnan(slope):
-            return "too few samples for a slope"
+    def texts(self) -> tuple[str, str, str]:
+        """Return the verdict, the last value, and slope with interval."""
         unit = self.resource.unit
-        return (
-            f"{slope:+.4f} {unit} per 1,000 steps ({low:+.4f} to {high:+.4f}) after step {self.judged_from:,}"
+        slope, low, high = self.per_1000_steps
+        growth = f"{slope:+.4f} {unit} per 1,000 steps ({low:+.4f} to {high:+.4f})"
+        growth = (
+            "too few samples for a slope" if np.isnan(slope) else f"{growth} after step {self.judged_from:,}"
         )
+        return self.judgement.verdict.value, f"{self.values[-1]:,.1f} {unit}", growth
 
 
 def instruments_fraction(run_dir: Path) -> float:
@@ -65,10 +61,7 @@ def instruments_fraction(run_dir: Path) -> float:
 
 
 def judged_series(run_dir: Path, watched: list[WatchedCounter], settled_step: int) -> list[Judged]:
-    """Return every resource's series over the run, judged after `settled_step`.
-
-    A resource that the system does not count is left out.
-    """
+    """Return the series of every resource that the system counts, judged after `settled_step`."""
     samples = _samples(run_dir)
     steps = np.array([line["step"] for line in samples], np.int64)
     found: dict[str, Judged] = {}
@@ -97,8 +90,6 @@ class ToDecide:
     """A longer run, and why it takes one."""
 
     steps: int
-    """Its agent steps."""
-
     settings: str
     """What to type for it."""
 

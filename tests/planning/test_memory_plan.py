@@ -28,7 +28,7 @@ from reverie.planning import GPU, HOST, plan_run
 from reverie.planning.preflight import environment_spec
 from reverie.planning.torch_modes import CudaForward, LiveBytes
 
-from ..runs.helpers import CARTPOLE, CATCH
+from ..runs.helpers import CARTPOLE, CATCH, bytes_of
 from ..runs.measured_update import InUsePeak, fill
 
 MEASURED_UPDATE = Path(__file__).parents[1] / "runs" / "measured_update.py"
@@ -115,17 +115,17 @@ def test_the_rows_of_replay_and_networks_are_the_bytes_that_the_parts_own(
     with closing(make_environment(config.env, config.seed)) as environment:
         replay = build_replay(config, recipe_of(config).replay_spec(config, environment.spec), tmp_path)
         workflow = build_workflow(config, environment.spec)
-    assert place.bytes_of("replay") + host.bytes_of("index of the replay") == replay.nbytes()
+    assert bytes_of(place, "replay") + bytes_of(host, "index of the replay") == replay.nbytes()
     slow = [*workflow.controller.slow_critic.parameters()]
     modules = (workflow.world_model, workflow.controller)
     tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     states = [value for o in workflow.optimizers.values() for value in o.state_dict().values()]
     optimizers = [tensor for value in states for tensor in (value if isinstance(value, list) else [value])]
-    assert host.bytes_of("slow critic") == sum(tensor.nbytes for tensor in slow)
-    assert host.bytes_of("parameters") == sum(tensor.nbytes for tensor in tensors) - sum(
+    assert bytes_of(host, "slow critic") == sum(tensor.nbytes for tensor in slow)
+    assert bytes_of(host, "parameters") == sum(tensor.nbytes for tensor in tensors) - sum(
         t.nbytes for t in slow
     )
-    assert host.bytes_of("optimiser state") == sum(tensor.nbytes for tensor in optimizers)
+    assert bytes_of(host, "optimiser state") == sum(tensor.nbytes for tensor in optimizers)
     assert plan.num_parameters == workflow.num_parameters
 
 
@@ -169,14 +169,14 @@ def test_disk_has_room_for_the_checkpoints_at_every_moment(tmp_path: Path, evalu
             save_checkpoint(tmp_path, step, {}, model, replay, 3, best)  # the third as if being written
             most = max(most, folder_disk_bytes(tmp_path / CHECKPOINTS))
     assert 0 < most <= planned
-    assert disk.bytes_of("networks in checkpoints") < most  # so the bound is of the right size
+    assert bytes_of(disk, "networks in checkpoints") < most  # so the bound is of the right size
     records = "records in checkpoints"
     without = plan_run(
         configured(*CATCH, "training.evaluation_interval=0"),
         environment_spec(config, recipe_of(config)),
         recipe_of(configured(*CATCH, "training.evaluation_interval=0")),
     )
-    assert disk.bytes_of(records) > 0 < without.resource("disk").bytes_of(records)
+    assert bytes_of(disk, records) > 0 < bytes_of(without.resource("disk"), records)
 
 
 def test_a_plan_for_a_gpu_is_made_without_one_and_holds_half_the_bytes_in_bfloat16() -> None:
@@ -191,7 +191,7 @@ def test_a_plan_for_a_gpu_is_made_without_one_and_holds_half_the_bytes_in_bfloat
     assert 0.4 < half.peak[name] / full.peak[name] < 0.8
     assert all(size % CUDA_GRANULARITY == 0 for size in half.peak.values())
     plan = plan_run(config, spec, recipe_of(config))
-    assert plan.resource(HOST).bytes_of("parameters") == 0 < plan.resource(GPU).bytes_of("parameters")
+    assert bytes_of(plan.resource(HOST), "parameters") == 0 < bytes_of(plan.resource(GPU), "parameters")
 
 
 def test_autocast_is_rehearsed_as_torch_does_it_on_a_cpu() -> None:

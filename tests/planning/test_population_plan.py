@@ -23,7 +23,7 @@ from reverie.planning.suggestions import changed, fitting_changes
 from reverie.planning.torch_modes import LiveBytes
 from reverie.workflows.population import TrainPhase
 
-from ..runs.helpers import POPULATION, start
+from ..runs.helpers import POPULATION, bytes_of, start
 
 
 def configured(*overrides: str) -> PopulationTrainConfig:
@@ -39,12 +39,12 @@ def test_the_rows_are_the_bytes_that_the_parts_own(tmp_path: Path) -> None:
             build_replay(config, recipe_of(config).replay_spec(config, engine.spec), tmp_path),
             PopulationRecipe().build_agent(config, engine.spec),
         )
-        assert host.bytes_of("episodes of a generation") == 3 * engine.planned_bytes
-    assert host.bytes_of("replay") + host.bytes_of("index of the replay") == replay.nbytes()
-    held = sum(host.bytes_of(name) for name in ("parameters", "target networks", "optimiser state"))
+        assert bytes_of(host, "episodes of a generation") == 3 * engine.planned_bytes
+    assert bytes_of(host, "replay") + bytes_of(host, "index of the replay") == replay.nbytes()
+    held = sum(bytes_of(host, name) for name in ("parameters", "target networks", "optimiser state"))
     assert held == sum(each.nbytes for each in workflow.members.tensors())
-    assert held == host.bytes_of("members before the training phase")
-    assert host.bytes_of("best policy") == sum(each.nbytes for each in workflow.best_actor.values())
+    assert held == bytes_of(host, "members before the training phase")
+    assert bytes_of(host, "best policy") == sum(each.nbytes for each in workflow.best_actor.values())
     assert plan.num_parameters == workflow.num_parameters
     assert recipe_of(config).model_name(config) == "6 members of TD3"
 
@@ -78,7 +78,7 @@ def test_the_peak_of_a_training_phase_is_within_5_percent_of_its_plan(
     with LiveBytes() as counter:
         counter.count(list(workflow.members.tensors()), "members")
         workflow.td3.learn(workflow.members, replay, phase)
-    planned = host.bytes_of("batches of all members") + host.bytes_of("update of all members")
+    planned = bytes_of(host, "batches of all members") + bytes_of(host, "update of all members")
     assert counter.peak - sum(each.nbytes for each in workflow.members.tensors()) == pytest.approx(
         planned, rel=0.05
     )
@@ -101,7 +101,7 @@ def test_a_generation_is_as_many_records_as_its_episodes_may_have() -> None:
 def test_evolution_alone_plans_no_training() -> None:
     config = configured("population.gradient=off")
     host = plan_run(config, environment_spec(config, recipe_of(config)), recipe_of(config)).resource(HOST)
-    assert host.bytes_of("update of all members") == 0 < host.bytes_of("parameters")
+    assert bytes_of(host, "update of all members") == 0 < bytes_of(host, "parameters")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from reverie.commands.command_line import run_from_command_line
 from reverie.commands.train import train
 from reverie.orchestration.parts import build_replay
 from reverie.orchestration.recipes import recipe_of
+from reverie.planning import Resource
 from reverie.planning.preflight import environment_spec
 from reverie.testing.fingerprint import fingerprint, hash_of
 from reverie.utils.timestep import TimeStep
@@ -218,3 +219,8 @@ def error_of(
     assert (failure.value.code, bool(shown.out)) == (2, has_output)
     assert (shown.err.count("\n"), shown.err[:7]) == (1, "error: ")
     return shown.err.removeprefix("error: ").rstrip("\n")
+
+
+def bytes_of(resource: Resource, row: str) -> int:
+    """Return what a plan's row takes of a resource, 0 if there is no such row."""
+    return sum(each.nbytes for each in resource.rows if each.name == row)

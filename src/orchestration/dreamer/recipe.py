@@ -12,7 +12,6 @@ from ...config.schema import Compile, Device
 from ...envs import make_environment
 from ...planning import GPU, HOST, Row, Written
 from ...planning.suggestions import halves
-from ...utils.progress import ProgressMode
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.world_models import CompiledDreamer, CUDAGraphDreamer, DreamerWorkflow
@@ -98,10 +97,6 @@ class DreamerRecipe:
         if training.warmup_steps:
             lines["warm-up"] = f"world model only for the first {training.warmup_steps:,} agent steps"
         return lines
-
-    def progress(self, config: DreamerTrainConfig) -> ProgressMode:
-        """Return how the terminal shows progress."""
-        return config.logger.progress
 
     def orchestrator(self, opened: OpenedRun) -> WorldModelOrchestrator:
         """Return the run, ready to begin or to continue."""

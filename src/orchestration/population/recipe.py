@@ -12,7 +12,6 @@ from ...envs import EnvConfig
 from ...planning import GPU, HOST, Written
 from ...planning.suggestions import halves
 from ...utils.errors import UserError
-from ...utils.progress import ProgressMode
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.population import ERLWorkflow, require_vectors
@@ -106,10 +105,6 @@ class PopulationRecipe:
             learner = ", the gradient learner injected" if population.has_learner else ""
             lines["evolution"] = f"{count_text(population.num_elites, 'elite')} of {population.size}{learner}"
         return lines
-
-    def progress(self, config: PopulationTrainConfig) -> ProgressMode:
-        """Return lines: the pace is in generations, and each has a block."""
-        return ProgressMode.plain
 
     def build(self, config: PopulationTrainConfig, run_dir: Path) -> AnyParts:
         """Return the parts of a run; seeds the global generators, which initialise the parameters."""
