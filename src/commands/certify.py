@@ -62,13 +62,11 @@ class CertifyConfig:
     def __post_init__(self) -> None:
         require_range("certify", self, "steps", ge=1)
         require_range("certify", self, "bound_mb", gt=0)
-        if self.fault is not None:
-            find_fault(self.fault)
 
 
 @exit_on_user_error()
 def main(arguments: list[str] | None = None) -> None:
-    """Run `reverie-certify`; exit code 0 if memory is flat, 1 if not, 8 if undecided, 2 for a mistake."""
+    """Run `reverie-certify`; it ends with one of `EXIT_CODES`, or 2 for a mistake."""
     typed_here = sys.argv[1:] if arguments is None else arguments
     settings, overrides = own_settings(CertifyConfig, typed_here, "certify", _USAGE, "certify.")
     if not any(text.startswith("experiment=") for text in overrides):
@@ -132,7 +130,7 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certi
 
 
 def _fault_of(config: TrainConfig, name: str) -> Fault:
-    """Return a fault that can be put into the run."""
+    """Return a fault; refuse one that cannot be put into the run."""
     fault = find_fault(name)
     if fault.workflow is not config.workflow:
         raise UserError(

@@ -1,7 +1,7 @@
 """Turn the command line into checked runs; a mistake gives one sentence and exit code 2, and creates nothing.
 
-A single run is composed here and handed to the task. A multirun is checked job by job, then left to Hydra,
-whose launchers stay usable; so are `--info`, `--help` and what `--cfg` shows of Hydra.
+A multirun is checked job by job, then left to Hydra, whose launchers stay usable; so are `--info`, `--help`
+and what `--cfg` shows of Hydra.
 """
 
 import argparse
@@ -36,10 +36,7 @@ Task = Callable[[TrainConfig, Preflight, list[str]], None]
 
 
 def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) -> None:
-    """Run `task` for what the command line asks: one run, a resumed run, or every job of a multirun.
-
-    `task` is called in this process and folder, and what it raises passes, except `UserError`. The command
-    line is that of this process if no `arguments` are given.
+    """Run `task` in this process for what the command line asks: a run, a resumed run, or all of a multirun.
 
     Raises:
         SystemExit: With code 2 after a `UserError`, whose message is then the only line on stderr.
@@ -77,7 +74,7 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
 
 
 def _parse_flags(arguments: list[str]) -> argparse.Namespace:
-    """Return the flags and, as `overrides`, the rest; a flag may stand before, between or after overrides."""
+    """Return the flags, wherever they stand, and as `overrides` the rest."""
     parser = FlagParser(add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
     options = [
@@ -93,10 +90,10 @@ def _parse_flags(arguments: list[str]) -> argparse.Namespace:
     known = [name for option in options for name in option.option_strings]
     flags, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
-        name = unknown[0]
-        plain = " Settings are written without dashes: key=value." if "=" in name else ""
-        hint = did_you_mean(name, known) + plain
-        raise UserError(f"unknown flag {name}; the flags are {', '.join(known)}.{hint}")
+        hint = did_you_mean(unknown[0], known)
+        if "=" in unknown[0]:
+            hint += " Settings are written without dashes: key=value."
+        raise UserError(f"unknown flag {unknown[0]}; the flags are {', '.join(known)}.{hint}")
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir={flags.config_dir} is not a folder.")
     if flags.resolve and not flags.cfg:

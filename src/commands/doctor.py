@@ -28,7 +28,7 @@ from ..utils.units import size_text
 GIB = 2**30
 
 # Free bytes below which a check fails, and warns. The Pong run: 1.2 GB of replay, saved with each checkpoint
-# that is kept, and about 3 GB of process; a 6 GB card has 4.5 GiB free next to a desktop and the CUDA context.
+# that is kept, and about 3 GB of process; a 6 GB card has 4.5 GiB free next to a desktop and CUDA's context.
 _DISK, _MEMORY = (1 * GIB, 10 * GIB), (2 * GIB, 4 * GIB)
 _SHARED_MEMORY, _GPU = (0, 256 * 2**20), (0, 4608 * 2**20)
 
@@ -115,7 +115,7 @@ def judge_python(version: tuple[int, int]) -> Check:
 
 
 def judge_packages(requirements: Iterable[str]) -> Check:
-    """Judge whether installed packages are in the ranges of requirements (`torch>=2.11`), but those of extras."""
+    """Judge whether packages are in the ranges of requirements (`torch>=2.11`), those of extras left out."""
     count, wrong, repairs = 0, [], []
     for requirement in map(Requirement, requirements):
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):

@@ -19,7 +19,7 @@ INTERRUPTED = "interrupted"
 
 
 def command(module: str) -> Callable[[], Any]:
-    """Return a command that runs the `main` of a module, of which nothing is imported before."""
+    """Return a command that runs the `main` of a module, which is imported then."""
     return lambda: load(module)()
 
 
@@ -50,10 +50,7 @@ def load(module: str) -> Callable[[], Any]:
 
 
 def _end_at_once(*_: object) -> None:
-    """End as Ctrl-C ends a process, so that a shell's loop ends too.
-
-    An exception would not do: libraries catch it while they are imported, or show it as an error of theirs.
-    """
+    """End as Ctrl-C ends a process, so that a shell's loop ends too; libraries would catch an exception."""
     with contextlib.suppress(OSError):
         os.write(2, f"{INTERRUPTED}\n".encode())
     signal.signal(signal.SIGINT, signal.SIG_DFL)

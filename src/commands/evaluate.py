@@ -122,12 +122,11 @@ def evaluate_run(config: EvaluateConfig) -> tuple[dict[str, object], NDArray[np.
     if config.video is not None:
         _check_video(Path(config.video), workflow.env)
     policy = config.policy if recipe.samples_actions else PolicyMode.mode
-    sample = policy is PolicyMode.sample
+    sample, is_recorded = policy is PolicyMode.sample, config.video is not None
     env = _cut(run.env, workflow.env, config.max_steps)
     watch = _Watch(config.episodes, config.max_steps or workflow.env.longest_episode)
     before = signal.signal(signal.SIGINT, watch.interrupt)
     try:
-        is_recorded = config.video is not None
         result = evaluate(workflow, env, config.episodes, config.seed, sample, is_recorded, watch)
     except EnvironmentCrashed as error:
         raise UserError(str(error).partition("\n")[0]) from error

@@ -22,8 +22,8 @@ def own_settings(
 ) -> tuple[Settings, list[str]]:
     """Return the settings that are typed as <prefix><name>=<value>, and all other arguments.
 
-    `schema` is a dataclass of plain values, all with a default; `null` is None. With -h or --help, `usage`
-    and a line for each setting are printed instead.
+    `schema` is a dataclass of plain values with defaults. With -h or --help, `usage` and a line for each
+    setting are printed instead.
 
     Raises:
         SystemExit: With code 0 after the help.
@@ -48,9 +48,8 @@ def _read(schema: type[Settings], arguments: Sequence[str], command: str, prefix
             raise UserError(f"{argument}: {command} takes plain values, no ${{...}}.")
         if not sign or key not in defaults:
             names = ", ".join(f"{name}=" for name in defaults)
-            raise UserError(
-                f"{argument} is not a setting of {command}; they are {names}." + did_you_mean(key, defaults)
-            )
+            hint = did_you_mean(key, defaults)
+            raise UserError(f"{argument} is not a setting of {command}; they are {names}.{hint}")
         name = key.removeprefix(prefix)
         try:  # the text, not YAML: a folder called 007 is not the number 7; the schema converts numbers
             values[name] = None if text == "null" else text
@@ -80,6 +79,4 @@ def _help(schema: type[Any], prefix: str) -> str:
 
 def _typed(default: Any) -> str:
     """Return a default as a user types it."""
-    if isinstance(default, Enum):
-        return default.name
-    return "null" if default is None else str(default)
+    return "null" if default is None else default.name if isinstance(default, Enum) else str(default)

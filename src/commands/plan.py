@@ -77,21 +77,19 @@ def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat) -> None:
     config = _compose(overrides)
     recipe = recipe_of(config)
     if not recipe.has_model_presets:
-        raise UserError(
-            f"plan.fit_gib={fit_gib:g} chooses a model and a replay for workflow=dreamer. Plan a population "
-            "without it."
-        )
-    spec = environment_spec(config, recipe)
-    model, capacity, plan = largest_fit(
-        lambda name: _compose([*overrides, f"model={name}"]), spec, recipe, fit_gib
-    )
+        chosen = f"plan.fit_gib={fit_gib:g} chooses a model and a replay for workflow=dreamer"
+        raise UserError(f"{chosen}. Plan a population without it.")
+
+    def compose(name: str) -> TrainConfig:
+        return _compose([*overrides, f"model={name}"])
+
+    model, capacity, plan = largest_fit(compose, environment_spec(config, recipe), recipe, fit_gib)
     _write(plan, form, {"fit.gib": fit_gib, "fit.model": model, "fit.capacity": capacity})
 
 
 def _compose(overrides: list[str]) -> TrainConfig:
     """Return the run that the overrides ask for; its device need not be here."""
-    keys = {item.key_or_group for item in parse(overrides)}
-    if "resume" in keys:
+    if any(item.key_or_group == "resume" for item in parse(overrides)):
         raise UserError("resume= is planned when the run continues; leave it out and type the settings.")
     return typed(compose_jobs(overrides)[0], must_run_here=False)
 

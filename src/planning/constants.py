@@ -4,8 +4,8 @@ HOST_SHARE = 0.8
 """Share of the host's memory, or of the control group's limit, that a run may plan for."""
 
 GRAPH_BYTES_PER_OPERATOR = 265
-"""Host memory of an autograd graph without its tensors, for each operator of an update. Measured on a CPU over
-six configurations: 258 to 266 bytes."""
+"""Host memory of an autograd graph without its tensors, for each operator of an update. Measured on a CPU
+over six configurations: 258 to 266 bytes."""
 
 CPU_WORKSPACE_BYTES = 64_000_000
 """Workspace of kernels, and freed memory that glibc keeps. Measured as the peak of resident memory less the
