@@ -50,7 +50,7 @@ def compose_jobs(
 
 
 def with_experiment(arguments: Sequence[str]) -> list[str]:
-    """Return overrides with an experiment that is tuned for no task, if they name an environment and none."""
+    """Return overrides with the experiment `dreamer` if they name an environment and no experiment."""
     groups = {argument.partition("=")[0] for argument in arguments}
     return ["experiment=dreamer"] * ("env" in groups and "experiment" not in groups) + [*arguments]
 

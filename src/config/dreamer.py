@@ -86,8 +86,7 @@ class DreamerTrainConfig(TrainConfig):
         """Refuse windows that the replay could never hold."""
         capacity, num_envs = self.buffer.capacity, self.env.num_envs
         length, starts = self.training.sequence_length, self.training.learning_starts
-        window = length + 1
-        share = capacity // num_envs
+        window, share = length + 1, capacity // num_envs
         if window > share:
             raise UserError(
                 f"training.sequence_length={length} needs windows of {window} records, but buffer.capacity="
@@ -95,10 +94,10 @@ class DreamerTrainConfig(TrainConfig):
                 f"{window * num_envs} or more, or training.sequence_length={max(1, share - 1)} or less."
             )
         if starts < window * num_envs:
+            least = window * num_envs
             raise UserError(
                 f"training.learning_starts={starts} is too early: one window of {window} records in each of "
-                f"env.num_envs={num_envs} takes {window * num_envs} steps. Set training.learning_starts="
-                f"{window * num_envs} or more."
+                f"env.num_envs={num_envs} takes {least} steps. Set training.learning_starts={least} or more."
             )
 
     def _check_updates(self) -> None:

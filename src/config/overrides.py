@@ -1,7 +1,7 @@
 """Check the overrides of the command line one by one, so that each mistake gets its own sentence.
 
-Hydra would refuse the same mistakes, in several lines each and without what is allowed. Old names of
-settings work for one version, here and in a saved `config.yaml`.
+Hydra would refuse them in several lines each, without what is allowed. Old names of settings work for one
+version, here and in a saved `config.yaml`.
 """
 
 import logging
@@ -42,14 +42,11 @@ def parse(arguments: Iterable[str], loader: ConfigLoader | None = None) -> list[
         UserError: If one is not `key=value`, or has no value.
     """
     parser = OverridesParser.create(config_loader=loader)
-    return [_parse_one(_with_new_name(argument), parser) for argument in arguments]
+    return [_parse_one(argument, parser) for argument in arguments]
 
 
 def check(override: Override, groups: Mapping[str, list[str]]) -> None:
-    """Refuse an override, of a single value, that is no choice of a group and no setting of its type.
-
-    The `UserError` names key and value as typed, what is allowed, and the nearest known name.
-    """
+    """Refuse an override, of a single value, that is no choice of a group and no setting of its type."""
     key, value = override.key_or_group, override.value()
     if override.is_hydra_override() or override.is_delete() or override.package is not None:
         return  # Hydra's own settings and rare forms: Hydra checks them when it composes
@@ -75,10 +72,8 @@ def check_setting(override: Override) -> None:
     try:
         OmegaConf.update(_scratch(), key, value)
     except OmegaConfBaseException as error:
-        hint = ""
-        if isinstance(value, float) and value.is_integer() and kind in (int, int | None):
-            hint = f" Write {key}={int(value)}."
-        raise wrong_type(typed, kind, hint) from error
+        is_whole = isinstance(value, float) and value.is_integer() and kind in (int, int | None)
+        raise wrong_type(typed, kind, f" Write {key}={int(value)}." if is_whole else "") from error
 
 
 def wrong_type(typed: str, kind: Any, hint: str = "") -> UserError:
@@ -120,10 +115,8 @@ def explain(error: Exception) -> UserError:
     text = " ".join(str(error).split())
     if found := re.match(r"In '(.+)': Could not override '(\w+)'", text):
         file, group = found.groups()
-        return UserError(
-            f"{file} has `override /{group}`, which would take the place of its own values of {group}. "
-            f"Write `/{group}/<choice>` there."
-        )
+        place = f"which would take the place of its own values of {group}"
+        return UserError(f"{file} has `override /{group}`, {place}. Write `/{group}/<choice>` there.")
     if found := re.match(r"(In '.+'): \w+ raised while composing config: (.+) full_key: (\S+)", text):
         file, problem, key = found.groups()
         return UserError(f"{file}: {problem}." + (f" {key} is now {RENAMED[key]}." if key in RENAMED else ""))
@@ -131,6 +124,10 @@ def explain(error: Exception) -> UserError:
 
 
 def _parse_one(argument: str, parser: OverridesParser) -> Override:
+    old = argument.partition("=")[0].lstrip("+~")
+    if old in RENAMED:
+        note_new_name(old)
+        argument = argument.replace(old, RENAMED[old], 1)
     key, sign, value = argument.partition("=")
     if not sign and not argument.startswith("~"):
         known = setting_types()
@@ -169,15 +166,6 @@ def _unknown_key(key: str) -> str:
 
 def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
-
-
-def _with_new_name(override: str) -> str:
-    """Return an override with the key that its setting has now."""
-    key = override.partition("=")[0].lstrip("+~")
-    if key not in RENAMED:
-        return override
-    note_new_name(key)
-    return override.replace(key, RENAMED[key], 1)
 
 
 def rename_saved(values: dict[str, Any]) -> None:

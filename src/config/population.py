@@ -27,12 +27,10 @@ from .schema import (
 
 
 class Engine(Enum):
-    """Where members play and learn."""
+    """Where members play and learn: in this process, or by groups in workers of a Ray cluster."""
 
     local = "local"
-    """In this process."""
     ray = "ray"
-    """In workers of a Ray cluster, each with a group of members."""
 
 
 LEAST_OBJECT_STORE_MIB = 80
@@ -125,9 +123,8 @@ class PopulationTrainConfig(TrainConfig):
             ("buffer.storage", self.buffer.storage, (ReplayStorage.mmap, ReplayStorage.ram)),
         ):
             if value not in only:
-                raise UserError(
-                    f"{key}={value.value} is not for workflow=population. Set {key}={only[-1].value}."
-                )
+                repair = f"Set {key}={only[-1].value}."
+                raise UserError(f"{key}={value.value} is not for workflow=population. {repair}")
         if self.engine is Engine.ray:
             self._check_ray()
 
@@ -137,16 +134,13 @@ class PopulationTrainConfig(TrainConfig):
         if actual_device(self.device) is not Device.cpu:
             raise UserError("engine=ray computes on the CPUs of its workers. Set device=cpu.")
         if self.population.size < self.ray.workers:
-            raise UserError(
-                f"ray.workers={self.ray.workers} are more than the members of population.size="
-                f"{self.population.size}. Set ray.workers={self.population.size}."
-            )
+            size = self.population.size
+            members = f"the members of population.size={size}. Set ray.workers={size}."
+            raise UserError(f"ray.workers={self.ray.workers} are more than {members}")
 
 
 def require_ray(asked: str, otherwise: str = "") -> None:
     """Refuse what needs the package ray, as it was typed, where it is missing; does not import it."""
     if importlib.util.find_spec("ray") is None:
-        raise UserError(
-            f"{asked} needs the package ray, which is not installed here. Run `pip install "
-            f"'reverie[ray]'`{otherwise}."
-        )
+        repair = f"Run `pip install 'reverie[ray]'`{otherwise}."
+        raise UserError(f"{asked} needs the package ray, which is not installed here. {repair}")

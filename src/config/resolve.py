@@ -33,8 +33,8 @@ SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
 def register_schemas() -> None:
     """Give Hydra its schemas and the resolver `${by_device:value on CPU,value on CUDA}`.
 
-    `train_schema` has every setting; `<group>_schema` has those of one group, with their defaults. The files
-    of a group begin with it: a choice of the command line then leaves nothing of what an experiment said.
+    The files of a group begin with `<group>_schema`, its settings with their defaults: a choice of the
+    command line then leaves nothing of what an experiment said.
     """
     store, whole = ConfigStore.instance(), OmegaConf.structured(AnyTrainConfig)
     store.store(name="train_schema", node=AnyTrainConfig)

@@ -1,7 +1,6 @@
 """Read the `config.yaml` of a run: data alone, in which nothing refers to anything.
 
-The file may come from a stranger, or be another file altogether. So no error repeats its text: it gives the
-number of a line.
+The file may come from a stranger: no error repeats its text, only the number of a line.
 """
 
 import io
@@ -30,7 +29,7 @@ _UNREADABLE = (yaml.YAMLError, AttributeError, LookupError, OSError, RuntimeErro
 def read_config(path: Path) -> DictConfig:
     """Return all settings of a run, those of a file in the place of the defaults; relations are not checked.
 
-    The file may be of version 0.2: settings of the other workflow, which it also saved, are left out.
+    Settings of the other workflow, which version 0.2 also saved, are left out.
 
     Raises:
         UserError: If it is no regular file, too large, no YAML of plain values, or holds what is no setting.
@@ -87,7 +86,5 @@ def _mark_of(text: str, keys: Sequence[str]) -> yaml.Mark | None:
 
 def _wrong(path: Path, mark: yaml.Mark | None, reason: str) -> UserError:
     where = f"Line {mark.line + 1:,} of {path}" if mark else str(path)
-    return UserError(
-        f"{where} {reason}. The configuration of a run holds settings with plain values alone: put it back "
-        "from a copy, or repair that line."
-    )
+    held = "The configuration of a run holds settings with plain values alone"
+    return UserError(f"{where} {reason}. {held}: put it back from a copy, or repair that line.")

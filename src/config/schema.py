@@ -1,7 +1,6 @@
 """What every run reads, as one dataclass; `dreamer.py` and `population.py` add what one workflow reads.
 
-The settings of a part are next to the part: in `envs`, `buffers`, `models`, `memory` and `workflows`. Here
-are those of the run itself and the relations between the parts, with all defaults.
+The settings of a part are next to the part; here are those of the run itself and the relations between them.
 """
 
 import math
@@ -28,12 +27,10 @@ NO_SETTING = {"omegaconf_ignore": True}
 
 
 class WorkflowName(Enum):
-    """What is trained; chosen by the group `workflow`."""
+    """What is trained: one agent with a world model, or evolved learners that share a replay."""
 
     dreamer = "dreamer"
-    """One agent with a world model."""
     population = "population"
-    """Evolved learners that share a replay."""
 
 
 class Device(Enum):
@@ -166,9 +163,8 @@ class TrainConfig:
         if not 0 <= self.seed < 2**32:
             raise UserError(f"seed must be in [0, 2**32), got {self.seed}.")
         if not self.name.isprintable() or "/" in self.name or self.name[:1] in ("", "."):
-            raise UserError(
-                f"name must be a word that can name a folder and begins with no dot, got {self.name!r}."
-            )
+            allowed = "a word that can name a folder and begins with no dot"
+            raise UserError(f"name must be {allowed}, got {self.name!r}.")
         for key, value in leaves(self):
             check_number(key, value)
         self._check_device()
@@ -179,15 +175,12 @@ class TrainConfig:
         if self.precision is Precision.bfloat16 and device is not Device.cuda:
             raise no_bfloat16(device)
         if self.buffer.storage is ReplayStorage.cuda and device is not Device.cuda:
-            raise UserError(
-                f"buffer.storage=cuda needs device=cuda, got device={device.value}. Set buffer.storage=ram."
-            )
+            found = f"got device={device.value}. Set buffer.storage=ram."
+            raise UserError(f"buffer.storage=cuda needs device=cuda, {found}")
         needs = {Compile.graph: Device.cuda, Compile.inductor: Device.cpu}.get(self.compile, device)
         if device is not needs:
-            raise UserError(
-                f"compile={self.compile.value} needs device={needs.value}, got device={device.value}. "
-                "Set compile=none."
-            )
+            found = f"got device={device.value}. Set compile=none."
+            raise UserError(f"compile={self.compile.value} needs device={needs.value}, {found}")
 
 
 def actual_device(asked: Device) -> Device:

@@ -29,10 +29,7 @@ class AnyTraining(DreamerTraining, PopulationTraining):
 
 @dataclass(kw_only=True)
 class AnyTrainConfig(DreamerTrainConfig, PopulationTrainConfig):
-    """All settings of all workflows: the schema of Hydra, for any file it composes may choose the workflow.
-
-    Sections of which one workflow reads more than another stand here, with all that any of them reads.
-    """
+    """All settings of all workflows: the schema of Hydra, for any file it composes may choose the workflow."""
 
     env: EnvConfig = field(default_factory=EnvConfig)
     buffer: ReplayConfig = field(default_factory=ReplayConfig)
@@ -41,10 +38,9 @@ class AnyTrainConfig(DreamerTrainConfig, PopulationTrainConfig):
 
 
 def in_own_schema(composed: DictConfig, typed_keys: Iterable[str] = ()) -> DictConfig:
-    """Return what the run's workflow reads of a configuration, not resolved, in the schema of that workflow.
+    """Return what the run's workflow reads of an `AnyTrainConfig`, not resolved, in its own schema.
 
-    `composed` has the schema `AnyTrainConfig`. What its files say for the other workflow is left out; the
-    `typed_keys` of the command line, keys and groups, must be read.
+    What files say for the other workflow is left out; the `typed_keys` of the command line must be read.
 
     Raises:
         UserError: Naming the first typed key that nothing would read.
@@ -64,10 +60,8 @@ def require_key(key: str, config: DictConfig) -> None:
         if any(name == key or name.startswith(f"{key}.") for name in setting_types(schema))
     ]
     if owners and config.workflow not in owners:
-        raise UserError(
-            f"{key} is a setting of workflow={owners[0].value}; {config.name} runs workflow="
-            f"{config.workflow.value}. Leave it out."
-        )
+        runs = f"{config.name} runs workflow={config.workflow.value}"
+        raise UserError(f"{key} is a setting of workflow={owners[0].value}; {runs}. Leave it out.")
 
 
 @cache

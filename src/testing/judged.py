@@ -21,16 +21,12 @@ AT_REST = (TrendClass.flat, TrendClass.plateauing)
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A series and what to think of it."""
+    """A series in the resource's unit, and what to think of it from the step `judged_from` on."""
 
     resource: WatchedCounter
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
-    """In the resource's unit."""
-
     judged_from: int
-    """First step of the judged part."""
-
     judgement: TrendTest
 
     @property
@@ -45,10 +41,9 @@ class Judged:
         """Return the verdict, the last value, and slope with interval."""
         unit = self.resource.unit
         slope, low, high = self.per_1000_steps
-        growth = f"{slope:+.4f} {unit} per 1,000 steps ({low:+.4f} to {high:+.4f})"
-        growth = (
-            "too few samples for a slope" if np.isnan(slope) else f"{growth} after step {self.judged_from:,}"
-        )
+        slopes = f"{slope:+.4f} {unit} per 1,000 steps ({low:+.4f} to {high:+.4f})"
+        is_known = not np.isnan(slope)
+        growth = f"{slopes} after step {self.judged_from:,}" if is_known else "too few samples for a slope"
         return self.judgement.verdict.value, f"{self.values[-1]:,.1f} {unit}", growth
 
 
@@ -107,9 +102,9 @@ class ToDecide:
 
 
 def to_decide(config: TrainConfig, steps: NDArray[np.int64], judged_from: int) -> ToDecide:
-    """Return the run that has 24 samples to judge, or twice those that were there.
+    """Return the run that has 24 samples to judge, or twice those after `judged_from` in the run `config`.
 
-    `steps` are those of the samples of the run `config`, at least one; they count after `judged_from`.
+    `steps` are those of its samples, at least one.
     """
     samples = int((steps > judged_from).sum())
     wanted = 1 + (MIN_SAMPLES if samples < MIN_SAMPLES else 2 * samples)  # 1: what is due comes a little late
