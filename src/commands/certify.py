@@ -109,10 +109,9 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certi
     judged = judged_series(run.run_dir, watched, run.guard.steady_since)
     steps = judged[0].steps
     if not len(steps):
-        raise UserError(
-            f"the run ended at step {run.step}, before its first log line: nothing can be judged. Let it run "
-            "for longer, or lower training.log_interval."
-        )
+        repair = "Let it run for longer, or lower training.log_interval."
+        ended = f"the run ended at step {run.step}, before its first log line"
+        raise UserError(f"{ended}: nothing can be judged. {repair}")
     return Certificate(
         command=command,
         run_dir=str(run.run_dir),
@@ -133,10 +132,8 @@ def _fault_of(config: TrainConfig, name: str) -> Fault:
     """Return a fault; refuse one that cannot be put into the run."""
     fault = find_fault(name)
     if fault.workflow is not config.workflow:
-        raise UserError(
-            f"certify.fault={name} is a fault of workflow={fault.workflow.value}, got workflow="
-            f"{config.workflow.value}. Choose another experiment."
-        )
+        found = f"got workflow={config.workflow.value}. Choose another experiment."
+        raise UserError(f"certify.fault={name} is a fault of workflow={fault.workflow.value}, {found}")
     if isinstance(config, PopulationTrainConfig):
         is_here = config.engine is Engine.local
         if not is_here or not config.population.gradient:

@@ -1,7 +1,6 @@
 """Turn the command line into checked runs; a mistake gives one sentence and exit code 2, and creates nothing.
 
-A multirun is checked job by job, then left to Hydra, whose launchers stay usable; so are `--info`, `--help`
-and what `--cfg` shows of Hydra.
+A multirun is checked job by job, then left to Hydra, whose launchers stay usable; so is most help.
 """
 
 import argparse
@@ -53,9 +52,8 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
         resume = {item.key_or_group: item.value() for item in overrides}.get("resume")
         if resume is not None:
             if options:
-                raise UserError(
-                    f"resume={resume} continues one run as it was saved; it takes values, not flags."
-                )
+                what = f"resume={resume} continues one run as it was saved"
+                raise UserError(f"{what}; it takes values, not flags.")
             return _resume(task, str(resume), [item for item in overrides if item.key_or_group != "resume"])
         composed = compose_jobs(named, multirun=flags.multirun, config_dir=flags.config_dir)
         if flags.cfg == "job" and not flags.multirun:
@@ -105,10 +103,8 @@ def _check_runs(configs: list[TrainConfig], compose: Compose | None) -> list[Pre
     """Check every job before the first one starts; return what is known of each."""
     folders = [config.run_dir for config in configs if config.run_dir is not None]
     if len(set(folders)) < len(folders):
-        raise UserError(
-            f"run_dir={folders[0]} would hold {len(folders)} runs. Leave it out, or name the folder of all "
-            f"jobs by hydra.sweep.dir={folders[0]}."
-        )
+        repair = f"Leave it out, or name the folder of all jobs by hydra.sweep.dir={folders[0]}."
+        raise UserError(f"run_dir={folders[0]} would hold {len(folders)} runs. {repair}")
     return [check_run(config, recipe_of(config), compose) for config in configs]
 
 

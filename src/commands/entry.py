@@ -40,10 +40,8 @@ def load(module: str) -> Callable[[], Any]:
     try:
         return importlib.import_module(module, __package__).main
     except (ImportError, OSError) as error:  # OSError: a shared library that PyTorch lacks
-        raise UserError(
-            f"{error}, in {sys.executable}. Install Reverie with all it needs into this Python: "
-            "pip install -c constraints.txt -e ."
-        ) from error
+        repair = "Install Reverie with all it needs into this Python: pip install -c constraints.txt -e ."
+        raise UserError(f"{error}, in {sys.executable}. {repair}") from error
     finally:
         if is_default:
             signal.signal(signal.SIGINT, before)

@@ -54,10 +54,9 @@ def check(override: Override, groups: Mapping[str, list[str]]) -> None:
         return check_setting(override)
     for choice in [] if isinstance(value, dict) else value if isinstance(value, list) else [value]:
         if str(choice) not in groups[key]:
-            raise UserError(
-                f"{override.input_line}: there is no {key} `{'null' if choice is None else choice}`; choose "
-                f"one of {', '.join(groups[key])}.{did_you_mean(str(choice), groups[key])}"
-            )
+            named = "null" if choice is None else choice
+            known = f"choose one of {', '.join(groups[key])}.{did_you_mean(str(choice), groups[key])}"
+            raise UserError(f"{override.input_line}: there is no {key} `{named}`; {known}")
 
 
 def check_setting(override: Override) -> None:
@@ -138,10 +137,8 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
     try:
         return parser.parse_overrides([argument])[0]
     except HydraException as error:
-        raise UserError(
-            f"{argument}: not in Hydra's grammar ({_first_line(error)}). Quote the value twice if it holds "
-            f"spaces, commas or brackets: '{key}=\"...\"'."
-        ) from error
+        repair = f"Quote the value twice if it holds spaces, commas or brackets: '{key}=\"...\"'."
+        raise UserError(f"{argument}: not in Hydra's grammar ({_first_line(error)}). {repair}") from error
     except ValueError as error:  # Python's own, for a number of more than 4,300 digits
         raise UserError(f"{key} must be below 2**63, got a number of thousands of digits.") from error
 

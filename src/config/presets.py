@@ -35,7 +35,7 @@ def device_notice(composed: DictConfig) -> list[str]:
 
 
 def model_presets() -> dict[str, dict[str, int]]:
-    """Return the sizes of every preset of `configs/model` except `by_device`, those with most settings first."""
+    """Return the sizes of every preset of `configs/model` except `by_device`, those with most first."""
     defaults = {name: getattr(ModelConfig(), name) for name in _SIZES}
     sizes: dict[str, dict[str, int]] = {}
     for file in resources.files(CONFIG_PACKAGE).joinpath("model").iterdir():

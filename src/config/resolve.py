@@ -25,8 +25,7 @@ COMPILE_SECONDS = 60.0
 """Seconds that compiling must save on a CPU for `compile=auto` to choose it; it takes 20 to 60 s."""
 
 SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
-"""Seconds that compiling saves: of a step of all environments 0.8 to 1.5 ms, of an update 0 to 40 ms
-(docs/performance.md)."""
+"""Seconds that compiling saves: of a step 0.8 to 1.5 ms, of an update 0 to 40 ms (docs/performance.md)."""
 
 
 @cache
@@ -91,8 +90,7 @@ def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:
 
 
 def _has_bfloat16(device: Device, must_run_here: bool) -> bool:
-    # On a CPU torch would emulate it, slower than float32; there float32 is the one exact path.
-    if device is not Device.cuda:
+    if device is not Device.cuda:  # a CPU emulates it, slower than float32, which is the one exact path there
         return False
     if not torch.cuda.is_available():
         return not must_run_here

@@ -1,7 +1,4 @@
-"""Read the `config.yaml` of a run: data alone, in which nothing refers to anything.
-
-The file may come from a stranger: no error repeats its text, only the number of a line.
-"""
+"""Read the `config.yaml` of a run: data alone, from strangers too; errors give a line's number, not its text."""
 
 import io
 from collections.abc import Sequence

@@ -29,7 +29,7 @@ class AnyTraining(DreamerTraining, PopulationTraining):
 
 @dataclass(kw_only=True)
 class AnyTrainConfig(DreamerTrainConfig, PopulationTrainConfig):
-    """All settings of all workflows: the schema of Hydra, for any file it composes may choose the workflow."""
+    """All settings of all workflows: the schema of Hydra, for any file may choose the workflow."""
 
     env: EnvConfig = field(default_factory=EnvConfig)
     buffer: ReplayConfig = field(default_factory=ReplayConfig)

@@ -27,10 +27,7 @@ class Preflight:
 
 
 def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = None) -> Preflight:
-    """Refuse a run without an environment, a free folder, or enough memory and disk; nothing is created.
-
-    `compose` gives the run with one more override, so that another model can be proposed.
-    """
+    """Refuse a run without an environment, a free folder, or enough memory and disk; nothing is created."""
     check_run_folder(config)
     check_mirror(config)
     found = preflight_of(config, recipe)

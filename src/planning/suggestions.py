@@ -1,7 +1,4 @@
-"""What would fit: changes to a run whose plan is over a limit, and the largest run for a card.
-
-Each is planned before it is proposed.
-"""
+"""What would fit, each planned before it is proposed: changes to a run, and the largest run for a card."""
 
 import re
 from bisect import bisect_left
@@ -35,10 +32,7 @@ _WORTH_NAMING = 0.1  # share of the total
 def require_fit(
     plan: MemoryPlan, config: TrainConfig, spec: EnvSpec, recipe: Recipe, compose: Compose | None = None
 ) -> None:
-    """Refuse a plan over a limit, unless `memory.plan=warn`.
-
-    The `UserError` names up to three changes, each of which was planned and fits.
-    """
+    """Refuse a plan over a limit, unless `memory.plan=warn`, by an error with up to three changes that fit."""
     if not plan.over or config.memory.plan is not OnPlan.refuse:
         return
     changes = list(islice(fitting_changes(plan, config, spec, recipe, compose), _MOST_CHANGES))
@@ -51,10 +45,8 @@ def over_text(resource: Resource) -> str:
     total = resource.total_bytes
     rows = sorted(resource.rows, key=lambda row: -row.nbytes)[:2]
     largest = [f"{row.name} {size_text(row.nbytes)}" for row in rows if row.nbytes > _WORTH_NAMING * total]
-    return (
-        f"This run needs {size_text(total)} of {resource.name} ({', '.join(largest)}), "
-        f"over {limit_text(resource)}"
-    )
+    needed = f"{size_text(total)} of {resource.name} ({', '.join(largest)})"
+    return f"This run needs {needed}, over {limit_text(resource)}"
 
 
 def fitting_changes(
@@ -163,10 +155,10 @@ def largest_fit(
 
     count = bisect_left(names, True, key=lambda name: not card(name).fits)
     if not count:
+        needed = f"{card(names[0]).total_bytes / _GIB:.2f} GiB with these settings"
         raise UserError(
-            f"plan.fit_gib={fit_gib:g}: the smallest model, {names[0]}, needs "
-            f"{card(names[0]).total_bytes / _GIB:.2f} GiB with these settings. Lower training.batch_size or "
-            "training.sequence_length."
+            f"plan.fit_gib={fit_gib:g}: the smallest model, {names[0]}, needs {needed}. "
+            "Lower training.batch_size or training.sequence_length."
         )
     name = names[count - 1]
     config = compose(name)
@@ -174,7 +166,6 @@ def largest_fit(
     config = _with_capacity(config, max(most, recipe.least_capacity(config, spec)))
     capacity = largest_capacity_that_fits(config, spec, recipe, limit)
     if capacity is None:
-        raise UserError(
-            f"plan.fit_gib={fit_gib:g}: {name} fits the card, but no replay fits this machine with it."
-        )
+        fits = f"{name} fits the card, but no replay fits this machine with it"
+        raise UserError(f"plan.fit_gib={fit_gib:g}: {fits}.")
     return name, capacity, plan_run(_with_capacity(config, capacity), spec, recipe, limit)

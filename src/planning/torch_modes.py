@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -60,12 +60,16 @@ class LiveBytes(_Mode):
         """Count the storages of tensors that were made before, or give those counted another label."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            watched = self._storages.get(storage._cdata)
-            if watched is None:
-                self._watch(storage, self.label if label is None else label)
+            address = storage._cdata
+            if address not in self._storages:
+                nbytes = -(-storage.nbytes() // self._granularity) * self._granularity
+                reference = weakref.ref(storage, partial(self._forget, address))
+                born_as = self.label if label is None else label
+                self._storages[address] = reference, nbytes, born_as
+                self._add(born_as, nbytes)
             elif label is not None:
-                reference, nbytes, before = watched
-                self._storages[storage._cdata] = reference, nbytes, label
+                reference, nbytes, before = self._storages[address]
+                self._storages[address] = reference, nbytes, label
                 self._add(before, -nbytes)
                 self._add(label, nbytes)
 
@@ -82,12 +86,6 @@ class LiveBytes(_Mode):
         parts = [result] if isinstance(result, Tensor) else tree_leaves(result)
         self.count(part for part in parts if isinstance(part, Tensor))
         return result
-
-    def _watch(self, storage: torch.UntypedStorage, label: str) -> None:
-        nbytes = -(-storage.nbytes() // self._granularity) * self._granularity
-        reference = weakref.ref(storage, partial(self._forget, storage._cdata))
-        self._storages[storage._cdata] = reference, nbytes, label
-        self._add(label, nbytes)
 
     def _add(self, label: str, nbytes: int) -> None:
         self.live += nbytes
@@ -111,16 +109,13 @@ class MetaShapes(_Mode):
     def __init__(self) -> None:
         super().__init__()
         self._table: dict[Any, Callable[[], Any]] = {}
-        self._kinds: dict[Any, str] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Return what the operator returns, from the table where it is there."""
         kwargs = kwargs or {}
-        if func not in self._kinds:
-            self._kinds[func] = _kind(func)
-        kind = self._kinds[func]
+        kind = _kind(func)
         if kind == "other":
             return func(*args, **kwargs)
         if kind == "in place" and _is_meta(args[0]):
@@ -134,6 +129,7 @@ class MetaShapes(_Mode):
         return self._table[key]()
 
 
+@cache
 def _kind(func: Any) -> str:
     """Return "new" for an operator whose results are new tensors, "in place", or "other"."""
     schema = func._schema

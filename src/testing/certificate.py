@@ -47,8 +47,7 @@ class Certificate:
     findings: list[Finding]
 
     unaccounted_mb: float
-    """Host memory in use that no component accounts for and that was not there before the run was built; it
-    must stay under `bound_mb`."""
+    """Host memory in use beyond components and start-up; it must stay under `bound_mb`."""
 
     bound_mb: float
     instruments_fraction: float

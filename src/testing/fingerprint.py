@@ -1,8 +1,6 @@
 """Hashes of all that a run has become: two runs with equal ones went the same way, bit for bit.
 
-    python -m reverie.testing.fingerprint RUN [RUN ...]
-
-prints the hashes of each, and ends with exit code 1 if they are not equal, 2 for a mistake.
+`python -m reverie.testing.fingerprint RUN [RUN ...]` prints the hashes of each.
 """
 
 import hashlib
