@@ -77,12 +77,9 @@ def _run_once(
 def _resume_hint(run: Orchestrator) -> str:
     """Return what of a failed run is saved, and how to resume it."""
     steps = [checkpoint.step for checkpoint in list_checkpoints(run.run_dir)]
-    if not steps:
-        saved = "There is no checkpoint yet"
-    elif steps[-1] == run.step:
+    saved = f"The newest checkpoint is of step {steps[-1]:,}" if steps else "There is no checkpoint yet"
+    if steps[-1:] == [run.step]:
         saved = f"Nothing is lost: step {run.step:,} is saved"
-    else:
-        saved = f"The newest checkpoint is of step {steps[-1]:,}"
     return f"{saved}. Continue with resume={os.path.relpath(run.run_dir)}"
 
 
@@ -127,13 +124,10 @@ def _gpu_memory_ended(run: Orchestrator, error: torch.OutOfMemoryError) -> int:
     """Save what can be saved, say what would fit, and return the exit code."""
     snapshot = run.parts.snapshots.save(run.step)
     run.save_if_possible()
+    held = f"What held it is in {snapshot}. " if snapshot else ""
+    repair = f"{recipe_of(run.config).gpu_repair}; continue with resume={os.path.relpath(run.run_dir)}"
     _LOG.error(
-        "%s\nThe GPU is full at step %s. %s%s; continue with resume=%s",
-        str(error).splitlines()[0],
-        f"{run.step:,}",
-        f"What held it is in {snapshot}. " if snapshot else "",
-        recipe_of(run.config).gpu_repair,
-        os.path.relpath(run.run_dir),
+        "%s\nThe GPU is full at step %s. %s%s", str(error).splitlines()[0], f"{run.step:,}", held, repair
     )
     return GPU_MEMORY_EXIT_CODE
 

@@ -95,10 +95,9 @@ class DreamerTrainConfig(TrainConfig):
             )
         if starts < window * num_envs:
             least = window * num_envs
-            raise UserError(
-                f"training.learning_starts={starts} is too early: one window of {window} records in each of "
-                f"env.num_envs={num_envs} takes {least} steps. Set training.learning_starts={least} or more."
-            )
+            needed = f"one window of {window} records in each of env.num_envs={num_envs} takes {least} steps"
+            repair = f"Set training.learning_starts={least} or more."
+            raise UserError(f"training.learning_starts={starts} is too early: {needed}. {repair}")
 
     def _check_updates(self) -> None:
         """Refuse a ratio whose regular share of updates would be forgiven as if it were a stall."""

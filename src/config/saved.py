@@ -1,4 +1,4 @@
-"""Read the `config.yaml` of a run: data alone, from strangers too; errors give a line's number, not its text."""
+"""Read the `config.yaml` of a run, maybe a stranger's: plain data; errors give lines by number, not by text."""
 
 import io
 from collections.abc import Sequence

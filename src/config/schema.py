@@ -197,11 +197,9 @@ def is_setting(item: Field[Any]) -> bool:
 
 def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value) of every single setting of a config dataclass, in the order of its fields."""
-    if isinstance(section, dict):
-        items = list(section.items())
-    else:
-        items = [(item.name, getattr(section, item.name)) for item in fields(section) if is_setting(item)]
-    for name, value in items:
+    if not isinstance(section, dict):
+        section = {item.name: getattr(section, item.name) for item in fields(section) if is_setting(item)}
+    for name, value in section.items():
         if isinstance(value, dict) or is_dataclass(value):
             yield from leaves(value, f"{prefix}{name}.")
         else:
@@ -220,7 +218,5 @@ def check_number(key: str, value: object) -> None:
 
 def no_bfloat16(device: Device) -> UserError:
     """Return the error of a device that does not compute in bfloat16."""
-    return UserError(
-        f"precision=bfloat16 is not supported on device={device.value}; allowed there: float32. "
-        "Set precision=float32."
-    )
+    refused = f"precision=bfloat16 is not supported on device={device.value}; allowed there: float32"
+    return UserError(f"{refused}. Set precision=float32.")

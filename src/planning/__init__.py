@@ -4,10 +4,7 @@ from .plan import plan_run as plan_run
 from .preflight import Preflight as Preflight
 from .preflight import check_run as check_run
 from .preflight import preflight_of as preflight_of
-from .recipe import DryRun as DryRun
-from .recipe import Recipe as Recipe
 from .recipe import Written as Written
-from .resources import DISK as DISK
 from .resources import GPU as GPU
 from .resources import HOST as HOST
 from .resources import MemoryPlan as MemoryPlan

@@ -25,12 +25,10 @@ from .resources import DISK, GPU, HOST, Basis, MemoryPlan, Resource, Row
 _OWNER_BYTES = 16  # of a row of latents: environment and stream index
 
 
-def plan_run(
-    config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_limit_bytes: int | None = None
-) -> MemoryPlan:
+def plan_run(config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_bytes: int | None = None) -> MemoryPlan:
     """Return what a run will take; nothing of it is allocated, and nothing is written.
 
-    `gpu_limit_bytes` is the memory of a card to plan for, instead of what is free on the one here.
+    `gpu_bytes` is the memory of a card to plan for, instead of what is free on the one here.
 
     Raises:
         UserError: If torch's compiler, which the dry run loads, cannot make its folder.
@@ -41,7 +39,7 @@ def plan_run(
     replay = plan_unchecked(request)
     resources = [_host(config, spec, recipe, networks, replay)]
     if config.device is Device.cuda:
-        resources.append(_gpu(config, networks, replay, gpu_limit_bytes))
+        resources.append(_gpu(config, networks, replay, gpu_bytes))
     written = recipe.written(config, spec)
     checkpoints = _checkpoint_rows(config, spec, written, networks, replay, request.num_envs)
     resources.append(_disk(config, written, checkpoints, replay))

@@ -52,8 +52,6 @@ class Written:
     """Most records between two moments at which a checkpoint may be written."""
 
     has_best: bool
-    """Whether the best checkpoint is kept in addition to the newest."""
-
     log_lines: int
     videos: int
     snapshots: int

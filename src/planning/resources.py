@@ -14,16 +14,11 @@ _SHOWN_IN_LOG = 4
 
 
 class Basis(Enum):
-    """How a number of the plan was found."""
+    """How a number of the plan was found: exact sizes, read from this machine, or by `constants.py`."""
 
     counted = "counted"
-    """Sizes of arrays and tensors: exact."""
-
     measured = "measured"
-    """Read from this process or machine."""
-
     estimated = "estimated"
-    """A share or a constant that was measured once, elsewhere; see `constants.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +102,22 @@ def _key(name: str) -> str:
 
 def show(plan: MemoryPlan, console: Console) -> None:
     """Print a plan as one table for each resource."""
-    head = (
-        f"{plan.name}: model {plan.model}, {plan.num_parameters:,} parameters, device={plan.device}, "
-        f"precision={plan.precision}"
-    )
-    console.print(Group(Text(head), *(_table(resource) for resource in plan.resources)))
+    model = f"model {plan.model}, {plan.num_parameters:,} parameters"
+    head = Text(f"{plan.name}: {model}, device={plan.device}, precision={plan.precision}")
+    console.print(Group(head, *(_table(resource) for resource in plan.resources)))
 
 
 def plan_lines(plan: MemoryPlan) -> list[str]:
     """Return a plan in a line for each resource: total, limit, and the largest parts."""
-    width = max(len(resource.name) for resource in plan.resources)
-    return [f"plan  {resource.name:<{width}}  {_line(resource)}" for resource in plan.resources]
+    width, lines = max(len(resource.name) for resource in plan.resources), []
+    for resource in plan.resources:
+        rows = sorted(resource.rows, key=lambda row: -row.nbytes)
+        parts = [f"{row.name} {size_text(row.nbytes)}" for row in rows[:_SHOWN_IN_LOG]]
+        if rest := sum(row.nbytes for row in rows[_SHOWN_IN_LOG:]):
+            parts.append(f"all else {size_text(rest)}")
+        total = f"{size_text(resource.total_bytes)} of {limit_text(resource)}"
+        lines.append(f"plan  {resource.name:<{width}}  {total}: {', '.join(parts)}")
+    return lines
 
 
 def limit_text(resource: Resource) -> str:
@@ -142,11 +142,3 @@ def _table(resource: Resource) -> Table:
     known = ("", "") if limit is None else (f"{limit:,}", size_text(limit))
     table.add_row("limit", *known, resource.limit_words)
     return table
-
-
-def _line(resource: Resource) -> str:
-    rows = sorted(resource.rows, key=lambda row: -row.nbytes)
-    parts = [f"{row.name} {size_text(row.nbytes)}" for row in rows[:_SHOWN_IN_LOG]]
-    if rest := sum(row.nbytes for row in rows[_SHOWN_IN_LOG:]):
-        parts.append(f"all else {size_text(rest)}")
-    return f"{size_text(resource.total_bytes)} of {limit_text(resource)}: {', '.join(parts)}"

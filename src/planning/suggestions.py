@@ -32,7 +32,7 @@ _WORTH_NAMING = 0.1  # share of the total
 def require_fit(
     plan: MemoryPlan, config: TrainConfig, spec: EnvSpec, recipe: Recipe, compose: Compose | None = None
 ) -> None:
-    """Refuse a plan over a limit, unless `memory.plan=warn`, by an error with up to three changes that fit."""
+    """Refuse a plan over a limit, unless `memory.plan=warn`, by an error with up to three that fit."""
     if not plan.over or config.memory.plan is not OnPlan.refuse:
         return
     changes = list(islice(fitting_changes(plan, config, spec, recipe, compose), _MOST_CHANGES))
@@ -75,12 +75,12 @@ def fitting_changes(
 
 
 def largest_capacity_that_fits(
-    config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_limit_bytes: int | None = None
+    config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_bytes: int | None = None
 ) -> int | None:
     """Return the largest round capacity up to that of `config` with which the run fits, or None."""
 
     def is_too_large(capacity: int) -> bool:
-        return not _fits(lambda: _with_capacity(config, capacity), spec, recipe, gpu_limit_bytes)
+        return not _fits(lambda: _with_capacity(config, capacity), spec, recipe, gpu_bytes)
 
     if not is_too_large(config.buffer.capacity):
         return config.buffer.capacity
@@ -124,7 +124,7 @@ def _millions(name: str) -> int:
 
 
 def _fits(
-    make: Callable[[], TrainConfig], spec: EnvSpec, recipe: Recipe, gpu_limit_bytes: int | None = None
+    make: Callable[[], TrainConfig], spec: EnvSpec, recipe: Recipe, gpu_bytes: int | None = None
 ) -> bool:
     """Return whether a run is possible, its replay within its budget, and its plan within every limit."""
     try:
@@ -132,12 +132,10 @@ def _fits(
         plan_replay(recipe.replay_spec(config, spec))
     except UserError:
         return False
-    return not plan_run(config, spec, recipe, gpu_limit_bytes).over
+    return not plan_run(config, spec, recipe, gpu_bytes).over
 
 
-def largest_fit(
-    compose: Callable[[str], TrainConfig], spec: EnvSpec, recipe: Recipe, fit_gib: float
-) -> tuple[str, int, MemoryPlan]:
+def largest_fit(compose: Compose, spec: EnvSpec, recipe: Recipe, gib: float) -> tuple[str, int, MemoryPlan]:
     """Return the largest model preset whose updates fit a card, the largest replay next to it, and the plan.
 
     The replay stays within `buffer.memory_budget_gib` and this machine; with `buffer.storage=cuda` it shares
@@ -146,7 +144,7 @@ def largest_fit(
     Raises:
         UserError: If the smallest preset does not fit.
     """
-    limit, names = int(fit_gib * _GIB), model_sizes()
+    limit, names = int(gib * _GIB), model_sizes()
 
     def card(name: str) -> Resource:
         config = compose(name)
@@ -157,7 +155,7 @@ def largest_fit(
     if not count:
         needed = f"{card(names[0]).total_bytes / _GIB:.2f} GiB with these settings"
         raise UserError(
-            f"plan.fit_gib={fit_gib:g}: the smallest model, {names[0]}, needs {needed}. "
+            f"plan.fit_gib={gib:g}: the smallest model, {names[0]}, needs {needed}. "
             "Lower training.batch_size or training.sequence_length."
         )
     name = names[count - 1]
@@ -167,5 +165,5 @@ def largest_fit(
     capacity = largest_capacity_that_fits(config, spec, recipe, limit)
     if capacity is None:
         fits = f"{name} fits the card, but no replay fits this machine with it"
-        raise UserError(f"plan.fit_gib={fit_gib:g}: {fits}.")
+        raise UserError(f"plan.fit_gib={gib:g}: {fits}.")
     return name, capacity, plan_run(_with_capacity(config, capacity), spec, recipe, limit)

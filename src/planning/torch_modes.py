@@ -77,9 +77,7 @@ class LiveBytes(_Mode):
         """Let the peak be what lives now."""
         self.peak, self.peak_by_label = self.live, dict(self.live_by_label)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator and count what it returns."""
         result = func(*args, **(kwargs or {}))
         self.operators += func.namespace != "profiler"  # labels for a profiler leave no node in a graph
@@ -110,9 +108,7 @@ class MetaShapes(_Mode):
         super().__init__()
         self._table: dict[Any, Callable[[], Any]] = {}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return what the operator returns, from the table where it is there."""
         kwargs = kwargs or {}
         kind = _kind(func)
@@ -179,9 +175,7 @@ class CudaForward(TorchFunctionMode):
         self._dtype = dtype
         self._casts: dict[int, Tensor] = {}
 
-    def __torch_function__(
-        self, func: Callable, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of torch as CUDA would."""
         kwargs = kwargs or {}
         if func is F.rms_norm:

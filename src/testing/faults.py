@@ -20,7 +20,7 @@ from ..workflows.world_models import DreamerWorkflow
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A leak that can be switched on."""
+    """A leak that can be switched on, in the runs of one workflow."""
 
     inject: Callable[[Any], object]
     """Changes an orchestrator of the workflow that has not begun."""
@@ -35,15 +35,9 @@ class Fault:
 class Detached(StrEnum):
     """How much acting's `observe` detaches of what it returns and of the state it caches."""
 
-    full = "full"
-    """All of it: what Reverie does."""
-
-    half_returned = "half (returned, not cached)"
-    """What it returns and not what it caches: the fault of the incident."""
-
-    half_stoch = "half (stoch, not deter)"
-    """The cached latents and not the recurrent state next to them."""
-
+    full = "full"  # what Reverie does
+    half_returned = "half (returned, not cached)"  # the fault of the incident
+    half_stoch = "half (stoch, not deter)"  # the cached latents, not the recurrent state next to them
     none = "none"
 
 
