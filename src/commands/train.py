@@ -124,11 +124,10 @@ def _gpu_memory_ended(run: Orchestrator, error: torch.OutOfMemoryError) -> int:
     """Save what can be saved, say what would fit, and return the exit code."""
     snapshot = run.parts.snapshots.save(run.step)
     run.save_if_possible()
-    held = f"What held it is in {snapshot}. " if snapshot else ""
+    held = f" What held it is in {snapshot}." if snapshot else ""
     repair = f"{recipe_of(run.config).gpu_repair}; continue with resume={os.path.relpath(run.run_dir)}"
-    _LOG.error(
-        "%s\nThe GPU is full at step %s. %s%s", str(error).splitlines()[0], f"{run.step:,}", held, repair
-    )
+    full = f"The GPU is full at step {run.step:,}.{held} {repair}"
+    _LOG.error("%s\n%s", str(error).splitlines()[0], full)
     return GPU_MEMORY_EXIT_CODE
 
 

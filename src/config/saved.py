@@ -1,4 +1,4 @@
-"""Read the `config.yaml` of a run, maybe a stranger's: plain data; errors give lines by number, not by text."""
+"""Read the `config.yaml` of a run, maybe a stranger's: plain data; an error gives its line, not its text."""
 
 import io
 from collections.abc import Sequence

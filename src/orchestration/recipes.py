@@ -26,15 +26,19 @@ class RunRecipe(Recipe, Protocol):
 
     def banner_lines(self, config: TrainConfig, env: EnvSpec) -> dict[str, str]:
         """Return its own lines of the banner, by item."""
+        ...
 
     def build(self, config: TrainConfig, run_dir: Path) -> AnyParts:
         """Return the parts of a run; seeds the global generators, which initialise the parameters."""
+        ...
 
     def build_agent(self, config: TrainConfig, env: EnvSpec) -> Agent:
         """Return the agent alone, its parameters initialised."""
+        ...
 
     def orchestrator(self, opened: OpenedRun) -> Orchestrator:
         """Return the run, ready to begin or to continue."""
+        ...
 
 
 # Any: each takes the runs of its own class alone, which the type of a dict cannot say.

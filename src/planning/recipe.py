@@ -65,27 +65,36 @@ class Recipe(Protocol):
 
     def check(self, config: TrainConfig, env: EnvSpec) -> None:
         """Raise a `UserError` for what this kind of run cannot do with its environments."""
+        ...
 
     def replay_spec(self, config: TrainConfig, env: EnvSpec) -> ReplaySpec:
         """Return everything that the size of the replay depends on."""
+        ...
 
     def least_capacity(self, config: TrainConfig, env: EnvSpec) -> int:
         """Return the smallest replay, in records."""
+        ...
 
     def dry_run(self, config: TrainConfig, env: EnvSpec) -> DryRun:
         """Return what the networks and their updates hold; allocates nothing."""
+        ...
 
     def host_rows(self, config: TrainConfig, env: EnvSpec) -> list[Row]:
         """Return what else this kind of run holds in host memory."""
+        ...
 
     def num_environments(self, config: TrainConfig) -> int:
         """Return how many environments run at once."""
+        ...
 
     def written(self, config: TrainConfig, env: EnvSpec) -> Written:
         """Return what is written to disk until the end."""
+        ...
 
     def smaller(self, config: TrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
         """Yield kinds of change that take less of the resources `over`; in each the smallest comes first."""
+        ...
 
     def model_name(self, config: TrainConfig) -> str:
         """Return the name of the model's size."""
+        ...
