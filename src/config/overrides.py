@@ -71,8 +71,10 @@ def check_setting(override: Override) -> None:
     try:
         OmegaConf.update(_scratch(), key, value)
     except OmegaConfBaseException as error:
-        is_whole = isinstance(value, float) and value.is_integer() and kind in (int, int | None)
-        raise wrong_type(typed, kind, f" Write {key}={int(value)}." if is_whole else "") from error
+        hint = ""
+        if isinstance(value, float) and value.is_integer() and kind in (int, int | None):
+            hint = f" Write {key}={int(value)}."
+        raise wrong_type(typed, kind, hint) from error
 
 
 def wrong_type(typed: str, kind: Any, hint: str = "") -> UserError:

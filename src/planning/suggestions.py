@@ -32,7 +32,7 @@ _WORTH_NAMING = 0.1  # share of the total
 def require_fit(
     plan: MemoryPlan, config: TrainConfig, spec: EnvSpec, recipe: Recipe, compose: Compose | None = None
 ) -> None:
-    """Refuse a plan over a limit, unless `memory.plan=warn`, by an error with up to three that fit."""
+    """Refuse a plan over a limit, unless `memory.plan=warn`; the error names up to three changes that fit."""
     if not plan.over or config.memory.plan is not OnPlan.refuse:
         return
     changes = list(islice(fitting_changes(plan, config, spec, recipe, compose), _MOST_CHANGES))
