@@ -70,15 +70,14 @@ class LaProp(Optimizer):
         m  <- beta1 m + (1 - beta1) g / (sqrt(v / (1 - beta2^t)) + eps)
         p  <- p - lr_t m / (1 - beta1^t)
 
-    All state is float32 and lies on the parameters' device, counters included, so that a step never waits
-    for the host. With eps=1e-20 a gradient whose square underflows would be divided by almost nothing; such
-    entries (|g| < `TINY`) are set to zero first.
+    All state is float32 and lies on the parameters' device, counters included: a step never waits for the
+    host. A gradient whose square underflows would be divided by eps alone, so |g| < `TINY` counts as zero.
 
-    Gradients that are not finite would ruin all of it. Only the device knows whether there are such, so the
-    update is then made with gradients of 0, decays of 1 and a step size of 0: it changes nothing.
+    An update with gradients that are not finite, as only the device knows, is made with gradients of 0,
+    decays of 1 and a step size of 0: it changes nothing.
 
-    There is one group of parameters, whose order is kept for the state. `lr` in it is the step size after the
-    warm-up, which a learning-rate scheduler may change.
+    There is one group of parameters, in a fixed order. Its `lr` is the step size after the warm-up, which a
+    learning-rate scheduler may change.
 
     Raises:
         ValueError: If there is no parameter, or a second group.
@@ -105,7 +104,7 @@ class LaProp(Optimizer):
         self.beta2_power = self.beta1_power.clone()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add the one group of parameters; norms are taken over all of them."""
+        """Add the one group of parameters."""
         if self.param_groups:
             raise ValueError("LaProp has one group of parameters.")
         super().add_param_group(param_group)
@@ -127,10 +126,7 @@ class LaProp(Optimizer):
 
     @torch.no_grad()
     def gradient_norms(self) -> Tensor:
-        """Return the L2 norm of each parameter's `grad`, (P,) float32; 0 where there is none.
-
-        A norm is not finite where an entry is not, or where squares of entries (> 1e19) overflow.
-        """
+        """Return the L2 norm of each parameter's `grad`, (P,) float32; 0 for none, infinite beyond 1e19."""
         zero = torch.zeros_like(self.updates)
         return torch.stack(torch._foreach_norm([zero if p.grad is None else p.grad for p in self.parameters]))
 
@@ -138,14 +134,12 @@ class LaProp(Optimizer):
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]: metrics in the place of the loss
         self, closure: Callable[[], Any] | None = None, finite: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Apply one update from the parameters' `grad`, which are freed.
-
-        A parameter without a gradient, its loss being switched off, counts as one with a gradient of zeros.
+        """Apply one update from the parameters' `grad`, which are freed; a missing one counts as zeros.
 
         Args:
             closure: Computes the gradients first; its result is not used.
-            finite: 0-d bool on the parameters' device. If false, every parameter and all state, counters
-                included, keep their values. None: whether all `gradient_norms` are finite.
+            finite: 0-d bool on the parameters' device. If false, no parameter and no state changes. None:
+                whether all `gradient_norms` are finite.
 
         Returns:
             0-d float32 tensors: `gradient_norm` and `clipped_norm`, the L2 norm over all tensors before and

@@ -44,8 +44,7 @@ def lambda_return(
 class ReturnNormalizer(nn.Module):
     """Moving averages of a low and a high percentile of returns, to divide advantages by max(1, high - low).
 
-    They start at 0 and are not debiased, so early advantages are not blown up; the floor of 1 keeps
-    sparse-reward noise small. Percentiles are given as fractions.
+    They start at 0 and are not debiased, so early advantages are not blown up. Percentiles are fractions.
     """
 
     low: Tensor

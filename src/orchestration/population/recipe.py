@@ -16,8 +16,7 @@ from ...utils.progress import ProgressMode
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.population import ERLWorkflow, require_vectors
-from ..orchestrator import OpenedRun, Orchestrator
-from ..parts import AnyParts, Parts, begin_run, build_replay
+from ..orchestrator import AnyParts, OpenedRun, Orchestrator, Parts, begin_run, build_replay
 from .dry_run import dry_run, generation_steps, host_rows, replay_spec, require_room
 from .engines.ray_engine import RayEngine
 from .engines.rollouts import EngineSettings, LocalEngine, longest_episode

@@ -27,6 +27,7 @@ class TrainPhase:
     """Run seed; batches and noise of a member follow from it, the generation and the member's number."""
 
     generation: int
+
     members: tuple[int, ...]
     """Numbers of the members, in the order of their rows."""
 
@@ -37,7 +38,6 @@ class TrainPhase:
     """Batches whose gradients each update adds up."""
 
     batch_size: int
-    """Transitions in a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,7 @@ class TD3:
     def learn(self, members: Members, replay: Transitions, phase: TrainPhase) -> dict[str, Tensor]:
         """Make the updates of one phase; return losses by name, each (M,), means over it, detached.
 
-        The draws of a member depend on nothing but the phase's seed and generation and its own number: a
-        group of at least two members learns bit for bit what it would learn among all.
+        A group of at least two members learns bit for bit what it would learn among all.
         """
         size = phase.accumulation * phase.batch_size
         # A new name would change the numbers.
@@ -77,10 +76,8 @@ class TD3:
             indices = [each.integers(replay.num_transitions, size=size) for each in drawn_indices]
             batch = replay.transitions(np.concatenate(indices), out=batch)
             noise = [torch.randn(size, members.sizes.action, generator=each) for each in drawn_noise]
-            losses = self.update(
-                members, _microbatches(batch, torch.stack(noise), members, phase.accumulation)
-            )
-            for name, loss in losses.items():
+            batches = _microbatches(batch, torch.stack(noise), members, phase.accumulation)
+            for name, loss in self.update(members, batches).items():
                 sums[name] += loss
                 counts[name] += 1
         return {name: sums[name] / count for name, count in counts.items() if count}
