@@ -55,7 +55,7 @@ class Reports:
         self.writer.scalars(step, values)
 
     def interval(self, step: int, updates: int, metrics: dict[str, float]) -> None:
-        """Write the metrics of a log interval with its speeds, and show progress; `updates` of this process."""
+        """Write the metrics of a log interval with its speeds, those of this process, and show progress."""
         speeds = self._speeds(step, updates)
         self.writer.scalars(step, metrics | speeds)
         self._progress.update(

@@ -42,15 +42,9 @@ class PopulationOrchestrator(Orchestrator):
         checkpoint, run_dir = opened.checkpoint, opened.run_dir
         self.parts: PopulationParts = opened.parts
         self.config: PopulationTrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
-        self.generation = 0
-        """Number of complete generations."""
-
-        self.is_between = True
-        """Whether no generation is under way."""
-
-        self.seconds: list[float] = []
-        """Time of each generation of this process; at most `training.generations` numbers."""
-
+        self.generation = 0  # how many are complete
+        self.is_between = True  # and none is under way
+        self.seconds: list[float] = []  # of each generation of this process
         if checkpoint is not None:
             state = checkpoint.state()
             with reading(checkpoint.state_path):
@@ -226,11 +220,8 @@ class PopulationOrchestrator(Orchestrator):
     def state(self) -> dict[str, Any]:
         """Return the state that `__init__` loads."""
         self.lineage.flush()
-        return {
-            SETTINGS_KEY: checkpoint_settings(self.config),
-            "generation": self.generation,
-            "updates": self.updates,
-        }
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        return {SETTINGS_KEY: checkpoint_settings(self.config), **counts}
 
     def held_objects(self) -> dict[str, Any]:
         """Return nothing: between generations the loop holds numbers only."""

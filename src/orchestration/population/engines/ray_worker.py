@@ -17,9 +17,9 @@ Arrays = dict[str, Any]
 
 
 class GroupWorker:
-    """Plays and trains the members `first` to `first + count`; keeps no state between two calls.
+    """Plays and trains the members `first` to `first + count`.
 
-    Every call brings all that it needs, so that a new worker can replace this one at any moment.
+    Keeps no state between two calls: a new worker can replace this one at any moment.
     """
 
     def __init__(self, settings: EngineSettings, first: int, count: int) -> None:
@@ -49,17 +49,12 @@ class GroupWorker:
         numbers = phase.members[self._first : self._first + self._count]
         copies = members.count // self._count
         losses = self._td3.learn(members, table, replace(phase, members=numbers * copies))
-        return (
-            _as_arrays(members.state_dict(), 0, self._count),
-            {name: each[: self._count].tolist() for name, each in losses.items()},
-        )
+        of_group = {name: each[: self._count].tolist() for name, each in losses.items()}
+        return _as_arrays(members.state_dict(), 0, self._count), of_group
 
 
 class PaddedMember(Members):
-    """One member twice, because torch has another kernel for a stack of one row, with other roundings.
-
-    Two rows are computed bit for bit like any larger number of them. The second row is discarded.
-    """
+    """One member twice: torch's kernel for a stack of one row rounds otherwise than that for two or more."""
 
     def act(self, actor: Stacked, observation: Tensor) -> Tensor:
         """See `Members.act`; observations of one row are those of the member."""

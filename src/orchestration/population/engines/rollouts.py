@@ -22,7 +22,6 @@ from ....workflows.population import (
 )
 
 EPISODE_SEEDS = 2**31  # every emulator accepts what is smaller
-
 Losses = dict[str, list[float]]
 """Losses of each member, by name; means over the training phase."""
 
@@ -35,7 +34,6 @@ class EngineSettings:
     population: PopulationConfig
     td3: TD3Config
     seed: int
-    """Run seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +53,7 @@ class RolloutResult:
 class Rollouts:
     """Plays the members `first` to `first + count` of a population, each episode in its own environment.
 
-    The episodes of a member depend on nothing but the seed, the generation and its own number, so groups of
-    members can play anywhere. Those with exploration noise follow a member's other ones.
+    The episodes of a member depend on nothing but the seed, the generation and its own number.
 
     Raises:
         UserError: If the length of an episode has no limit.
@@ -151,11 +148,7 @@ class Rollouts:
         return noise
 
     def _episode_seed(self, slot: int, generation: int) -> int:
-        """Return the seed of an environment's episode.
-
-        All members play the same episodes, so that luck does not decide between them; episodes with noise,
-        which decide nothing, differ.
-        """
+        """Return the seed of an episode: without noise that of all members, so that luck does not decide."""
         member = self._first + int(self._rows[slot]) if self._is_exploring[slot] else -1
         episode = int(self._episodes[slot])
         return named_seed(self._seed, "generation", generation, episode, member + 1) % EPISODE_SEEDS
@@ -172,10 +165,8 @@ class Rollouts:
             for slot, end in enumerate(time.tolist())
         ]
         returns = np.array([episode.reward.sum(dtype=np.float64) for episode in episodes])
-        fitness = [
-            float(returns[~self._is_exploring & (self._rows == row)].mean()) for row in range(self._shape[0])
-        ]
-        return RolloutResult(episodes, fitness, time.tolist())
+        judged = (~self._is_exploring & (self._rows == row) for row in range(self._shape[0]))
+        return RolloutResult(episodes, [float(returns[each].mean()) for each in judged], time.tolist())
 
 
 class LocalEngine:
@@ -185,7 +176,6 @@ class LocalEngine:
         self._rollouts = Rollouts(settings, 0, settings.population.size)
         self.spec = self._rollouts.spec
         self.planned_bytes = self._rollouts.nbytes
-        """Bytes held in this process between generations: the episodes of one."""
 
     def evaluate(
         self, workflow: ERLWorkflow, generation: int, should_stop: Callable[[], bool]
