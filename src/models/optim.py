@@ -82,9 +82,8 @@ class LaProp(Optimizer):
     Raises:
         ValueError: If there is no parameter, or a second group.
 
-    Reference:
-        Ziyin et al. 2020, arXiv:2002.04839 (LaProp); Brock et al. 2021, arXiv:2102.06171 (clipping);
-        `embodied/jax/opt.py` in danijar/dreamerv3 at e3f0224.
+    Reference: Ziyin et al. 2020, arXiv:2002.04839 (LaProp); Brock et al. 2021, arXiv:2102.06171 (clipping);
+    `embodied/jax/opt.py` in danijar/dreamerv3 at e3f0224.
     """
 
     TINY = 4e-18
@@ -95,8 +94,7 @@ class LaProp(Optimizer):
         self.config = config
         for parameter in self.parameters:
             self.state[parameter] = {
-                "mean_square": torch.zeros_like(parameter, dtype=torch.float32),
-                "momentum": torch.zeros_like(parameter, dtype=torch.float32),
+                name: torch.zeros_like(parameter, dtype=torch.float32) for name in ("mean_square", "momentum")
             }
         device = self.parameters[0].device
         self.updates = torch.zeros((), dtype=torch.float32, device=device)

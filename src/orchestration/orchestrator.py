@@ -85,9 +85,9 @@ class Orchestrator(ABC):
     def state(self) -> dict[str, Any]:
         """Return all that resuming needs, apart from the workflow and the replay."""
 
-    @abstractmethod
     def held_objects(self) -> dict[str, Any]:
         """Return further objects of the loop that hold memory, by the name to show."""
+        return {}
 
     def begin_after_rollback(self) -> None:  # noqa: B027
         """Change what would lead to the same end again; call it before `run`."""

@@ -119,16 +119,12 @@ class Reports:
         """Write truth, prediction and error (T, 3 H, n W, 3) of an image as an animation and as a still."""
         name = f"open_loop/{key}"
         self.animation(step, name, frames, OPEN_LOOP_FPS)
-        self.writer.image(step, f"image/{name}", _strip(frames))
+        # Frames of the first sequence, evenly spaced in time, in a row; it is as wide as a third of the height.
+        chosen = frames[np.linspace(0, len(frames) - 1, STRIP_FRAMES).round().astype(int)]
+        strip = np.concatenate(list(chosen[:, :, : frames.shape[1] // 3]), axis=1)
+        self.writer.image(step, f"image/{name}", strip)
 
     def close(self) -> None:
         """Close files and give the terminal back; a second call does nothing."""
         self._progress.close()
         self.writer.close()
-
-
-def _strip(frames: np.ndarray) -> np.ndarray:
-    """Return frames of the first sequence, evenly spaced in time, in a row: (H, `STRIP_FRAMES` * W, 3)."""
-    chosen = frames[np.linspace(0, len(frames) - 1, STRIP_FRAMES).round().astype(int)]
-    height = frames.shape[1] // 3  # truth, prediction, error; images are square, so one sequence is as wide
-    return np.concatenate(list(chosen[:, :, :height]), axis=1)

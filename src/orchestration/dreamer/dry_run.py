@@ -1,7 +1,7 @@
 """An update rehearsed without data, memory or device: what it will hold, to the byte.
 
-The networks are built on torch's `meta` device, where tensors have shapes and no memory, and make the same
-updates as in training, with every storage counted from birth to death.
+The networks are built on torch's `meta` device, where tensors have shapes and no memory, and make the updates
+of training, with every storage counted from birth to death.
 """
 
 import contextlib
@@ -96,24 +96,17 @@ def _rehearse(config: DreamerTrainConfig, spec: EnvSpec) -> DryRun:
             before = counter.operators
             phases[name] = _peak_of(workflow, update, config, counter)
             operators = max(operators, counter.operators - before)
-    return DryRun(
-        num_parameters=workflow.num_parameters,
-        phases=phases,
-        state=sum(tensor.nbytes for tensor in state),
-        operators=operators,
-        lasting=_LASTING,
-        batch="batch",
-    )
+    nbytes = sum(tensor.nbytes for tensor in state)
+    return DryRun(workflow.num_parameters, phases, nbytes, operators, lasting=_LASTING, batch="batch")
 
 
 def _label_state(workflow: _Rehearsal, counter: LiveBytes) -> list[Tensor]:
     """Count what lives as long as the workflow under its names and return it."""
     modules = (workflow.world_model, workflow.controller)
     networks = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
-    slow = list(workflow.controller.slow_critic.parameters())
     optimizers = tree_leaves([optimizer.state_dict() for optimizer in workflow.optimizers.values()])
     counter.count(networks, "parameters")
-    counter.count(slow, "slow critic")
+    counter.count(list(workflow.controller.slow_critic.parameters()), "slow critic")
     counter.count(optimizers, "optimiser state")
     counter.count([workflow._prev_action], "online state")
     return [*networks, *optimizers]

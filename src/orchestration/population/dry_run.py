@@ -153,14 +153,9 @@ def _dry_run_update(sizes: Sizes, count: int, accumulation: int, batch_size: int
         "optimiser state": _nbytes(*(each for pair in members.moments.values() for each in pair.values())),
         "best policy": _nbytes(networks["actor"]) // count,
     }
+    phases, state = {"training phase": labels | {UPDATE: peak}}, sum(labels.values())
     return DryRun(
-        members.num_parameters,
-        {"training phase": labels | {UPDATE: peak}},
-        sum(labels.values()),
-        operators,
-        lasting=STATE,
-        batch=BATCHES,
-        on_host=(BEFORE,),
+        members.num_parameters, phases, state, operators, lasting=STATE, batch=BATCHES, on_host=(BEFORE,)
     )
 
 

@@ -76,11 +76,7 @@ def read_lineage(path: Path) -> list[list[LineageMember]]:
 
 
 def _add_member(line: dict[str, Any], generations: list[list[LineageMember]]) -> None:
-    """Add a line's member.
-
-    Raises:
-        ValueError: If the line is out of order or not as `lineage_lines` has it; or TypeError, or KeyError.
-    """
+    """Add a line's member; raise ValueError, TypeError or KeyError if it is not the one that follows."""
     generation, member = line["generation"], line["member"]
     size, last = (len(generations[0]), len(generations[-1])) if generations else (0, 0)
     if (generation, member) == (len(generations), 0) and last == size:

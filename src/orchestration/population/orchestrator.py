@@ -32,8 +32,8 @@ _COUNTS = ("generation", "updates")
 class PopulationOrchestrator(Orchestrator):
     """Runs a population until `training.generations` or `training.total_timesteps`, or until asked to stop.
 
-    A generation is a transaction: a checkpoint always holds the state between two of them. All random numbers
-    follow from the seed and the generation's number, so no generator has to be saved.
+    A checkpoint always holds the state between two generations. All random numbers follow from the seed and
+    the generation's number, so no generator has to be saved.
     """
 
     def __init__(self, opened: OpenedRun) -> None:
@@ -141,10 +141,7 @@ class PopulationOrchestrator(Orchestrator):
         self._log_generation(result, losses, spread, time.monotonic() - began)
 
     def _learn(self) -> tuple[dict[str, Any] | None, Losses]:
-        """Let every member learn once the replay is ready; return the members before, None if none learned.
-
-        A member that becomes non-finite is restored.
-        """
+        """Let every member learn once the replay is ready; return the members before, None if none learned."""
         training, workflow = self.config.training, self.parts.workflow
         if not self.is_ready or not self.config.population.gradient:
             return None, {}
@@ -222,7 +219,3 @@ class PopulationOrchestrator(Orchestrator):
         self.lineage.flush()
         counts = {name: getattr(self, name) for name in _COUNTS}
         return {SETTINGS_KEY: checkpoint_settings(self.config), **counts}
-
-    def held_objects(self) -> dict[str, Any]:
-        """Return nothing: between generations the loop holds numbers only."""
-        return {}

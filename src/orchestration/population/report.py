@@ -150,13 +150,11 @@ def _draw_fitness(generations: Generations, num_elites: int) -> bytes:
 def _draw_lineage(generations: Generations) -> bytes:
     """Return a PNG file: members by generation, lines to their parents, the ancestry of the best ever."""
     num_generations, num_members = len(generations), len(generations[0])
-    size = (
-        min(_MOST_INCHES[0], max(_INCHES, 1.4 + 0.2 * num_generations)),
-        min(_MOST_INCHES[1], 1.5 + 0.3 * max(4, num_members)),
-    )
-    figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
+    width = min(_MOST_INCHES[0], max(_INCHES, 1.4 + 0.2 * num_generations))
+    height = min(_MOST_INCHES[1], 1.5 + 0.3 * max(4, num_members))
+    figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
     axis = figure.add_subplot()
-    pitch = min((size[0] - 1.4) / num_generations, (size[1] - 1.5) / num_members) * _POINTS_PER_INCH
+    pitch = min((width - 1.4) / num_generations, (height - 1.5) / num_members) * _POINTS_PER_INCH
     dot = min(8.0, 0.45 * pitch)
     handles = _draw_members(axis, generations, dot)
     if best := best_place(generations):
@@ -166,9 +164,8 @@ def _draw_lineage(generations: Generations) -> bytes:
     axis.set_xlabel("generation")
     axis.set_ylabel("member")
     axis.xaxis.set_major_locator(MaxNLocator(nbins=25, integer=True, min_n_ticks=1))
-    axis.yaxis.set_major_locator(
-        MaxNLocator(nbins=num_members, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
-    )
+    numbers = MaxNLocator(nbins=num_members, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
+    axis.yaxis.set_major_locator(numbers)
     axis.spines[["top", "right"]].set_visible(False)
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), frameon=False)
     return png(figure)

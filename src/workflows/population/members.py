@@ -109,9 +109,8 @@ class Members:
 
     def q_values(self, critic: Stacked, observation: Tensor, action: Tensor) -> Tensor:
         """Return both critics' estimates (M, B, 2) of the returns of actions (M, B, A)."""
-        return vmap(lambda own, seen, done: functional_call(self._critic, own, (seen, done)))(
-            critic, observation, action
-        )
+        each = vmap(lambda own, seen, done: functional_call(self._critic, own, (seen, done)))
+        return each(critic, observation, action)
 
     def tensors(self) -> list[Tensor]:
         """Return every stacked tensor, in the order of `state_dict`."""

@@ -6,6 +6,7 @@ the smaller estimate counts, noise on the target's action, an actor that is upda
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from ...buffers import TransitionBatch, Transitions
 from ...utils.seeding import numpy_generator, torch_generator
 from .config import TD3Config
 from .members import Members, Stacked
+
+_ADAM = partial(adam, amsgrad=False, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=1e-8, maximize=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,22 +134,11 @@ class TD3:
             losses = loss_of(members, leaves, batch) / len(batches)
             self.total(losses).backward()
             mean += losses.detach()
+        gradients = [leaf.grad for leaf in leaves.values() if leaf.grad is not None]
+        first, second = (list(moments[each].values()) for each in ("first", "second"))
+        counts = [torch.tensor(float(done), device="cpu") for _ in stacked]
         with torch.no_grad():
-            adam(
-                list(stacked.values()),
-                [leaf.grad for leaf in leaves.values() if leaf.grad is not None],
-                list(moments["first"].values()),
-                list(moments["second"].values()),
-                [],
-                [torch.tensor(float(done), device="cpu") for _ in stacked],
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
-                lr=learning_rate,
-                weight_decay=0.0,
-                eps=1e-8,
-                maximize=False,
-            )
+            _ADAM(list(stacked.values()), gradients, first, second, [], counts, lr=learning_rate)
         return mean
 
 

@@ -18,8 +18,7 @@ from ....utils.errors import UserError
 from ....workflows.population import ERLWorkflow, TrainPhase
 from ..dry_run import episode_bytes, require_room
 from .ray_cluster import Cluster, EngineFailed
-from .ray_worker import GroupWorker, rows_to_send
-from .rollouts import EngineSettings, Losses, RolloutResult
+from .rollouts import EngineSettings, GroupWorker, Losses, RolloutResult, rows_to_send
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
