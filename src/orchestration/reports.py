@@ -119,7 +119,7 @@ class Reports:
         """Write truth, prediction and error (T, 3 H, n W, 3) of an image as an animation and as a still."""
         name = f"open_loop/{key}"
         self.animation(step, name, frames, OPEN_LOOP_FPS)
-        # Frames of the first sequence, evenly spaced in time, in a row; it is as wide as a third of the height.
+        # Frames of the first sequence, evenly spaced in time; it is as wide as a third of the height.
         chosen = frames[np.linspace(0, len(frames) - 1, STRIP_FRAMES).round().astype(int)]
         strip = np.concatenate(list(chosen[:, :, : frames.shape[1] // 3]), axis=1)
         self.writer.image(step, f"image/{name}", strip)

@@ -218,10 +218,7 @@ class WorldModelOrchestrator(Orchestrator):
         self.reports.interval(self.step, self.updates - self.start_updates, metrics)
 
     def state(self) -> dict[str, Any]:
-        """Return all that resuming needs, apart from the workflow and the replay.
-
-        What is due when follows from the step alone.
-        """
+        """See `Orchestrator.state`; what is due when follows from the step alone."""
         return {
             SETTINGS_KEY: checkpoint_settings(self.config),
             "updates": self.updates,

@@ -141,7 +141,7 @@ class PopulationOrchestrator(Orchestrator):
         self._log_generation(result, losses, spread, time.monotonic() - began)
 
     def _learn(self) -> tuple[dict[str, Any] | None, Losses]:
-        """Let every member learn once the replay is ready; return the members before, None if none learned."""
+        """Let every member learn once the replay is ready; return the members before, if any learned."""
         training, workflow = self.config.training, self.parts.workflow
         if not self.is_ready or not self.config.population.gradient:
             return None, {}

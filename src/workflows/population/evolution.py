@@ -85,10 +85,8 @@ def evolve(
 
 def rank(fitness: Sequence[float]) -> list[int]:
     """Return the members, the fittest first; NaN counts as -inf, of equals the lower index is first."""
-    return sorted(
-        range(len(fitness)),
-        key=lambda member: math.inf if math.isnan(fitness[member]) else -fitness[member],
-    )
+    keys = [math.inf if math.isnan(each) else -each for each in fitness]
+    return sorted(range(len(fitness)), key=keys.__getitem__)
 
 
 def _kept(ranking: list[int], able: list[int], config: PopulationConfig) -> dict[int, Origin]:
@@ -104,9 +102,8 @@ def _kept(ranking: list[int], able: list[int], config: PopulationConfig) -> dict
 
 def _sample_parents(able: list[int], config: PopulationConfig, generator: torch.Generator) -> Origin:
     """Draw the parents and the operators of a child."""
-    crosses, mutates = torch.rand(2, generator=generator) < torch.tensor(
-        [config.crossover_rate, config.mutation_rate]
-    )
+    rates = torch.tensor([config.crossover_rate, config.mutation_rate])
+    crosses, mutates = torch.rand(2, generator=generator) < rates
     first = _tournament(able, config.tournament_size, generator)
     others = [member for member in able if member != first]
     if not (crosses and others):
@@ -166,9 +163,8 @@ def mutate(
         which = torch.rand(weight.shape, generator=generator).to(weight.device)
         normal = torch.randn(weight.shape, generator=generator).to(weight.device)
         strength = torch.where(which < super_below, _SUPER_FACTOR, 1.0) * config.mutation_strength
-        changed = torch.where(
-            (which >= super_below) & (which < reset_below), normal, weight + strength * weight.abs() * normal
-        )
+        is_reset = (which >= super_below) & (which < reset_below)
+        changed = torch.where(is_reset, normal, weight + strength * weight.abs() * normal)
         mutated[name] = torch.where(which < config.mutation_fraction, changed, weight)
     return mutated
 
