@@ -124,7 +124,7 @@ class LaProp(Optimizer):
 
     @torch.no_grad()
     def gradient_norms(self) -> Tensor:
-        """Return the L2 norm of each parameter's `grad`, (P,) float32; 0 for none, infinite beyond 1e19."""
+        """Return L2 norms of each `grad`, (P,) float32; 0 without one, not finite beyond entries of 1e19."""
         zero = torch.zeros_like(self.updates)
         return torch.stack(torch._foreach_norm([zero if p.grad is None else p.grad for p in self.parameters]))
 

@@ -49,6 +49,7 @@ class EvalPolicy(Protocol):
 
     def act(self, step: TimeStep) -> NDArray[np.float32]:
         """Return the actions (N, A) for N records."""
+        ...
 
 
 class Agent(Protocol):
@@ -59,15 +60,20 @@ class Agent(Protocol):
     @property
     def device(self) -> torch.device:
         """Device of its tensors."""
+        ...
 
     def eval_policy(self, num_envs: int, seed: int, sample: bool) -> EvalPolicy:
         """Return a policy that shares the parameters and nothing else."""
+        ...
 
     def components(self) -> dict[str, tuple[Any, ...]]:
         """Return the objects held, by name, for the memory tracker; a slash makes one part of a sum."""
+        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state of learning: nested tensors and numbers."""
+        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state."""
+        ...
