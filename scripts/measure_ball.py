@@ -18,7 +18,7 @@ from reverie.checkpoints.run_folder import load_run
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.envs import Suite, make_environment
 from reverie.orchestration.dreamer.recipe import build_workflow
-from reverie.orchestration.parts import build_replay
+from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of
 from reverie.utils.errors import FlagParser, UserError, exit_on_user_error
 from reverie.utils.seeding import numpy_generator

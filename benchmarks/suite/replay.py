@@ -19,7 +19,7 @@ from benchmarks.suite.timing import Local, Variant
 from reverie.buffers import EpisodeReplayBuffer, ReplayStorage, StoredLatent
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.memory.counters.glibc import in_use_bytes
-from reverie.orchestration.parts import build_replay
+from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of
 
 _ENVS = 8

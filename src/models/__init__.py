@@ -1,7 +1,5 @@
-"""The networks and the mathematics of DreamerV3, and the networks of TD3: no I/O, no loop."""
+"""The networks and the mathematics of DreamerV3: no I/O, no loop."""
 
-from .actor_critic import DeterministicActor as DeterministicActor
-from .actor_critic import TwinCritic as TwinCritic
 from .config import ModelConfig as ModelConfig
 from .decoder import Decoder as Decoder
 from .distributions import CategoricalPolicy as CategoricalPolicy

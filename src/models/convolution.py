@@ -1,7 +1,6 @@
 """Stages of the image encoder and decoder: each halves or doubles the resolution with a 5x5 convolution.
 
-Tensors are (N, C, H, W) in memory format channels_last, so that the norm over channels reads contiguous
-memory.
+Tensors are (N, C, H, W) in memory format channels_last: the norm over channels reads contiguous memory.
 """
 
 from collections import OrderedDict
@@ -61,10 +60,9 @@ class Downsample(nn.Module):
 class Upsample(nn.Module):
     """Double the resolution: nearest-neighbour and stride-1 convolution, or one transposed convolution.
 
-    Both are computed without the doubled image. Under the 5x5 kernel at an output pixel lie 3x3 input pixels,
-    and which tap meets which depends only on whether row and column are even or odd. So the taps are summed
-    into four 3x3 kernels, which convolve the small image, and the four results are woven together: 9/25 of
-    the work of the first form (36/25 of the second's, of a kind that runs faster).
+    Both are computed without the doubled image. Which tap of the 5x5 kernel meets which of 3x3 input pixels
+    depends only on whether row and column of the output are even or odd: four 3x3 kernels of summed taps
+    convolve the small image, with 9/25 of the work of the first form (36/25 of the second's, but faster).
 
     `weight` is (out, in, 5, 5) for the first form and (in, out, 5, 5) for the second, as torch has them.
     """
@@ -99,13 +97,11 @@ class Upsample(nn.Module):
 def in_groups(
     function: Callable[..., Tensor], *images: Shaped[Tensor, "n ..."], floats_per_image: int
 ) -> Float[Tensor, "n ..."]:
-    """Apply a function that treats each image on its own; on a CPU to a few images at a time.
+    """Apply a function that treats each image, (N, ...), on its own; on a CPU to a few images at a time.
 
-    The tensors of a group fit into the processor's cache, and into memory that the heap keeps: tensors of
-    more than 32 MB come from the kernel page by page at every update, which took a quarter of its time.
-
-    The first axis of `images` counts images; the function takes a part of each. `floats_per_image` is the
-    size of the largest tensor that it makes for one image.
+    The tensors of a group fit into the processor's cache, and into memory that the heap keeps: larger ones
+    than 32 MB come from the kernel page by page at every update, a quarter of its time. `floats_per_image` is
+    the size of the largest tensor that the function makes for one image.
     """
     if not runs_on_cpu(images[0]):
         return function(*images)

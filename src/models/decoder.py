@@ -41,11 +41,7 @@ class ImageDecoder(nn.Module):
         return in_groups(self._convolve, self._coarse(state), floats_per_image=self.widest)
 
     def errors(self, state: LatentState, truths: list[UInt8[Tensor, "n h w _"]]) -> Float[Tensor, "n keys"]:
-        """Return the `squared_error` to each key's images.
-
-        Images are compared group by group, so that the largest tensor of an update, all of them with their
-        gradient, is never made.
-        """
+        """Return the `squared_error` to each key's images, without a tensor of all predictions at once."""
 
         def compare(x: Tensor, *truths: Tensor) -> Tensor:
             painted = self._convolve(x).split([truth.shape[-1] for truth in truths], -1)
@@ -92,10 +88,7 @@ class Decoder(nn.Module):
     def losses(
         self, state: LatentState, observation: dict[str, Tensor]
     ) -> dict[str, Float[Tensor, "batch time"]]:
-        """Return the squared errors of the predictions from (batch, time, ...) states.
-
-        They are summed over each observation. Images are compared with x / 255, vectors with symlog(x).
-        """
+        """Return squared errors, summed over each observation: images to x / 255, vectors to symlog(x)."""
         losses: dict[str, Tensor] = {}
         if self.image_channels:
             truths = [observation[key].flatten(0, 1) for key in self.image_channels]

@@ -35,8 +35,7 @@ class Noise:
         """Return Exp(1) noise; argmax(p / noise) is a sample of p, and of noise 1 its mode."""
         if self.generator is None:
             return torch.ones(shape, device=self.device)
-        # -log of a uniform number, five times faster on a CPU than `exponential_`; 0 gives infinity, which
-        # never wins.
+        # Five times faster on a CPU than `exponential_`; -log(0) is infinity, which never wins.
         return torch.rand(shape, device=self.device, generator=self.generator).log_().neg_()
 
     def normal(self, *shape: int) -> Float[Tensor, "..."]:
@@ -56,10 +55,7 @@ def symexp(x: Tensor) -> Tensor:
 
 
 def _softmax(x: Tensor) -> Tensor:
-    """Return softmax over the last axis.
-
-    On a CPU torch's kernel for a short last axis is slow (512 x 32 x 8: 2.7 ms); across rows it takes 0.4 ms.
-    """
+    """Return softmax over the last axis; torch's own takes 2.7 ms instead of 0.4 on a CPU if it is short."""
     if x.device.type != "cpu" or x.shape[-1] > SHORT_AXIS:
         return x.softmax(-1)
     return x.movedim(-1, 0).contiguous().softmax(0).movedim(0, -1).contiguous()
@@ -82,10 +78,7 @@ def unimix_log_probs(
 def sample_onehot(
     probs: Float[Tensor, "*batch classes"], noise: Float[Tensor, "*batch classes"]
 ) -> Float[Tensor, "*batch classes"]:
-    """Return a one-hot sample without gradient from Exp(1) noise.
-
-    This is the exponential race, a form of Gumbel-max.
-    """
+    """Return a one-hot sample without gradient from Exp(1) noise: a race, as in Gumbel-max."""
     winner = (probs.detach() / noise).argmax(-1, keepdim=True)
     return torch.zeros_like(noise).scatter_(-1, winner, 1.0)
 

@@ -42,11 +42,7 @@ def image_shape(observation: dict[str, ArraySpec]) -> tuple[int, int, int]:
 
 
 def check_images(observation: dict[str, ArraySpec]) -> None:
-    """Check that the networks can take the images of an environment, if it has any.
-
-    Raises:
-        UserError: As `image_shape`.
-    """
+    """Raise as `image_shape` does, if there are images and the networks cannot take them."""
     if image_keys(observation):
         image_shape(observation)
 

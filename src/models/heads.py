@@ -53,8 +53,7 @@ class TwoHotHead(nn.Module):
         """Return the cross-entropy, in nats, to the two-hot encoding of `value` (raw units; no gradient).
 
         Weights are linear in the raw value between its two neighbouring bins; values beyond the ends are
-        clamped. If `other` is given, `other_scale` times the cross-entropy to it is added; both share one
-        softmax.
+        clamped. `other_scale` times the cross-entropy to `other` is added.
         """
         index, weight = self._encode(value)
         if other is not None:
@@ -94,10 +93,7 @@ class ContinueHead(nn.Module):
 
 
 class Actor(nn.Module):
-    """The policy: categorical for discrete actions, a bounded normal for continuous ones.
-
-    `unimix` is the share of the uniform distribution mixed into a discrete policy.
-    """
+    """The policy: a bounded normal or, for discrete actions, categorical with a uniform share of `unimix`."""
 
     def __init__(self, feature_size: int, action: ActionSpec, unimix: float, config: ModelConfig) -> None:
         super().__init__()

@@ -18,10 +18,7 @@ _META_STANDS_FOR = ContextVar("meta_stands_for", default="cpu")
 
 
 def runs_on_cpu(x: Tensor) -> bool:
-    """Return whether the CPU computes with `x`, or would if `x` were not on device `meta`.
-
-    Some exact forms are fast on a CPU and slow on CUDA.
-    """
+    """Return whether the CPU computes with `x` or, on device `meta`, would: it has its own fast forms."""
     kind = x.device.type
     return (_META_STANDS_FOR.get() if kind == "meta" else kind) == "cpu"
 
@@ -79,9 +76,8 @@ class _NormSiLU(torch.autograd.Function):
 
         ds = sum over rows of n dz,    dx = r (s dz - n mean(n s dz)),    dz = silu'(n s) dy
 
-    The mean runs over the last axis; it is there because r depends on x. Composed of torch's operators the
-    pair keeps four tensors of its size for the backward pass (the input, its normalised and its scaled form,
-    the output) and reads and writes a dozen. Written out it keeps the input and a number for each row.
+    The mean runs over the last axis. Torch's operators would keep four tensors of x's size for the backward
+    pass and read and write a dozen; this keeps the input and a number for each row.
     """
 
     @staticmethod
@@ -120,8 +116,7 @@ class Linear(nn.Linear):
 class BlockLinear(nn.Module):
     """`blocks` independent linear maps in parallel.
 
-    The initial standard deviation is 1 / sqrt(in_features) with the width of *all* blocks together, as in the
-    reference, so that outputs are sqrt(blocks) smaller than with the fan-in of one block.
+    The initial standard deviation is 1 / sqrt(in_features), of *all* blocks together, as in the reference.
     """
 
     def __init__(self, in_features: int, out_features: int, blocks: int) -> None:

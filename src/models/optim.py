@@ -70,22 +70,20 @@ class LaProp(Optimizer):
         m  <- beta1 m + (1 - beta1) g / (sqrt(v / (1 - beta2^t)) + eps)
         p  <- p - lr_t m / (1 - beta1^t)
 
-    All state is float32 and lies on the parameters' device, counters included, so that a step never waits
-    for the host. With eps=1e-20 a gradient whose square underflows would be divided by almost nothing; such
-    entries (|g| < `TINY`) are set to zero first.
+    All state is float32 and lies on the parameters' device, counters included: a step never waits for the
+    host. A gradient whose square underflows would be divided by eps alone, so |g| < `TINY` counts as zero.
 
-    Gradients that are not finite would ruin all of it. Only the device knows whether there are such, so the
-    update is then made with gradients of 0, decays of 1 and a step size of 0: it changes nothing.
+    An update with gradients that are not finite, as only the device knows, is made with gradients of 0,
+    decays of 1 and a step size of 0: it changes nothing.
 
-    There is one group of parameters, whose order is kept for the state. `lr` in it is the step size after the
-    warm-up, which a learning-rate scheduler may change.
+    There is one group of parameters, in a fixed order. Its `lr` is the step size after the warm-up, which a
+    learning-rate scheduler may change.
 
     Raises:
         ValueError: If there is no parameter, or a second group.
 
-    Reference:
-        Ziyin et al. 2020, arXiv:2002.04839 (LaProp); Brock et al. 2021, arXiv:2102.06171 (clipping);
-        `embodied/jax/opt.py` in danijar/dreamerv3 at e3f0224.
+    Reference: Ziyin et al. 2020, arXiv:2002.04839 (LaProp); Brock et al. 2021, arXiv:2102.06171 (clipping);
+    `embodied/jax/opt.py` in danijar/dreamerv3 at e3f0224.
     """
 
     TINY = 4e-18
@@ -96,8 +94,7 @@ class LaProp(Optimizer):
         self.config = config
         for parameter in self.parameters:
             self.state[parameter] = {
-                "mean_square": torch.zeros_like(parameter, dtype=torch.float32),
-                "momentum": torch.zeros_like(parameter, dtype=torch.float32),
+                name: torch.zeros_like(parameter, dtype=torch.float32) for name in ("mean_square", "momentum")
             }
         device = self.parameters[0].device
         self.updates = torch.zeros((), dtype=torch.float32, device=device)
@@ -105,7 +102,7 @@ class LaProp(Optimizer):
         self.beta2_power = self.beta1_power.clone()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add the one group of parameters; norms are taken over all of them."""
+        """Add the one group of parameters."""
         if self.param_groups:
             raise ValueError("LaProp has one group of parameters.")
         super().add_param_group(param_group)
@@ -127,10 +124,7 @@ class LaProp(Optimizer):
 
     @torch.no_grad()
     def gradient_norms(self) -> Tensor:
-        """Return the L2 norm of each parameter's `grad`, (P,) float32; 0 where there is none.
-
-        A norm is not finite where an entry is not, or where squares of entries (> 1e19) overflow.
-        """
+        """Return L2 norms of each `grad`, (P,) float32; 0 without one, not finite beyond entries of 1e19."""
         zero = torch.zeros_like(self.updates)
         return torch.stack(torch._foreach_norm([zero if p.grad is None else p.grad for p in self.parameters]))
 
@@ -138,14 +132,12 @@ class LaProp(Optimizer):
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]: metrics in the place of the loss
         self, closure: Callable[[], Any] | None = None, finite: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Apply one update from the parameters' `grad`, which are freed.
-
-        A parameter without a gradient, its loss being switched off, counts as one with a gradient of zeros.
+        """Apply one update from the parameters' `grad`, which are freed; a missing one counts as zeros.
 
         Args:
             closure: Computes the gradients first; its result is not used.
-            finite: 0-d bool on the parameters' device. If false, every parameter and all state, counters
-                included, keep their values. None: whether all `gradient_norms` are finite.
+            finite: 0-d bool on the parameters' device. If false, no parameter and no state changes. None:
+                whether all `gradient_norms` are finite.
 
         Returns:
             0-d float32 tensors: `gradient_norm` and `clipped_norm`, the L2 norm over all tensors before and

@@ -22,9 +22,8 @@ def lambda_return(
         value: Value of step t, raw units; value[:, 0] is not used.
         lambda_: Weight of the longer returns; 0 is one-step TD, 1 is Monte Carlo.
 
-    Reference:
-        Hafner et al. 2023, arXiv:2301.04104, "Critic learning"; `lambda_return` in `dreamerv3/agent.py` of
-        danijar/dreamerv3 at e3f0224.
+    Reference: Hafner et al. 2023, arXiv:2301.04104, "Critic learning"; `lambda_return` in
+    `dreamerv3/agent.py` of danijar/dreamerv3 at e3f0224.
 
     >>> one = torch.ones(1, 3)
     >>> lambda_return(one, one, torch.tensor([[0.0, 0.0, 8.0]]), lambda_=1.0)
@@ -44,8 +43,7 @@ def lambda_return(
 class ReturnNormalizer(nn.Module):
     """Moving averages of a low and a high percentile of returns, to divide advantages by max(1, high - low).
 
-    They start at 0 and are not debiased, so early advantages are not blown up; the floor of 1 keeps
-    sparse-reward noise small. Percentiles are given as fractions.
+    They start at 0 and are not debiased, so early advantages are not blown up. Percentiles are fractions.
     """
 
     low: Tensor

@@ -21,8 +21,6 @@ class LatentState:
     """Recurrent state and categorical sample; any leading axes, usually (batch,) or (batch, time)."""
 
     deter: Float[Tensor, "*batch deter"]
-    """Deterministic recurrent state."""
-
     stoch: Float[Tensor, "*batch stoch classes"]
     """One-hot samples, with the straight-through gradient where there is one."""
 
@@ -58,21 +56,18 @@ class LatentState:
 
 @dataclass(frozen=True, slots=True)
 class RSSMOutput:
-    """Results of a scan over T observed steps."""
+    """States after each of T observations, and logits; prior_time is 0 unless priors were requested."""
 
     posterior: LatentState
-    """States after seeing each observation, (B, T, ...)."""
-
     posterior_logits: Float[Tensor, "batch time stoch classes"]
     prior_logits: Float[Tensor, "batch prior_time stoch classes"]
-    """With prior_time=0 unless they were requested."""
 
 
 class BlockGRU(nn.Module):
     """One recurrent step: D numbers in G blocks that share the latent sample and the action.
 
-    Every block reads concat[own part of deter, x_deter, x_stoch, x_action]. The action's share does not
-    depend on the recurrence and is computed for a whole window at once (`action_input`).
+    Every block reads concat[own part of deter, x_deter, x_stoch, x_action]; `action_input` computes the share
+    of the actions of a whole window at once.
 
     Reference: `RSSM._core` in `dreamerv3/rssm.py` of danijar/dreamerv3 at e3f0224.
     """
@@ -113,11 +108,8 @@ class BlockGRU(nn.Module):
         action_input: Float[Tensor, "batch deter"],
         weight: Float[Tensor, "blocks inputs width"],
     ) -> Float[Tensor, "batch deter"]:
-        """Return the next recurrent state; the last two arguments come from the two methods above.
-
-        Products of blocks are (G, B, ...), all else is (B, G, ...): reading them in the other order costs
-        less than copying them.
-        """
+        """Return the next recurrent state; the last two arguments come from the two methods above."""
+        # Products of blocks are (G, B, ...), all else is (B, G, ...), which costs less than copies.
         shared = torch.cat([self.deter_in(deter), self.stoch_in(stoch)], -1)
         deter = deter.unflatten(-1, (self.blocks, self.width))
         inputs = torch.cat([deter, shared.unsqueeze(1).expand(-1, self.blocks, -1)], -1)
@@ -183,10 +175,9 @@ class RSSM(nn.Module):
             prev_action: Action taken *before* each observation; ignored where `is_first`.
             is_first: Where an episode starts: state and action are zero before that observation.
             latent_noise: Exp(1) noise of the latents.
-            state: State before the first step. None continues from the state cached by the last such call
-                (zeros at first), and caches the new one: the online state of acting.
-            detach_posteriors: Detach everything returned and everything cached. Detaching one of them alone
-                leaks: a cached state with a graph holds the graph of every step before it.
+            state: State before the first step. None continues from the online state of acting (zeros at
+                first), and caches the new one.
+            detach_posteriors: Detach everything returned and cached: a cached graph holds all earlier ones.
             compute_prior: Acting needs no priors.
         """
         online = state is None
@@ -236,7 +227,7 @@ class RSSM(nn.Module):
         """Return the state after one observation, and its logits; a function of tensors, for the compiler.
 
         `keep` is 0 where an episode starts, else 1. Action and token come as their shares of the core's
-        mixing layer and of the posterior's first layer; the weights are what these two apply to the rest.
+        mixing layer and of the posterior's first one.
         """
         deter = self.core(deter * keep, stoch.flatten(-2) * keep, action_input, core_weight)
         hidden = self.posterior_norm(F.linear(deter, deter_weight) + token_input)
@@ -268,17 +259,13 @@ class RSSM(nn.Module):
         latent_noise: Float[Tensor, "horizon batch stoch classes"],
         is_onehot: bool = False,
     ) -> tuple[list[LatentState], list[Float[Tensor, "batch action"]]]:
-        """Roll the prior forward.
+        """Roll the prior forward; return the start and the H states after it, and the H actions between them.
 
         Args:
             state: Start states, (B, ...).
             policy: Gives the action of step i from the state it is taken in.
             latent_noise: Exp(1) noise of the latents of H transitions.
-            is_onehot: Whether every action is a one-hot vector. Their contribution is then computed once for
-                each of the A actions, instead of for each state.
-
-        Returns:
-            The start and the H states after it, and the H actions between them.
+            is_onehot: Whether actions are one-hot: their shares are then computed once for each of the A.
         """
         weight, action_weight = self.core.split_weights()
         every_action = torch.eye(self.core.action_size, device=state.deter.device)

@@ -48,8 +48,7 @@ def evaluate(
     """Play `episodes` whole episodes with a policy that shares nothing with training but parameters.
 
     Each environment plays a fixed number of episodes: taking the first to finish would favour short ones.
-    Fewer episodes come back once `should_stop` is true; before every step it is called with the number of
-    finished episodes and the sums of those that are open.
+    `should_stop` ends it early; it gets the number of finished episodes and the sums of open ones.
     """
     seed = named_seed(seed, "evaluate")  # episodes that no training run with the same seed plays
     num_envs = min(env.num_envs, episodes)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from ..buffers import EpisodeReplayBuffer, ReplaySpec
 from ..checkpoints.checkpoint import Checkpoint, save_checkpoint
 from ..checkpoints.mirror import Mirror
 from ..checkpoints.run_folder import require_run_folder
@@ -15,11 +16,14 @@ from ..config.schema import TrainConfig
 from ..memory.counters.stats import footprint_stats
 from ..memory.leaks.guard import MemoryGuard
 from ..memory.objects.census import Component
+from ..memory.snapshots import SnapshotRecorder
 from ..utils.metrics import PhaseTimer
-from .parts import AnyParts
+from ..utils.seeding import choose_deterministic_kernels, numpy_generator, seed_global
 from .reports import Reports
 from .signals import Signals
 
+Environment = TypeVar("Environment")
+Agent = TypeVar("Agent")
 _LOG = logging.getLogger(__name__)
 
 
@@ -31,6 +35,19 @@ class StopReason(Enum):
     nonfinite = "too many updates in a row were not finite, again after a rollback"
     stopped = "a signal asked for it"
     rollback = "too many updates in a row were not finite"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts(Generic[Environment, Agent]):
+    """What a run is made of."""
+
+    environment: Environment
+    replay: EpisodeReplayBuffer
+    workflow: Agent
+    snapshots: SnapshotRecorder
+
+
+AnyParts = Parts[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +64,7 @@ class OpenedRun:
 
 
 class Orchestrator(ABC):
-    """A run with its step, its instruments and its checkpoints; subclasses implement the loop.
-
-    `phases` name what the time of the loop is divided into.
-    """
+    """A run with its step, its instruments and its checkpoints; subclasses implement the loop, in phases."""
 
     def __init__(self, opened: OpenedRun, phases: tuple[str, ...]) -> None:
         config = opened.config
@@ -61,8 +75,7 @@ class Orchestrator(ABC):
         self.guard = MemoryGuard(config.memory)
         self.is_best = False  # and no checkpoint holds it yet
         self.saved_step: int | None = None
-        self.mirror: Mirror | None = None
-        """What copies the checkpoints, if anything does; `open_run` gives it."""
+        self.mirror: Mirror | None = None  # `open_run` gives it
 
     @abstractmethod
     def run(self) -> StopReason:
@@ -72,9 +85,9 @@ class Orchestrator(ABC):
     def state(self) -> dict[str, Any]:
         """Return all that resuming needs, apart from the workflow and the replay."""
 
-    @abstractmethod
     def held_objects(self) -> dict[str, Any]:
         """Return further objects of the loop that hold memory, by the name to show."""
+        return {}
 
     def begin_after_rollback(self) -> None:  # noqa: B027
         """Change what would lead to the same end again; call it before `run`."""
@@ -110,9 +123,8 @@ class Orchestrator(ABC):
         try:
             self.save()
         except OSError as error:
-            _LOG.error(
-                "step %s: checkpoint failed: %s (earlier checkpoints are intact)", f"{self.step:,}", error
-            )
+            text = "step %s: checkpoint failed: %s (earlier checkpoints are intact)"
+            _LOG.error(text, f"{self.step:,}", error)
 
     def save(self) -> None:
         """Write a checkpoint.
@@ -135,11 +147,25 @@ class Orchestrator(ABC):
             self.mirror.upload(checkpoint)
 
 
-def diagnostics(counters: dict[str, float], parts: AnyParts) -> dict[str, float]:
-    """Return the tags of a log line: the counters, the incidents' own names for two of them, the replay.
+def begin_run(config: TrainConfig, run_dir: Path) -> SnapshotRecorder:
+    """Seed all generators and, if asked to, record allocations: before the first one, to have its stack."""
+    seed_global(config.seed)
+    if config.deterministic:
+        choose_deterministic_kernels()
+    snapshots = SnapshotRecorder(run_dir / "memory_snapshots")
+    if config.memory.snapshot_interval:
+        snapshots.start()
+    return snapshots
 
-    GB = 1e9 bytes.
-    """
+
+def build_replay(config: TrainConfig, request: ReplaySpec, run_dir: Path) -> EpisodeReplayBuffer:
+    """Return the replay buffer of a run, all its memory allocated."""
+    generator, directory = numpy_generator(config.seed, "replay"), run_dir / "replay"
+    return EpisodeReplayBuffer(request, generator=generator, device=config.device.value, directory=directory)
+
+
+def diagnostics(counters: dict[str, float], parts: AnyParts) -> dict[str, float]:
+    """Return the tags of a log line: counters, two of them also in GB (1e9 bytes), and the replay's."""
     return {
         **counters,
         "train/memory/gpu_allocated_gb": counters["debug/gpu/alloc_mb"] / 1e3,
@@ -149,10 +175,9 @@ def diagnostics(counters: dict[str, float], parts: AnyParts) -> dict[str, float]
 
 
 def components(parts: AnyParts, others: Mapping[str, Any]) -> dict[str, Component]:
-    """Return the parts of a run with what each plans to hold; made for one sample and dropped.
+    """Return the parts of a run with what each plans to hold, to be dropped after one sample.
 
-    `others` are further objects of the loop by the name to show, such as `metrics`; their `planned_bytes`,
-    where they have such, is what they may grow to.
+    `others` are further objects of the loop by the name to show; some have `planned_bytes`.
     """
     found = {
         f"replay/{name}": Component(planned_bytes=nbytes, declared_bytes=nbytes)

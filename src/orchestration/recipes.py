@@ -10,8 +10,7 @@ from ..planning.recipe import Recipe
 from ..utils.timestep import EnvSpec
 from ..workflows import Agent
 from .dreamer.recipe import DreamerRecipe
-from .orchestrator import OpenedRun, Orchestrator
-from .parts import AnyParts
+from .orchestrator import AnyParts, OpenedRun, Orchestrator
 from .population.recipe import PopulationRecipe
 
 

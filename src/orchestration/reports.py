@@ -27,13 +27,8 @@ STRIP_FRAMES = 8
 class Reports:
     """Writes a run's metrics to its logs, its videos to `videos/`, and its progress to the terminal.
 
-    Args:
-        config: The whole run.
-        run_dir: Folder of the run.
-        spec: Its environments.
-        progress: How the terminal shows progress.
-        resume_step: Step of the checkpoint that the run continues from; what was written after it is dropped.
-        planned_mb: Host and GPU memory that the run has planned for, in MB of 1e6 bytes.
+    What was written after `resume_step`, the step of the checkpoint that the run continues from, is dropped.
+    `planned_mb` is the host and GPU memory that the run has planned for, in MB of 1e6 bytes.
     """
 
     def __init__(
@@ -56,15 +51,11 @@ class Reports:
     def episode(self, step: int, episode: Episode) -> None:
         """Write a finished training episode."""
         self._last_return = episode.episode_return
-        self.writer.scalars(
-            step, {"episode/return": episode.episode_return, "episode/length": float(episode.length)}
-        )
+        values = {"episode/return": episode.episode_return, "episode/length": float(episode.length)}
+        self.writer.scalars(step, values)
 
     def interval(self, step: int, updates: int, metrics: dict[str, float]) -> None:
-        """Write the metrics of a log interval with its speeds, and show progress.
-
-        `updates` counts from the start of this process.
-        """
+        """Write the metrics of a log interval with its speeds, those of this process, and show progress."""
         speeds = self._speeds(step, updates)
         self.writer.scalars(step, metrics | speeds)
         self._progress.update(
@@ -102,10 +93,7 @@ class Reports:
     def memory(
         self, step: int, report: MemoryReport | None, footprint: dict[str, float], is_last: bool
     ) -> None:
-        """Write what holds what, if anything is tracked, and what the whole run takes from the machine.
-
-        The log has the table where something grows, and at the end of the run; else a line.
-        """
+        """Write what holds what, if anything is tracked, and what the whole run takes from the machine."""
         tags = {f"debug/run/{name}": value for name, value in footprint.items()}
         self.writer.scalars(step, tags if report is None else tags | report.tags())
         if report is not None:
@@ -131,16 +119,12 @@ class Reports:
         """Write truth, prediction and error (T, 3 H, n W, 3) of an image as an animation and as a still."""
         name = f"open_loop/{key}"
         self.animation(step, name, frames, OPEN_LOOP_FPS)
-        self.writer.image(step, f"image/{name}", _strip(frames))
+        # Frames of the first sequence, evenly spaced in time; it is as wide as a third of the height.
+        chosen = frames[np.linspace(0, len(frames) - 1, STRIP_FRAMES).round().astype(int)]
+        strip = np.concatenate(list(chosen[:, :, : frames.shape[1] // 3]), axis=1)
+        self.writer.image(step, f"image/{name}", strip)
 
     def close(self) -> None:
         """Close files and give the terminal back; a second call does nothing."""
         self._progress.close()
         self.writer.close()
-
-
-def _strip(frames: np.ndarray) -> np.ndarray:
-    """Return frames of the first sequence, evenly spaced in time, in a row: (H, `STRIP_FRAMES` * W, 3)."""
-    chosen = frames[np.linspace(0, len(frames) - 1, STRIP_FRAMES).round().astype(int)]
-    height = frames.shape[1] // 3  # truth, prediction, error; images are square, so one sequence is as wide
-    return np.concatenate(list(chosen[:, :, :height]), axis=1)

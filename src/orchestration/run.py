@@ -37,8 +37,6 @@ def open_run(
 ) -> Iterator[Orchestrator]:
     """Open a run that is ready to start or to continue, after its banner; close everything at the end.
 
-    The banner stands between `notices` and the plan of what the run will need, if there is one.
-
     Raises:
         UserError: If its folder, or the checkpoint to continue from, cannot be used.
     """
@@ -64,9 +62,8 @@ def open_run(
             checkpoint.restore_replay(parts.replay)
         save_config(config, run_dir)
         spec, replay_bytes = parts.environment.spec, parts.replay.nbytes()
-        banner = start_banner(
-            config, spec, recipe, parameters=parts.workflow.num_parameters, replay_bytes=replay_bytes
-        )
+        parameters = parts.workflow.num_parameters
+        banner = start_banner(config, spec, recipe, parameters=parameters, replay_bytes=replay_bytes)
         for line in [*notices, *banner, *(plan_lines(plan) if plan else [])]:
             _LOG.info(line)
         for resource in plan.over if plan else []:
@@ -87,10 +84,7 @@ def open_run(
 
 
 def _try_compiler(config: TrainConfig, signals: Signals) -> None:
-    """Do without the compiler, in this run and in those that resume it, if it does not work.
-
-    Ctrl-C ends the compiler, too, which says nothing about it.
-    """
+    """Do without the compiler, in this run and in those that resume it, if it fails but by Ctrl-C."""
     _LOG.info("trying the compiler; the first time it takes 10 s")
     if (reason := why_not_compiled()) and not signals.stop:
         _LOG.warning("compile=inductor is impossible here, so compile=none: %s", reason)

@@ -18,8 +18,6 @@ class Signals:
 
     def __init__(self) -> None:
         self.stop = False
-        """Whether to end."""
-
         self._save, self._interrupted = False, False
         self._before = {}
 

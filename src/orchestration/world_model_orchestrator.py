@@ -24,8 +24,7 @@ from ..utils.timestep import TimeStep
 from ..workflows.world_models import DreamerWorkflow
 from .dreamer.nonfinite import NonFiniteGuard
 from .evaluation import evaluate
-from .orchestrator import OpenedRun, Orchestrator, StopReason
-from .parts import Parts
+from .orchestrator import OpenedRun, Orchestrator, Parts, StopReason
 from .reports import VIDEO_FPS
 
 _LOG = logging.getLogger(__name__)
@@ -46,9 +45,8 @@ class WorldModelOrchestrator(Orchestrator):
         self.tracker = EpisodeTracker(config.env.num_envs)
         self.recorder = EpisodeRecorder(parts.environment.spec)
         self.means = MetricMeans()
-        self.nonfinite = NonFiniteGuard(
-            self.run_dir, training.max_consecutive_nonfinite, parts.workflow.state_dict
-        )
+        most = training.max_consecutive_nonfinite
+        self.nonfinite = NonFiniteGuard(self.run_dir, most, parts.workflow.state_dict)
         self.best_return: float | None = None
         self.best_step: int | None = None
         self.owes_evaluation = False
@@ -63,7 +61,7 @@ class WorldModelOrchestrator(Orchestrator):
         self.check_due = Every(config.memory.check_interval, self.updates)
 
     def begin_after_rollback(self) -> None:
-        """Draw other batches than before: the same ones would lead to the same end. Call it before `run`."""
+        """Draw other batches than before: the same ones would lead to the same end."""
         self.nonfinite.rolled_back()
         self.parts.replay.reseed(numpy_generator(self.config.seed, f"replay after a rollback to {self.step}"))
 
@@ -114,9 +112,9 @@ class WorldModelOrchestrator(Orchestrator):
 
     def _stop_reason(self) -> StopReason | None:
         """Return why to stop now, None to continue."""
+        is_over = self.step >= self.config.training.total_timesteps
         reasons = {
-            StopReason.finished: self.step >= self.config.training.total_timesteps
-            and not self.owes_evaluation,
+            StopReason.finished: is_over and not self.owes_evaluation,
             StopReason.leak: self.guard.must_stop,
             StopReason.nonfinite: self.nonfinite.has_too_many and self.nonfinite.has_rolled_back,
             StopReason.stopped: self.signals.stop,
@@ -201,9 +199,8 @@ class WorldModelOrchestrator(Orchestrator):
         self.guard.mark_first(self.step, "first evaluation")
         with self.watch("report"):
             episodes, seed = self.config.training.evaluation_episodes, self.config.seed
-            result = evaluate(
-                self.parts.workflow, self.config.env, episodes, seed, should_stop=lambda *_: self.signals.stop
-            )
+            workflow, env = self.parts.workflow, self.config.env
+            result = evaluate(workflow, env, episodes, seed, should_stop=lambda *_: self.signals.stop)
             self.owes_evaluation = len(result.episodes) < episodes
             if self.owes_evaluation:
                 return
@@ -221,10 +218,7 @@ class WorldModelOrchestrator(Orchestrator):
         self.reports.interval(self.step, self.updates - self.start_updates, metrics)
 
     def state(self) -> dict[str, Any]:
-        """Return all that resuming needs, apart from the workflow and the replay.
-
-        What is due when follows from the step alone. The metrics of the current log interval are included.
-        """
+        """See `Orchestrator.state`; what is due when follows from the step alone."""
         return {
             SETTINGS_KEY: checkpoint_settings(self.config),
             "updates": self.updates,
@@ -258,11 +252,7 @@ class WorldModelOrchestrator(Orchestrator):
             self.best_return = state["best_return"]
 
     def _check_form(self, state: Mapping[str, Any]) -> None:
-        """Refuse what does not fit: it would fail some steps later, far from its cause.
-
-        Raises:
-            ValueError: Naming the first thing that is wrong; also other errors of access to `state`.
-        """
+        """Refuse what does not fit, by any error: it would fail some steps later, far from its cause."""
         ratio = state["ratio"]
         own = {
             "updates": 0,
@@ -287,7 +277,7 @@ class WorldModelOrchestrator(Orchestrator):
             raise ValueError("best_return is no number")
 
     def held_objects(self) -> dict[str, Any]:
-        """Return the batch, the sums of metrics and the episode that is recorded."""
+        """See `Orchestrator.held_objects`."""
         return {"batch": self.sampled, "metrics": self.means, "video": self.recorder}
 
     def save_if_possible(self) -> None:

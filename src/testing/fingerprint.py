@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..checkpoints.checkpoint import latest_checkpoint
 from ..checkpoints.run_folder import LINEAGE_FILE, load_run
-from ..orchestration.parts import build_replay
+from ..orchestration.orchestrator import build_replay
 from ..orchestration.recipes import recipe_of
 from ..planning.preflight import environment_spec
 from ..utils.errors import UserError, exit_on_user_error

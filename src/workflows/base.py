@@ -14,13 +14,12 @@ from ..utils.timestep import EnvSpec, TimeStep
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutput:
-    """Actions for N environments, and the states that they were chosen in."""
+    """Actions for N environments, and the states that they were chosen in, detached."""
 
     action: NDArray[np.float32]
     """(N, A) one-hot, or numbers that the environment clips to [-1, 1]."""
 
     latent: StoredLatent
-    """State of each environment after its record, detached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +36,12 @@ class UpdateOutput:
     """(B, T, S) uint8 fresh latent classes of the trained steps, for the replay."""
 
     finite: Tensor
-    """0-d bool: whether the loss and every gradient were finite. If not, the update was skipped: nothing
-    learned has changed, and the latents are not worth keeping."""
+    """0-d bool: whether the loss and every gradient were finite. If not, nothing learned has changed."""
 
     gradient_norms: Tensor
     """(P,) L2 norm of the gradient of each trained tensor, before clipping."""
 
     gradient_names: tuple[str, ...]
-    """The names of these P tensors."""
 
 
 class EvalPolicy(Protocol):
@@ -59,7 +56,6 @@ class Agent(Protocol):
     """An algorithm that can be evaluated, saved and watched, however it learns."""
 
     env: EnvSpec
-    """Its environment."""
 
     @property
     def device(self) -> torch.device:

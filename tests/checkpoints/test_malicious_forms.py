@@ -16,7 +16,7 @@ from reverie.checkpoints.checkpoint import Checkpoint, latest_checkpoint
 from reverie.checkpoints.run_folder import load_run
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.orchestration.dreamer.recipe import build_workflow
-from reverie.orchestration.parts import build_replay
+from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning.preflight import environment_spec
 from reverie.utils.errors import UserError

@@ -9,8 +9,7 @@ import torch
 from reverie.checkpoints.run_folder import load_run
 from reverie.memory.objects.census import measure_components
 from reverie.models import LEARNERS
-from reverie.orchestration.orchestrator import components
-from reverie.orchestration.parts import Parts
+from reverie.orchestration.orchestrator import Parts, components
 from reverie.orchestration.recipes import recipe_of
 
 

@@ -18,10 +18,9 @@ from reverie.commands.train import CLUSTER_EXIT_CODE, train
 from reverie.config.compose import compose_jobs
 from reverie.config.population import PopulationTrainConfig
 from reverie.config.resolve import typed
-from reverie.orchestration.parts import build_replay
+from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.population.dry_run import transfer_bytes
-from reverie.orchestration.population.engines.ray_worker import GroupWorker, rows_to_send
-from reverie.orchestration.population.engines.rollouts import EngineSettings
+from reverie.orchestration.population.engines.rollouts import EngineSettings, GroupWorker, rows_to_send
 from reverie.orchestration.population.recipe import PopulationRecipe, build_engine
 from reverie.orchestration.recipes import recipe_of
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE

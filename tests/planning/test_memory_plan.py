@@ -22,7 +22,7 @@ from reverie.memory.counters.glibc import in_use_bytes, in_use_source
 from reverie.memory.counters.process import folder_disk_bytes
 from reverie.orchestration.dreamer.dry_run import CUDA_GRANULARITY
 from reverie.orchestration.dreamer.recipe import build_workflow
-from reverie.orchestration.parts import build_replay
+from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import GPU, HOST, plan_run
 from reverie.planning.preflight import environment_spec

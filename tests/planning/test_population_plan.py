@@ -12,7 +12,7 @@ from reverie.config.compose import compose_jobs
 from reverie.config.population import PopulationTrainConfig
 from reverie.config.resolve import typed
 from reverie.memory.counters.process import folder_disk_bytes
-from reverie.orchestration.parts import build_replay
+from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.population.dry_run import generation_steps
 from reverie.orchestration.population.recipe import PopulationRecipe, build_engine
 from reverie.orchestration.recipes import recipe_of

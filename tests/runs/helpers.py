@@ -18,7 +18,7 @@ from reverie.checkpoints.checkpoint import Checkpoint, list_checkpoints
 from reverie.checkpoints.run_folder import load_run
 from reverie.commands.command_line import run_from_command_line
 from reverie.commands.train import train
-from reverie.orchestration.parts import build_replay
+from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import Resource
 from reverie.planning.preflight import environment_spec

@@ -23,7 +23,7 @@ from reverie.config.resolve import typed
 from reverie.envs import VectorEnvironment, make_environment
 from reverie.memory.counters.glibc import in_use_bytes
 from reverie.orchestration.dreamer.recipe import build_workflow
-from reverie.orchestration.parts import build_replay
+from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning.constants import GRAPH_BYTES_PER_OPERATOR
 

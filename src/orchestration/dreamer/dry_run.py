@@ -1,12 +1,12 @@
 """An update rehearsed without data, memory or device: what it will hold, to the byte.
 
-The networks are built on torch's `meta` device, where tensors have shapes and no memory, and make the same
-updates as in training, with every storage counted from birth to death.
+The networks are built on torch's `meta` device, where tensors have shapes and no memory, and make the updates
+of training, with every storage counted from birth to death.
 """
 
 import contextlib
 from collections.abc import Callable
-from functools import partial
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -23,11 +23,8 @@ from ...utils.timestep import EnvSpec
 from ...workflows import UpdateOutput
 from ...workflows.world_models import DreamerConfig, DreamerWorkflow, batch_of
 
-CUDA_GRANULARITY = 512
-"""Bytes to which CUDA's caching allocator rounds every block up."""
-
+CUDA_GRANULARITY = 512  # bytes to which CUDA's caching allocator rounds every block up
 META = torch.device("meta")
-
 _LASTING = ("parameters", "slow critic", "optimiser state", "online state")
 _REMEMBERED: dict[str, DryRun] = {}  # a few hundred bytes for each network and batch that a process asks for
 
@@ -41,10 +38,14 @@ class _Rehearsal(DreamerWorkflow):
         self._is_cuda = config.device is Device.cuda
         self._parts = iter(())
         super().__init__(spec, workflow_config(config), META)
-        hook = partial(_count_gradient, counter)
+
+        def count(parameter: Tensor) -> None:
+            assert parameter.grad is not None
+            counter.count([parameter.grad], GRADIENTS)
+
         for parameter in (*self.world_model.parameters(), *self.controller.parameters()):
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(hook)
+                parameter.register_post_accumulate_grad_hook(count)
 
     def total(self, losses: dict[str, Tensor]) -> Tensor:
         """Return the sum of all losses; what follows is the backward pass and the optimiser."""
@@ -61,20 +62,12 @@ class _Rehearsal(DreamerWorkflow):
         return CudaForward(self._forward_dtype) if self._is_cuda else contextlib.nullcontext()
 
 
-def _count_gradient(counter: LiveBytes, parameter: Tensor) -> None:
-    """Count a gradient under its name from the moment that its parameter has it."""
-    assert parameter.grad is not None
-    counter.count([parameter.grad], GRADIENTS)
-
-
 def dry_run(config: DreamerTrainConfig, spec: EnvSpec) -> DryRun:
     """Return what the networks of a run hold on its device, and what its updates need.
 
-    Only settings that shapes depend on matter; the numbers of a process are remembered, so that the same
-    networks and batch are rehearsed once. Nothing is allocated and no generator is moved.
+    The same shapes are rehearsed once in a process. Nothing is allocated and no generator is moved.
 
-    Cost: on one core 0.2 s for the flagship's CPU settings, 0.5 s for size12m with 16 windows of 64 steps,
-    and 0.7 s once for torch's Python shape functions (75 MB).
+    Cost: on one core 0.2 to 0.5 s, and 0.7 s once for torch's Python shape functions (75 MB).
     """
     training, buffer = config.training, config.buffer
     shapes = (
@@ -103,24 +96,17 @@ def _rehearse(config: DreamerTrainConfig, spec: EnvSpec) -> DryRun:
             before = counter.operators
             phases[name] = _peak_of(workflow, update, config, counter)
             operators = max(operators, counter.operators - before)
-    return DryRun(
-        num_parameters=workflow.num_parameters,
-        phases=phases,
-        state=sum(tensor.nbytes for tensor in state),
-        operators=operators,
-        lasting=_LASTING,
-        batch="batch",
-    )
+    nbytes = sum(tensor.nbytes for tensor in state)
+    return DryRun(workflow.num_parameters, phases, nbytes, operators, lasting=_LASTING, batch="batch")
 
 
 def _label_state(workflow: _Rehearsal, counter: LiveBytes) -> list[Tensor]:
     """Count what lives as long as the workflow under its names and return it."""
     modules = (workflow.world_model, workflow.controller)
     networks = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
-    slow = list(workflow.controller.slow_critic.parameters())
     optimizers = tree_leaves([optimizer.state_dict() for optimizer in workflow.optimizers.values()])
     counter.count(networks, "parameters")
-    counter.count(slow, "slow critic")
+    counter.count(list(workflow.controller.slow_critic.parameters()), "slow critic")
     counter.count(optimizers, "optimiser state")
     counter.count([workflow._prev_action], "online state")
     return [*networks, *optimizers]
@@ -160,24 +146,13 @@ def _meta_batch(config: DreamerTrainConfig, spec: EnvSpec) -> SequenceBatch:
 
 def replay_spec(config: DreamerTrainConfig, env: EnvSpec) -> ReplaySpec:
     """Return everything that the size of the replay depends on; `env.num_envs` of the run counts."""
-    return ReplaySpec(
-        config=config.buffer,
-        observation=env.observation,
-        action=env.action,
-        num_envs=config.env.num_envs,
-        window_length=config.training.sequence_length + 1,
-        latent=LatentSpec(config.model.deter, config.model.stoch),
-    )
+    length, latent = config.training.sequence_length + 1, LatentSpec(config.model.deter, config.model.stoch)
+    return ReplaySpec(config.buffer, env.observation, env.action, config.env.num_envs, length, latent)
 
 
 def workflow_config(config: DreamerTrainConfig) -> DreamerConfig:
     """Return the parts of a run's configuration that Dreamer reads."""
-    return DreamerConfig(
-        model=config.model,
-        world_model=config.world_model,
-        controller=config.controller,
-        optimizer=config.optimizer,
-    )
+    return DreamerConfig(**{field.name: getattr(config, field.name) for field in fields(DreamerConfig)})
 
 
 def autocast_dtype(config: DreamerTrainConfig) -> torch.dtype:

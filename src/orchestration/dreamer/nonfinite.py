@@ -3,12 +3,11 @@
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...buffers import SequenceBatch
 from ...utils.state_files import save_state
@@ -19,27 +18,12 @@ _MOST_FILES = 5
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Update:
-    """An update whose flag is on its way to the host."""
-
-    step: int
-    updated: UpdateOutput
-    batch: SequenceBatch
-    is_finite: Tensor
-    """0-d bool in host memory, once `copied` has happened."""
-
-    copied: torch.cuda.Event | None
-
-
 class NonFiniteGuard:
     """Counts the updates that were not applied and saves what they were made of.
 
-    One of them costs nothing. After too many in a row the run goes back to its last checkpoint, and stops if
-    that does not help.
-
-    On the CPU an update is judged at once. On CUDA it is judged at the next call, after its flag was copied
-    during other work, so that the device never waits; until then its batch is held.
+    One of them costs nothing. After `max_in_a_row` the run goes back to its last checkpoint, and stops if
+    that does not help. On the CPU an update is judged at once. On CUDA it is judged at the next call, after
+    its flag was copied during other work, so that the device never waits; until then its batch is held.
 
     Args:
         run_dir: Folder of the run; batches are saved in `nonfinite/` in it, for at most 5 steps.
@@ -51,7 +35,7 @@ class NonFiniteGuard:
     def __init__(self, run_dir: Path, max_in_a_row: int, state: Callable[[], dict[str, Any]]) -> None:
         self.folder, self.max_in_a_row, self._state = run_dir / "nonfinite", max_in_a_row, state
         self.total, self.in_a_row, self.has_rolled_back = 0, 0, False
-        self._waiting: _Update | None = None
+        self._waiting: tuple[int, UpdateOutput, SequenceBatch, torch.cuda.Event | None] | None = None
 
     @property
     def has_too_many(self) -> bool:
@@ -59,37 +43,36 @@ class NonFiniteGuard:
         return self.in_a_row >= self.max_in_a_row
 
     def check(self, step: int, updated: UpdateOutput, batch: SequenceBatch) -> None:
-        """Judge an update and the batch it was made from, on CUDA the ones of the call before.
-
-        Cost: next to nothing for a finite one; the others wait for the device and for the disk.
-        """
+        """Judge an update and the batch it was made from, on CUDA the ones of the call before."""
         self.settle()
-        is_finite, copied = updated.finite, None
-        if is_finite.is_cuda:
-            is_finite = torch.empty_like(updated.finite, device="cpu", pin_memory=True)
-            is_finite.copy_(updated.finite, non_blocking=True)
+        copied, on_device = None, updated.finite
+        if on_device.is_cuda:
+            on_host = torch.empty_like(on_device, device="cpu", pin_memory=True)
+            updated = replace(updated, finite=on_host.copy_(on_device, non_blocking=True))
             copied = torch.cuda.Event()
-            copied.record(torch.cuda.current_stream(updated.finite.device))
-        self._waiting = _Update(step, updated, batch, is_finite, copied)
+            copied.record(torch.cuda.current_stream(on_device.device))
+        self._waiting = (step, updated, batch, copied)
         if copied is None:
             self.settle()
 
     def settle(self) -> None:
         """Judge the update that waits: before a checkpoint, and at the end."""
-        update, self._waiting = self._waiting, None
-        if update is None:
+        if self._waiting is None:
             return
-        if update.copied is not None:
-            update.copied.synchronize()
-        if bool(update.is_finite):
+        (step, updated, batch, copied), self._waiting = self._waiting, None
+        if copied is not None:
+            copied.synchronize()
+        if updated.finite:
             self.in_a_row = 0
             return
         self.total += 1
         self.in_a_row += 1
-        names = _nonfinite_names(update)
+        names = _nonfinite_names(updated, batch)
         first = names[0] + (f" (+{len(names) - 1} more)" if len(names) > 1 else "")
-        saved = self._save(update, names)
-        _LOG.warning("step %s: skipped update: non-finite %s; %s", f"{update.step:,}", first, saved)
+        evidence = {"step": step, "not_finite": names, "metrics": updated.metrics, "batch": asdict(batch)}
+        _LOG.warning(
+            "step %s: skipped update: non-finite %s; %s", f"{step:,}", first, self._save(step, evidence)
+        )
 
     def rolled_back(self) -> None:
         """Count again from an earlier checkpoint; there is no second rollback."""
@@ -112,23 +95,17 @@ class NonFiniteGuard:
         """Restore the counts of a resumed run; not for a rollback, which has to be remembered."""
         self.total, self.in_a_row, self.has_rolled_back = (state[name] for name in self.state_dict())
 
-    def _save(self, update: _Update, names: list[str]) -> str:
-        """Save names, metrics and batch, if there is room for them; return where they are, for the log."""
-        name = f"step_{update.step:09d}"
-        listed, tensors = (self.folder / f"{name}.{ending}" for ending in ("json", "safetensors"))
+    def _save(self, step: int, evidence: dict[str, Any]) -> str:
+        """Save the evidence of a step, the first time with the workflow; return where it is, for the log."""
+        listed = self.folder / f"step_{step:09d}.json"
+        tensors = listed.with_suffix(".safetensors")
         saved = len(list(self.folder.glob("step_*.json")))
         if listed.exists() or saved >= _MOST_FILES:
             return f"earlier batches are in {self.folder}"
-        evidence = {
-            "step": update.step,
-            "not_finite": names,
-            "metrics": update.updated.metrics,
-            "batch": asdict(update.batch),
-            "workflow": self._state() if not saved else None,  # it is large, and changes little
-        }
+        evidence["workflow"] = None if saved else self._state()
         try:
             self.folder.mkdir(exist_ok=True)
-            save_state(self.folder, name, evidence)
+            save_state(self.folder, listed.stem, evidence)
         except OSError as error:
             for file in (listed, tensors):
                 with contextlib.suppress(OSError):
@@ -138,12 +115,11 @@ class NonFiniteGuard:
         return f"{what} saved to {tensors}, all names to {listed.name}"
 
 
-def _nonfinite_names(update: _Update) -> list[str]:
+def _nonfinite_names(updated: UpdateOutput, batch: SequenceBatch) -> list[str]:
     """Return what is not finite in the order of computing: `batch/...`, then `loss/...`, `gradient/...`.
 
     The first one is the origin, except among gradients, which are listed in the order of the networks.
     """
-    batch, updated = update.batch, update.updated
     values = {f"batch/observation/{key}": value for key, value in batch.observation.items()}
     values |= {"batch/action": batch.action, "batch/reward": batch.reward}
     if batch.context is not None:

@@ -15,8 +15,7 @@ from ...planning.suggestions import halves
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.world_models import CompiledDreamer, CUDAGraphDreamer, DreamerWorkflow
-from ..orchestrator import OpenedRun
-from ..parts import Parts, begin_run, build_replay
+from ..orchestrator import OpenedRun, Parts, begin_run, build_replay
 from ..world_model_orchestrator import DreamerParts, WorldModelOrchestrator
 from .dry_run import autocast_dtype, dry_run, replay_spec, workflow_config
 
@@ -105,11 +104,9 @@ class DreamerRecipe:
 
 def _updates(config: DreamerTrainConfig, action_repeat: int) -> str:
     """Return "1 update per 8 agent steps = 32 frames, 12,365 updates in total, from step 1,088"."""
-    training = config.training
-    per_step = training.updates_per_step
-    total = (
-        f"{count_text(training.planned_updates, 'update')} in total, from step {training.learning_starts:,}"
-    )
+    training, per_step = config.training, config.training.updates_per_step
+    updates = count_text(training.planned_updates, "update")
+    total = f"{updates} in total, from step {training.learning_starts:,}"
     if per_step > 1:
         return f"{per_step:g} updates per agent step = {count_text(action_repeat, 'frame')}, {total}"
     every = count_text(1 / per_step, "agent step")

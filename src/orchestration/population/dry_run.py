@@ -15,22 +15,18 @@ from ...utils.timestep import EnvSpec
 from ...workflows.population import TD3, Members, Microbatch, Sizes, Stacked, TD3Config
 from .engines.rollouts import longest_episode
 
+# Rows that live as long as the run, and those of a training phase.
 STATE = ("parameters", "target networks", "optimiser state", "best policy")
-"""Rows that live as long as the run."""
-
 BEFORE, BATCHES = "members before the training phase", "batches of all members"
 UPDATE = "update of all members"
-"""Rows of a training phase; the first is on the host, wherever the members are."""
 
 WORKER_BYTES = 300_000_000
-"""One worker with torch and small members; measured 227 to 261 MB as PSS. Updates of larger members are
-counted with the networks, which the driver then does not compute with."""
+"""One worker with torch and small members, 227 to 261 MB as PSS; updates count with the networks."""
 
 SERVICES_BYTES = 400_000_000
 """The processes of a cluster without workers: head, node, agents, monitors; measured 366 to 371 MB as PSS."""
 
-_STORE_MARGIN = 1.1
-"""For headers of objects, and gaps between them, in Ray's object store."""
+_STORE_MARGIN = 1.1  # for headers of objects, and gaps between them
 
 
 def replay_spec(config: PopulationTrainConfig, env: EnvSpec) -> ReplaySpec:
@@ -64,10 +60,8 @@ def episode_bytes(config: PopulationTrainConfig, env: EnvSpec) -> int:
 
 
 def host_rows(config: PopulationTrainConfig, env: EnvSpec) -> list[Row]:
-    """Return the rows of a generation's episodes and of a Ray cluster that is started on this machine.
-
-    The episodes count three times: written, returned, and their noise.
-    """
+    """Return the rows of a generation's episodes and of a Ray cluster that is started on this machine."""
+    # Thrice: written, returned, and their noise.
     rows = [Row("episodes of a generation", 3 * episode_bytes(config, env))]
     if config.engine is Engine.ray and config.ray.address is None:
         rows += [
@@ -81,9 +75,8 @@ def host_rows(config: PopulationTrainConfig, env: EnvSpec) -> list[Row]:
 def transfer_bytes(config: PopulationTrainConfig, env: EnvSpec) -> Labels:
     """Return the most that a generation of engine=ray sends, of all members together.
 
-    `actors` go to play, and learning reads them in place; `rest` goes to learn: critics, target networks,
-    moments; `learned` comes back: all of it. The `table` of transitions goes once to each node. `episodes`
-    come back from playing, each of the greatest length.
+    `actors` go to play and stay to learn, and so does the `rest` of the members; `learned`, all of it, comes
+    back. The `table` of transitions goes once to each node. `episodes` are of the greatest length.
     """
     found, learns = _dry_run_of(config, env), int(config.population.gradient)
     best = found.peak["best policy"]
@@ -108,11 +101,9 @@ def require_room(config: PopulationTrainConfig, env: EnvSpec, store_bytes: int) 
     needed = int(_STORE_MARGIN * sum(sent.values()))
     if needed > store_bytes:
         mib = max(LEAST_OBJECT_STORE_MIB, -(-needed // 2**20))
-        where = (
-            f"ray.object_store_mib={ray.object_store_mib}"
-            if ray.address is None
-            else f"the {store_bytes / 2**20:.0f} MiB of a node of ray.address={ray.address}"
-        )
+        where = f"ray.object_store_mib={ray.object_store_mib}"
+        if ray.address is not None:
+            where = f"the {store_bytes / 2**20:.0f} MiB of a node of ray.address={ray.address}"
         raise UserError(
             f"a generation sends {needed / 2**20:.1f} MiB, of which transitions are "
             f"{sent['table'] / 2**20:.1f} MiB: over {where}. Set ray.object_store_mib={mib}, or lower "
@@ -162,14 +153,9 @@ def _dry_run_update(sizes: Sizes, count: int, accumulation: int, batch_size: int
         "optimiser state": _nbytes(*(each for pair in members.moments.values() for each in pair.values())),
         "best policy": _nbytes(networks["actor"]) // count,
     }
+    phases, state = {"training phase": labels | {UPDATE: peak}}, sum(labels.values())
     return DryRun(
-        members.num_parameters,
-        {"training phase": labels | {UPDATE: peak}},
-        sum(labels.values()),
-        operators,
-        lasting=STATE,
-        batch=BATCHES,
-        on_host=(BEFORE,),
+        members.num_parameters, phases, state, operators, lasting=STATE, batch=BATCHES, on_host=(BEFORE,)
     )
 
 

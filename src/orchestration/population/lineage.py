@@ -25,7 +25,6 @@ class LineageMember:
     """Its mean return in that generation; may be NaN or infinite."""
 
     origin: Origin
-    """Its origin in the previous generation."""
 
 
 Generations = Sequence[Sequence[LineageMember]]
@@ -36,11 +35,7 @@ Place = tuple[int, int]
 def lineage_lines(
     step: int, generation: int, fitness: Sequence[float], origins: Sequence[Origin]
 ) -> list[dict[str, object]]:
-    """Return a line for each member of a generation, counted from 0, that ended at this agent step.
-
-    Raises:
-        ValueError: If the numbers of origins and of fitnesses differ.
-    """
+    """Return a line for each member of a generation, counted from 0, that ended at this agent step."""
     return [
         {
             "step": step,
@@ -55,13 +50,10 @@ def lineage_lines(
 
 
 def read_lineage(path: Path) -> list[list[LineageMember]]:
-    """Return the members of each generation, both in order.
-
-    A last generation that a crash left unfinished is left out.
+    """Return the members of each generation, both in order, without a last one that a crash left unfinished.
 
     Raises:
-        UserError: If the file is missing or empty, if its first generations are missing, or if a line is not
-            the one that follows the line before.
+        UserError: If the file is missing or empty, or a line does not follow the one before.
     """
     generations: list[list[LineageMember]] = []
     for number, line in enumerate(read_lines(path) if os.path.lexists(path) else (), start=1):
@@ -84,11 +76,7 @@ def read_lineage(path: Path) -> list[list[LineageMember]]:
 
 
 def _add_member(line: dict[str, Any], generations: list[list[LineageMember]]) -> None:
-    """Add a line's member.
-
-    Raises:
-        ValueError: If the line is out of order or not as `lineage_lines` has it; or TypeError, or KeyError.
-    """
+    """Add a line's member; raise ValueError, TypeError or KeyError if it is not the one that follows."""
     generation, member = line["generation"], line["member"]
     size, last = (len(generations[0]), len(generations[-1])) if generations else (0, 0)
     if (generation, member) == (len(generations), 0) and last == size:
@@ -121,7 +109,7 @@ def best_place(generations: Generations) -> Place | None:
 def ancestry(generations: Generations, place: Place) -> list[tuple[Place, Place]]:
     """Return the pairs of parent and child on the line of first parents to a member, the latest first.
 
-    A second parent of a member on that line is in it too; its own ancestors are not.
+    Second parents of members on that line are in it too, without their ancestors.
     """
     pairs: list[tuple[Place, Place]] = []
     while parents := generations[place[0]][place[1]].origin.parents:
@@ -134,7 +122,7 @@ def outcomes(generations: Generations, num_elites: int) -> dict[str, Counter[str
     """Return how many members became "elite", "parent" or "discarded", by operators joined with " + ".
 
     An elite is among the fittest of its generation, a parent is another member with a child in the next one.
-    Generation 0 is not counted, since no operator made it, nor is the last, before its selection.
+    Generation 0, which no operator made, is not counted, nor is the last, before its selection.
     """
     found: dict[str, Counter[str]] = {}
     for members, following in pairwise(generations[1:]):

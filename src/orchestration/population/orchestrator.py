@@ -32,8 +32,8 @@ _COUNTS = ("generation", "updates")
 class PopulationOrchestrator(Orchestrator):
     """Runs a population until `training.generations` or `training.total_timesteps`, or until asked to stop.
 
-    A generation is a transaction: a checkpoint always holds the state between two of them. All random numbers
-    follow from the seed and the generation's number, so no generator has to be saved.
+    A checkpoint always holds the state between two generations. All random numbers follow from the seed and
+    the generation's number, so no generator has to be saved.
     """
 
     def __init__(self, opened: OpenedRun) -> None:
@@ -42,15 +42,9 @@ class PopulationOrchestrator(Orchestrator):
         checkpoint, run_dir = opened.checkpoint, opened.run_dir
         self.parts: PopulationParts = opened.parts
         self.config: PopulationTrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
-        self.generation = 0
-        """Number of complete generations."""
-
-        self.is_between = True
-        """Whether no generation is under way."""
-
-        self.seconds: list[float] = []
-        """Time of each generation of this process; at most `training.generations` numbers."""
-
+        self.generation = 0  # how many are complete
+        self.is_between = True  # and none is under way
+        self.seconds: list[float] = []  # of each generation of this process
         if checkpoint is not None:
             state = checkpoint.state()
             with reading(checkpoint.state_path):
@@ -147,10 +141,7 @@ class PopulationOrchestrator(Orchestrator):
         self._log_generation(result, losses, spread, time.monotonic() - began)
 
     def _learn(self) -> tuple[dict[str, Any] | None, Losses]:
-        """Let every member learn once the replay is ready; return the members before, None if none learned.
-
-        A member that becomes non-finite is restored.
-        """
+        """Let every member learn once the replay is ready; return the members before, if any learned."""
         training, workflow = self.config.training, self.parts.workflow
         if not self.is_ready or not self.config.population.gradient:
             return None, {}
@@ -226,12 +217,5 @@ class PopulationOrchestrator(Orchestrator):
     def state(self) -> dict[str, Any]:
         """Return the state that `__init__` loads."""
         self.lineage.flush()
-        return {
-            SETTINGS_KEY: checkpoint_settings(self.config),
-            "generation": self.generation,
-            "updates": self.updates,
-        }
-
-    def held_objects(self) -> dict[str, Any]:
-        """Return nothing: between generations the loop holds numbers only."""
-        return {}
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        return {SETTINGS_KEY: checkpoint_settings(self.config), **counts}

@@ -15,8 +15,7 @@ from ...utils.errors import UserError
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.population import ERLWorkflow, require_vectors
-from ..orchestrator import OpenedRun, Orchestrator
-from ..parts import AnyParts, Parts, begin_run, build_replay
+from ..orchestrator import AnyParts, OpenedRun, Orchestrator, Parts, begin_run, build_replay
 from .dry_run import dry_run, generation_steps, host_rows, replay_spec, require_room
 from .engines.ray_engine import RayEngine
 from .engines.rollouts import EngineSettings, LocalEngine, longest_episode

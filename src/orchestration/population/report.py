@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from ...checkpoints.run_folder import LINEAGE_FILE
-from ...utils.durable_io import writing
+from ...utils.durable_io import replace_file
 from ...utils.figures import png, tidy, with_commas
 from ...utils.html_page import cards, document, image, table
 from .lineage import Generations, Place, ancestry, best_place, outcomes, read_lineage
@@ -23,14 +23,13 @@ REPORT_FILE = "report.html"
 _PAGE_STYLE = ".outcomes td:first-child, .outcomes th:first-child { text-align: left; }"
 _OUTCOMES = ("elite", "parent", "discarded")
 
-_DPI = 110
-_POINTS_PER_INCH = 72
+_DPI, _POINTS_PER_INCH = 110, 72
 _INCHES = 10.6  # as wide as the page
 _MOST_INCHES = (24.0, 14.0)
 _BLUE, _ORANGE, _GREEN, _GREY, _INK = "#0072b2", "#d55e00", "#009e73", "#667085", "#1f2430"
 
-# Of the members that an operator made, and of the lines to their parents. The colours are those of Okabe &
-# Ito, which the colour-blind can tell apart; shapes tell the same.
+# Of the members that an operator made and the lines to their parents, in the colours of Okabe & Ito, which
+# the colour-blind can tell apart.
 _STYLES = {
     "initial": (_GREY, "."),
     "elite": (_GREY, "s"),
@@ -44,21 +43,14 @@ _STYLES = {
 
 
 def save_population_report(run_dir: Path, num_elites: int) -> Path:
-    """Write `report.html` from `lineage.jsonl`, replacing an earlier one; return its path.
-
-    `num_elites` is `PopulationConfig.num_elites`.
+    """Write `report.html` from `lineage.jsonl`, replacing an earlier one; return its path. Cost: about 1 s.
 
     Raises:
         UserError: If `lineage.jsonl` is missing or has other content; nothing is written then.
-
-    Cost: about a second, most of it for the pictures.
     """
     path = run_dir / REPORT_FILE
     text = _page(read_lineage(run_dir / LINEAGE_FILE), num_elites, run_dir.name)
-    unfinished = path.with_suffix(".tmp")
-    with writing(unfinished):
-        unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+    replace_file(path, [text.encode()])
     return path
 
 
@@ -110,9 +102,8 @@ def _outcome_table(generations: Generations, num_elites: int) -> Iterable[str]:
         ]
         for operators, counts in sorted(found.items(), key=lambda item: -item[1].total())
     )
-    yield table(
-        ["came about by", "members", "became elite", "parent, not elite", "discarded"], rows, "outcomes"
-    )
+    headings = ["came about by", "members", "became elite", "parent, not elite", "discarded"]
+    yield table(headings, rows, "outcomes")
     yield (
         f"<p class='soft'>Became elite: among the fittest {num_elites:,} of its generation. Injection is a "
         "copy of the gradient learner in the place of the worst. The first generation and the last are not "
@@ -132,7 +123,6 @@ def _draw_fitness(generations: Generations, num_elites: int) -> bytes:
     ]
 
     def over(statistic: Callable[[NDArray[np.float64]], float]) -> NDArray[np.float64]:
-        """Return a statistic of each generation; NaN where no fitness is finite."""
         return np.array([statistic(each) if len(each) else math.nan for each in fitness])
 
     every = np.repeat(steps, [len(each) for each in fitness])
@@ -160,13 +150,11 @@ def _draw_fitness(generations: Generations, num_elites: int) -> bytes:
 def _draw_lineage(generations: Generations) -> bytes:
     """Return a PNG file: members by generation, lines to their parents, the ancestry of the best ever."""
     num_generations, num_members = len(generations), len(generations[0])
-    size = (
-        min(_MOST_INCHES[0], max(_INCHES, 1.4 + 0.2 * num_generations)),
-        min(_MOST_INCHES[1], 1.5 + 0.3 * max(4, num_members)),
-    )
-    figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
+    width = min(_MOST_INCHES[0], max(_INCHES, 1.4 + 0.2 * num_generations))
+    height = min(_MOST_INCHES[1], 1.5 + 0.3 * max(4, num_members))
+    figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
     axis = figure.add_subplot()
-    pitch = min((size[0] - 1.4) / num_generations, (size[1] - 1.5) / num_members) * _POINTS_PER_INCH
+    pitch = min((width - 1.4) / num_generations, (height - 1.5) / num_members) * _POINTS_PER_INCH
     dot = min(8.0, 0.45 * pitch)
     handles = _draw_members(axis, generations, dot)
     if best := best_place(generations):
@@ -176,9 +164,8 @@ def _draw_lineage(generations: Generations) -> bytes:
     axis.set_xlabel("generation")
     axis.set_ylabel("member")
     axis.xaxis.set_major_locator(MaxNLocator(nbins=25, integer=True, min_n_ticks=1))
-    axis.yaxis.set_major_locator(
-        MaxNLocator(nbins=num_members, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
-    )
+    numbers = MaxNLocator(nbins=num_members, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
+    axis.yaxis.set_major_locator(numbers)
     axis.spines[["top", "right"]].set_visible(False)
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), frameon=False)
     return png(figure)
@@ -200,14 +187,11 @@ def _draw_members(axis: Axes, generations: Generations, dot: float) -> list[Line
     for operator, places in dots.items():
         colour, marker = _STYLES[operator]
         axis.scatter(*zip(*places, strict=True), s=dot**2, c=colour, marker=marker, zorder=3)
-    handles: list[Line2D] = []
-    for name, (colour, marker) in _STYLES.items():
-        if name in dots or name in lines:
-            width = 0 if name == "initial" else 1.2
-            handles.append(
-                Line2D([], [], color=colour, marker=marker, linewidth=width, markersize=6, label=name)
-            )
-    return handles
+    return [
+        Line2D([], [], linewidth=1.2 * (name != "initial"), color=colour, marker=marker, label=name)
+        for name, (colour, marker) in _STYLES.items()
+        if name in dots or name in lines
+    ]
 
 
 def _draw_ancestry(axis: Axes, pairs: Sequence[tuple[Place, Place]], best: Place, dot: float) -> Line2D:

@@ -24,7 +24,7 @@ from .td3 import TD3, flat_observation
 
 @dataclass(frozen=True, slots=True)
 class BestPolicy:
-    """The fittest policy so far."""
+    """The fittest policy so far, where it was found."""
 
     fitness: float
     generation: int
@@ -72,10 +72,8 @@ class ERLWorkflow:
     def evolve(self, fitness: Sequence[float], generation: int, before: Mapping[str, Any] | None) -> None:
         """Replace this generation by the next one; without evolution the members stay.
 
-        Elites stay the policies that earned their fitness; only their children inherit what they have learned
-        since. Otherwise a misleading gradient undoes what evolution has found, as it did on Swimmer-v5.
-
-        `before` holds the members that earned the fitness in this generation, if they have learned since.
+        `before` holds the members that earned the fitness, if they have learned since. Elites stay those
+        policies; only children inherit what was learned, as a misleading gradient would undo evolution.
         """
         if not self.population.evolves:
             self.origins = [Origin((member,), ("learner",)) for member in range(self.population.size)]
@@ -93,7 +91,7 @@ class ERLWorkflow:
         self.origins = following.origins
 
     def eval_policy(self, num_envs: int, seed: int, sample: bool) -> "ERLWorkflow":
-        """Return itself, which acts without a state and draws nothing: no argument makes a difference."""
+        """Return itself: it acts without a state and draws nothing."""
         return self
 
     @torch.no_grad()

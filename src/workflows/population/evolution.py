@@ -1,8 +1,7 @@
 """One generation of evolution: select, cross and mutate members; and how much members differ.
 
 Khadka & Tumer 2018, arXiv:1805.07917, Algorithms 1 and 3; docs/differences.md says what is different. Random
-numbers come from a generator on the CPU, tensor by tensor in the order of the names: they depend neither on
-the device nor on the order of the dictionary.
+numbers are drawn on the CPU, tensor by tensor in the order of the names, whatever the device.
 """
 
 import math
@@ -19,7 +18,7 @@ _SUPER_FACTOR = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a member."""
+    """Where a member comes from."""
 
     parents: tuple[int, ...]
     """Indices in the previous generation; the first parent contributes the most."""
@@ -30,16 +29,13 @@ class Origin:
 
 
 INITIAL = Origin((), ("initial",))
-"""Origin of each member of generation 0."""
 
 
 @dataclass(slots=True)
 class NextGeneration:
-    """The next generation."""
+    """The next generation: stacked parameters in new tensors, each (M, ...), and where they come from."""
 
     parameters: dict[str, Tensor]
-    """Stacked parameters, each (M, ...), in new tensors."""
-
     origins: list[Origin]
 
     first_parent: Tensor
@@ -53,25 +49,17 @@ def evolve(
     config: PopulationConfig,
     generator: torch.Generator,
 ) -> NextGeneration:
-    """Select, cross and mutate.
+    """Select, cross and mutate members with stacked parameters, each float32 (M, rows, ...); not in place.
 
     The `num_elites` fittest keep their index and their values to the bit, and so does the gradient learner,
     member 0, where there is one; the worst of the others becomes a copy of it. Every other member is a child:
     its parent wins a tournament; with `crossover_rate` it takes rows of a second parent, another member that
     wins a second tournament; with `mutation_rate` it is mutated; none of its weights is beyond
     `weight_limit`. A fitness of NaN counts as -inf: such a member becomes no parent and is not injected,
-    unless all are such.
-
-    Args:
-        parameters: Stacked parameters, each float32 (M, rows, ...) with M = `config.size`; not changed.
-        fitness: Fitness of each member.
-        config: The rates.
-        generator: On the CPU; the only source of randomness, the same on every device.
+    unless all are such. The generator, on the CPU, is the only source of randomness.
 
     Raises:
         ValueError: If parameters or fitness do not have `config.size` members.
-
-    Cost: one copy of the parameters, and two random numbers for each weight of a mutated child.
     """
     if {len(fitness), *map(len, parameters.values())} != {config.size}:
         raise ValueError(f"The parameters and the fitness must be those of {config.size} members.")
@@ -97,10 +85,8 @@ def evolve(
 
 def rank(fitness: Sequence[float]) -> list[int]:
     """Return the members, the fittest first; NaN counts as -inf, of equals the lower index is first."""
-    return sorted(
-        range(len(fitness)),
-        key=lambda member: math.inf if math.isnan(fitness[member]) else -fitness[member],
-    )
+    keys = [math.inf if math.isnan(each) else -each for each in fitness]
+    return sorted(range(len(fitness)), key=keys.__getitem__)
 
 
 def _kept(ranking: list[int], able: list[int], config: PopulationConfig) -> dict[int, Origin]:
@@ -116,9 +102,8 @@ def _kept(ranking: list[int], able: list[int], config: PopulationConfig) -> dict
 
 def _sample_parents(able: list[int], config: PopulationConfig, generator: torch.Generator) -> Origin:
     """Draw the parents and the operators of a child."""
-    crosses, mutates = torch.rand(2, generator=generator) < torch.tensor(
-        [config.crossover_rate, config.mutation_rate]
-    )
+    rates = torch.tensor([config.crossover_rate, config.mutation_rate])
+    crosses, mutates = torch.rand(2, generator=generator) < rates
     first = _tournament(able, config.tournament_size, generator)
     others = [member for member in able if member != first]
     if not (crosses and others):
@@ -138,9 +123,8 @@ def crossover(
 ) -> dict[str, Tensor]:
     """Return a copy of the child, each tensor (rows, ...), with some rows of another member's.
 
-    Of each tensor a number of rows, drawn uniformly from 0 to `fraction` of them (rounded down), is taken:
-    distinct rows, drawn uniformly. A `bias` goes with the rows of its `weight`, so that a unit
-    keeps its weights and its bias together.
+    Of each tensor distinct rows are taken, their number drawn uniformly from 0 to `fraction` of them (rounded
+    down). A `bias` goes with the rows of its `weight`: a unit keeps its weights and its bias together.
     """
     crossed: dict[str, Tensor] = {}
     rows: dict[str, Tensor] = {}
@@ -179,9 +163,8 @@ def mutate(
         which = torch.rand(weight.shape, generator=generator).to(weight.device)
         normal = torch.randn(weight.shape, generator=generator).to(weight.device)
         strength = torch.where(which < super_below, _SUPER_FACTOR, 1.0) * config.mutation_strength
-        changed = torch.where(
-            (which >= super_below) & (which < reset_below), normal, weight + strength * weight.abs() * normal
-        )
+        is_reset = (which >= super_below) & (which < reset_below)
+        changed = torch.where(is_reset, normal, weight + strength * weight.abs() * normal)
         mutated[name] = torch.where(which < config.mutation_fraction, changed, weight)
     return mutated
 
@@ -192,11 +175,8 @@ def diversity(parameters: Mapping[str, Tensor]) -> float:
 
         sqrt(mean_i |p_i - mean(p)|^2 / mean_i |p_i|^2)
 
-    with p_i all parameters of member i as one vector. It is the same for parameters of any scale. It is 0
-    when all members are equal, sqrt(1 - 1/M) when M members are orthogonal and of equal length, and 1, the
-    most, when their mean is zero.
-
-    Cost: O(M P) in float64, one tensor at a time, and one wait for the device.
+    with p_i all parameters of member i as one vector, at any scale: 0 when all members are equal,
+    sqrt(1 - 1/M) when M members are orthogonal and of equal length, and 1, the most, when their mean is zero.
     """
     spread, size = torch.zeros(2, dtype=torch.float64, device=next(iter(parameters.values())).device)
     for stacked in parameters.values():

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from ...models import DeterministicActor, TwinCritic
 from ...utils.state_files import check_structure
 from ...utils.timestep import EnvSpec
 from .config import TD3Config
@@ -23,13 +22,43 @@ _SAVED_NAMES = {"slow_actor": "target_actor", "slow_critic": "target_critic"}
 _TRAINED = ("actor", "critic")
 
 
+class DeterministicActor(nn.Module):
+    """Observation to action: two hidden layers of ReLU, then tanh (Fujimoto et al. 2018, appendix C)."""
+
+    def __init__(self, observation_size: int, action_size: int, hidden_units: int) -> None:
+        super().__init__()
+        self.layers = _layers(observation_size, hidden_units, action_size)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Return actions (..., A) in [-1, 1] for observations (..., O)."""
+        return self.layers(observation).tanh()
+
+
+class TwinCritic(nn.Module):
+    """Observation and action to two estimates of the return, by two separate networks."""
+
+    def __init__(self, observation_size: int, action_size: int, hidden_units: int) -> None:
+        super().__init__()
+        self.first = _layers(observation_size + action_size, hidden_units, 1)
+        self.second = _layers(observation_size + action_size, hidden_units, 1)
+
+    def forward(self, observation: Tensor, action: Tensor) -> Tensor:
+        """Return both estimates (..., 2) for observations (..., O) and actions (..., A)."""
+        both = torch.cat([observation, action], -1)
+        return torch.cat([self.first(both), self.second(both)], -1)
+
+
+def _layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The numbers that determine the shapes of a member."""
+    """The widths that determine the shapes of a member; of the observation, all keys concatenated."""
 
     observation: int
-    """Width of the observation vector: all keys concatenated."""
-
     action: int
     hidden: int
 
@@ -49,16 +78,14 @@ class Sizes:
 
 
 class Members:
-    """`count` (M) actors with critics, target networks and Adam's moments, and functions of all rows at once.
+    """`count` (M) actors with critics, target networks and Adam's moments; row m of a tensor is member m's.
 
-    Row m of every tensor is member m's. Nothing couples the members, so any rows are a group of members.
+    Nothing couples the members, so any rows are a group of members.
     """
 
     def __init__(self, sizes: Sizes, count: int, device: torch.device) -> None:
         self.sizes, self.count, self.device = sizes, count, device
-        self.updates = 0
-        """Updates of the critics so far."""
-
+        self.updates = 0  # of the critics
         self.networks: dict[str, Stacked] = {
             "actor": _stack([sizes.actor() for _ in range(count)], device),
             "critic": _stack([sizes.critic() for _ in range(count)], device),
@@ -82,9 +109,8 @@ class Members:
 
     def q_values(self, critic: Stacked, observation: Tensor, action: Tensor) -> Tensor:
         """Return both critics' estimates (M, B, 2) of the returns of actions (M, B, A)."""
-        return vmap(lambda own, seen, done: functional_call(self._critic, own, (seen, done)))(
-            critic, observation, action
-        )
+        each = vmap(lambda own, seen, done: functional_call(self._critic, own, (seen, done)))
+        return each(critic, observation, action)
 
     def tensors(self) -> list[Tensor]:
         """Return every stacked tensor, in the order of `state_dict`."""
@@ -118,10 +144,7 @@ class Members:
         return bad.tolist()
 
     def restore_actors(self, members: Sequence[int], before: Mapping[str, Any]) -> None:
-        """Restore the actors of some members, with target actors and moments; their critics stay.
-
-        `before` is a result of `rows` for all members.
-        """
+        """Restore actors, their targets and moments from `before`, a result of `rows` for all members."""
         chosen = torch.tensor(members, dtype=torch.int64)
 
         def of_actors(state: Mapping[str, Any]) -> list[Tensor]:

@@ -6,6 +6,7 @@ the smaller estimate counts, noise on the target's action, an actor that is upda
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from ...utils.seeding import numpy_generator, torch_generator
 from .config import TD3Config
 from .members import Members, Stacked
 
+_ADAM = partial(adam, amsgrad=False, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=1e-8, maximize=False)
+
 
 @dataclass(frozen=True, slots=True)
 class TrainPhase:
@@ -27,6 +30,7 @@ class TrainPhase:
     """Run seed; batches and noise of a member follow from it, the generation and the member's number."""
 
     generation: int
+
     members: tuple[int, ...]
     """Numbers of the members, in the order of their rows."""
 
@@ -37,7 +41,6 @@ class TrainPhase:
     """Batches whose gradients each update adds up."""
 
     batch_size: int
-    """Transitions in a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,7 @@ class TD3:
     def learn(self, members: Members, replay: Transitions, phase: TrainPhase) -> dict[str, Tensor]:
         """Make the updates of one phase; return losses by name, each (M,), means over it, detached.
 
-        The draws of a member depend on nothing but the phase's seed and generation and its own number: a
-        group of at least two members learns bit for bit what it would learn among all.
+        A group of at least two members learns bit for bit what it would learn among all.
         """
         size = phase.accumulation * phase.batch_size
         # A new name would change the numbers.
@@ -77,10 +79,8 @@ class TD3:
             indices = [each.integers(replay.num_transitions, size=size) for each in drawn_indices]
             batch = replay.transitions(np.concatenate(indices), out=batch)
             noise = [torch.randn(size, members.sizes.action, generator=each) for each in drawn_noise]
-            losses = self.update(
-                members, _microbatches(batch, torch.stack(noise), members, phase.accumulation)
-            )
-            for name, loss in losses.items():
+            batches = _microbatches(batch, torch.stack(noise), members, phase.accumulation)
+            for name, loss in self.update(members, batches).items():
                 sums[name] += loss
                 counts[name] += 1
         return {name: sums[name] / count for name, count in counts.items() if count}
@@ -134,22 +134,11 @@ class TD3:
             losses = loss_of(members, leaves, batch) / len(batches)
             self.total(losses).backward()
             mean += losses.detach()
+        gradients = [leaf.grad for leaf in leaves.values() if leaf.grad is not None]
+        first, second = (list(moments[each].values()) for each in ("first", "second"))
+        counts = [torch.tensor(float(done), device="cpu") for _ in stacked]
         with torch.no_grad():
-            adam(
-                list(stacked.values()),
-                [leaf.grad for leaf in leaves.values() if leaf.grad is not None],
-                list(moments["first"].values()),
-                list(moments["second"].values()),
-                [],
-                [torch.tensor(float(done), device="cpu") for _ in stacked],
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
-                lr=learning_rate,
-                weight_decay=0.0,
-                eps=1e-8,
-                maximize=False,
-            )
+            _ADAM(list(stacked.values()), gradients, first, second, [], counts, lr=learning_rate)
         return mean
 
 

@@ -16,12 +16,9 @@ from .dreamer import DreamerWorkflow, Tensors
 class CompiledDreamer(DreamerWorkflow):
     """Dreamer on a CPU, whose cost between the large products is the number of its small operators.
 
-    Torch's inductor compiles the step of acting as a whole, and the repeated parts of an update: the steps of
-    scan and imagination, the actor, the predictions of imagination. Convolutions and losses are few large
-    operators already and run as written. Each part is compiled at its first call, once for each shape;
-    evaluation and pictures have other shapes and run as written.
-
-    It learns as `DreamerWorkflow` does, up to rounding: sums may be in another order.
+    Torch's inductor compiles the step of acting, and the repeated parts of an update: the steps of scan and
+    imagination, the actor, the predictions of imagination; each at its first call, once for each shape. All
+    else runs as written. It learns as `DreamerWorkflow` does, up to rounding: sums may be in another order.
     """
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
@@ -36,7 +33,6 @@ class CompiledDreamer(DreamerWorkflow):
         self._parts = [(owner, name, compiled(getattr(owner, name))) for owner, name in parts]
 
     def _learn(self, batch: SequenceBatch, controller: bool) -> UpdateOutput:
-        """Make one update in which the networks' steps have their compiled forms."""
         for owner, name, fast in self._parts:
             setattr(owner, name, fast)
         try:
@@ -50,13 +46,13 @@ class CUDAGraphDreamer(DreamerWorkflow):
     """Dreamer with a CUDA graph for each kind of update and for acting; it allocates nothing and never waits.
 
     It learns bit for bit as `DreamerWorkflow` does with the same kernels. Batches must keep their size. The
-    next update overwrites `deter` and `stoch` of an `UpdateOutput`, and the next step of acting the results
-    of this one.
+    next update overwrites `deter` and `stoch` of an `UpdateOutput`, the next step of acting its results.
     """
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
-        generators = [g for g in (self.noise["update"].generator,) if g is not None]
+        generator = self.noise["update"].generator
+        generators = [] if generator is None else [generator]
         self.fast_step = CUDAGraphCall(
             torch.no_grad()(self.policy_on_tensors), self.device, (), "the step of acting"
         )
@@ -73,8 +69,7 @@ class CUDAGraphDreamer(DreamerWorkflow):
 class CUDAGraphUpdate:
     """An update as a captured call; takes batches and results apart into tensors and joins them again.
 
-    `NonFiniteGuard` reads metrics, flag and gradient norms one update later, so they alternate between two
-    copies.
+    Metrics, flag and gradient norms alternate between two copies: they are read one update later.
     """
 
     def __init__(

@@ -28,8 +28,8 @@ from .world_model import WorldModel
 class ImaginedTrajectory:
     """N imagined trajectories of H transitions; nothing here but the policy has a gradient.
 
-    Time comes first: the heads read whole steps, and all but the last step are contiguous in memory. Rewards
-    and continuations belong to the state they are predicted from (arrival convention).
+    Time comes first, as heads read whole steps. Rewards and continuations belong to the state they are
+    predicted from (arrival convention).
     """
 
     feature: Tensor
@@ -53,8 +53,7 @@ def imagine(
     world_model: WorldModel, actor: Actor, start: LatentState, horizon: int, noise: Noise
 ) -> ImaginedTrajectory:
     """Imagine `horizon` transitions from every start state (N, ...) under the actor's sampled actions."""
-    action_size = actor.out.out_features
-    action_noise = actor.noise(noise, horizon, start.deter.shape[0], action_size)
+    action_noise = actor.noise(noise, horizon, start.deter.shape[0], actor.out.out_features)
     features: list[Tensor] = []
     policies: list[Policy] = []
 
@@ -98,7 +97,7 @@ class Controller(nn.Module):
         Args:
             imagined: Trajectories from every replayed state, in the order of (batch, time).
             observed: Replayed states; the gradient of `replay_value` flows into them.
-            steps: The replayed steps, `SequenceBatch.trained`; rewards and flags are used.
+            steps: The replayed steps, `SequenceBatch.trained`.
 
         Returns:
             `policy` and `value`, (B * T, H), and `replay_value`, (B, T - 1), before their scales; and
@@ -112,9 +111,8 @@ class Controller(nn.Module):
         self.normalizer.update(returns)
         advantage = (returns - value[:, :-1]) / self.normalizer.scale()
         entropy = imagined.policy.entropy().t()
-        score = (
-            imagined.policy.log_prob(imagined.action).t() * advantage + self.config.entropy_scale * entropy
-        )
+        log_prob = imagined.policy.log_prob(imagined.action).t()
+        score = log_prob * advantage + self.config.entropy_scale * entropy
         losses = {
             "policy": -weight * score,
             "value": weight * self._critic_loss(logits[:-1], imagined.feature[:-1], returns.t()).t(),

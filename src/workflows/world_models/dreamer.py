@@ -63,10 +63,8 @@ class DreamerWorkflow:
             trained = {name: parameter for name, parameter in named if parameter.requires_grad}
             self.optimizers[learner] = LaProp(trained.values(), config.optimizer.of(learner))
             self._names[learner] = list(trained)
-        self.noise = {
-            name: Noise(torch_generator(seed, name, device), device)
-            for name in ("collect", "update", "report")
-        }
+        names = ("collect", "update", "report")
+        self.noise = {name: Noise(torch_generator(seed, name, device), device) for name in names}
         self._prev_action = torch.zeros(env.num_envs, env.action.size, device=device)
         self.fast_step: Callable[[Tensors], Tensors] | None = None
         """A faster form of `policy_on_tensors`, for acting from the online state."""
@@ -78,14 +76,10 @@ class DreamerWorkflow:
 
     @torch.no_grad()
     def collect_step(self, step: TimeStep) -> PolicyOutput:
-        """Choose one action per environment and keep the model's state for the next call.
-
-        Two independent guards keep no graph of acting alive: no_grad here, and `detach_posteriors`.
-        """
+        """Choose one action per environment and keep the model's state, without graph, for the next call."""
         noise = self.noise["collect"]
-        action, state = self.act(step, self._prev_action, noise, noise, None)
-        self._prev_action = action
-        return PolicyOutput(action.cpu().numpy(), StoredLatent(*_stored(state)))
+        self._prev_action, state = self.act(step, self._prev_action, noise, noise, None)
+        return PolicyOutput(self._prev_action.cpu().numpy(), StoredLatent(*_stored(state)))
 
     def act(
         self,
@@ -95,15 +89,10 @@ class DreamerWorkflow:
         action_source: Noise,
         state: LatentState | None,
     ) -> tuple[Tensor, LatentState]:
-        """Return actions (N, A) and the states they were chosen in; a state of None is the online one.
-
-        Call under no_grad.
-        """
+        """Return actions (N, A) and states, under no_grad; a state of None is the online one."""
         rssm = self.world_model.rssm
-        inputs = {
-            OBSERVATION_PREFIX + key: torch.from_numpy(value) for key, value in step.observation.items()
-        }
-        inputs |= {
+        seen = step.observation.items()
+        inputs = {OBSERVATION_PREFIX + key: torch.from_numpy(value) for key, value in seen} | {
             "is_first": torch.from_numpy(step.is_first),
             "prev_action": prev_action,
             "latent_noise": rssm.noise(latent_source, len(prev_action), 1),
@@ -118,10 +107,7 @@ class DreamerWorkflow:
         return outputs["action"], after
 
     def policy_on_tensors(self, inputs: Tensors) -> Tensors:
-        """Return the action, and the state it was chosen in, from inputs that hold the state before.
-
-        A function of tensors alone, for compilers.
-        """
+        """Return the action, and the state it was chosen in: a function of tensors alone, for compilers."""
         action, state = self._policy_step(inputs, LatentState(inputs["deter"], inputs["stoch"]))
         return {"action": action, "deter": state.deter, "stoch": state.stoch}
 
@@ -163,14 +149,9 @@ class DreamerWorkflow:
             _, observed = self.world_model.observe(batch, noise)
             losses, metrics = self.world_model.losses(steps, observed)
         if controller:
+            start, horizon = observed.posterior.flatten(), self.config.controller.horizon
             with self._autocast():
-                imagined = imagine(
-                    self.world_model,
-                    self.controller.actor,
-                    observed.posterior.flatten(),
-                    self.config.controller.horizon,
-                    noise,
-                )
+                imagined = imagine(self.world_model, self.controller.actor, start, horizon, noise)
             with self._autocast():
                 controller_losses, controller_metrics = self.controller.losses(imagined, observed, steps)
             losses |= controller_losses
@@ -193,15 +174,10 @@ class DreamerWorkflow:
         return DreamerEvalPolicy(self, num_envs, generator, sample)
 
     def components(self) -> dict[str, tuple[Any, ...]]:
-        """Return the objects held, by name, for the memory tracker.
-
-        Gradients come before networks, and networks before the optimisers that refer to them: a storage
-        counts for its first owner.
-        """
+        """See `Agent.components`; a storage counts for its first owner, so optimisers come last."""
         modules = {"world_model": self.world_model, "controller": self.controller}
-        found: dict[str, tuple[Any, ...]] = {
-            "online_state": (self.world_model.rssm._state, self._prev_action)
-        }
+        online = (self.world_model.rssm._state, self._prev_action)
+        found: dict[str, tuple[Any, ...]] = {"online_state": online}
         for name, module in modules.items():
             gradients = (parameter.grad for parameter in module.parameters())
             found[f"gradients/{name}"] = tuple(gradient for gradient in gradients if gradient is not None)
@@ -213,10 +189,7 @@ class DreamerWorkflow:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Return parameters, optimiser state, normaliser, slow critic, generators and the state of acting.
-
-        The tensors are the live ones, not copies.
-        """
+        """Return all that is learned, the generators and the state of acting; the tensors are live."""
         online = self.world_model.rssm._state
         return {
             "world_model": self.world_model.state_dict(),
@@ -260,10 +233,7 @@ class DreamerWorkflow:
             self.world_model.rssm.set_online_state(LatentState(**copies) if copies else None)
 
     def _learn(self, batch: SequenceBatch, controller: bool) -> UpdateOutput:
-        """Make one update; skip it if a loss or gradient is non-finite, and only the noise has advanced then.
-
-        The decision stays on the device, to avoid a host sync.
-        """
+        """Make one update; if a loss or gradient is not finite, as the device knows, only the noise moves."""
         parts = LEARNERS if controller else ("world_model",)
         normalizer = self.controller.normalizer
         averages = {average: average.clone() for average in (normalizer.low, normalizer.high)}
@@ -305,11 +275,10 @@ class DreamerEvalPolicy:
     @torch.no_grad()
     def act(self, step: TimeStep) -> NDArray[np.float32]:
         """Return the actions (N, A) for N records."""
-        action, self.state = self.workflow.act(
+        self.prev_action, self.state = self.workflow.act(
             step, self.prev_action, self.latent_source, self.action_source, self.state
         )
-        self.prev_action = action
-        return action.cpu().numpy()
+        return self.prev_action.cpu().numpy()
 
 
 def _stored(state: LatentState) -> tuple[Tensor, Tensor]:

@@ -23,9 +23,7 @@ from ...models import (
 from ...utils.timestep import EnvSpec
 from .config import WorldModelConfig
 
-SEEN_STEPS = 5
-"""Steps that the model sees before it predicts alone (the reference's report shows 5 too)."""
-
+SEEN_STEPS = 5  # that the model sees before it predicts alone, as in the reference's report
 SHOWN_SEQUENCES = 6
 
 
@@ -72,8 +70,7 @@ class WorldModel(nn.Module):
 
         Switched-off losses are absent. `dynamics` and `representation` are KL in nats, at least
         `kl.free_nats`; `decoder/<key>` are summed squared errors; `reward` and `continue` are cross-entropies
-        in nats. The metrics are means in nats, summed over latents: entropies, and the KL before it is
-        clipped.
+        in nats. Metrics are means in nats, summed over latents, the KL before it is clipped.
         """
         switches, feature = self.config.losses, observed.posterior.feature
         logits, unimix = (observed.posterior_logits, observed.prior_logits), self.rssm.config.latent_unimix
@@ -102,21 +99,16 @@ class WorldModel(nn.Module):
 
     def scales(self) -> dict[str, float]:
         """Return the scales that differ from 1."""
-        scales = {
-            "dynamics": self.config.kl.dynamics_scale,
-            "representation": self.config.kl.representation_scale,
-        }
-        keys = [*self.decoder.image_channels, *self.decoder.vector_shapes]
+        kl, keys = self.config.kl, [*self.decoder.image_channels, *self.decoder.vector_shapes]
+        scales = {"dynamics": kl.dynamics_scale, "representation": kl.representation_scale}
         return scales | {f"decoder/{key}": self.config.decoder_scale for key in keys}
 
 
 def open_loop_animations(world_model: WorldModel, batch: SequenceBatch, noise: Noise) -> dict[str, Tensor]:
     """Return for each image key truth, prediction and error, one below the other, sequences in a row.
 
-    The first `SEEN_STEPS` frames of the prediction are reconstructions, the rest is imagined from the
-    recorded actions alone; their frames are marked by a bar at the top of the prediction (green seen, red
-    imagined). An episode that starts inside the imagined part is not known to the model: the picture then
-    shows it being wrong.
+    The first `SEEN_STEPS` frames of the prediction, with a green bar at the top, are reconstructions; the
+    rest, with a red bar, is imagined from the recorded actions alone, wrongly where an episode starts in it.
 
     Returns:
         (T, 3 H, n W, 3) uint8 by image key, on the host; empty if nothing is an image or T <= `SEEN_STEPS`.
@@ -142,12 +134,9 @@ def _stacked(truth: Tensor, prediction: Tensor) -> Tensor:
     error = ((prediction.short() - truth.short() + 256) // 2).byte()
     prediction = prediction.clone()
     bar = max(1, prediction.shape[2] // 32)
-    prediction[:, :SEEN_STEPS, :bar] = _colour((0, 255, 0), prediction)
-    prediction[:, SEEN_STEPS:, :bar] = _colour((255, 0, 0), prediction)
+    red, green = prediction.new_tensor(((255, 0, 0), (0, 255, 0)))[:, : prediction.shape[-1]]
+    prediction[:, :SEEN_STEPS, :bar] = green
+    prediction[:, SEEN_STEPS:, :bar] = red
     frames = torch.cat([truth, prediction, error], 2)  # (n, T, 3 H, W, C)
     frames = frames.permute(1, 2, 0, 3, 4).flatten(2, 3)
     return (frames if frames.shape[-1] == 3 else frames[..., :1].expand(*frames.shape[:-1], 3)).cpu()
-
-
-def _colour(rgb: tuple[int, int, int], like: Tensor) -> Tensor:
-    return torch.tensor(rgb, dtype=torch.uint8, device=like.device)[: like.shape[-1]]

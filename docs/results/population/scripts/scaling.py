@@ -17,7 +17,7 @@ import torch
 from reverie.config.compose import compose_jobs
 from reverie.config.population import Engine, PopulationTrainConfig
 from reverie.config.resolve import typed
-from reverie.orchestration.parts import build_replay
+from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.population.dry_run import transfer_bytes
 from reverie.orchestration.population.recipe import PopulationRecipe, build_engine
 from reverie.orchestration.recipes import recipe_of

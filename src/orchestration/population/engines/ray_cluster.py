@@ -31,8 +31,8 @@ class Cluster:
     """A connection of this process to a Ray cluster; a process has one at a time.
 
     A cluster that is started here has `cpus` CPUs, listens on this machine alone, asks for a token that only
-    its own processes know, and sends no usage statistics. Its files are in a new folder, which is deleted at
-    the end. `setting` is the key that users type for `config.address`.
+    its own processes know, and sends no usage statistics. Its files are in a new folder, deleted at the end.
+    `setting` is the key that users type for `config.address`.
 
     Raises:
         UserError: If there is no such cluster.

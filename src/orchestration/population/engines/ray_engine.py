@@ -18,8 +18,7 @@ from ....utils.errors import UserError
 from ....workflows.population import ERLWorkflow, TrainPhase
 from ..dry_run import episode_bytes, require_room
 from .ray_cluster import Cluster, EngineFailed
-from .ray_worker import GroupWorker, rows_to_send
-from .rollouts import EngineSettings, Losses, RolloutResult
+from .rollouts import EngineSettings, GroupWorker, Losses, RolloutResult, rows_to_send
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
@@ -47,9 +46,8 @@ class _Group:
 class RayEngine:
     """Distributes the members to workers; replay and evolution stay in this process.
 
-    Results equal those of `LocalEngine` on a CPU, bit for bit. In a generation actors are sent once, to play;
-    then the rest of the members, to learn, and all of it comes back. Transitions are sent once, as one object
-    that all workers of a node read in place. The object store is empty when the next generation begins.
+    Results equal those of `LocalEngine` on a CPU, bit for bit. `transfer_bytes` says what a generation sends;
+    the object store is empty when the next one begins.
 
     Raises:
         UserError: If the cluster is not there or too small.
@@ -107,11 +105,7 @@ class RayEngine:
         )
 
     def learn(self, workflow: ERLWorkflow, replay: EpisodeReplayBuffer, phase: TrainPhase) -> Losses:
-        """Let every member learn, in place; the actors are those that `evaluate` has sent.
-
-        Raises:
-            EngineFailed: As in `evaluate`.
-        """
+        """Let every member learn, in place; actors and errors are those of `evaluate`."""
         self._cluster.require_alive()
         members, put = workflow.members, self._ray.put
         rest = [put(rows_to_send(members, group.start, group.stop)[1]) for group in self._groups]
@@ -141,8 +135,7 @@ class RayEngine:
     def _each(self, begin: Callable[[_Group], Any], should_stop: Callable[[], bool]) -> list[Any] | None:
         """Return the answers of all groups' workers, in order; None once `should_stop` is true.
 
-        A worker that dies is replaced, and its work starts again. Answers are copied out of the object
-        store: Ray ends the process silently if it releases a view after its node has died.
+        A worker that dies is replaced, and its work starts again.
         """
         answers: dict[int, Any] = {}
         pending = {begin(group): group for group in self._groups}
@@ -155,6 +148,7 @@ class RayEngine:
             for reference in done:
                 group = pending.pop(reference)
                 try:
+                    # A copy: Ray ends the process silently if it releases a view after its node has died.
                     answers[group.index] = copy.deepcopy(self._ray.get(reference))
                 except self._ray.exceptions.RayTaskError as error:
                     if isinstance(error.cause, EnvironmentCrashed):

@@ -1,9 +1,7 @@
-"""Clean up after a Ray cluster, however the process that started it ended.
+"""Clean up after a Ray cluster, however the process that started it ended, which Ray itself does not.
 
-Runs as a separate process from its file: `python ray_reaper.py FOLDER PARENT`. Its standard input is a pipe
-that only the parent holds; when that ends, so has the parent or the cluster. Then every process that has a
-file of the folder open, as all of Ray's processes have their logs, is killed, and the folder is deleted.
-After a parent was killed, Ray itself leaves its agents running for a while, and never deletes its folder.
+Runs as a separate process from its file, `python ray_reaper.py FOLDER PARENT`, until its standard input, a
+pipe that only the parent holds, ends. All of Ray's processes have a log in the folder open.
 """
 
 import contextlib

@@ -1,30 +1,41 @@
-"""Play whole episodes of many members at once, each from an explicit seed; and train them in this process."""
+"""Play whole episodes of many members at once, each from an explicit seed; and train the members.
 
-from collections.abc import Callable
+A worker of a Ray cluster imports this file and nothing of Ray's.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ....buffers import EpisodeRecords, EpisodeReplayBuffer
+from ....buffers import EpisodeRecords, EpisodeReplayBuffer, TransitionTable
 from ....envs import EnvConfig, EnvironmentCrashed, Restarts, make_backend
 from ....utils.errors import UserError
 from ....utils.seeding import named_seed, numpy_generator
 from ....utils.timestep import EnvSpec
 from ....workflows.population import (
+    TD3,
     ERLWorkflow,
     Members,
     PopulationConfig,
+    Sizes,
+    Stacked,
     TD3Config,
     TrainPhase,
     flat_observation,
 )
 
 EPISODE_SEEDS = 2**31  # every emulator accepts what is smaller
-
 Losses = dict[str, list[float]]
 """Losses of each member, by name; means over the training phase."""
+
+Arrays = dict[str, Any]
+"""Tensors of some members as arrays, nested as in `Members.state_dict`; Ray sends arrays without copying."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +46,6 @@ class EngineSettings:
     population: PopulationConfig
     td3: TD3Config
     seed: int
-    """Run seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +65,7 @@ class RolloutResult:
 class Rollouts:
     """Plays the members `first` to `first + count` of a population, each episode in its own environment.
 
-    The episodes of a member depend on nothing but the seed, the generation and its own number, so groups of
-    members can play anywhere. Those with exploration noise follow a member's other ones.
+    The episodes of a member depend on nothing but the seed, the generation and its own number.
 
     Raises:
         UserError: If the length of an episode has no limit.
@@ -151,11 +160,7 @@ class Rollouts:
         return noise
 
     def _episode_seed(self, slot: int, generation: int) -> int:
-        """Return the seed of an environment's episode.
-
-        All members play the same episodes, so that luck does not decide between them; episodes with noise,
-        which decide nothing, differ.
-        """
+        """Return the seed of an episode: without noise that of all members, so that luck does not decide."""
         member = self._first + int(self._rows[slot]) if self._is_exploring[slot] else -1
         episode = int(self._episodes[slot])
         return named_seed(self._seed, "generation", generation, episode, member + 1) % EPISODE_SEEDS
@@ -172,10 +177,8 @@ class Rollouts:
             for slot, end in enumerate(time.tolist())
         ]
         returns = np.array([episode.reward.sum(dtype=np.float64) for episode in episodes])
-        fitness = [
-            float(returns[~self._is_exploring & (self._rows == row)].mean()) for row in range(self._shape[0])
-        ]
-        return RolloutResult(episodes, fitness, time.tolist())
+        judged = (~self._is_exploring & (self._rows == row) for row in range(self._shape[0]))
+        return RolloutResult(episodes, [float(returns[each].mean()) for each in judged], time.tolist())
 
 
 class LocalEngine:
@@ -185,7 +188,6 @@ class LocalEngine:
         self._rollouts = Rollouts(settings, 0, settings.population.size)
         self.spec = self._rollouts.spec
         self.planned_bytes = self._rollouts.nbytes
-        """Bytes held in this process between generations: the episodes of one."""
 
     def evaluate(
         self, workflow: ERLWorkflow, generation: int, should_stop: Callable[[], bool]
@@ -201,6 +203,68 @@ class LocalEngine:
     def close(self) -> None:
         """Release environments and their processes; may be called twice."""
         self._rollouts.close()
+
+
+class GroupWorker:
+    """Plays and trains the members `first` to `first + count`.
+
+    Keeps no state between two calls: a new worker can replace this one at any moment.
+    """
+
+    def __init__(self, settings: EngineSettings, first: int, count: int) -> None:
+        torch.set_num_threads(1)
+        self._first, self._count = first, count
+        self._rollouts = Rollouts(settings, first, count)
+        sizes, device = Sizes.of(self._rollouts.spec, settings.td3), torch.device("cpu")
+        is_padded = count == 1 < settings.population.size
+        self._members = PaddedMember(sizes, 2, device) if is_padded else Members(sizes, count, device)
+        self._td3 = TD3(settings.td3)
+
+    def play(self, actor: Arrays, generation: int) -> RolloutResult:
+        """Play every member's episodes; `actor` is the first result of `rows_to_send`."""
+        _copy(actor, self._members.networks["actor"])
+        result = self._rollouts.play(self._members, generation, lambda: False)
+        assert result is not None
+        return result
+
+    def learn(
+        self, actor: Arrays, rest: Arrays, table: TransitionTable, phase: TrainPhase
+    ) -> tuple[Arrays, Losses]:
+        """Let every member learn; return their state as `Members.rows` does, and the losses."""
+        members = self._members
+        _copy({"actor": actor, **rest["networks"]}, members.networks)
+        _copy(rest["moments"], members.moments)
+        members.updates = rest["updates"]
+        numbers = phase.members[self._first : self._first + self._count]
+        copies = members.count // self._count
+        losses = self._td3.learn(members, table, replace(phase, members=numbers * copies))
+        of_group = {name: each[: self._count].tolist() for name, each in losses.items()}
+        return _as_arrays(members.state_dict(), 0, self._count), of_group
+
+
+class PaddedMember(Members):
+    """One member twice: torch's kernel for a stack of one row rounds otherwise than that for two or more."""
+
+    def act(self, actor: Stacked, observation: Tensor) -> Tensor:
+        """See `Members.act`; observations of one row are those of the member."""
+        rows = len(observation)
+        return super().act(actor, observation.repeat(self.count // rows, 1, 1))[:rows]
+
+
+def rows_to_send(members: Members, start: int, stop: int) -> tuple[Arrays, Arrays]:
+    """Return the actors of some members, for playing, and the rest, for learning; views where possible."""
+    state = _as_arrays(members.state_dict(), start, stop)
+    return state["networks"].pop("actor"), state
+
+
+def _as_arrays(state: dict[str, Any], start: int, stop: int) -> Arrays:
+    return tree_map_only(Tensor, lambda tensor: tensor[start:stop].cpu().numpy(), state)
+
+
+def _copy(arrays: Arrays, tensors: Mapping[str, Any]) -> None:
+    """Copy a nest of arrays, which may be read-only; one row of an array fills both of a padded member."""
+    for array, tensor in zip(tree_leaves(arrays), tree_leaves(tensors), strict=True):
+        tensor.copy_(torch.tensor(array))
 
 
 def longest_episode(spec: EnvSpec) -> int:
