@@ -77,7 +77,7 @@ def assert_same_sizes(buffer: EpisodeReplayBuffer, reference: ReferenceReplay) -
     records = buffer._index.records
     length = records.chunk_length
     needed = np.ceil(records.tail / length) - records.head // length  # a freed chunk is back at once
-    assert records.num_chunks_used == needed.sum() <= records.num_chunks
+    assert records.num_chunks - records._num_free == needed.sum() <= records.num_chunks
 
 
 def assert_true_and_private(

@@ -266,7 +266,7 @@ def test_latents_cost_at_most_twice_what_changed_and_a_chain_stays_short(tmp_pat
     for _ in range(60):
         advance(buffer, world, 3, chance)
         rewrite(buffer, buffer.sample(4))
-        changed += int(buffer._files._changed.sum())
+        changed += int(buffer._files.changed.sum())
         chain = saves.save(buffer).latents
         written += sum(link.rows for link in chain if link.file not in seen)
         seen |= {link.file for link in chain}
