@@ -34,10 +34,7 @@ Failures = dict[int, EnvironmentFailed]
 
 
 class EnvBackend(Protocol):
-    """N environments of one suite.
-
-    The state of an environment follows from its last seed and the actions since then, and from nothing else.
-    """
+    """N environments of one suite, whose states follow from their last seed and the actions since then alone."""
 
     @property
     def spec(self) -> EnvSpec:
@@ -58,11 +55,9 @@ class EnvBackend(Protocol):
             The records, and the failures. Rows of environments that rest or fail are undefined, except for
             `is_first`, which marks every start.
         """
-        ...
 
     def replace(self, index: int) -> None:
         """Replace an environment that failed by a new one; its next call must be a start."""
-        ...
 
     def render(self) -> NDArray[np.uint8] | None:
         """Return a (height, width, 3) picture of environment 0; None if it was not made to render."""
@@ -70,7 +65,6 @@ class EnvBackend(Protocol):
 
     def close(self) -> None:
         """Release emulators and processes; may be called twice."""
-        ...
 
 
 class Restarts:
@@ -91,9 +85,8 @@ class Restarts:
     ) -> tuple[TimeStep, Failures]:
         """Start and act as `EnvBackend.step_or_reset`; retry a start that fails in the new environment.
 
-        Returns:
-            The records, and the failures: environments that failed while they acted (their next call must be
-            a start) and, with `crash`, those that could not start.
+        The failures are of environments that failed while they acted (their next call must be a start) and,
+        with `crash`, of those that could not start.
         """
         step, failures = self._backend.step_or_reset(action, seeds, idle)
         failed = failures
@@ -118,9 +111,6 @@ class Restarts:
             self.crash = self.crash or failure.format_message(name, index, used_up)
             return
         self._count += 1
-        renewed = (
-            f" It is replaced, restart {self._count} of env.max_restarts={self._limit}; an open episode "
-            f"{self._then}."
-        )
-        _LOG.warning("%s", failure.format_message(name, index, renewed))
+        renewed = f" It is replaced, restart {self._count} of env.max_restarts={self._limit};"
+        _LOG.warning("%s", failure.format_message(name, index, f"{renewed} an open episode {self._then}."))
         self._backend.replace(index)

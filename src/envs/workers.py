@@ -132,11 +132,7 @@ class SubprocessEnv:
         atexit.register(self._process.kill)  # multiprocessing would wait for it forever: it ignores SIGTERM
 
     def wait_until_ready(self) -> None:
-        """Wait until the environment is made.
-
-        Raises:
-            EnvironmentFailed: If it cannot be made.
-        """
+        """Wait until the environment is made; raises EnvironmentFailed if it cannot be."""
         patience = self._timeout * _START_PATIENCE
         _limit(self._pipe, patience)
         self._receive(f"its process was not ready after {patience:g} seconds", "while it started ")
@@ -149,11 +145,7 @@ class SubprocessEnv:
             self._pipe.send(request)
 
     def receive(self) -> Record:
-        """Return the answer.
-
-        Raises:
-            EnvironmentFailed: If there is none; the process can then only be terminated.
-        """
+        """Return the answer; raises EnvironmentFailed if there is none: then only `terminate` is left."""
         if not self._is_ready:
             self.wait_until_ready()
         return self._receive(f"its process gave no answer for env.worker_timeout={self._timeout:g} seconds")
@@ -203,8 +195,7 @@ def _limit(pipe: Connection, seconds: float) -> None:
 def _serve(make: Callable[[], LocalEnv], pipe: Connection) -> None:
     """Answer requests until the pipe closes; the main function of the process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        # A signal to the whole group is for the main process. SIG_IGN would be inherited by programs that the
-        # environment starts.
+        # One to the whole group is for the main process; programs started here would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
     if sys.platform.startswith("linux"):
         # The kernel kills this process when the main one is gone: one that is stopped, or hangs in a library
