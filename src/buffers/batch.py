@@ -19,7 +19,7 @@ class StoredLatent:
     """Latent states as the buffer stores them, one per row, without graph."""
 
     deter: Float[Tensor, "batch deter"]
-    """Deterministic state; in `buffer.latent_dtype` out of the buffer, in any float dtype on the way in."""
+    """In `buffer.latent_dtype` out of the buffer, in any float dtype on the way in."""
 
     stoch: UInt8[Tensor, "batch latents"]
     """Class index of each categorical variable."""
@@ -59,7 +59,6 @@ NO_POSITIONS = SampledPositions(env=np.zeros(0, np.int64), start=np.zeros(0, np.
 """Positions of a batch that was not sampled from a buffer."""
 
 STEP_FIELDS = ("action", "reward", "is_first", "is_last", "is_terminal")
-"""Fields of a batch that are one tensor each, with one value per step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,7 @@ from ..utils.errors import UserError
 from ..utils.ranges import require_range
 from ..utils.timestep import ActionSpec, ArraySpec
 
-OBSERVATION_PREFIX = "observation."
-"""Of the names of observations among the fields of a record, in memory and on disk."""
-
+OBSERVATION_PREFIX = "observation."  # of names among the fields of a record, in memory and on disk
 LATENT_FIELDS = ("deter", "stoch")
 
 

@@ -83,8 +83,8 @@ class EpisodeIndex:
         """Add a whole episode to one stream, dropping old ones first; return the rows to write it to.
 
         Raises:
-            ValueError: If there is no such stream, it is longer than the capacity, or an episode is open;
-                nothing is changed then.
+            ValueError: Before anything changes: if there is no such stream, the episode is longer than the
+                capacity, or one is open.
         """
         if not 0 <= env < len(self._envs):
             raise ValueError(f"environment {env} is not in [0, {len(self._envs)})")
@@ -103,10 +103,6 @@ class EpisodeIndex:
         if self.starts:
             self.starts.extend(env, np.arange(start, start + length - self.window_length + 1))
         return rows
-
-    def draw(self, batch_size: int, generator: np.random.Generator) -> SampledPositions:
-        """Draw windows uniformly over all starts, with replacement; the cost does not depend on the fill."""
-        return self.windows(generator.integers(self.window_counts.sum(), size=batch_size))
 
     def windows(self, indices: Int64[np.ndarray, "batch"]) -> SampledPositions:
         """Return the windows of these indices over all starts, one stream after the other, oldest first."""

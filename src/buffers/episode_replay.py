@@ -126,7 +126,8 @@ class EpisodeReplayBuffer:
             raise ValueError(f"no window of {self.window_length} steps in {self.total_steps} stored steps")
         if out is not None and len(out.reward) != batch_size:
             raise ValueError(f"out holds {len(out.reward)} windows, batch_size={batch_size}")
-        positions = self._index.draw(batch_size, generator or self._generator)
+        chosen = (generator or self._generator).integers(self.num_windows, size=batch_size)
+        positions = self._index.windows(chosen)
         return read_windows(self._arena, self._arena.to_index_tensor(self._rows(positions)), positions, out)
 
     @property
@@ -205,25 +206,16 @@ class EpisodeReplayBuffer:
         """Records held, over all environments; never more than `buffer.capacity`."""
         return self._index.total_steps
 
-    @property
-    def num_episodes(self) -> int:
-        """Episodes of which a record is held, open ones included."""
-        return self._index.num_episodes
-
     def nbytes(self) -> int:
         """Return all bytes owned: the arena in its kind of memory, and the index in host memory."""
         return self._arena.nbytes() + self._index.nbytes() + self._files.changed.nbytes
 
     def stats(self) -> dict[str, float]:
-        """Return metrics by the last part of their tag; `fill` is in [0, 1].
-
-        `obs_bytes` are those of the arena that belong to observations, used or not; `aux_bytes` are all other
-        bytes owned.
-        """
+        """Return metrics by the last part of their tag: `fill` in [0, 1], `aux_bytes` all but `obs_bytes`."""
         obs_bytes = self.plan.part_bytes["observations"]
         return {
             "total_steps": float(self.total_steps),
-            "num_episodes": float(self.num_episodes),
+            "num_episodes": float(self._index.num_episodes),
             "obs_bytes": float(obs_bytes),
             "aux_bytes": float(self.nbytes() - obs_bytes),
             "fill": self.total_steps / self.config.capacity,
@@ -246,8 +238,5 @@ class EpisodeReplayBuffer:
         self._generator.bit_generator.state = generator.bit_generator.state
 
     def content_hash(self) -> str:
-        """Return the sha256 of all records in the order of their streams, the index and the generator.
-
-        The rows that records occupy do not matter. Cost: 1 s for each GB.
-        """
+        """Return the sha256 of all records, in whichever rows, index and generator; 1 s for each GB."""
         return self._files.content_hash()

@@ -40,8 +40,6 @@ class SavedReplay:
 
     shared_folder: Path
     own: dict[str, FileRecord] = field(default_factory=dict)
-    """Files in the folder of the checkpoint, by name."""
-
     segments: list[Segment] = field(default_factory=list)
     latents: list[LatentFile] = field(default_factory=list)
 

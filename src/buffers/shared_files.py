@@ -15,8 +15,7 @@ from .config import LATENT_FIELDS, FieldSpec
 from .episode_index import EpisodeIndex
 from .storage import Arena
 
-BEGINS = "begins"
-"""The field of a file that says which records begin an episode."""
+BEGINS = "begins"  # the field of a file that says which records begin an episode
 
 LATENT_FILE_BYTES = 16_000_000
 """Most bytes of latents in one file, and so the most that is copied at once while saving or loading."""

@@ -17,7 +17,6 @@ from .config import OBSERVATION_PREFIX, observation_keys
 from .plan import ReplayPlan
 
 _OTHER_FIELDS = ("action", "reward", "is_terminal")
-"""The fields of a transition, without the observations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class TransitionTable:
     """
 
     fields: dict[str, Shaped[np.ndarray, "records ..."]]
-    """Observations, actions, rewards and `is_terminal`, by their names in the arena, in stream order."""
+    """By their names in the arena, in stream order; see `transition_fields`."""
 
     starts: Int64[np.ndarray, "transitions"]
     """Row of the first record of every transition; the second one is in the row after it."""

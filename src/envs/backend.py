@@ -34,7 +34,7 @@ Failures = dict[int, EnvironmentFailed]
 
 
 class EnvBackend(Protocol):
-    """N environments of one suite, whose states follow from their last seed and the actions since then alone."""
+    """N environments of one suite; the state of each follows from its last seed and the actions since."""
 
     @property
     def spec(self) -> EnvSpec:

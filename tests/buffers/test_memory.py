@@ -125,7 +125,7 @@ def test_stats_are_floats_under_the_names_of_the_tags() -> None:
     stats = buffer.stats()
     assert stats == {
         "total_steps": 10.0,
-        "num_episodes": float(buffer.num_episodes),
+        "num_episodes": float(buffer._index.num_episodes),
         "obs_bytes": float(buffer.plan.part_bytes["observations"]),
         "aux_bytes": float(buffer.nbytes() - buffer.plan.part_bytes["observations"]),
         "fill": 0.25,
