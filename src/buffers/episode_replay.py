@@ -69,8 +69,8 @@ class EpisodeReplayBuffer:
             raise ValueError(f"latent is {given}, but buffer.store_latents={self.stores_latents}")
         fields = step_fields(step, action, self._forms, self._num_envs)
         if latent is not None:
-            self._check_latents(latent.deter, latent.stoch, len(step.reward))
             deter, stoch = latent.deter, latent.stoch
+            self._check_latents(deter, stoch, len(step.reward))
             if stoch.dtype is not torch.uint8 or not deter.is_floating_point():
                 raise ValueError(f"latents of {deter.dtype} and {stoch.dtype}, not floats and uint8")
             fields |= {"deter": deter.to(self.plan.fields["deter"].dtype), "stoch": stoch}
@@ -116,8 +116,8 @@ class EpisodeReplayBuffer:
         """Return windows drawn uniformly over all starts, with replacement, as copies.
 
         The batch is in host memory, or on the GPU with `buffer.storage=cuda`; the memory of `out`, an earlier
-        batch of this size, is reused. The time per window does not depend on the fill. Without
-        `generator` the buffer's own is used.
+        batch of this size, is reused. The time per window does not depend on the fill.
+        Without `generator` the buffer's own is used.
 
         Raises:
             ValueError: If there is no window, or `out` is of another size.

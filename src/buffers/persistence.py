@@ -30,8 +30,7 @@ from .shared_files import (
 from .storage import Arena
 
 INDEX_FILE, OPEN_FILE = "replay.json", "replay_open.safetensors"
-REPLAY_FILES = (INDEX_FILE, OPEN_FILE)
-"""Files in the folder of every checkpoint."""
+REPLAY_FILES = (INDEX_FILE, OPEN_FILE)  # in the folder of every checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +154,10 @@ class ReplayFiles:
         saved, fields = state["fields"], _fields(self._arena)
         if saved != fields:
             different = sorted(k for k in {*saved, *fields} if saved.get(k) != fields.get(k))
+            changes = "; ".join(f"{k} was {saved.get(k)} and is {fields.get(k)}" for k in different)
             raise UserError(
-                f"{folder} was saved with other fields than this run has: "
-                + "; ".join(f"{k} was {saved.get(k)} and is {fields.get(k)}" for k in different)
-                + ". Resume with the env and buffer settings of the saved run."
+                f"{folder} was saved with other fields than this run has: {changes}. "
+                "Resume with the env and buffer settings of the saved run."
             )
 
 

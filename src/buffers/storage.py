@@ -64,7 +64,7 @@ class Arena:
         """Copy `values` (rows, *field) into distinct rows; their autograd graph never reaches the arena."""
         field, values = self._tensors[name], values.detach()
         if field.is_cpu and values.is_cpu and values.dtype is field.dtype and field.dtype in _NUMPY_DTYPES:
-            # A copy of memory for each row; `index_copy_` goes through a few large rows 8 times slower.
+            # `index_copy_` goes through a few large rows 8 times slower.
             field.numpy()[rows.numpy()] = values.numpy()
         else:
             field.index_copy_(0, rows, values.to(self.device))

@@ -61,7 +61,6 @@ class Transitions(Protocol):
         Raises:
             ValueError: If an index is out of range, or `out` is of another size.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

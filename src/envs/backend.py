@@ -39,7 +39,6 @@ class EnvBackend(Protocol):
     @property
     def spec(self) -> EnvSpec:
         """Shapes of observations and actions."""
-        ...
 
     def step_or_reset(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
@@ -61,7 +60,6 @@ class EnvBackend(Protocol):
 
     def render(self) -> NDArray[np.uint8] | None:
         """Return a (height, width, 3) picture of environment 0; None if it was not made to render."""
-        ...
 
     def close(self) -> None:
         """Release emulators and processes; may be called twice."""

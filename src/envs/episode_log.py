@@ -87,7 +87,7 @@ class EpisodeLog:
                 log.append(action[index])
 
     def close(self, index: int) -> tuple[int, int]:
-        """Forget an episode that does not continue; return its number, counted from 0, and its actions'."""
+        """Forget an episode that does not continue; return its number, counted from 0, and its steps."""
         steps = len(self._logs[index].actions)
         self._logs[index].clear()
         return self._next_episode[index] - 1, steps
@@ -98,11 +98,8 @@ class EpisodeLog:
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters, seeds and, by 'env000', the actions (T, A) of every open episode."""
-        return {
-            "next_episode": list(self._next_episode),
-            "seeds": list(self._seeds),
-            "actions": {_key(index): log.actions for index, log in enumerate(self._logs)},
-        }
+        actions = {_key(index): log.actions for index, log in enumerate(self._logs)}
+        return {"next_episode": list(self._next_episode), "seeds": list(self._seeds), "actions": actions}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a result of `state_dict`.
@@ -168,10 +165,7 @@ def matches(step: TimeStep, stored: TimeStep, index: int) -> bool:
 
 def state_form(spec: EnvSpec, lengths: list[int]) -> dict[str, Any]:
     """Return a state of environments whose open episodes have so many actions, to compare the form with."""
-    actions = [np.empty((length, spec.action.size), np.float32) for length in lengths]
-    return {
-        "next_episode": [0] * spec.num_envs,
-        "seeds": [0] * spec.num_envs,
-        "actions": {_key(index): each for index, each in enumerate(actions)},
-        "arrival": asdict(TimeStep.empty(spec)),
-    }
+    numbers, width = [0] * spec.num_envs, spec.action.size
+    actions = {_key(index): np.empty((length, width), np.float32) for index, length in enumerate(lengths)}
+    arrival = asdict(TimeStep.empty(spec))
+    return {"next_episode": numbers, "seeds": numbers, "actions": actions, "arrival": arrival}

@@ -93,11 +93,11 @@ def _is_image(space: spaces.Space) -> bool:
         if sides[2] not in _CHANNELS and sides[0] not in _CHANNELS:
             return False
         sides = sides[1:] if _is_channels_first(space) else sides[:2]
-    if space.dtype == np.uint8:
-        return True
+    if space.dtype == np.uint8 or min(sides) < _LEAST_SIDE:
+        return space.dtype == np.uint8
     low, high = _bounds(space)
     is_common = bool((space.low == low).all() and (space.high == high).all())
-    return min(sides) >= _LEAST_SIDE and is_common and low < high and high - low <= _WIDEST_RANGE
+    return is_common and low < high and high - low <= _WIDEST_RANGE
 
 
 def _is_channels_first(image: spaces.Box) -> bool:

@@ -148,11 +148,7 @@ def _amended(stored: TimeStep, step: TimeStep, diverged: set[int]) -> TimeStep:
 
 
 def make_environment(config: EnvConfig, run_seed: int, render: bool = False) -> VectorEnvironment:
-    """Return the environments of `config`, not yet reset; for `run_seed` see `VectorEnvironment`.
-
-    Raises:
-        UserError: As `make_backend`.
-    """
+    """Return the environments of `config`, not yet reset; raises as `make_backend`."""
     return VectorEnvironment(make_backend(config, render), run_seed, config.max_restarts)
 
 
@@ -171,7 +167,7 @@ def make_backend(config: EnvConfig, render: bool = False) -> EnvBackend:
 
 
 def spec_of(config: EnvConfig) -> EnvSpec:
-    """Return the spec of the environments of `config`; starts one of them for a moment, in this process.
+    """Return the spec of the environments of `config`, of which one starts for a moment in this process.
 
     Raises:
         UserError: As `make_backend`.

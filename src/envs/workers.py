@@ -41,8 +41,8 @@ _PR_SET_PDEATHSIG = 1
 class LocalEnv:
     """An environment in this process, made at the first request. Nothing notices when it hangs.
 
-    Converts observations and actions, and repeats actions. It is made from its registration, not from its
-    id: a subprocess does not know ids that were registered at run time. For the rest see `EnvConfig`.
+    It is made from its registration, not from its id: a subprocess does not know ids that were registered at
+    run time. For the rest see `EnvConfig`.
     """
 
     registered: RegisteredSpec
@@ -181,10 +181,7 @@ class SubprocessEnv:
 
 
 def _limit(pipe: Connection, seconds: float) -> None:
-    """Let reading and writing raise BlockingIOError after `seconds`; 0 waits forever.
-
-    Polling the pipe would cost more than the message.
-    """
+    """Let reading and writing raise BlockingIOError after `seconds`, 0 never; polling would cost more."""
     value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:
         end.setblocking(True)  # regardless of socket.setdefaulttimeout
