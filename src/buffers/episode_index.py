@@ -15,7 +15,7 @@ class EpisodeIndex:
 
     Room is made by dropping the oldest complete episode of all streams: the one with the smallest stream
     index. Only while no episode is complete does the longest stream lose its oldest record, until there is
-    room. With several streams that `add_episode` fills unequally, "oldest" is of the one dropped from least.
+    room. Where `add_episode` fills streams unequally, the stream that has dropped the least comes first.
     """
 
     def __init__(self, spec: ReplaySpec) -> None:

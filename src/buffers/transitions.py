@@ -52,6 +52,7 @@ class Transitions(Protocol):
     @property
     def num_transitions(self) -> int:
         """Transitions that it holds."""
+        ...
 
     def transitions(
         self, indices: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
@@ -61,6 +62,7 @@ class Transitions(Protocol):
         Raises:
             ValueError: If an index is out of range, or `out` is of another size.
         """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,7 @@ Failures = dict[int, EnvironmentFailed]
 class EnvBackend(Protocol):
     """N environments of one suite; the state of each follows from its last seed and the actions since."""
 
-    @property
-    def spec(self) -> EnvSpec:
-        """Shapes of observations and actions."""
+    spec: EnvSpec
 
     def step_or_reset(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
@@ -54,15 +52,19 @@ class EnvBackend(Protocol):
             The records, and the failures. Rows of environments that rest or fail are undefined, except for
             `is_first`, which marks every start.
         """
+        ...
 
     def replace(self, index: int) -> None:
         """Replace an environment that failed by a new one; its next call must be a start."""
+        ...
 
     def render(self) -> NDArray[np.uint8] | None:
         """Return a (height, width, 3) picture of environment 0; None if it was not made to render."""
+        ...
 
     def close(self) -> None:
         """Release emulators and processes; may be called twice."""
+        ...
 
 
 class Restarts:
