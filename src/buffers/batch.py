@@ -1,8 +1,7 @@
 """Batches of windows: consecutive records, as `utils/timestep.py` defines them, of one environment's stream.
 
-The model's step that consumes column t takes the action of column t - 1, and where `is_first` is set it
-ignores both that action and its state. A window has `sequence_length` + 1 columns: column 0 gives only its
-stored latent and its action, columns 1 to T are trained.
+The model's step that consumes column t takes the action of column t - 1; where `is_first`, it ignores both
+that action and its state. Column 0 gives only its stored latent and its action, columns 1 to T are trained.
 """
 
 from collections.abc import Callable
@@ -20,7 +19,7 @@ class StoredLatent:
     """Latent states as the buffer stores them, one per row, without graph."""
 
     deter: Float[Tensor, "batch deter"]
-    """Deterministic state; in `buffer.latent_dtype` out of the buffer, in any float dtype on the way in."""
+    """In `buffer.latent_dtype` out of the buffer, in any float dtype on the way in."""
 
     stoch: UInt8[Tensor, "batch latents"]
     """Class index of each categorical variable."""
@@ -44,7 +43,7 @@ class EpisodeRecords:
     """Received on arriving at each record, raw units; the first is 0."""
 
     is_terminal: bool
-    """Whether the last record terminated the episode; False: it was truncated there."""
+    """False: the last record was truncated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,6 @@ class SampledPositions:
     """Starts of the windows of a batch. Stream indices are never reused, so eviction does not change them."""
 
     env: Int64[np.ndarray, "batch"]
-    """Environment of each window."""
-
     start: Int64[np.ndarray, "batch"]
     """Stream index of column 0: how many records of that environment were added before it."""
 
@@ -62,12 +59,11 @@ NO_POSITIONS = SampledPositions(env=np.zeros(0, np.int64), start=np.zeros(0, np.
 """Positions of a batch that was not sampled from a buffer."""
 
 STEP_FIELDS = ("action", "reward", "is_first", "is_last", "is_terminal")
-"""Fields of a batch that are one tensor each, with one value per step."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatch:
-    """Windows of T + 1 columns, copied out of the buffer; the module states the time convention."""
+    """Windows of T + 1 columns, copied out of the buffer."""
 
     observation: dict[str, Shaped[Tensor, "batch length ..."]]
     """Each key in its stored dtype; images are bytes until the encoder converts them."""
@@ -79,7 +75,6 @@ class SequenceBatch:
     """Received on arriving at the column, raw units; 0 where `is_first`."""
 
     is_first: Bool[Tensor, "batch length"]
-    """First observation of an episode."""
 
     is_last: Bool[Tensor, "batch length"]
     """Final observation of an episode, or the last one known of an episode that was abandoned."""
@@ -101,13 +96,11 @@ class SequenceBatch:
     def select(self, rows: slice, columns: slice) -> "SequenceBatch":
         """Return a view of some windows and columns; `context` stays if column 0 does, else it is None."""
         first, _, _ = columns.indices(self.reward.shape[1])
-        context = self.context if first == 0 else None
+        context, positions = self.context if first == 0 else None, self.positions
         return SequenceBatch(
             **self._changed(lambda values: values[rows, columns]),
             context=context and StoredLatent(deter=context.deter[rows], stoch=context.stoch[rows]),
-            positions=SampledPositions(
-                env=self.positions.env[rows], start=self.positions.start[rows] + first
-            ),
+            positions=SampledPositions(env=positions.env[rows], start=positions.start[rows] + first),
         )
 
     def trained(self) -> "SequenceBatch":

@@ -19,11 +19,16 @@ def rows_needed(num_queues: int, capacity: int, chunk_length: int) -> int:
     return (-(-capacity // chunk_length) + 2 * num_queues) * chunk_length
 
 
+def _table_width(capacity: int, chunk_length: int) -> int:
+    """Return the most chunks that a single queue can touch."""
+    return -(-capacity // chunk_length) + 1
+
+
 class ChunkedQueues:
     """Queues whose entries have absolute indices (never reused) and occupy rows of a pool (reused at once).
 
-    Everything is allocated here; appending and dropping allocate nothing and cost the same at any fill. The
-    caller must not let all queues together exceed `capacity`.
+    Appending and dropping allocate nothing and cost the same at any fill. The caller must not let all queues
+    together exceed `capacity`.
     """
 
     def __init__(self, num_queues: int, capacity: int, chunk_length: int) -> None:
@@ -34,30 +39,20 @@ class ChunkedQueues:
         self.chunk_length = chunk_length
         self.head = np.zeros(num_queues, COUNTER_DTYPE)
         self.tail = np.zeros(num_queues, COUNTER_DTYPE)
-        self._table = np.full((num_queues, self._table_width(capacity, chunk_length)), 0, TABLE_DTYPE)
+        self._table = np.full((num_queues, _table_width(capacity, chunk_length)), 0, TABLE_DTYPE)
         self._free = np.arange(self.num_chunks, dtype=TABLE_DTYPE)
         self._num_free = self.num_chunks
 
     @staticmethod
-    def _table_width(capacity: int, chunk_length: int) -> int:
-        """Return the most chunks that a single queue can touch."""
-        return -(-capacity // chunk_length) + 1
-
-    @classmethod
-    def required_bytes(cls, num_queues: int, capacity: int, chunk_length: int) -> int:
+    def required_bytes(num_queues: int, capacity: int, chunk_length: int) -> int:
         """Return the future `nbytes` of such queues, without making them."""
-        table = num_queues * cls._table_width(capacity, chunk_length)
+        table = num_queues * _table_width(capacity, chunk_length)
         free = rows_needed(num_queues, capacity, chunk_length) // chunk_length
         return (table + free) * TABLE_DTYPE.itemsize + 2 * num_queues * COUNTER_DTYPE.itemsize
 
     def nbytes(self) -> int:
         """Return the bytes of the index held here; the rows are the caller's."""
         return self.head.nbytes + self.tail.nbytes + self._table.nbytes + self._free.nbytes
-
-    @property
-    def num_chunks_used(self) -> int:
-        """Number of chunks that belong to a queue now."""
-        return self.num_chunks - self._num_free
 
     @property
     def lengths(self) -> Int64[np.ndarray, "queues"]:
@@ -128,9 +123,8 @@ class ChunkedQueues:
         """Give a free chunk to each (queue, number of the chunk in that queue)."""
         self._num_free -= len(chunks)
         assert self._num_free >= 0, "more entries than the capacity"
-        self._table[queues, chunks % self._table.shape[1]] = self._free[
-            self._num_free : self._num_free + len(chunks)
-        ]
+        taken = self._free[self._num_free : self._num_free + len(chunks)]
+        self._table[queues, chunks % self._table.shape[1]] = taken
 
 
 def locate(

@@ -12,35 +12,23 @@ from ..utils.errors import UserError
 from ..utils.ranges import require_range
 from ..utils.timestep import ActionSpec, ArraySpec
 
-OBSERVATION_PREFIX = "observation."
-"""Of the names of observations among the fields of a record, in memory and on disk."""
-
+OBSERVATION_PREFIX = "observation."  # of names among the fields of a record, in memory and on disk
 LATENT_FIELDS = ("deter", "stoch")
 
 
 class ReplayStorage(Enum):
     """Memory of the arena."""
 
-    ram = "ram"
-    """Anonymous host memory, committed at start."""
-
-    mmap = "mmap"
-    """Files in the run folder, mapped into memory; the disk space is reserved at start."""
-
-    cuda = "cuda"
-    """Memory of the training GPU: sampling then needs no transfer."""
+    ram = "ram"  # anonymous host memory, committed at start
+    mmap = "mmap"  # files in the run folder, mapped into memory; the disk space is reserved at start
+    cuda = "cuda"  # memory of the training GPU: sampling then needs no transfer
 
 
 class LatentDtype(Enum):
-    """Stored dtype of `deter`; `stoch` is always stored as class indices of one byte."""
+    """Stored dtype of `deter`, by its name in torch; `stoch` is always class indices of one byte."""
 
     float16 = "float16"
     bfloat16 = "bfloat16"
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The dtype of that name."""
-        return {LatentDtype.float16: torch.float16, LatentDtype.bfloat16: torch.bfloat16}[self]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -80,8 +68,6 @@ class LatentSpec:
     """Sizes of the latent state that the buffer keeps with each record."""
 
     deter_size: int
-    """Width of the deterministic state."""
-
     num_latents: int
     """Number of categorical variables, each with at most 256 classes."""
 
@@ -94,6 +80,7 @@ class ReplaySpec:
     observation: dict[str, ArraySpec]
     action: ActionSpec
     num_envs: int
+
     window_length: int
     """Records in a window: training.sequence_length + 1."""
 
@@ -132,7 +119,8 @@ def record_fields(spec: ReplaySpec) -> dict[str, FieldSpec]:
     for flag in ("is_first", "is_last", "is_terminal"):
         fields[flag] = FieldSpec((), torch.bool)
     if spec.latent is not None and spec.config.store_latents:
-        fields["deter"] = FieldSpec((spec.latent.deter_size,), spec.config.latent_dtype.torch_dtype)
+        deter_dtype = getattr(torch, spec.config.latent_dtype.value)
+        fields["deter"] = FieldSpec((spec.latent.deter_size,), deter_dtype)
         fields["stoch"] = FieldSpec((spec.latent.num_latents,), torch.uint8)
     return fields
 

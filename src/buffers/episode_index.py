@@ -13,10 +13,9 @@ from .config import ReplaySpec
 class EpisodeIndex:
     """Streams of records, one per environment, in which episodes follow each other without gaps.
 
-    Each call of `add` adds one record to every stream, so a stream index is also an age: the smaller, the
-    older. Room is made by dropping the oldest complete episode of all streams. Only while no episode is
-    complete does the longest stream lose its oldest record, until there is room. `add_episode` adds to one
-    stream alone: with several streams filled unequally, the "oldest" is then the one least dropped so far.
+    Room is made by dropping the oldest complete episode of all streams: the one with the smallest stream
+    index. Only while no episode is complete does the longest stream lose its oldest record, until there is
+    room. Where `add_episode` fills streams unequally, the stream that has dropped the least comes first.
     """
 
     def __init__(self, spec: ReplaySpec) -> None:
@@ -34,14 +33,14 @@ class EpisodeIndex:
     def required_bytes(spec: ReplaySpec) -> int:
         """Return the future `nbytes`, without allocating."""
         pool = spec.num_envs, spec.config.capacity, spec.config.chunk_length
-        starts = 0 if spec.config.cross_episodes else EpisodeStarts.required_bytes(*pool)
-        per_env = spec.num_envs * (3 * COUNTER_DTYPE.itemsize + 1)
-        return ChunkedQueues.required_bytes(*pool) + starts + rows_needed(*pool) + per_env
+        num_rows, queues = rows_needed(*pool), ChunkedQueues.required_bytes(*pool)
+        starts = 0 if spec.config.cross_episodes else queues + num_rows * COUNTER_DTYPE.itemsize
+        return queues + starts + num_rows + spec.num_envs * (3 * COUNTER_DTYPE.itemsize + 1)
 
     def nbytes(self) -> int:
         """Return the bytes held, always in host memory."""
-        own = (self.begins, self._envs, self._num_complete, self._is_open, self._episode_start)
-        starts = self.starts.nbytes() if self.starts else 0
+        own = [self.begins, self._envs, self._num_complete, self._is_open, self._episode_start]
+        starts = self.starts.values.nbytes + self.starts.queues.nbytes() if self.starts else 0
         return sum(array.nbytes for array in own) + self.records.nbytes() + starts
 
     @property
@@ -77,15 +76,15 @@ class EpisodeIndex:
         if self.starts:
             start = index - (self.window_length - 1)
             chosen = np.flatnonzero(start >= np.maximum(self._episode_start, self.records.head))
-            self.starts.append(chosen, start[chosen])
+            self.starts.values[self.starts.queues.append(chosen)] = start[chosen]
         return rows
 
     def add_episode(self, env: int, length: int) -> Int64[np.ndarray, "length"]:
         """Add a whole episode to one stream, dropping old ones first; return the rows to write it to.
 
         Raises:
-            ValueError: If there is no such stream, it is longer than the capacity, or an episode is open;
-                nothing is changed then.
+            ValueError: Before anything changes: if there is no such stream, the episode is longer than the
+                capacity, or one is open.
         """
         if not 0 <= env < len(self._envs):
             raise ValueError(f"environment {env} is not in [0, {len(self._envs)})")
@@ -104,10 +103,6 @@ class EpisodeIndex:
         if self.starts:
             self.starts.extend(env, np.arange(start, start + length - self.window_length + 1))
         return rows
-
-    def draw(self, batch_size: int, generator: np.random.Generator) -> SampledPositions:
-        """Draw windows uniformly over all starts, with replacement; the cost does not depend on the fill."""
-        return self.windows(generator.integers(self.window_counts.sum(), size=batch_size))
 
     def windows(self, indices: Int64[np.ndarray, "batch"]) -> SampledPositions:
         """Return the windows of these indices over all starts, one stream after the other, oldest first."""
@@ -172,7 +167,8 @@ class EpisodeIndex:
         """Rebuild the window starts from `begins`; the window length may differ from the saved run's."""
         if self.starts is None:
             return
-        self.starts.clear()
+        nothing = [0] * len(self._envs)
+        self.starts.queues.restore(nothing, nothing)
         episode_start = self.records.head.copy()
         for env, index, count, row in self.records.held_spans():
             stream_index = np.arange(index, index + count)
@@ -186,42 +182,22 @@ class EpisodeIndex:
 class EpisodeStarts:
     """The start of every window that lies inside one episode, oldest first, in one queue per environment.
 
-    A queue returns its n-th entry at once, so a uniform draw costs the same for any episodes. There are
-    never more starts than records, so a pool of the records' capacity suffices.
+    There are never more starts than records, so a pool of the records' capacity suffices.
     """
 
     def __init__(self, num_envs: int, capacity: int, chunk_length: int) -> None:
         self.queues = ChunkedQueues(num_envs, capacity, chunk_length)
-        self._values = np.full(self.queues.num_rows, 0, COUNTER_DTYPE)
-
-    @staticmethod
-    def required_bytes(num_envs: int, capacity: int, chunk_length: int) -> int:
-        """Return the future `nbytes`."""
-        values = rows_needed(num_envs, capacity, chunk_length) * COUNTER_DTYPE.itemsize
-        return values + ChunkedQueues.required_bytes(num_envs, capacity, chunk_length)
-
-    def nbytes(self) -> int:
-        """Return the bytes held."""
-        return self._values.nbytes + self.queues.nbytes()
-
-    def append(self, envs: Int64[np.ndarray, "chosen"], start: Int64[np.ndarray, "chosen"]) -> None:
-        """Add one start to each of `envs`."""
-        self._values[self.queues.append(envs)] = start
+        self.values = np.full(self.queues.num_rows, 0, COUNTER_DTYPE)
 
     def extend(self, env: int, starts: Int64[np.ndarray, "starts"]) -> None:
         """Add starts, oldest first, to one environment."""
-        self._values[self.queues.extend(env, len(starts))] = starts
-
-    def clear(self) -> None:
-        """Forget all starts."""
-        nothing = [0] * len(self.queues.head)
-        self.queues.restore(nothing, nothing)
+        self.values[self.queues.extend(env, len(starts))] = starts
 
     def drop_before(self, env: int, index: int) -> None:
         """Forget the starts before stream index `index`."""
         count = 0
         for _, length, row in self.queues.spans(env, int(self.queues.head[env]), int(self.queues.tail[env])):
-            older = int(np.searchsorted(self._values[row : row + length], index))
+            older = int(np.searchsorted(self.values[row : row + length], index))
             count += older
             if older < length:
                 break
@@ -231,4 +207,4 @@ class EpisodeStarts:
         self, env: Int64[np.ndarray, "batch"], rank: Int64[np.ndarray, "batch"]
     ) -> Int64[np.ndarray, "batch"]:
         """Return the `rank`-th oldest start of each environment in `env`."""
-        return self._values[self.queues.rows(env, self.queues.head[env] + rank)]
+        return self.values[self.queues.rows(env, self.queues.head[env] + rank)]

@@ -21,14 +21,12 @@ from .transitions import TransitionBatch, TransitionTable, check_indices, read_t
 class EpisodeReplayBuffer:
     """Records of several environments in one arena of equal chunks.
 
-    Chunks belong to an environment's stream and episodes lie back to back in it, so short episodes waste
-    nothing. When a new record would pass `buffer.capacity`, the oldest complete episode of all environments
-    goes as a whole, and its chunks are free at once; see `EpisodeIndex` for the one exception. No array
-    given to `add` is kept, and nothing returned shares memory with the arena. After construction only
-    `sample` allocates, for the batch that it returns.
+    Episodes lie back to back in the chunks of their environment's stream. When a new record would pass
+    `buffer.capacity`, the oldest complete episode of all environments goes as a whole; see `EpisodeIndex` for
+    the one exception. No array given is kept, and nothing returned shares memory with the arena. After
+    construction only `sample` allocates, for the batch that it returns.
 
     Args:
-        spec: What is stored, and how much of it.
         generator: The only source of randomness; the buffer owns it and saves its state.
         device: The training device; matters for `buffer.storage=cuda` only.
         directory: Folder of the mapped files; needed for `buffer.storage=mmap` only.
@@ -49,7 +47,7 @@ class EpisodeReplayBuffer:
         self.plan = plan_replay(spec)
         check_storage(spec, self.plan, torch.device(device), directory)
         self.stores_latents = "deter" in self.plan.fields
-        self._num_envs, self._forms = spec.num_envs, record_forms(spec)
+        self._num_envs, self._forms = spec.num_envs, record_forms(self.plan.fields)
         self._generator = generator
         self._index = EpisodeIndex(spec)
         self._arena = Arena(self.plan, self.config.storage, torch.device(device), directory)
@@ -67,27 +65,25 @@ class EpisodeReplayBuffer:
             ValueError: Before anything changes: if an array has another shape or dtype.
         """
         if (latent is not None) != self.stores_latents:
-            raise ValueError(
-                f"latent is {type(latent).__name__}, but buffer.store_latents={self.stores_latents}"
-            )
+            given = type(latent).__name__
+            raise ValueError(f"latent is {given}, but buffer.store_latents={self.stores_latents}")
         fields = step_fields(step, action, self._forms, self._num_envs)
         if latent is not None:
-            self._check_latents(latent.deter, latent.stoch, len(step.reward))
-            if latent.stoch.dtype is not torch.uint8 or not latent.deter.is_floating_point():
-                raise ValueError(
-                    f"latents of {latent.deter.dtype} and {latent.stoch.dtype}, not floats and uint8"
-                )
-            fields |= {"deter": latent.deter.to(self.plan.fields["deter"].dtype), "stoch": latent.stoch}
+            deter, stoch = latent.deter, latent.stoch
+            self._check_latents(deter, stoch, len(step.reward))
+            if stoch.dtype is not torch.uint8 or not deter.is_floating_point():
+                raise ValueError(f"latents of {deter.dtype} and {stoch.dtype}, not floats and uint8")
+            fields |= {"deter": deter.to(self.plan.fields["deter"].dtype), "stoch": stoch}
         new_rows = self._index.add(step.is_first, step.is_last)
         self._write(new_rows, fields)
         if latent is not None:
-            self._files.latents_changed(new_rows)
+            self._files.changed[new_rows] = True
 
     def add_episode(self, env: int, episode: EpisodeRecords) -> None:
         """Copy a whole finished episode into one environment's stream at once.
 
-        Leaves a buffer of one stream as an `add` of each record would, evictions included; only room for the
-        whole episode is made before. With several streams see `EpisodeIndex` for what counts as oldest.
+        Leaves a buffer of one stream as an `add` of each record would, evictions included. With several
+        streams see `EpisodeIndex` for what counts as oldest.
 
         Raises:
             ValueError: Before anything changes: if latents are stored, there is no such stream, an episode is
@@ -119,15 +115,19 @@ class EpisodeReplayBuffer:
     ) -> SequenceBatch:
         """Return windows drawn uniformly over all starts, with replacement, as copies.
 
-        The batch is in host memory, or on the GPU with `buffer.storage=cuda`. The time per window does not
-        depend on the fill. Training draws from the buffer's own generator, and gives an earlier batch of this
-        size as `out`, whose memory is reused.
+        The batch is in host memory, or on the GPU with `buffer.storage=cuda`; the memory of `out`, an earlier
+        batch of this size, is reused. The time per window does not depend on the fill.
+        Without `generator` the buffer's own is used.
+
+        Raises:
+            ValueError: If there is no window, or `out` is of another size.
         """
         if not self.can_sample:
             raise ValueError(f"no window of {self.window_length} steps in {self.total_steps} stored steps")
         if out is not None and len(out.reward) != batch_size:
             raise ValueError(f"out holds {len(out.reward)} windows, batch_size={batch_size}")
-        positions = self._index.draw(batch_size, generator or self._generator)
+        chosen = (generator or self._generator).integers(self.num_windows, size=batch_size)
+        positions = self._index.windows(chosen)
         return read_windows(self._arena, self._arena.to_index_tensor(self._rows(positions)), positions, out)
 
     @property
@@ -143,11 +143,7 @@ class EpisodeReplayBuffer:
     def transitions(
         self, indices: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
     ) -> TransitionBatch:
-        """Return the transitions of these indices as a copy; see `Transitions`.
-
-        Raises:
-            ValueError: If an index is out of range, `out` is of another size, or there are no transitions.
-        """
+        """Return the transitions of these indices as a copy; raises as `check_indices`, `num_transitions`."""
         check_indices(indices, self.num_transitions, out)
         rows = self._arena.to_index_tensor(self._rows(self._index.windows(indices)))
         return read_transitions(self._arena.gather, self._arena.fields, rows[:, 0], rows[:, 1], out)
@@ -173,9 +169,8 @@ class EpisodeReplayBuffer:
     ) -> None:
         """Replace the stored latents of columns 1 to T of sampled windows by fresher ones.
 
-        Records evicted since the batch was drawn are skipped, so a chunk that holds other records by now is
-        never touched. Where windows overlap, the later row of the batch wins. Latents may be on any
-        device, and `deter` of any float dtype; a graph is dropped.
+        Records evicted since the batch was drawn are skipped. Where windows overlap, the later row of the
+        batch wins. Latents may be on any device, and `deter` of any float dtype; a graph is dropped.
 
         Raises:
             ValueError: Before anything changes: if latents are not stored, are of another shape, or belong to
@@ -194,7 +189,7 @@ class EpisodeReplayBuffer:
         unique, from_end = np.unique(rows[::-1], return_index=True)
         source = torch.from_numpy(np.flatnonzero(is_held)[::-1][from_end]).to(deter.device)
         rows = self._arena.to_index_tensor(unique)
-        self._files.latents_changed(unique)
+        self._files.changed[unique] = True
         fresh = deter.flatten(0, 1).index_select(0, source).to(self.plan.fields["deter"].dtype)
         self._arena.write("deter", rows, fresh)
         self._arena.write("stoch", rows, stoch.flatten(0, 1).index_select(0, source).to(torch.uint8))
@@ -211,30 +206,18 @@ class EpisodeReplayBuffer:
         """Records held, over all environments; never more than `buffer.capacity`."""
         return self._index.total_steps
 
-    @property
-    def num_episodes(self) -> int:
-        """Episodes of which a record is held, open ones included."""
-        return self._index.num_episodes
-
     def nbytes(self) -> int:
         """Return all bytes owned: the arena in its kind of memory, and the index in host memory."""
-        return self._arena.nbytes() + self._index.nbytes() + self._files.nbytes()
-
-    def part_bytes(self) -> dict[str, int]:
-        """Return the bytes owned, by part: observations, actions, rewards, flags, latents, index."""
-        return self.plan.part_bytes() | {"index": self._index.nbytes() + self._files.nbytes()}
+        return self._arena.nbytes() + self._index.nbytes() + self._files.changed.nbytes
 
     def stats(self) -> dict[str, float]:
-        """Return metrics by the last part of their tag; `fill` is in [0, 1].
-
-        `obs_bytes` are those of the arena that belong to observations, used or not; `aux_bytes` are all other
-        bytes owned.
-        """
+        """Return metrics by the last part of their tag: `fill` in [0, 1], `aux_bytes` all but `obs_bytes`."""
+        obs_bytes = self.plan.part_bytes["observations"]
         return {
             "total_steps": float(self.total_steps),
-            "num_episodes": float(self.num_episodes),
-            "obs_bytes": float(self.plan.obs_bytes),
-            "aux_bytes": float(self.nbytes() - self.plan.obs_bytes),
+            "num_episodes": float(self._index.num_episodes),
+            "obs_bytes": float(obs_bytes),
+            "aux_bytes": float(self.nbytes() - obs_bytes),
             "fill": self.total_steps / self.config.capacity,
         }
 
@@ -255,8 +238,5 @@ class EpisodeReplayBuffer:
         self._generator.bit_generator.state = generator.bit_generator.state
 
     def content_hash(self) -> str:
-        """Return the sha256 of all records in the order of their streams, the index and the generator.
-
-        The rows that records occupy do not matter. Cost: 1 s for each GB.
-        """
+        """Return the sha256 of all records, in whichever rows, index and generator; 1 s for each GB."""
         return self._files.content_hash()

@@ -2,13 +2,15 @@
 
 import hashlib
 import json
+from collections import deque
 from dataclasses import astuple, dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 
 from ..utils.durable_io import FileRecord, corrupt_file_error, read_json, reading, write_json
 from ..utils.errors import UserError
@@ -16,11 +18,11 @@ from .episode_index import EpisodeIndex
 from .shared_files import (
     LatentFile,
     Segment,
-    check_latents,
-    check_segments,
     live_segments,
+    load_latents,
+    load_records,
     read_latents,
-    read_segments,
+    read_records,
     write_latents,
     write_partial_chunks,
     write_segments,
@@ -28,8 +30,7 @@ from .shared_files import (
 from .storage import Arena
 
 INDEX_FILE, OPEN_FILE = "replay.json", "replay_open.safetensors"
-REPLAY_FILES = (INDEX_FILE, OPEN_FILE)
-"""Files in the folder of every checkpoint."""
+REPLAY_FILES = (INDEX_FILE, OPEN_FILE)  # in the folder of every checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,6 @@ class SavedReplay:
 
     shared_folder: Path
     own: dict[str, FileRecord] = field(default_factory=dict)
-    """Files in the folder of the checkpoint, by name."""
-
     segments: list[Segment] = field(default_factory=list)
     latents: list[LatentFile] = field(default_factory=list)
 
@@ -50,34 +49,20 @@ class SavedReplay:
 
 
 class ReplayFiles:
-    """Tracks which records of a buffer are on disk, and which latents have changed since.
-
-    About 0.5 kB of host memory for each file on disk is not in `nbytes`.
-    """
+    """Saves and loads the records of a buffer; holds about 0.5 kB of host memory for each file on disk."""
 
     def __init__(self, index: EpisodeIndex, arena: Arena, generator: np.random.Generator) -> None:
         self._index, self._arena, self._generator = index, arena, generator
-        self.stores_latents = "deter" in arena.fields
-        self._changed = np.full(index.records.num_rows if self.stores_latents else 0, False)
+        self.changed = np.full(index.records.num_rows if "deter" in arena.fields else 0, False)
+        """By row: whether its latents differ from those on disk; empty without latents."""
+
         self._last: SavedReplay | None = None
 
-    def nbytes(self) -> int:
-        """Return the bytes held, in host memory."""
-        return self._changed.nbytes
-
-    def latents_changed(self, rows: Int64[np.ndarray, "chosen"]) -> None:
-        """Mark rows whose latents differ from those on disk."""
-        self._changed[rows] = True
-
     def save(self, folder: Path, shared_folder: Path) -> SavedReplay:
-        """Write what is new to `shared_folder`, and `replay.json` and the partial chunks to `folder`.
+        """Write full chunks and latents that are new to `shared_folder`, and the rest to `folder`.
 
         Every file is new and on disk on return; nothing is deleted. Records count as saved only once `commit`
         is called, so that a save that fails or is discarded costs nothing later.
-
-        Args:
-            folder: Folder of this checkpoint.
-            shared_folder: Folder that all checkpoints of the run share, for full chunks and latents.
 
         Raises:
             OSError: If the disk is full or fails.
@@ -89,8 +74,8 @@ class ReplayFiles:
         segments = live_segments(shared_folder, last.segments, index)
         segments += write_segments(shared_folder, segments, index, arena)
         latents: list[LatentFile] = []
-        if self.stores_latents:
-            latents = write_latents(shared_folder, last.latents, index, arena, self._changed)
+        if len(self.changed):
+            latents = write_latents(shared_folder, last.latents, index, arena, self.changed)
         state = {
             "fields": _fields(arena),
             "streams": index.state_dict(),
@@ -107,7 +92,7 @@ class ReplayFiles:
     def commit(self, saved: SavedReplay) -> None:
         """Build the next save on `saved`; call it once that is safe on disk, before anything is added."""
         self._last = saved
-        self._changed[:] = False
+        self.changed[:] = False
 
     def load(self, folder: Path, shared_folder: Path) -> None:
         """Load a result of `save`; chunks and windows may have other lengths than in the saved run.
@@ -119,20 +104,22 @@ class ReplayFiles:
             UserError: If fields, number of environments or capacity do not fit, or a file was not written by
                 `save`; nothing is changed then.
         """
-        path, open_path, index = folder / INDEX_FILE, folder / OPEN_FILE, self._index
+        path, index, arena = folder / INDEX_FILE, self._index, self._arena
         state = read_json(path)
         with reading(path):
             self._check(folder, state)
             segments = [Segment(*rest, record=FileRecord(*record)) for *rest, record in state["segments"]]
             latents = [LatentFile(*rest, record=FileRecord(*record)) for *rest, record in state["latents"]]
-            _check_index(path, state["streams"], segments, latents)
+            streams = state["streams"]
+            _check_index(path, streams, segments, latents)
             generator = type(self._generator.bit_generator)()
             generator.state = state["generator"]
-            check_segments(shared_folder, open_path, segments, state["streams"], self._arena)
-            check_latents(shared_folder, latents, state["streams"]["tail"], self._arena)
-        index.load_state_dict(state["streams"])
-        read_segments(shared_folder, open_path, segments, index, self._arena)
-        read_latents(shared_folder, latents, index, self._arena)
+            records = partial(read_records, shared_folder, folder / OPEN_FILE, segments, streams, arena)
+            latent_rows = partial(read_latents, shared_folder, latents, streams["tail"], arena)
+            deque(chain(records(), latent_rows()), maxlen=0)  # checks all files before anything changes
+        index.load_state_dict(streams)
+        load_records(records(), index, arena)
+        load_latents(latent_rows(), index, arena)
         index.rebuild_starts()
         self._generator.bit_generator.state = generator.state
         self.commit(SavedReplay(shared_folder.resolve(), {}, segments, latents))
@@ -167,17 +154,17 @@ class ReplayFiles:
         saved, fields = state["fields"], _fields(self._arena)
         if saved != fields:
             different = sorted(k for k in {*saved, *fields} if saved.get(k) != fields.get(k))
+            changes = "; ".join(f"{k} was {saved.get(k)} and is {fields.get(k)}" for k in different)
             raise UserError(
-                f"{folder} was saved with other fields than this run has: "
-                + "; ".join(f"{k} was {saved.get(k)} and is {fields.get(k)}" for k in different)
-                + ". Resume with the env and buffer settings of the saved run."
+                f"{folder} was saved with other fields than this run has: {changes}. "
+                "Resume with the env and buffer settings of the saved run."
             )
 
 
 def _check_index(
     path: Path, streams: dict[str, Any], segments: list[Segment], latents: list[LatentFile]
 ) -> None:
-    """Check that an index is consistent; numbers out of bounds would corrupt memory."""
+    """Raise UserError unless an index is consistent; numbers out of bounds would corrupt memory."""
     head, tail, count = streams["head"], streams["tail"], len(streams["head"])
     numbers = [*head, *tail, *streams["num_complete"], *streams["episode_start"]]
     numbers += [number for s in segments for number in (s.env, s.start, s.stop)]
@@ -210,6 +197,5 @@ def _is_gapless(head: list[int], segments: list[Segment]) -> bool:
 
 def _fields(arena: Arena) -> dict[str, list[Any]]:
     """Return dtype and shape of every field, as JSON values."""
-    return {
-        name: [str(spec.dtype).removeprefix("torch."), *spec.shape] for name, spec in arena.fields.items()
-    }
+    fields = arena.fields.items()
+    return {name: [str(spec.dtype).removeprefix("torch."), *spec.shape] for name, spec in fields}

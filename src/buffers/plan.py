@@ -5,18 +5,18 @@ from dataclasses import dataclass, replace
 
 from ..utils.errors import UserError
 from .chunked_queues import rows_needed
-from .config import LATENT_FIELDS, OBSERVATION_PREFIX, FieldSpec, ReplaySpec, record_fields
+from .config import FieldSpec, ReplaySpec, record_fields
 from .episode_index import EpisodeIndex
 
 GIB = 2**30
 
 _PARTS = {
-    "actions": ("action",),
-    "rewards": ("reward",),
-    "flags": ("is_first", "is_last", "is_terminal"),
-    "latents": LATENT_FIELDS,
+    "action": "actions",
+    "reward": "rewards",
+    **dict.fromkeys(("is_first", "is_last", "is_terminal"), "flags"),
+    **dict.fromkeys(("deter", "stoch"), "latents"),
 }
-"""Names of the fields that belong together, without the observations."""
+"""Part of the arena that each field belongs to, the observations apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,40 +27,31 @@ class ReplayPlan:
     num_rows: int
     """Records the arena has room for: the capacity, rounded up to chunks, and two chunks an environment."""
 
-    arena_bytes: int
-    """Bytes of the arena, in the memory that `buffer.storage` names."""
+    part_bytes: dict[str, int]
+    """By part: `observations`, `actions`, `rewards`, `flags` and `latents` are the arena, in the memory that
+    `buffer.storage` names, and `index` is in host memory."""
 
-    obs_bytes: int
-    """Bytes of the arena that belong to observations."""
+    @property
+    def nbytes(self) -> int:
+        """All bytes."""
+        return sum(self.part_bytes.values())
 
-    nbytes: int
-    """All bytes: the arena, and the index in host memory."""
-
-    def part_bytes(self) -> dict[str, int]:
-        """Return the bytes of the arena, by part: observations, actions, rewards, flags, latents."""
-        parts = {"observations": self.obs_bytes}
-        for part, names in _PARTS.items():
-            record = sum(self.fields[name].nbytes for name in names if name in self.fields)
-            parts[part] = self.num_rows * record
-        return parts
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of the arena."""
+        return self.nbytes - self.part_bytes["index"]
 
 
 def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
     """Return the plan of a buffer of any size; allocates nothing."""
-    config = spec.config
     fields = record_fields(spec)
-    num_rows = rows_needed(spec.num_envs, config.capacity, config.chunk_length)
-    index_bytes = EpisodeIndex.required_bytes(spec)
-    index_bytes += num_rows * ("deter" in fields)  # whether the latents of a row have changed since a save
-    arena_bytes = num_rows * sum(field.nbytes for field in fields.values())
-    obs = sum(field.nbytes for name, field in fields.items() if name.startswith(OBSERVATION_PREFIX))
-    return ReplayPlan(
-        fields=fields,
-        num_rows=num_rows,
-        arena_bytes=arena_bytes,
-        obs_bytes=num_rows * obs,
-        nbytes=arena_bytes + index_bytes,
-    )
+    num_rows = rows_needed(spec.num_envs, spec.config.capacity, spec.config.chunk_length)
+    part_bytes = dict.fromkeys(("observations", *_PARTS.values()), 0)
+    for name, field in fields.items():
+        part_bytes[_PARTS.get(name, "observations")] += num_rows * field.nbytes
+    # with latents also one byte a row: whether they have changed since a save
+    part_bytes["index"] = EpisodeIndex.required_bytes(spec) + num_rows * ("deter" in fields)
+    return ReplayPlan(fields, num_rows, part_bytes)
 
 
 def largest_capacity(spec: ReplaySpec, max_bytes: int) -> int:
@@ -98,9 +89,15 @@ def plan_replay(spec: ReplaySpec) -> ReplayPlan:
     budget = int(config.memory_budget_gib * GIB)
     if plan.nbytes > budget:
         arrays = " + ".join(f"{array.shape} {array.dtype}" for array in spec.observation.values())
+        fits = largest_capacity(spec, budget)
+        if fits >= smallest:
+            repair = f"Lower buffer.capacity to {fits:,} or raise the budget."
+        else:
+            gib = math.ceil(plan.nbytes / GIB * 1000) / 1000
+            repair = f"No capacity with a window of every environment fits: raise the budget to {gib:g}."
         raise UserError(
             f"{config.capacity:,} steps of {arrays} need {in_gib(plan.nbytes)} GiB, over "
-            f"buffer.memory_budget_gib={config.memory_budget_gib:g}. {_repair(spec, plan, budget)}"
+            f"buffer.memory_budget_gib={config.memory_budget_gib:g}. {repair}"
         )
     return plan
 
@@ -109,12 +106,3 @@ def in_gib(num_bytes: int) -> str:
     """Return bytes as a number of GiB to read."""
     gib = num_bytes / GIB
     return f"{gib:,.1f}" if gib >= 0.1 else f"{gib:.2g}"
-
-
-def _repair(spec: ReplaySpec, plan: ReplayPlan, budget: int) -> str:
-    """Return the sentence that says what would fit into `budget` bytes."""
-    fits = largest_capacity(spec, budget)
-    if fits >= spec.num_envs * spec.window_length:
-        return f"Lower buffer.capacity to {fits:,} or raise the budget."
-    gib = math.ceil(plan.nbytes / GIB * 1000) / 1000
-    return f"No capacity with a window of every environment fits: raise the budget to {gib:g}."

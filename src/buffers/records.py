@@ -1,5 +1,6 @@
 """Convert between what a buffer takes and gives, and the fields of its arena."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -9,23 +10,25 @@ from torch import Tensor
 
 from ..utils.timestep import TimeStep
 from .batch import NO_POSITIONS, STEP_FIELDS, EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
-from .config import OBSERVATION_PREFIX, ReplaySpec, observation_keys
+from .config import LATENT_FIELDS, OBSERVATION_PREFIX, FieldSpec, observation_keys
 from .storage import Arena
 
 Forms = dict[str, tuple[tuple[int, ...], np.dtype]]
 """Shape and dtype of one record's share of each field that is given as an array."""
 
 
-def record_forms(spec: ReplaySpec) -> Forms:
+def record_forms(fields: Mapping[str, FieldSpec]) -> Forms:
     """Return the forms of a record, latents apart."""
-    single, flag = np.dtype(np.float32), np.dtype(np.bool_)
-    forms = {OBSERVATION_PREFIX + key: (array.shape, array.dtype) for key, array in spec.observation.items()}
-    forms |= {"action": ((spec.action.size,), single), "reward": ((), single)}
-    return forms | dict.fromkeys(("is_first", "is_last", "is_terminal"), ((), flag))
+    given = {name: spec for name, spec in fields.items() if name not in LATENT_FIELDS}
+    return {
+        name: (spec.shape, torch.empty(0, dtype=spec.dtype).numpy().dtype) for name, spec in given.items()
+    }
 
 
-def step_fields(step: TimeStep, action: np.ndarray, forms: Forms, num_envs: int) -> dict[str, Tensor]:
-    """Return the fields of one record of every environment, latents apart.
+def step_fields(
+    step: TimeStep, action: np.ndarray, forms: Forms, count: int, owner: str = "a step"
+) -> dict[str, Tensor]:
+    """Return the fields of `count` records, latents apart; actions after the last observation become zeros.
 
     Raises:
         ValueError: If one has another shape or dtype than in `forms`.
@@ -38,32 +41,6 @@ def step_fields(step: TimeStep, action: np.ndarray, forms: Forms, num_envs: int)
         "is_last": step.is_last,
         "is_terminal": step.is_terminal,
     }
-    return _checked(given, forms, num_envs, "a step")
-
-
-def episode_fields(episode: EpisodeRecords, forms: Forms) -> dict[str, Tensor]:
-    """Return the fields of all records of an episode.
-
-    Raises:
-        ValueError: If there is no record, or a field has another shape or dtype than in `forms`.
-    """
-    length = len(episode.reward)
-    if length == 0:
-        raise ValueError("an episode has at least 1 record")
-    is_last = np.arange(length) == length - 1
-    given = {OBSERVATION_PREFIX + key: values for key, values in episode.observation.items()}
-    given |= {
-        "action": episode.action,
-        "reward": episode.reward,
-        "is_first": np.arange(length) == 0,
-        "is_last": is_last,
-        "is_terminal": is_last & bool(episode.is_terminal),
-    }
-    return _checked(given, forms, length, "an episode")
-
-
-def _checked(given: dict[str, np.ndarray], forms: Forms, count: int, owner: str) -> dict[str, Tensor]:
-    """Return the fields of `count` records as tensors; actions after the last observation become zeros."""
     found = {name: (values.shape, values.dtype) for name, values in given.items()}
     expected = {name: ((count, *shape), dtype) for name, (shape, dtype) in forms.items()}
     if found != expected:
@@ -77,6 +54,26 @@ def _checked(given: dict[str, np.ndarray], forms: Forms, count: int, owner: str)
         name: torch.from_numpy(values if values.flags.carray else np.require(values, requirements=["C", "W"]))
         for name, values in given.items()
     }
+
+
+def episode_fields(episode: EpisodeRecords, forms: Forms) -> dict[str, Tensor]:
+    """Return the fields of all records of an episode.
+
+    Raises:
+        ValueError: If there is no record, or a field has another shape or dtype than in `forms`.
+    """
+    length = len(episode.reward)
+    if length == 0:
+        raise ValueError("an episode has at least 1 record")
+    is_last = np.arange(length) == length - 1
+    rows = TimeStep(
+        observation=episode.observation,
+        reward=episode.reward,
+        is_first=np.arange(length) == 0,
+        is_last=is_last,
+        is_terminal=is_last & bool(episode.is_terminal),
+    )
+    return step_fields(rows, episode.action, forms, length, "an episode")
 
 
 def read_windows(
@@ -97,14 +94,12 @@ def read_windows(
 
 def _empty_batch(arena: Arena, batch_size: int, length: int) -> SequenceBatch:
     """Return uninitialised memory for a batch."""
-    shape, one = (batch_size, length), (batch_size,)
+    shape, keys = (batch_size, length), observation_keys(arena.fields)
     latents = None
     if "deter" in arena.fields:
-        latents = StoredLatent(deter=arena.empty("deter", one), stoch=arena.empty("stoch", one))
+        latents = StoredLatent(*(arena.empty(name, (batch_size,)) for name in LATENT_FIELDS))
     return SequenceBatch(
-        observation={
-            key: arena.empty(OBSERVATION_PREFIX + key, shape) for key in observation_keys(arena.fields)
-        },
+        observation={key: arena.empty(OBSERVATION_PREFIX + key, shape) for key in keys},
         **{name: arena.empty(name, shape) for name in STEP_FIELDS},
         context=latents,
         positions=NO_POSITIONS,

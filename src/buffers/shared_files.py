@@ -1,6 +1,6 @@
 """The files that checkpoints share: full chunks of records, and stored latents."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ from .config import LATENT_FIELDS, FieldSpec
 from .episode_index import EpisodeIndex
 from .storage import Arena
 
-BEGINS = "begins"
-"""The field of a file that says which records begin an episode."""
+BEGINS = "begins"  # the field of a file that says which records begin an episode
 
 LATENT_FILE_BYTES = 16_000_000
 """Most bytes of latents in one file, and so the most that is copied at once while saving or loading."""
@@ -39,14 +38,36 @@ class Segment:
     record: FileRecord
 
 
+@dataclass(frozen=True, slots=True)
+class LatentFile:
+    """A file with some rows of latents: fields (rows, ...), and the `env` and `index` of each row.
+
+    A checkpoint adds the rows that changed to a chain of files. Before the rows added since the last complete
+    set are as many as the records held, a complete set begins a new chain: so the bytes written are at most
+    twice those that changed, and a chain is at most twice as long as the capacity.
+    """
+
+    number: int
+    """Files are read in this order; a later one overrides."""
+
+    rows: int
+
+    is_base: bool
+    """Whether it is part of the complete set that begins the chain."""
+
+    file: str
+    """Name in the shared folder."""
+
+    record: FileRecord
+
+
 def live_segments(folder: Path, segments: list[Segment], index: EpisodeIndex) -> list[Segment]:
     """Return the segments that still have a held record and a file; vanished ones are written again."""
-    head = index.records.head
-    kept = [s for s in segments if s.stop > head[s.env] and has_size(folder / s.file, s.record)]
-    found: list[Segment] = []
-    last = head.tolist()
-    for segment in kept:  # oldest first; after a gap everything is written again
-        if segment.start <= last[segment.env]:
+    head = index.records.head.tolist()
+    found, last = [], list(head)
+    for segment in segments:  # oldest first; after a gap everything is written again
+        is_held = head[segment.env] < segment.stop and segment.start <= last[segment.env]
+        if is_held and _has_size(folder / segment.file, segment.record):
             found.append(segment)
             last[segment.env] = segment.stop
     return found
@@ -59,7 +80,7 @@ def write_segments(
     length = index.records.chunk_length
     for env, (start, tail) in enumerate(_unwritten(segments, index.state_dict())):
         for first, count, row in index.records.spans(env, start, tail // length * length):
-            path = new_path(folder, f"env{env:03d}_record{first:09d}")
+            path = _new_path(folder, f"env{env:03d}_record{first:09d}")
             record = write_tensors(path, _fields(index, arena, row, count))
             yield Segment(env, first, first + count, path.name, record)
 
@@ -76,55 +97,108 @@ def write_partial_chunks(
     return write_tensors(path, tensors)
 
 
-def check_segments(
+def read_records(
     folder: Path, open_path: Path, segments: list[Segment], streams: Mapping[str, Any], arena: Arena
-) -> None:
-    """Check that all files have the fields that `read_segments` expects, given the state of the index.
-
-    Cost: opens every file and reads its header.
+) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
+    """Yield environment, first stream index and fields of all saved records, given the state of the index.
 
     Raises:
-        UserError: Naming the first file that has others.
+        UserError: Naming the first file that has other fields than `arena`.
     """
     for segment in segments:
-        path = folder / segment.file
-        check_fields(path, read_tensors(path), _specs(arena, segment.stop - segment.start))
+        expected = _specs(arena, segment.stop - segment.start)
+        yield segment.env, segment.start, _read_checked(folder / segment.file, expected)
+    rest = [(env, *span) for env, span in enumerate(_unwritten(segments, streams)) if span[0] < span[1]]
     expected = {
         f"{env}/{name}": spec
-        for env, (start, stop) in enumerate(_unwritten(segments, streams))
-        if start < stop
-        for name, spec in _specs(arena, stop - start).items()
+        for env, start, tail in rest
+        for name, spec in _specs(arena, tail - start).items()
     }
-    check_fields(open_path, read_tensors(open_path), expected)
+    tensors = _read_checked(open_path, expected)
+    for env, start, _ in rest:
+        yield env, start, {name: tensors[f"{env}/{name}"] for name in _specs(arena, 0)}
 
 
-def check_fields(path: Path, tensors: Mapping[str, Tensor], expected: Mapping[str, FieldSpec]) -> None:
-    """Check that a file holds exactly the tensors `expected`, by name.
+def load_records(
+    saved: Iterable[tuple[int, int, dict[str, Tensor]]], index: EpisodeIndex, arena: Arena
+) -> None:
+    """Fill `arena` and `begins` with those records of `read_records` that `index` holds."""
+    for env, start, tensors in saved:
+        first = max(start, int(index.records.head[env]))
+        for at, count, row in index.records.spans(env, first, start + len(tensors[BEGINS])):
+            for name, target in _fields(index, arena, row, count).items():
+                target.copy_(tensors[name][at - start : at - start + count])
+
+
+def write_latents(
+    folder: Path,
+    chain: list[LatentFile],
+    index: EpisodeIndex,
+    arena: Arena,
+    changed: Bool[np.ndarray, "rows"],
+) -> list[LatentFile]:
+    """Write the latents that changed, or all if the chain becomes too long; return the new chain."""
+    added = sum(int(changed[row : row + count].sum()) for _, _, count, row in index.records.held_spans())
+    added += sum(link.rows for link in chain if not link.is_base)
+    number = chain[-1].number + 1 if chain else 1
+    is_damaged = not all(_has_size(folder / link.file, link.record) for link in chain)
+    chosen = changed
+    if not chain or is_damaged or added >= index.total_steps:
+        chain, chosen = [], None
+    row_bytes = sum(arena.fields[name].nbytes for name in LATENT_FIELDS)
+    written: list[LatentFile] = []
+    for env, position, rows in _batches(index, chosen, max(1, LATENT_FILE_BYTES // row_bytes)):
+        path, where = _new_path(folder, f"latents_{number:09d}"), arena.to_index_tensor(rows)
+        tensors = {name: arena.gather(name, where) for name in LATENT_FIELDS}
+        tensors |= {"env": torch.from_numpy(env), "index": torch.from_numpy(position)}
+        record = write_tensors(path, tensors)
+        del tensors  # before the next batch is copied
+        written.append(LatentFile(number, len(rows), not chain, path.name, record))
+        number += 1
+    return [*chain, *written]
+
+
+def read_latents(
+    folder: Path, chain: list[LatentFile], tail: Sequence[int], arena: Arena
+) -> Iterator[dict[str, Tensor]]:
+    """Yield the tensors of each file, given the ends of the streams.
 
     Raises:
-        UserError: Naming the file and a tensor that is wrong.
+        UserError: Naming the first file that holds something else.
     """
+    for link in chain:
+        path, owner = folder / link.file, FieldSpec((link.rows,), torch.int64)
+        expected = {name: arena.fields[name].of(link.rows) for name in LATENT_FIELDS}
+        tensors = _read_checked(path, expected | {"env": owner, "index": owner})
+        env, position = tensors["env"].numpy(), tensors["index"].numpy()
+        is_known = (env >= 0) & (env < len(tail)) & (position >= 0)
+        if not is_known.all() or not (position < np.array(tail)[env]).all():
+            raise corrupt_file_error(path, "it holds latents of records that never were")
+        yield tensors
+
+
+def load_latents(saved: Iterable[dict[str, Tensor]], index: EpisodeIndex, arena: Arena) -> None:
+    """Fill `arena` with the latents of held records; skip those of evicted ones."""
+    for tensors in saved:
+        env, position = tensors["env"].numpy(), tensors["index"].numpy()
+        held = np.flatnonzero(position >= index.records.head[env])
+        rows = arena.to_index_tensor(index.records.rows(env[held], position[held]))
+        for name in LATENT_FIELDS:
+            arena.write(name, rows, tensors[name][torch.from_numpy(held)])
+
+
+def _read_checked(path: Path, expected: Mapping[str, FieldSpec]) -> dict[str, Tensor]:
+    """Return the tensors of a file that must be exactly those `expected`, by name."""
+    tensors = read_tensors(path)
     found = {name: FieldSpec(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
     for name in sorted(found.keys() | expected.keys()):
         has, needs = found.get(name), expected.get(name)
         if has != needs:
             raise corrupt_file_error(path, f"{name} is {has or 'missing'} instead of {needs or 'missing'}")
+    return tensors
 
 
-def read_segments(
-    folder: Path, open_path: Path, segments: list[Segment], index: EpisodeIndex, arena: Arena
-) -> None:
-    """Fill `arena` and `begins` with the held records, which `index` must already describe."""
-    for segment in segments:
-        tensors = read_tensors(folder / segment.file)
-        _load_records(tensors, segment.env, segment.start, segment.stop, index, arena)
-    tensors = read_tensors(open_path)
-    for env, (start, tail) in enumerate(_unwritten(segments, index.state_dict())):
-        mine = {name: tensors[f"{env}/{name}"] for name in _specs(arena, 0) if start < tail}
-        _load_records(mine, env, start, tail, index, arena)
-
-
-def has_size(path: Path, record: FileRecord) -> bool:
+def _has_size(path: Path, record: FileRecord) -> bool:
     """Return whether a file exists with its recorded size."""
     try:
         return path.stat().st_size == record.nbytes
@@ -132,7 +206,7 @@ def has_size(path: Path, record: FileRecord) -> bool:
         return False
 
 
-def new_path(folder: Path, name: str) -> Path:
+def _new_path(folder: Path, name: str) -> Path:
     """Return an unused path: existing files may belong to a checkpoint, so none is overwritten."""
     path, number = folder / f"{name}.safetensors", 2
     while path.exists():
@@ -159,105 +233,6 @@ def _fields(index: EpisodeIndex, arena: Arena, row: int, count: int) -> dict[str
     names = [name for name in arena.fields if name not in LATENT_FIELDS]
     begins = torch.from_numpy(index.begins[row : row + count])
     return {name: arena.view_rows(name, row, count) for name in names} | {BEGINS: begins}
-
-
-def _load_records(
-    tensors: Mapping[str, Tensor], env: int, start: int, stop: int, index: EpisodeIndex, arena: Arena
-) -> None:
-    """Copy the held records of [start, stop) into their rows."""
-    first = max(start, int(index.records.head[env]))
-    for at, count, row in index.records.spans(env, first, stop):
-        for name, target in _fields(index, arena, row, count).items():
-            target.copy_(tensors[name][at - start : at - start + count])
-
-
-@dataclass(frozen=True, slots=True)
-class LatentFile:
-    """A file with some rows of latents: fields (rows, ...), and the `env` and `index` of each row.
-
-    Replayed records get fresher latents, so no such file stays current. A checkpoint adds the rows that
-    changed to a chain of files. Before the rows added since the last complete set are as many as the records
-    held, a complete set begins a new chain: so the bytes written are at most twice those that changed, and a
-    chain is at most twice as long as the capacity.
-    """
-
-    number: int
-    """Files are read in this order; a later one overrides."""
-
-    rows: int
-
-    is_base: bool
-    """Whether it is part of the complete set that begins the chain."""
-
-    file: str
-    """Name in the shared folder."""
-
-    record: FileRecord
-
-
-def write_latents(
-    folder: Path,
-    chain: list[LatentFile],
-    index: EpisodeIndex,
-    arena: Arena,
-    changed: Bool[np.ndarray, "rows"],
-) -> list[LatentFile]:
-    """Write the latents that changed, or all if the chain becomes too long; return the new chain."""
-    added = sum(int(changed[row : row + count].sum()) for _, _, count, row in index.records.held_spans())
-    added += sum(link.rows for link in chain if not link.is_base)
-    number = chain[-1].number + 1 if chain else 1
-    is_damaged = not all(has_size(folder / link.file, link.record) for link in chain)
-    chosen = changed
-    if not chain or is_damaged or added >= index.total_steps:
-        chain, chosen = [], None
-    row_bytes = sum(arena.fields[name].nbytes for name in LATENT_FIELDS)
-    written: list[LatentFile] = []
-    for batch in _batches(index, chosen, max(1, LATENT_FILE_BYTES // row_bytes)):
-        path = new_path(folder, f"latents_{number:09d}")
-        record = write_tensors(path, _latents_of(arena, *batch))  # freed before the next batch
-        written.append(LatentFile(number, batch.shape[1], not chain, path.name, record))
-        number += 1
-    return [*chain, *written]
-
-
-def _latents_of(
-    arena: Arena,
-    env: Int64[np.ndarray, "batch"],
-    position: Int64[np.ndarray, "batch"],
-    rows: Int64[np.ndarray, "batch"],
-) -> dict[str, Tensor]:
-    """Return a copy of the latents of some rows, as they are in a file."""
-    latents = {name: arena.gather(name, arena.to_index_tensor(rows)) for name in LATENT_FIELDS}
-    return latents | {"env": torch.from_numpy(env), "index": torch.from_numpy(position)}
-
-
-def check_latents(folder: Path, chain: list[LatentFile], tail: Sequence[int], arena: Arena) -> None:
-    """Check that all files hold what `read_latents` expects, given the ends of the streams.
-
-    Raises:
-        UserError: Naming the first file that does not.
-    """
-    for link in chain:
-        path = folder / link.file
-        tensors = read_tensors(path)
-        expected = {name: arena.fields[name].of(link.rows) for name in LATENT_FIELDS}
-        owner = FieldSpec((link.rows,), torch.int64)
-        check_fields(path, tensors, expected | {"env": owner, "index": owner})
-        env, position = tensors["env"].numpy(), tensors["index"].numpy()
-        is_known = (env >= 0) & (env < len(tail)) & (position >= 0)
-        if not is_known.all() or not (position < np.array(tail)[env]).all():
-            raise corrupt_file_error(path, "it holds latents of records that never were")
-
-
-def read_latents(folder: Path, chain: list[LatentFile], index: EpisodeIndex, arena: Arena) -> None:
-    """Fill `arena` with the latents of held records; skip those of evicted ones."""
-    for link in chain:
-        tensors = read_tensors(folder / link.file)
-        env, position = tensors["env"].numpy(), tensors["index"].numpy()
-        held = np.flatnonzero(position >= index.records.head[env])
-        rows = arena.to_index_tensor(index.records.rows(env[held], position[held]))
-        for name in LATENT_FIELDS:
-            arena.write(name, rows, tensors[name][torch.from_numpy(held)])
 
 
 def _batches(

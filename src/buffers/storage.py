@@ -15,7 +15,6 @@ from .config import FieldSpec, ReplaySpec, ReplayStorage
 from .plan import ReplayPlan, in_gib, largest_capacity
 
 _NUMPY_DTYPES = (torch.uint8, torch.bool, torch.float16, torch.float32)
-"""Dtypes of fields that NumPy supports too."""
 
 _WRITE_BYTES = 2**23
 
@@ -23,9 +22,8 @@ _WRITE_BYTES = 2**23
 class Arena:
     """Rows of fields. Reading copies: nothing that leaves this class shares memory with it.
 
-    Storage ram commits anonymous memory, cuda takes memory of `device`. mmap reserves disk space: its files
-    in `directory` are unlinked as soon as they are mapped, so that the space is free again when the process
-    ends, even if killed.
+    Storage ram commits anonymous memory, cuda takes memory of `device`, mmap reserves disk space in
+    `directory`, which is free again when the process ends.
     """
 
     def __init__(
@@ -33,8 +31,6 @@ class Arena:
     ) -> None:
         self.device = device if storage is ReplayStorage.cuda else torch.device("cpu")
         self.fields = plan.fields
-        """Shape and dtype of one record's share of each field, by name."""
-
         self._tensors: dict[str, Tensor] = {}
         for name, spec in plan.fields.items():
             if storage is ReplayStorage.mmap:
@@ -42,9 +38,8 @@ class Arena:
                 self._tensors[name] = _mapped(spec, plan.num_rows, directory)
             else:
                 # Zeroed, so that the pages are committed now and not at some step of the run.
-                self._tensors[name] = torch.empty(
-                    (plan.num_rows, *spec.shape), dtype=spec.dtype, device=self.device
-                ).zero_()
+                memory = torch.empty((plan.num_rows, *spec.shape), dtype=spec.dtype, device=self.device)
+                self._tensors[name] = memory.zero_()
 
     def nbytes(self) -> int:
         """Return the bytes of all fields, used or not."""
@@ -69,7 +64,7 @@ class Arena:
         """Copy `values` (rows, *field) into distinct rows; their autograd graph never reaches the arena."""
         field, values = self._tensors[name], values.detach()
         if field.is_cpu and values.is_cpu and values.dtype is field.dtype and field.dtype in _NUMPY_DTYPES:
-            # A copy of memory for each row; `index_copy_` goes through a few large rows 8 times slower.
+            # `index_copy_` goes through a few large rows 8 times slower.
             field.numpy()[rows.numpy()] = values.numpy()
         else:
             field.index_copy_(0, rows, values.to(self.device))

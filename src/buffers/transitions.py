@@ -17,15 +17,13 @@ from .config import OBSERVATION_PREFIX, observation_keys
 from .plan import ReplayPlan
 
 _OTHER_FIELDS = ("action", "reward", "is_terminal")
-"""The fields of a transition, without the observations."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionBatch:
-    """Transitions, copied out of their source."""
+    """Transitions, copied out of their source; observations in their stored dtypes."""
 
     observation: dict[str, Shaped[Tensor, "batch ..."]]
-    """Each key in its stored dtype."""
 
     action: Float32[Tensor, "batch action"]
     """Chosen after seeing `observation`."""
@@ -34,7 +32,6 @@ class TransitionBatch:
     """Received on arriving at `next_observation`, raw units."""
 
     next_observation: dict[str, Shaped[Tensor, "batch ..."]]
-
     is_terminal: Bool[Tensor, "batch"]
     """Whether `next_observation` has no future to bootstrap from; False where the episode was truncated."""
 
@@ -54,13 +51,17 @@ class Transitions(Protocol):
 
     @property
     def num_transitions(self) -> int:
-        """Number of transitions."""
+        """Transitions that it holds."""
         ...
 
     def transitions(
         self, indices: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
     ) -> TransitionBatch:
-        """Return the transitions of these indices, in this order; into `out` if it is given."""
+        """Return the transitions of these indices, in this order; into `out` if it is given.
+
+        Raises:
+            ValueError: If an index is out of range, or `out` is of another size.
+        """
         ...
 
 
@@ -68,12 +69,11 @@ class Transitions(Protocol):
 class TransitionTable:
     """A copy of all records of a buffer as plain arrays, to send to processes that train on transitions.
 
-    Its transitions equal those of the buffer at the time of the copy, bit for bit. The arrays may be
-    read-only.
+    Its transitions equal those of the buffer, bit for bit. The arrays may be read-only.
     """
 
     fields: dict[str, Shaped[np.ndarray, "records ..."]]
-    """Observations, actions, rewards and `is_terminal`, by their names in the arena, in stream order."""
+    """By their names in the arena, in stream order; see `transition_fields`."""
 
     starts: Int64[np.ndarray, "transitions"]
     """Row of the first record of every transition; the second one is in the row after it."""
@@ -97,11 +97,7 @@ class TransitionTable:
     def transitions(
         self, indices: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
     ) -> TransitionBatch:
-        """Return the transitions of these indices as a copy in host memory; see `Transitions`.
-
-        Raises:
-            ValueError: If an index is out of range, or `out` is of another size.
-        """
+        """See `Transitions.transitions`; a copy in host memory."""
         check_indices(indices, self.num_transitions, out)
         first = torch.from_numpy(self.starts[indices])
         return read_transitions(self._gather, self.fields, first, first + 1, out)
@@ -146,15 +142,11 @@ def read_transitions(
 
     `gather` copies rows of a field into the tensor given, or into new memory for None.
     """
-    keys = observation_keys(names)
+    keys = {key: OBSERVATION_PREFIX + key for key in observation_keys(names)}
     return TransitionBatch(
-        observation={
-            key: gather(OBSERVATION_PREFIX + key, first, out and out.observation[key]) for key in keys
-        },
+        observation={key: gather(keys[key], first, out and out.observation[key]) for key in keys},
         action=gather("action", first, out and out.action),
         reward=gather("reward", second, out and out.reward),
-        next_observation={
-            key: gather(OBSERVATION_PREFIX + key, second, out and out.next_observation[key]) for key in keys
-        },
+        next_observation={key: gather(keys[key], second, out and out.next_observation[key]) for key in keys},
         is_terminal=gather("is_terminal", second, out and out.is_terminal),
     )

@@ -59,12 +59,11 @@ class AtariBackend:
         is_first[list(seeds)] = True
         if len(seeds) + len(idle) == size:
             pixels, _ = self._running.reset(seed=np.array([seeds.get(index, 0) for index in range(size)]))
-            reward, terminated = np.zeros(size), np.zeros(size, np.bool_)
-            truncated = terminated
+            reward = np.zeros(size)
+            terminated = truncated = np.zeros(size, np.bool_)
         else:
-            # A finished emulator resets itself in this call, with another seed. The masked reset then
-            # replaces that episode by the one of the explicit seed and leaves the other emulators as they
-            # are.
+            # A finished emulator resets itself in this call, with another seed; the masked reset then
+            # replaces that episode by the one of the explicit seed.
             pixels, reward, terminated, truncated, _ = self._running.step(action.argmax(axis=1))
             if seeds:
                 rising = np.array([seeds[index] for index in sorted(seeds)])

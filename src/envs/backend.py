@@ -34,15 +34,9 @@ Failures = dict[int, EnvironmentFailed]
 
 
 class EnvBackend(Protocol):
-    """N environments of one suite.
+    """N environments of one suite; the state of each follows from its last seed and the actions since."""
 
-    The state of an environment follows from its last seed and the actions since then, and from nothing else.
-    """
-
-    @property
-    def spec(self) -> EnvSpec:
-        """Shapes of observations and actions."""
-        ...
+    spec: EnvSpec
 
     def step_or_reset(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
@@ -91,9 +85,8 @@ class Restarts:
     ) -> tuple[TimeStep, Failures]:
         """Start and act as `EnvBackend.step_or_reset`; retry a start that fails in the new environment.
 
-        Returns:
-            The records, and the failures: environments that failed while they acted (their next call must be
-            a start) and, with `crash`, those that could not start.
+        The failures are of environments that failed while they acted (their next call must be a start) and,
+        with `crash`, of those that could not start.
         """
         step, failures = self._backend.step_or_reset(action, seeds, idle)
         failed = failures
@@ -118,9 +111,6 @@ class Restarts:
             self.crash = self.crash or failure.format_message(name, index, used_up)
             return
         self._count += 1
-        renewed = (
-            f" It is replaced, restart {self._count} of env.max_restarts={self._limit}; an open episode "
-            f"{self._then}."
-        )
-        _LOG.warning("%s", failure.format_message(name, index, renewed))
+        renewed = f" It is replaced, restart {self._count} of env.max_restarts={self._limit};"
+        _LOG.warning("%s", failure.format_message(name, index, f"{renewed} an open episode {self._then}."))
         self._backend.replace(index)

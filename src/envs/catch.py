@@ -16,16 +16,14 @@ _IMAGE_SIZE = 64
 _BACKGROUND = (96, 96, 96)
 _BALL_COLOUR = (255, 255, 255)
 _PADDLE_COLOUR = (80, 160, 255)
-_LEFT, _STAY, _RIGHT = range(3)
 
 
 class Catch(gymnasium.Env[NDArray[np.uint8], np.int64]):
     """The ball starts at a random column of the top row and falls one row per step, seven steps in all.
 
     Actions are 0 left, 1 stay, 2 right. The reward is 1 when the ball lands on the paddle, -1 when next
-    to it, and 0 before. The paddle, two of eight columns wide, starts in the middle, three moves from either
-    wall: every ball can be caught, and standing still catches one in four. Observations are (64, 64, 3)
-    uint8.
+    to it, and 0 before. The paddle, two of eight columns wide, starts in the middle: every ball can be
+    caught, and standing still catches one in four. Observations are (64, 64, 3) uint8.
     """
 
     def __init__(self) -> None:
@@ -45,7 +43,7 @@ class Catch(gymnasium.Env[NDArray[np.uint8], np.int64]):
 
     def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """Move the paddle by at most one column, then let the ball fall by one row."""
-        move = {_LEFT: -1, _STAY: 0, _RIGHT: 1}[int(action)]
+        move = {0: -1, 1: 0, 2: 1}[int(action)]
         self._paddle = min(max(self._paddle + move, 0), _COLUMNS - _PADDLE)
         self._row += 1
         has_landed = self._row == _ROWS - 1

@@ -22,8 +22,8 @@ class Suite(Enum):
     catch = "catch"
 
 
-# How Gymnasium environments run together: one after another in this process (best where a step costs less
-# than a message), or each in its own process. The functional form, because `async` is a keyword.
+# One after another in this process (best where a step costs less than a message), or each in its own process.
+# The functional form, because `async` is a keyword.
 Vectorization = Enum("Vectorization", {"sync": "sync", "async": "async"})
 
 

@@ -11,8 +11,7 @@ from ..utils.errors import UserError
 from ..utils.timestep import EnvSpec, TimeStep
 from .backend import Restarts
 
-OpenEpisode = tuple[int, NDArray[np.float32]]
-"""Seed and actions (T, A) of an episode."""
+OpenEpisode = tuple[int, NDArray[np.float32]]  # seed and actions (T, A)
 
 _FIRST_ROWS = 256
 
@@ -23,9 +22,6 @@ class ActionLog:
     def __init__(self, action_size: int) -> None:
         self._size = action_size
         self.clear()
-
-    def __len__(self) -> int:
-        return self._length
 
     @property
     def nbytes(self) -> int:
@@ -43,12 +39,6 @@ class ActionLog:
             self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
         self._rows[self._length] = action
         self._length += 1
-
-    def load(self, actions: NDArray[np.float32]) -> None:
-        """Hold `actions` (T, A) instead."""
-        self.clear()
-        for action in actions:
-            self.append(action)
 
     def clear(self) -> None:
         """Forget them and free their memory."""
@@ -89,33 +79,27 @@ class EpisodeLog:
 
     def add(self, action: NDArray[np.float32], step: TimeStep) -> None:
         """Log the actions (N, A) that led to `step`; forget those of episodes that ended."""
-        for log, row, is_first, is_last in zip(
-            self._logs, action, step.is_first.tolist(), step.is_last.tolist(), strict=True
-        ):
-            if is_last:
+        is_first, is_last = step.is_first.tolist(), step.is_last.tolist()
+        for index, log in enumerate(self._logs):
+            if is_last[index]:
                 log.clear()
-            elif not is_first:
-                log.append(row)
+            elif not is_first[index]:
+                log.append(action[index])
 
-    def close(self, index: int) -> None:
-        """Forget the actions of an episode that does not continue."""
+    def close(self, index: int) -> tuple[int, int]:
+        """Forget an episode that does not continue; return its number, counted from 0, and its steps."""
+        steps = len(self._logs[index].actions)
         self._logs[index].clear()
-
-    def episode(self, index: int) -> int:
-        """Return the number of the episode that environment `index` plays, counted from 0."""
-        return self._next_episode[index] - 1
+        return self._next_episode[index] - 1, steps
 
     def open_episode(self, index: int) -> OpenEpisode:
-        """Return seed and actions (T, A) of the episode that environment `index` plays."""
+        """Return the episode that environment `index` plays."""
         return self._seeds[index], self._logs[index].actions
 
     def state_dict(self) -> dict[str, Any]:
         """Return counters, seeds and, by 'env000', the actions (T, A) of every open episode."""
-        return {
-            "next_episode": list(self._next_episode),
-            "seeds": list(self._seeds),
-            "actions": {_key(index): log.actions for index, log in enumerate(self._logs)},
-        }
+        actions = {_key(index): log.actions for index, log in enumerate(self._logs)}
+        return {"next_episode": list(self._next_episode), "seeds": list(self._seeds), "actions": actions}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a result of `state_dict`.
@@ -132,7 +116,9 @@ class EpisodeLog:
         self._next_episode = counters
         self._seeds = [int(seed) for seed in state["seeds"]]
         for index, log in enumerate(self._logs):
-            log.load(state["actions"][_key(index)])
+            log.clear()
+            for action in state["actions"][_key(index)]:
+                log.append(action)
 
 
 def _key(index: int) -> str:
@@ -144,8 +130,7 @@ def replay_actions(
 ) -> tuple[TimeStep, set[int]]:
     """Replay `episodes`, by index of the environment, so that all reach their last action in the same call.
 
-    Native emulators advance together, so an environment with fewer actions starts later. COST: one call more
-    than the longest episode has actions.
+    COST: one call more than the longest episode has actions.
 
     Returns:
         The records of the last call, and the indices of episodes that failed or ended too early.
@@ -172,20 +157,15 @@ def replay_actions(
 
 def matches(step: TimeStep, stored: TimeStep, index: int) -> bool:
     """Whether environment `index` has the observation and reward that are stored, bit by bit."""
-    has_observation = all(
-        step.observation[key][index].tobytes() == value[index].tobytes()
-        for key, value in stored.observation.items()
-    )
-    has_reward = stored.is_first[index] or step.reward[index] == stored.reward[index]
-    return bool(has_observation and has_reward)
+    if not stored.is_first[index] and step.reward[index] != stored.reward[index]:
+        return False
+    values = stored.observation.items()
+    return all(step.observation[key][index].tobytes() == value[index].tobytes() for key, value in values)
 
 
 def state_form(spec: EnvSpec, lengths: list[int]) -> dict[str, Any]:
     """Return a state of environments whose open episodes have so many actions, to compare the form with."""
-    actions = [np.empty((length, spec.action.size), np.float32) for length in lengths]
-    return {
-        "next_episode": [0] * spec.num_envs,
-        "seeds": [0] * spec.num_envs,
-        "actions": {_key(index): each for index, each in enumerate(actions)},
-        "arrival": asdict(TimeStep.empty(spec)),
-    }
+    numbers, width = [0] * spec.num_envs, spec.action.size
+    actions = {_key(index): np.empty((length, width), np.float32) for index, length in enumerate(lengths)}
+    arrival = asdict(TimeStep.empty(spec))
+    return {"next_episode": numbers, "seeds": numbers, "actions": actions, "arrival": arrival}

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from ..utils.timestep import EnvSpec, TimeStep
 
-MAX_FRAMES = 1000
-"""Longer episodes are cut when they are recorded: bounds the memory held."""
+MAX_FRAMES = 1000  # of a recorded episode: bounds the memory held
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +17,6 @@ class Episode:
     """A finished episode."""
 
     env: int
-    """Index of its environment."""
 
     episode_return: float
     """Sum of rewards, raw units, undiscounted."""
@@ -65,8 +63,6 @@ class EpisodeRecorder:
         self._max_frames = max_frames
         height, width = spec.observation[self._key].shape[:2] if self._key else (0, 0)
         self.planned_bytes = max_frames * height * width * 3
-        """Bytes of the frames of the longest recorded episode."""
-
         self._wanted = False
         self._frames: list[NDArray[np.uint8]] | None = None
 
@@ -82,9 +78,7 @@ class EpisodeRecorder:
             return None
         image = step.observation[self._key][0].copy()  # a view would keep every environment's frame
         self._frames.append(image if image.shape[-1] == 3 else np.repeat(image[..., :1], 3, axis=-1))
-        if not step.is_last[0] and len(self._frames) < self._max_frames:
-            return None
-        return self.cut()
+        return self.cut() if step.is_last[0] or len(self._frames) >= self._max_frames else None
 
     def cut(self) -> NDArray[np.uint8] | None:
         """Stop recording; return (time, height, width, 3) of the frames so far, None without any."""

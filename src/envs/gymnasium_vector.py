@@ -25,12 +25,11 @@ class GymnasiumBackend:
 
     def __init__(self, config: EnvConfig, env_id: str, name: str, render: bool = False) -> None:
         registered = find_registration(env_id)
-        self._make_local = partial(
-            LocalEnv, registered, config.action_repeat, config.image_size, config.time_limit
-        )
+        settings = config.action_repeat, config.image_size, config.time_limit
+        self._make_local = partial(LocalEnv, registered, *settings)
         self._renders, self._timeout = render, config.worker_timeout
         self._in_processes = config.vectorization is Vectorization["async"] and not render
-        observation, action, observed = _probe(self._make_local(), env_id, config.image_size)
+        observation, action, found = _probe(self._make_local(), env_id, config.image_size)
         frames = config.time_limit or registered.max_episode_steps
         self.spec = EnvSpec(
             name=name,
@@ -39,10 +38,20 @@ class GymnasiumBackend:
             num_envs=config.num_envs,
             action_repeat=config.action_repeat,
             longest_episode=-(-frames // config.action_repeat) if frames else None,
-            notices=observed,
+            notices=found,
         )
         self._workers: list[LocalEnv | SubprocessEnv] = []
-        self._start_workers()
+        try:
+            for index in range(config.num_envs):  # all processes start before one is waited for
+                self._workers.append(self._make_worker(index))
+            for index, worker in enumerate(self._workers):
+                try:
+                    worker.wait_until_ready()
+                except EnvironmentFailed as failure:
+                    raise EnvironmentCrashed(failure.format_message(name, index)) from None
+        except BaseException:
+            self.close()
+            raise
 
     def step_or_reset(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
@@ -70,7 +79,7 @@ class GymnasiumBackend:
         self._workers[index] = self._make_worker(index)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return a picture of environment 0; None if it was not made to render."""
+        """See `EnvBackend.render`."""
         if not self._renders:
             return None
         first = self._workers[0]
@@ -86,20 +95,6 @@ class GymnasiumBackend:
             worker.close_async()
         for worker in self._workers:
             worker.terminate()
-
-    def _start_workers(self) -> None:
-        """Make all environments; their processes start in parallel."""
-        try:
-            for index in range(self.spec.num_envs):
-                self._workers.append(self._make_worker(index))
-            for index, worker in enumerate(self._workers):
-                try:
-                    worker.wait_until_ready()
-                except EnvironmentFailed as failure:
-                    raise EnvironmentCrashed(failure.format_message(self.spec.name, index)) from None
-        except BaseException:
-            self.close()
-            raise
 
     def _make_worker(self, index: int) -> LocalEnv | SubprocessEnv:
         if self._in_processes:
@@ -122,6 +117,6 @@ def _probe(
         raise UserError(f"env.id={env_id} {error}") from None
     except Exception as error:
         raise UserError(f"env.id={env_id} cannot be made: {with_place(error)}.") from error
-    observed = notices(env.observation_space)
+    found = notices(env.observation_space)
     probe.terminate()
-    return {key: ArraySpec(part.shape or (), np.dtype(part.dtype)) for key, part in parts}, action, observed
+    return {key: ArraySpec(part.shape or (), np.dtype(part.dtype)) for key, part in parts}, action, found

@@ -13,8 +13,7 @@ from .backend import EnvironmentFailed
 
 _CHANNELS = (1, 3)
 _WIDEST_RANGE = 65_535  # of the values of pixels; wider bounds, such as the largest float, mean none
-_LEAST_SIDE = 32
-"""Of an image that is not of bytes, in pixels; smaller arrays may be boards or tables."""
+_LEAST_SIDE = 32  # in pixels, of an image that is not of bytes; smaller arrays may be boards or tables
 
 
 def observation_space(space: spaces.Space, image_size: int) -> spaces.Dict:
@@ -39,9 +38,10 @@ def convert_observation(space: spaces.Space, observation: Any, image_size: int) 
 
 def notices(space: spaces.Space) -> tuple[str, ...]:
     """Return one sentence for each conversion of observations of `space` that may surprise a user."""
-    parts = space if isinstance(space, spaces.Dict) else {"": space}
-    found = ((f"`{key}` " if key else "") + text for key, part in parts.items() if (text := _notice(part)))
-    return tuple(found)
+    parts = (
+        {f"`{key}` ": part for key, part in space.items()} if isinstance(space, spaces.Dict) else {"": space}
+    )
+    return tuple(name + text for name, part in parts.items() if (text := _notice(part)))
 
 
 def action_spec(space: spaces.Space) -> ActionSpec:
@@ -93,17 +93,15 @@ def _is_image(space: spaces.Space) -> bool:
         if sides[2] not in _CHANNELS and sides[0] not in _CHANNELS:
             return False
         sides = sides[1:] if _is_channels_first(space) else sides[:2]
-    return space.dtype == np.uint8 or (min(sides) >= _LEAST_SIDE and _has_common_bounds(space))
+    if space.dtype == np.uint8 or min(sides) < _LEAST_SIDE:
+        return space.dtype == np.uint8
+    low, high = _bounds(space)
+    is_common = bool((space.low == low).all() and (space.high == high).all())
+    return is_common and low < high and high - low <= _WIDEST_RANGE
 
 
 def _is_channels_first(image: spaces.Box) -> bool:
     return len(image.shape) == 3 and image.shape[2] not in _CHANNELS
-
-
-def _has_common_bounds(space: spaces.Box) -> bool:
-    low, high = _bounds(space)
-    is_common = (space.low == low).all() and (space.high == high).all()
-    return bool(is_common and low < high and high - low <= _WIDEST_RANGE)
 
 
 def _bounds(image: spaces.Box) -> tuple[float, float]:

@@ -21,14 +21,11 @@ class VectorEnvironment:
     """N environments that advance together, one record each per call, as `utils/timestep.py` defines it.
 
     An environment that fails is replaced by a new one. Its episode ends as truncated, with the last
-    observation once more and no reward; the others are not disturbed. The seeds of all episodes of all
-    environments come from `run_seed`, the seed of the run.
+    observation once more and no reward; the others are not disturbed. All seeds come from `run_seed`.
     """
 
     def __init__(self, backend: EnvBackend, run_seed: int, max_restarts: int) -> None:
         self.spec: EnvSpec = backend.spec
-        """Shapes of observations and actions."""
-
         self._backend = backend
         self._restarts = Restarts(backend, max_restarts, "ends as truncated")
         self._episodes = EpisodeLog(run_seed, self.spec.num_envs, self.spec.action.size)
@@ -56,9 +53,8 @@ class VectorEnvironment:
     def step(self, action: NDArray[np.float32]) -> TimeStep:
         """Act in every environment.
 
-        Args:
-            action: (N, A) float32, one-hot or in [-1, 1]. The row of an environment whose last record was
-                `is_last` is ignored: that environment starts its next episode instead.
+        Actions (N, A) are one-hot or in [-1, 1]. Where the last record was `is_last`, the row is ignored and
+        the next episode starts instead.
 
         Raises:
             EnvironmentCrashed: If environments failed more than `max_restarts` times. All are closed then;
@@ -69,24 +65,21 @@ class VectorEnvironment:
         return self._advance(action, seeds)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return a (height, width, 3) picture of environment 0; None if it was not made to render."""
+        """See `EnvBackend.render`."""
         return self._backend.render()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that `restore` needs: counters, seeds, actions of open episodes, the last step.
-
-        The state nests lists of integers and arrays; none of the arrays is written again.
-        """
+        """Return all that `restore` needs: lists of integers, and arrays that are never written again."""
         last = self._require_last()
-        fields_of_last = {field.name: getattr(last, field.name) for field in fields(last)}
-        return {**self._episodes.state_dict(), "arrival": fields_of_last}  # the key that checkpoints have
+        arrival = {each.name: getattr(last, each.name) for each in fields(last)}
+        return self._episodes.state_dict() | {"arrival": arrival}
 
     def restore(self, state: Mapping[str, Any]) -> tuple[TimeStep, list[str]]:
         """Replay the open episodes, and return the step after which the state was taken.
 
         An episode that does not lead to the stored observation and reward, bit by bit, ends in that step as
-        truncated; one that has only begun continues from the environment's present observation. Both give a
-        warning. COST: the steps of the longest open episode, at the speed of the environments.
+        truncated; one that has only begun continues from the environment's present observation. COST: the
+        steps of the longest open episode, at the speed of the environments.
 
         Returns:
             The step, and one sentence for each environment that diverged.
@@ -103,8 +96,7 @@ class VectorEnvironment:
         self._raise_if_crashed()
         diverged |= {index for index in episodes if not matches(step, stored, index)}
         self._last = _amended(stored, step, diverged)
-        warnings = [self._end_diverged(index) for index in sorted(diverged)]
-        return self._last, warnings
+        return self._last, [self._end_diverged(index) for index in sorted(diverged)]
 
     def close(self) -> None:
         """Release emulators and processes; may be called twice."""
@@ -125,9 +117,8 @@ class VectorEnvironment:
 
     def _end_diverged(self, index: int) -> str:
         """End the episode of an environment that could not be brought back; return the warning."""
-        what = f"{self.spec.name}: episode {self._episodes.episode(index)} of environment {index}"
-        steps = len(self._episodes.open_episode(index)[1])
-        self._episodes.close(index)
+        number, steps = self._episodes.close(index)
+        what = f"{self.spec.name}: episode {number} of environment {index}"
         if steps == 0:
             return f"{what} began with another observation than before; it continues from the new one."
         return (
@@ -157,18 +148,12 @@ def _amended(stored: TimeStep, step: TimeStep, diverged: set[int]) -> TimeStep:
 
 
 def make_environment(config: EnvConfig, run_seed: int, render: bool = False) -> VectorEnvironment:
-    """Return the environments of `config`, not yet reset; for `run_seed` see `VectorEnvironment`.
-
-    Raises:
-        UserError: As `make_backend`.
-    """
+    """Return the environments of `config`, not yet reset; raises as `make_backend`."""
     return VectorEnvironment(make_backend(config, render), run_seed, config.max_restarts)
 
 
 def make_backend(config: EnvConfig, render: bool = False) -> EnvBackend:
-    """Return the environments of `config` for a caller that starts episodes itself.
-
-    With `render` they give pictures of environment 0, if the suite renders any.
+    """Return the environments of `config`; with `render` they give pictures of environment 0, if any can.
 
     Raises:
         UserError: If the environment is unknown, a package is missing, or the model cannot take its spaces.
@@ -182,7 +167,7 @@ def make_backend(config: EnvConfig, render: bool = False) -> EnvBackend:
 
 
 def spec_of(config: EnvConfig) -> EnvSpec:
-    """Return the spec of the environments of `config`; starts one of them for a moment, in this process.
+    """Return the spec of the environments of `config`, of which one starts for a moment in this process.
 
     Raises:
         UserError: As `make_backend`.

@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -31,39 +32,33 @@ Record = tuple[dict[str, NDArray], float, bool, bool]
 """Observation, reward, terminated, truncated."""
 
 _READY = "ready"
-_START_PATIENCE = 10
-"""A worker may take this many step limits to start: all of them load their packages at once."""
-
+_START_PATIENCE = 10  # limits of a step that a start may take: all workers load their packages at once
 _CLOSE_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 
 
+@dataclass(eq=False)
 class LocalEnv:
     """An environment in this process, made at the first request. Nothing notices when it hangs.
 
-    Converts observations and actions, and repeats actions. It is made from its registration, not from its
-    id: a subprocess does not know ids that were registered at run time. For the rest see `EnvConfig`.
+    It is made from its registration, not from its id: a subprocess does not know ids that were registered at
+    run time. For the rest see `EnvConfig`.
     """
 
-    def __init__(
-        self,
-        registered: RegisteredSpec,
-        action_repeat: int,
-        image_size: int,
-        time_limit: int | None,
-        render_mode: str | None = None,
-    ) -> None:
-        self._registered, self._time_limit, self._render_mode = registered, time_limit, render_mode
-        self._action_repeat, self._image_size = action_repeat, image_size
-        self._env: gymnasium.Env | None = None
-        self._request: Request = 0
+    registered: RegisteredSpec
+    action_repeat: int
+    image_size: int
+    time_limit: int | None
+    render_mode: str | None = None
+    _env: gymnasium.Env | None = field(default=None, init=False)
+    _request: Request = field(default=0, init=False)
 
     def make(self) -> gymnasium.Env:
         """Return the environment, made at the first call."""
         if self._env is None:
             # an environment that renders nothing need not accept the argument
-            options: dict[str, Any] = {"render_mode": self._render_mode} if self._render_mode else {}
-            self._env = gymnasium.make(self._registered, max_episode_steps=self._time_limit, **options)
+            options: dict[str, Any] = {"render_mode": self.render_mode} if self.render_mode else {}
+            self._env = gymnasium.make(self.registered, max_episode_steps=self.time_limit, **options)
         return self._env
 
     def wait_until_ready(self) -> None:
@@ -74,17 +69,20 @@ class LocalEnv:
         self._request = request
 
     def receive(self) -> Record:
-        """Answer it; raises as `answer`."""
-        return self.answer(self._request)
-
-    def answer(self, request: Request) -> Record:
-        """Start an episode or act.
+        """Answer it: start an episode or act.
 
         Raises:
             EnvironmentFailed: If the environment raised, or gave an observation outside its space.
         """
+        request, total, terminated, truncated = self._request, 0.0, False, False
         try:
-            return self._start(request) if isinstance(request, int) else self._act(request)
+            env = self.make()
+            if isinstance(request, int):
+                observation, _ = env.reset(seed=request)
+            else:
+                observation, total, terminated, truncated = self._act(env, request)
+            observation = convert_observation(env.observation_space, observation, self.image_size)
+            return observation, total, bool(terminated), bool(truncated)
         except EnvironmentFailed:
             raise
         except Exception as error:
@@ -105,23 +103,16 @@ class LocalEnv:
                 self._env.close()
             self._env = None
 
-    def _start(self, seed: int) -> Record:
-        env = self.make()
-        observation, _ = env.reset(seed=seed)
-        return convert_observation(env.observation_space, observation, self._image_size), 0.0, False, False
-
-    def _act(self, action: NDArray[np.float32]) -> Record:
+    def _act(self, env: gymnasium.Env, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool]:
         """Repeat one action (A,), at most until the episode ends; rewards are summed."""
-        env = self.make()
         choice = convert_action(env.action_space, action)
         observation, total, terminated, truncated = None, 0.0, False, False
-        for _ in range(self._action_repeat):
+        for _ in range(self.action_repeat):
             observation, reward, terminated, truncated, _ = env.step(choice)
             total += float(reward)
             if terminated or truncated:
                 break
-        observation = convert_observation(env.observation_space, observation, self._image_size)
-        return observation, total, bool(terminated), bool(truncated)
+        return observation, total, terminated, truncated
 
 
 class SubprocessEnv:
@@ -141,11 +132,7 @@ class SubprocessEnv:
         atexit.register(self._process.kill)  # multiprocessing would wait for it forever: it ignores SIGTERM
 
     def wait_until_ready(self) -> None:
-        """Wait until the environment is made.
-
-        Raises:
-            EnvironmentFailed: If it cannot be made.
-        """
+        """Wait until the environment is made; raises EnvironmentFailed if it cannot be."""
         patience = self._timeout * _START_PATIENCE
         _limit(self._pipe, patience)
         self._receive(f"its process was not ready after {patience:g} seconds", "while it started ")
@@ -158,11 +145,7 @@ class SubprocessEnv:
             self._pipe.send(request)
 
     def receive(self) -> Record:
-        """Return the answer.
-
-        Raises:
-            EnvironmentFailed: If there is none; the process can then only be terminated.
-        """
+        """Return the answer; raises EnvironmentFailed if there is none: then only `terminate` is left."""
         if not self._is_ready:
             self.wait_until_ready()
         return self._receive(f"its process gave no answer for env.worker_timeout={self._timeout:g} seconds")
@@ -187,7 +170,7 @@ class SubprocessEnv:
         self._pipe.close()
 
     def terminate(self) -> None:
-        """Kill the process; if it was asked to end, give it a few seconds first. May be called twice."""
+        """Kill the process, a few seconds after `close_async`. May be called twice."""
         if not self._pipe.closed:
             self._pipe.close()
             self._process.kill()
@@ -198,10 +181,7 @@ class SubprocessEnv:
 
 
 def _limit(pipe: Connection, seconds: float) -> None:
-    """Let reading and writing raise BlockingIOError after `seconds`; 0 waits forever.
-
-    The kernel enforces it in the call that waits anyway; polling the pipe would cost more than the message.
-    """
+    """Let reading and writing raise BlockingIOError after `seconds`, 0 never; polling would cost more."""
     value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:
         end.setblocking(True)  # regardless of socket.setdefaulttimeout
@@ -212,10 +192,12 @@ def _limit(pipe: Connection, seconds: float) -> None:
 def _serve(make: Callable[[], LocalEnv], pipe: Connection) -> None:
     """Answer requests until the pipe closes; the main function of the process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        # A signal to the whole group is for the main process. SIG_IGN would be inherited by programs that the
-        # environment starts.
+        # One to the whole group is for the main process; programs started here would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
-    _be_killed_with_parent()
+    if sys.platform.startswith("linux"):
+        # The kernel kills this process when the main one is gone: one that is stopped, or hangs in a library
+        # and never lets another thread run, cannot end by itself.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     env = make()
     with contextlib.suppress(EOFError, OSError):
@@ -227,30 +209,19 @@ def _serve(make: Callable[[], LocalEnv], pipe: Connection) -> None:
         try:
             pipe.send(_READY)
             while True:
-                pipe.send(_answer(env, pipe.recv()))
+                env.send(pipe.recv())
+                try:
+                    answer = env.receive()
+                except EnvironmentFailed as failure:
+                    answer = failure
+                pipe.send(answer)
         finally:
             env.terminate()
-
-
-def _answer(env: LocalEnv, request: Request) -> Record | EnvironmentFailed:
-    try:
-        return env.answer(request)
-    except EnvironmentFailed as failure:
-        return failure
 
 
 def _failure_of(error: Exception) -> EnvironmentFailed:
     """Return the exception `error`, which is being handled, as a failure of its environment."""
     return EnvironmentFailed(f"it raised {type(error).__name__}: {error}", traceback.format_exc())
-
-
-def _be_killed_with_parent() -> None:
-    """Ask Linux to kill this process when the main one is gone.
-
-    One that is stopped, or hangs in a library and never lets another thread run, cannot end by itself.
-    """
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _end_with_parent() -> None:

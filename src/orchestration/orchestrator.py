@@ -181,7 +181,7 @@ def components(parts: AnyParts, others: Mapping[str, Any]) -> dict[str, Componen
     """
     found = {
         f"replay/{name}": Component(planned_bytes=nbytes, declared_bytes=nbytes)
-        for name, nbytes in parts.replay.part_bytes().items()
+        for name, nbytes in parts.replay.plan.part_bytes.items()
     }
     found["replay"] = Component()
     of_workflow = {name: Component(held) for name, held in parts.workflow.components().items()}

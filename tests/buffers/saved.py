@@ -72,7 +72,7 @@ def full_copy(buffer: EpisodeReplayBuffer) -> dict[str, Any]:
         "index": index.state_dict(),
         "starts": starts,
         "generator": buffer._generator.bit_generator.state,
-        "counts": (buffer.num_windows, buffer.num_episodes, buffer.total_steps),
+        "counts": (buffer.num_windows, buffer._index.num_episodes, buffer.total_steps),
     }
 
 

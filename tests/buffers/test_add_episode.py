@@ -50,7 +50,7 @@ def test_an_episode_at_once_equals_its_records_one_by_one(
         identity += length
         assert same_content(full_copy(whole), full_copy(single))
         assert whole.content_hash() == single.content_hash()
-        assert whole._index.records.num_chunks_used == single._index.records.num_chunks_used
+        assert whole._index.records._num_free == single._index.records._num_free
     assert_holds(whole, expected.held)
 
 
@@ -168,7 +168,7 @@ def test_the_plan_of_a_buffer_for_transitions_is_what_it_owns() -> None:
     assert buffer.plan.nbytes == buffer.nbytes()
     assert buffer.plan.num_rows == 48 * (21 + 2)
     buffer.add_episode(0, toy_episode(1001))
-    assert buffer.plan.nbytes == buffer.nbytes() == sum(buffer.part_bytes().values())
+    assert buffer.plan.nbytes == buffer.nbytes() == sum(buffer.plan.part_bytes.values())
 
 
 def test_a_buffer_of_whole_episodes_is_saved_and_goes_on_after_evictions(tmp_path: Path) -> None:

@@ -72,12 +72,12 @@ def test_every_interleaving_equals_the_slow_reference(tmp_path_factory, history:
 
 def assert_same_sizes(buffer: EpisodeReplayBuffer, reference: ReferenceReplay) -> None:
     assert buffer.total_steps == reference.total_steps <= reference.capacity
-    assert buffer.num_episodes == reference.num_episodes
+    assert buffer._index.num_episodes == reference.num_episodes
     assert buffer.num_windows == len(reference.starts())
     records = buffer._index.records
     length = records.chunk_length
     needed = np.ceil(records.tail / length) - records.head // length  # a freed chunk is back at once
-    assert records.num_chunks_used == needed.sum() <= records.num_chunks
+    assert records.num_chunks - records._num_free == needed.sum() <= records.num_chunks
 
 
 def assert_true_and_private(

@@ -125,9 +125,9 @@ def test_stats_are_floats_under_the_names_of_the_tags() -> None:
     stats = buffer.stats()
     assert stats == {
         "total_steps": 10.0,
-        "num_episodes": float(buffer.num_episodes),
-        "obs_bytes": float(buffer.plan.obs_bytes),
-        "aux_bytes": float(buffer.nbytes() - buffer.plan.obs_bytes),
+        "num_episodes": float(buffer._index.num_episodes),
+        "obs_bytes": float(buffer.plan.part_bytes["observations"]),
+        "aux_bytes": float(buffer.nbytes() - buffer.plan.part_bytes["observations"]),
         "fill": 0.25,
     }
     assert all(type(value) is float for value in stats.values())

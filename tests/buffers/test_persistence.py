@@ -136,7 +136,10 @@ def test_a_loaded_buffer_goes_on_exactly_as_the_saved_one(
     for _ in range(10):
         for name in NAMES:
             assert torch.equal(held_values(loaded, name), held_values(buffer, name))
-        assert (loaded.num_windows, loaded.num_episodes) == (buffer.num_windows, buffer.num_episodes)
+        assert (loaded.num_windows, loaded._index.num_episodes) == (
+            buffer.num_windows,
+            buffer._index.num_episodes,
+        )
         if buffer.can_sample:
             assert_same_batch(loaded.sample(8), buffer.sample(8))
         advance(buffer, world, 10, chances[0])
@@ -149,7 +152,7 @@ def test_an_empty_buffer_survives_the_round_trip(tmp_path: Path) -> None:
     loaded = make_buffer()
     fill(loaded, num_envs=1, steps=20)
     saves.load(loaded)
-    assert (loaded.total_steps, loaded.num_episodes, loaded.num_windows) == (0, 0, 0)
+    assert (loaded.total_steps, loaded._index.num_episodes, loaded.num_windows) == (0, 0, 0)
     fill(loaded, num_envs=1, steps=20)
     assert loaded.total_steps == 20
 
@@ -163,7 +166,7 @@ def test_an_episode_open_when_saved_counts_as_abandoned_when_the_next_begins(tmp
     loaded = make_buffer(window_length=4)
     saves.load(loaded)
     loaded.add(*ToyWorld(1).advance(["go on"]))
-    assert loaded.num_episodes == 2
+    assert loaded._index.num_episodes == 2
     batch = loaded.sample(1)
     assert batch.is_first[0].tolist() == [True, False, False, True]
     assert batch.is_last[0].tolist() == [False, False, True, False]
@@ -266,7 +269,7 @@ def test_latents_cost_at_most_twice_what_changed_and_a_chain_stays_short(tmp_pat
     for _ in range(60):
         advance(buffer, world, 3, chance)
         rewrite(buffer, buffer.sample(4))
-        changed += int(buffer._files._changed.sum())
+        changed += int(buffer._files.changed.sum())
         chain = saves.save(buffer).latents
         written += sum(link.rows for link in chain if link.file not in seen)
         seen |= {link.file for link in chain}

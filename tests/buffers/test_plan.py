@@ -145,8 +145,8 @@ def test_a_setting_out_of_bounds_is_refused_by_its_key(key: str, value: float) -
 def test_the_plan_is_what_the_buffer_then_owns(cross_episodes: bool, store_latents: bool) -> None:
     buffer = make_buffer(num_envs=3, capacity=101, cross_episodes=cross_episodes, store_latents=store_latents)
     plan = buffer.plan
-    assert plan.nbytes == buffer.nbytes() == sum(buffer.part_bytes().values())
+    assert plan.nbytes == buffer.nbytes() == sum(plan.part_bytes.values())
     assert plan.num_rows == 4 * (26 + 2 * 3)
-    assert plan.obs_bytes == plan.num_rows * (12 + 24)
-    latent_bytes = plan.num_rows * (2 * 2 + 3) * store_latents
-    assert plan.arena_bytes == plan.obs_bytes + latent_bytes + plan.num_rows * (4 * 4 + 4 + 3)
+    assert plan.part_bytes["observations"] == plan.num_rows * (12 + 24)
+    latent_bytes = (2 * 2 + 3) * store_latents
+    assert plan.arena_bytes == plan.num_rows * (12 + 24 + latent_bytes + 4 * 4 + 4 + 3)

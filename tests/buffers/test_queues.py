@@ -41,7 +41,7 @@ def test_queues_never_mix_their_rows_nor_run_out_of_chunks(
         -(-int(t) // chunk_length) - int(h) // chunk_length
         for h, t in zip(queues.head, queues.tail, strict=True)
     )
-    assert queues.num_chunks_used == touched
+    assert queues.num_chunks - queues._num_free == touched
     assert queues.nbytes() == ChunkedQueues.required_bytes(num_queues, capacity, chunk_length)
 
 
@@ -60,7 +60,7 @@ def test_extending_a_queue_is_as_many_appends(chunk_length: int, actions: list[t
         rows[0, at_once.extend(queue, count)] = 100 * token + np.arange(count)
         for number in range(count):
             rows[1, one_by_one.append(np.array([queue]))] = 100 * token + number
-        assert at_once.num_chunks_used == one_by_one.num_chunks_used
+        assert at_once._num_free == one_by_one._num_free
         assert at_once.tail.tolist() == one_by_one.tail.tolist()
         for number in range(3):
             held = np.arange(int(at_once.head[number]), int(at_once.tail[number]))
@@ -78,7 +78,7 @@ def test_each_queue_may_need_two_chunks_more_than_its_entries_fill() -> None:
             queues.append(np.array([queue]))
         queues.append(np.array([queue]))
     assert queues.lengths.tolist() == [2, 2]
-    assert queues.num_chunks_used == 4 <= queues.num_chunks
+    assert queues.num_chunks - queues._num_free == 4 <= queues.num_chunks
 
 
 def test_appending_over_the_capacity_is_caught() -> None:

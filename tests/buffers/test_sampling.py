@@ -49,7 +49,7 @@ def test_an_abandoned_episode_ends_in_the_window_without_being_terminal() -> Non
     assert batch.is_first[0].tolist() == [True, False, True, False]
     assert batch.is_last[0].tolist() == [False, True, False, False]
     assert not batch.is_terminal.any()
-    assert buffer.num_episodes == 2
+    assert buffer._index.num_episodes == 2
 
 
 def test_windows_inside_episodes_never_hold_a_border() -> None:
@@ -82,7 +82,7 @@ def test_one_endless_episode_loses_only_its_oldest_records() -> None:
     for step in range(60):
         buffer.add(*world.advance(["go on", "go on"]))
         assert buffer.total_steps == min(2 * (step + 1), 16 if step < 8 else 17)
-    assert buffer.num_episodes == 2
+    assert buffer._index.num_episodes == 2
     assert buffer.can_sample
     heads = buffer._index.records.head
     assert abs(heads[0] - heads[1]) <= 2

@@ -80,7 +80,7 @@ def assert_holds(buffer: EpisodeReplayBuffer, episodes: list[EpisodeRecords]) ->
         }
         for name, values in fields.items():
             expected.setdefault(name, []).append(values)
-    assert buffer.num_episodes == len(episodes)
+    assert buffer._index.num_episodes == len(episodes)
     assert sorted(expected) == sorted(buffer.plan.fields)
     for name, parts in expected.items():
         np.testing.assert_array_equal(held_values(buffer, name).numpy(), np.concatenate(parts))

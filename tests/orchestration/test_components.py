@@ -27,7 +27,7 @@ def bytes_of(tensors: list[torch.Tensor]) -> int:
 def test_sizes_are_those_of_the_parts(parts: Parts) -> None:
     sizes = measure_components(components(parts, {})).sizes
     assert sizes["replay"].pinned_bytes == parts.replay.nbytes()
-    assert sizes["replay/observations"].pinned_bytes == parts.replay.plan.obs_bytes
+    assert sizes["replay/observations"].pinned_bytes == parts.replay.plan.part_bytes["observations"]
     modules = [parts.workflow.world_model, parts.workflow.controller]
     networks = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     named = sizes["networks/world_model"].pinned_bytes + sizes["networks/controller"].pinned_bytes
@@ -38,7 +38,7 @@ def test_sizes_are_those_of_the_parts(parts: Parts) -> None:
 
 
 def test_the_parts_of_the_replay_add_up_to_it(parts: Parts) -> None:
-    assert sum(parts.replay.part_bytes().values()) == parts.replay.nbytes()
+    assert sum(parts.replay.plan.part_bytes.values()) == parts.replay.nbytes()
 
 
 def test_what_a_network_gains_is_seen_where_it_is(parts: Parts) -> None:
