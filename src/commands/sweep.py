@@ -30,10 +30,9 @@ from ..orchestration.population.engines.ray_cluster import Cluster, ClusterLost
 from ..orchestration.recipes import recipe_of
 from ..planning import check_run
 from ..utils.durable_io import read_json, reading, write_json
-from ..utils.errors import UserError, exit_on_user_error
+from ..utils.errors import UserError, exit_on_user_error, require_range
 from ..utils.logging import read_lines
 from ..utils.logging.writer import METRICS_FILE
-from ..utils.ranges import require_range
 from .options import own_settings
 
 RESULTS = "sweep.json"

@@ -7,7 +7,7 @@ from ..config.dreamer import DreamerTrainConfig
 from ..config.population import PopulationTrainConfig
 from ..config.schema import TrainConfig
 from ..planning.recipe import Recipe
-from ..utils.progress import ProgressMode
+from ..utils.logging import ProgressMode
 from ..utils.timestep import EnvSpec
 from ..workflows import Agent
 from .dreamer.recipe import DreamerRecipe

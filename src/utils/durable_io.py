@@ -1,9 +1,6 @@
 """Durable, verified files: on disk once their writer returns, with a checksum, and read with bounds.
 
-A run folder may come from a stranger. Only regular files are opened, for a pipe would be waited on, a device
-has no end, and a link leads to a file that was never meant. JSON and safetensors run no code when they are
-read. safetensors is a header of names, dtypes and shapes, then raw bytes; it is written here, because its
-library copies everything on a GPU to the host at once and reports a full disk as an error of the format.
+A run folder may come from a stranger: only regular files are opened, and JSON and safetensors run no code.
 """
 
 import errno
@@ -120,7 +117,8 @@ def write_json(path: Path, value: Any) -> FileRecord:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
     """Write tensors of any device as safetensors, as `write_file` does; a graph is dropped.
 
-    Cost: no copy of tensors that are contiguous in host memory, `PIECE_BYTES` for those of a GPU.
+    The format's library copies everything on a GPU to the host at once, and takes a full disk for an error
+    of the format. Cost: no copy of tensors contiguous in host memory, `PIECE_BYTES` for those of a GPU.
     """
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # so that each is aligned
     header, stop = {}, 0
@@ -135,7 +133,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
 
 
 def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
-    """Yield the bytes of a tensor; those of a GPU in pieces."""
     flat = tensor.detach().contiguous().view(-1)
     size = max(1, flat.numel() if flat.device.type == "cpu" else PIECE_BYTES // flat.element_size())
     for piece in flat.split(size):
@@ -167,8 +164,7 @@ def writing(path: Path) -> Iterator[None]:
 def reading(path: Path) -> Iterator[None]:
     """Turn errors inside, where the content of a file is used, into one sentence that names the file.
 
-    For files whose checksum is right and whose content Reverie does not write. Nothing else may happen
-    inside: a fault of the program itself would be blamed on the file.
+    Nothing else may happen inside: a fault of the program itself would be blamed on the file.
 
     Raises:
         UserError: In the place of every error that wrong content can lead to.
@@ -189,13 +185,12 @@ def corrupt_file_error(path: Path, reason: str) -> UserError:
 
 
 def _reason(error: Exception) -> str:
-    """Return an error on one short line; it may quote the file, so nothing may steer a terminal."""
     first_line = next(iter(str(error).splitlines()), "")
-    return printable(f"{type(error).__name__}: {first_line}")
+    return printable(f"{type(error).__name__}: {first_line}")  # it may quote the file
 
 
 def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader:
-    """Open a regular file of at most `most_bytes`, without waiting for it and without following a link.
+    """Open a regular file of at most `most_bytes`, without waiting for a pipe or following a link.
 
     Folders on the way to it may be links. The `strerror` of an `OSError` says what it is instead.
     """
@@ -248,11 +243,7 @@ def _whole_number(digits: str) -> int:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file, a private view of it in host memory.
-
-    Raises:
-        UserError: If it is of another kind, or no regular file.
-    """
+    """Return the tensors of a safetensors file, a private view of it; a `UserError` if it is none."""
     # Opened here: the library would wait for a pipe, and takes names in UTF-8 alone.
     with reading(path), open_regular(path) as file:
         return load_file(f"/dev/fd/{file.fileno()}")

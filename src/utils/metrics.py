@@ -33,8 +33,7 @@ def require_detached_scalar(name: str, value: Tensor) -> None:
 class MetricMeans:
     """The mean of each metric since the last flush, each over the calls that gave it.
 
-    Sums are float64, on the device of the tensor; `add` never waits for the device. A NaN in one call makes
-    the mean NaN: it is meant to be seen.
+    Sums are float64, on the device of the tensor; `add` never waits for it. One NaN makes the mean NaN.
 
     >>> means = MetricMeans()
     >>> means.add({"loss/image": torch.tensor(1.0), "opt/updates": 3})
@@ -47,10 +46,9 @@ class MetricMeans:
         self._tensors: dict[tuple[torch.device, tuple[str, ...]], _VectorSum] = {}
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
-        """Add one value of each metric, of any dtype and device; the names may differ from call to call.
+        """Add one value of each metric, of any dtype and device; tensors may be overwritten afterwards.
 
-        Tensors are read now, in stream order, and may be overwritten afterwards. Nothing is added if one is
-        refused, as `require_detached_scalar` does.
+        Nothing is added if one is refused, as `require_detached_scalar` does.
         """
         by_device: dict[torch.device, dict[str, Tensor]] = defaultdict(dict)
         for name, value in metrics.items():
@@ -116,9 +114,8 @@ class _VectorSum:
 class PhaseTimer:
     """The share of wall time spent in each phase since the last flush, 0 for a phase that did not run.
 
-    The seconds are the host's. Work on CUDA is asynchronous: a phase that only queues kernels looks cheap,
-    and the phase that next waits for the device pays for it. What no phase covers is missing from the sum, so
-    the shares add up to at most 1 as long as phases are not nested.
+    The seconds are the host's: a phase that only queues CUDA kernels looks cheap, and the one that next waits
+    for the device pays for it. The shares add up to at most 1 as long as phases are not nested.
 
     >>> watch = PhaseTimer("collect", "update")
     >>> with watch("update"):
@@ -134,7 +131,7 @@ class PhaseTimer:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Count the time inside the `with` block for one of the phases, also when the block raises."""
+        """Count the time inside the `with` block for a phase, also when the block raises."""
         before = self._seconds[phase]
         started = self._clock()
         try:

@@ -24,10 +24,7 @@ def named_seed(run_seed: int, *path: str | int) -> int:
 
 
 def episode_seed(run_seed: int, env_index: int, episode_index: int) -> int:
-    """Return the seed of one episode, a non-negative 31-bit integer (the widest that every emulator takes).
-
-    With it an episode is reproduced by (seed, actions) alone.
-    """
+    """Return the seed of one episode, a non-negative 31-bit integer: the widest that every emulator takes."""
     return named_seed(run_seed, "episode", env_index, episode_index) & 0x7FFFFFFF
 
 
@@ -62,7 +59,7 @@ def choose_deterministic_kernels() -> None:
 
 
 def global_state() -> dict[str, Any]:
-    """Return the state of all global generators: Python's, NumPy's, torch's on the CPU and on every GPU."""
+    """Return the state of all global generators: Python's, NumPy's, torch's on every device."""
     version, words, gauss = random.getstate()
     return {
         "python": {"version": version, "words": list(words), "gauss": gauss},

@@ -75,7 +75,6 @@ def check_structure(state: Any, own: Any, name: str = "") -> None:
 
 
 def _form(value: Any) -> str:
-    """Return what has to be the same, to read."""
     if isinstance(value, Tensor | np.ndarray):
         return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     if isinstance(value, list | tuple):
@@ -112,7 +111,6 @@ def _split(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any
 
 
 def _put(tensor: Tensor, path: tuple[str, ...], tensors: dict[str, Tensor]) -> str:
-    """Keep a tensor under its own name and return the name."""
     if tensor.dtype not in SAFETENSORS_DTYPES:
         raise _refusal(tensor.dtype, path)
     name = "/".join(path)

@@ -87,15 +87,9 @@ class TimeStep:
     def empty(cls, spec: EnvSpec) -> "TimeStep":
         """Return zeros for all environments of `spec`."""
         size = spec.num_envs
-        return cls(
-            observation={
-                key: np.zeros((size, *part.shape), part.dtype) for key, part in spec.observation.items()
-            },
-            reward=np.zeros(size, np.float32),
-            is_first=np.zeros(size, np.bool_),
-            is_last=np.zeros(size, np.bool_),
-            is_terminal=np.zeros(size, np.bool_),
-        )
+        shown = {key: np.zeros((size, *part.shape), part.dtype) for key, part in spec.observation.items()}
+        flags = (np.zeros(size, np.bool_) for _ in range(3))
+        return cls(shown, np.zeros(size, np.float32), *flags)
 
     @property
     def nbytes(self) -> int:

@@ -36,10 +36,9 @@ def require_video_path(path: Path) -> None:
 def save_video(path: Path, frames: Iterable[Frame], fps: float) -> None:
     """Write frames to an MP4 (H.264) or GIF file, which appears complete or not at all.
 
-    MP4 is written frame by frame, so a generator of frames needs no memory for the episode; an odd height or
-    width is made even by repeating the last row or column. GIF keeps the encoded frames until the end, has
-    256 colours per frame and at most 50 frames per second; equal neighbours become one longer frame. Missing
-    folders are created, an existing file is replaced.
+    MP4 is written frame by frame, without memory for the episode; an odd height or width is made even by
+    repeating the last row or column. GIF keeps the encoded frames until the end, and has at most 50 frames
+    per second; equal neighbours become one longer frame. An existing file is replaced.
 
     Raises:
         UserError: If the suffix is neither `.mp4` nor `.gif`.
@@ -78,11 +77,7 @@ def encode_image(image: Frame) -> bytes:
 
 
 def encode_animation(frames: NDArray[np.uint8], fps: float) -> bytes:
-    """Return frames as an animated PNG that repeats without end; pixels are exact.
-
-    Every browser animates it. A GIF of the same frames is no smaller and loses colours. Equal neighbours
-    become one longer frame.
-    """
+    """Return frames as an animated PNG, which a browser repeats without end; pixels are exact."""
     first, *rest = [Image.fromarray(frame) for frame in frames]
     buffer = io.BytesIO()
     first.save(buffer, format="PNG", save_all=True, append_images=rest, duration=1000 / fps, loop=0)

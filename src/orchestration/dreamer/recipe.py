@@ -12,7 +12,7 @@ from ...config.schema import Compile, Device
 from ...envs import make_environment
 from ...planning import GPU, HOST, Row, Written
 from ...planning.suggestions import halves
-from ...utils.progress import ProgressMode
+from ...utils.logging import ProgressMode
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.world_models import CompiledDreamer, CUDAGraphDreamer, DreamerWorkflow

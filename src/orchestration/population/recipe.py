@@ -12,7 +12,7 @@ from ...envs import EnvConfig
 from ...planning import GPU, HOST, Written
 from ...planning.suggestions import halves
 from ...utils.errors import UserError
-from ...utils.progress import ProgressMode
+from ...utils.logging import ProgressMode
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.population import ERLWorkflow, require_vectors

@@ -17,10 +17,9 @@ _NAMES_OF_NUMBERS = ("NaN", "Infinity", "-Infinity")
 class JsonLines:
     """Appends objects that hold a `step`; they are out of the process when `write` returns.
 
-    JSON has no NaN: a number that is not finite is written as "NaN", "Infinity" or "-Infinity", which
-    `float()` reads. A file that is there is continued. Dropped are a last line that a crash left unfinished,
-    and lines of steps after `resume_step`, that of the checkpoint from which the run continues: it writes
-    them again.
+    A number that is not finite is written as "NaN", "Infinity" or "-Infinity", which `float()` reads. A file
+    that is there is continued, without a last line that a crash left unfinished, and without lines of steps
+    after `resume_step`, which the run writes again.
 
     Raises:
         UserError: If the file holds something else; nothing is written then.
@@ -86,14 +85,13 @@ def _named(value: object) -> object:
 
 
 def _wanted_lines(path: Path, resume_step: int | None) -> Iterator[bytes]:
-    """Yield the whole lines of steps up to `resume_step`."""
     for number, line in whole_lines(path):
         if resume_step is None or _parsed(line, path, number)["step"] <= resume_step:
             yield line
 
 
 def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """Return the object of a line; raises `malformed_line_error` if `JsonLines` does not write such a one."""
+    """Return the object of a line; raises `malformed_line_error` if `JsonLines` writes no such one."""
     try:
         values: dict[str, Any] = parse_json(line)
         if type(values["step"]) is int and values["step"] >= 0 and all(map(_is_ours, values.values())):

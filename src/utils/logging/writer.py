@@ -33,9 +33,8 @@ METRICS_FILE = "metrics.jsonl"
 class MetricsWriter:
     """Writes what a run reports; every call is out of the process when it returns, and nothing is kept.
 
-    `metrics.jsonl` is continued as `JsonLines` does, from the checkpoint at `resume_step`. Without
-    `tensorboard` text goes nowhere. W&B gets the same scalars and images; its helper process writes them with
-    a delay.
+    `metrics.jsonl` is continued as `JsonLines` does, from the checkpoint at `resume_step`. W&B gets the same
+    scalars and images; its helper process writes them with a delay.
 
     Raises:
         UserError: If W&B has no login, or `metrics.jsonl` holds something else; nothing is written then.
@@ -70,7 +69,7 @@ class MetricsWriter:
             display.scalars(step, numbers)
 
     def image(self, step: int, tag: str, image: NDArray[np.uint8]) -> None:
-        """Show an image, uint8 (height, width, 3), enlarged by a whole factor when it is small."""
+        """Show an image, uint8 (height, width, 3), enlarged when it is small."""
         if self._displays:
             self._show(step, tag, encode_image(upscale(image, _screen_factor(*image.shape[:2]))))
 
@@ -108,13 +107,10 @@ def _screen_factor(height: int, width: int) -> int:
 class EventFile:
     """A new TensorBoard event file in `folder`; all files of a folder are shown as one run.
 
-    `torch.utils.tensorboard.SummaryWriter` takes six times as long for a log line (2.0 ms against 0.3 ms),
-    three times the disk, and has a queue and a thread: a full disk would show in the thread, and a fork would
-    lose it. It also imports tensorflow where that is installed. Here each call is out of the process when it
-    returns.
+    torch's `SummaryWriter` takes six times as long for a log line, three times the disk, and has a thread: a
+    full disk would show in it, a fork would lose it. Here each call is out of the process when it returns.
 
-    With `resume_step`, that of the checkpoint from which a run continues, TensorBoard drops what earlier
-    files hold for later steps.
+    With `resume_step`, TensorBoard drops what earlier files hold for later steps.
     """
 
     def __init__(self, folder: Path, resume_step: int | None = None) -> None:
