@@ -214,7 +214,7 @@ def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader
         raise
 
 
-def read_regular(path: Path, most_bytes: int) -> bytes:
+def read_regular(path: Path, most_bytes: int = JSON_BYTES) -> bytes:
     """Return the bytes of a regular file; raises as `open_regular` does."""
     with open_regular(path, most_bytes) as file:
         return file.read(most_bytes)
@@ -223,7 +223,7 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 def read_json(path: Path) -> Any:
     """Return the value in a JSON file; a `UserError` if it is no such file."""
     with reading(path):
-        return parse_json(read_regular(path, JSON_BYTES))
+        return parse_json(read_regular(path))
 
 
 def parse_json(data: bytes | str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reverie.checkpoints.checkpoint import latest_checkpoint
-from reverie.checkpoints.remote import restore
+from reverie.checkpoints.mirror import restore
 from reverie.checkpoints.run_folder import load_run
 from reverie.commands.command_line import run_from_command_line
 from reverie.commands.sweep import last_metrics
