@@ -66,7 +66,7 @@ class RemoteFolder:
 
     @cached_property
     def files(self) -> Any:
-        """The file system with this folder as its root, without caches that outlive a change of the server."""
+        """The file system with this folder as its root, without caches: the server may change."""
         system, path = url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False)
         folder = "/".join(part for part in (path.rstrip("/"), self._name) if part)
         return DirFileSystem(folder, system, skip_instance_cache=True)

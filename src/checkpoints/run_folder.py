@@ -176,7 +176,7 @@ def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, l
     before, after = _read(folder), OmegaConf.structured(config)  # unchecked: its device may be gone
     sentences = [f"resuming {folder}"]
     for key in dict.fromkeys(change.key_or_group for change in changes):
-        values = [OmegaConf.select(config, key) for config in (before, after)]
+        values = [OmegaConf.select(each, key) for each in (before, after)]
         old, new = (str(getattr(value, "value", value)) for value in values)
         if old != new:
             sentences.append(f"{key} {old} -> {new}")

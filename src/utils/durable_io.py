@@ -49,18 +49,10 @@ SAFETENSORS_DTYPES = {
 }
 """The dtypes that `write_tensors` writes, and their names in the format."""
 
-_WRONG_CONTENT = (
-    SafetensorError,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,  # torch's for shapes, Python's for deep nesting
-    TypeError,
-    ValueError,
-)
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What to parse and to use a JSON text may raise that Reverie did not write."""
+
+_WRONG_CONTENT = (*MALFORMED, SafetensorError, ArithmeticError, AssertionError, LookupError, RuntimeError)
 
 _MOST_DIGITS = 40  # the states of generators have 128 bits
 _REPAIR = "Put it back from a copy, or start a new run."

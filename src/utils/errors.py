@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
@@ -48,19 +48,15 @@ class _Output:
 
     def write(self, text: str) -> int:
         """Write."""
-        with self._failing():
-            count = self._file.write(text)
-        return count
+        return self._try(self._file.write, text)
 
     def flush(self) -> None:
         """Write what waits."""
-        with self._failing():
-            self._file.flush()
+        self._try(self._file.flush)
 
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
+    def _try(self, action: Callable[..., Any], *args: Any) -> Any:
         try:
-            yield
+            return action(*args)
         except OSError as error:
             with suppress(OSError), open(os.devnull, "w") as nowhere:  # or Python fails once more at its end
                 os.dup2(nowhere.fileno(), self._file.fileno())

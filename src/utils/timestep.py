@@ -2,8 +2,8 @@
 
 A record is one stored index t, in the arrival convention: the observation, the reward received on arriving
 at it, its flags, and the action chosen after seeing it. The final observation of an episode is a record of
-its own (`is_last`), whose action is zeros because it was never executed; the next record is the first
-observation of the next episode (`is_first`, reward 0). An episode of n actions is n + 1 records.
+its own (`is_last`), whose action is zeros; the next record is the first observation of the next episode
+(`is_first`, reward 0). An episode of n actions is n + 1 records.
 """
 
 from collections.abc import Mapping

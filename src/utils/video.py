@@ -1,7 +1,4 @@
-"""Frames to files: MP4 and GIF videos, and animated images for TensorBoard.
-
-A frame is uint8 (height, width, 3), RGB; frames are uint8 (time, height, width, 3).
-"""
+"""Frames, uint8 (time, height, width, 3) RGB, to files: MP4 and GIF videos, and animated images."""
 
 import io
 import os
@@ -25,7 +22,7 @@ _X264_OPTIONS = {"crf": "18", "preset": "veryfast"}  # crf 18: losses are not vi
 
 
 def require_video_path(path: Path) -> None:
-    """Refuse a kind of file that `save_video` does not know, before hours are spent on its content."""
+    """Refuse a kind of file that `save_video` does not know."""
     if path.suffix not in VIDEO_SUFFIXES:
         raise UserError(
             f"video={path} is of no known kind; a video ends in {' or '.join(VIDEO_SUFFIXES)}. "

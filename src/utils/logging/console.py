@@ -24,7 +24,7 @@ CONSOLE = Console(stderr=True)
 
 _ROOT = logging.getLogger("reverie")
 _LOG = logging.getLogger(__name__)
-_OWN_HANDLER = "reverie:"  # handlers are found again by this prefix of their names
+_OWN_HANDLER = "reverie"  # the name by which handlers are found again
 _PACE_UPDATES = 20  # time left follows the last calls: steps before the first update are far faster
 
 
@@ -39,17 +39,17 @@ def configure_logging(run_dir: Path | None = None) -> Callable[[], None]:
         UserError: If `train.log` exists and is no regular file.
     """
     _remove_own_handlers()
-    handlers = {"console": _console_handler()}
+    handlers = [_console_handler()]
     if run_dir is not None:
         run_dir.mkdir(parents=True, exist_ok=True)
         path = run_dir / LOG_FILE
         if os.path.lexists(path):
             with reading(path):
                 open_regular(path).close()
-        handlers["file"] = _LogFile(path, encoding="utf-8")
-        handlers["file"].setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
-    for name, handler in handlers.items():
-        handler.name = _OWN_HANDLER + name
+        handlers.append(_LogFile(path, encoding="utf-8"))
+        handlers[-1].setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
+    for handler in handlers:
+        handler.name = _OWN_HANDLER
         _ROOT.addHandler(handler)
     _ROOT.setLevel(logging.INFO)
     _ROOT.propagate = False
@@ -90,8 +90,7 @@ def _console_handler() -> logging.Handler:
 
 
 def _remove_own_handlers() -> None:
-    """Undo `configure_logging`."""
-    for handler in [h for h in _ROOT.handlers if (h.name or "").startswith(_OWN_HANDLER)]:
+    for handler in [each for each in _ROOT.handlers if each.name == _OWN_HANDLER]:
         _ROOT.removeHandler(handler)
         handler.close()
     _ROOT.setLevel(logging.NOTSET)

@@ -28,7 +28,12 @@ class JsonLines:
     def __init__(self, path: Path, resume_step: int | None = None) -> None:
         self._path = path
         if os.path.lexists(path):
-            replace_file(path, _wanted_lines(path, resume_step))
+            wanted = (
+                line
+                for number, line in _whole_lines(path)
+                if resume_step is None or _parsed(line, path, number)["step"] <= resume_step
+            )
+            replace_file(path, wanted)
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, *lines: Mapping[str, object]) -> None:
@@ -50,12 +55,8 @@ class JsonLines:
             self._file.close()
 
 
-def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield each line with its number, from 1 on, but for a last one that a crash left unfinished.
-
-    Raises:
-        UserError: If it is no regular file, or a line is longer than any that is written.
-    """
+def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield each line with its number, from 1 on, but for a last one that a crash left unfinished."""
     with reading(path), open_regular(path) as file:
         number = 0
         while line := file.readline(_LINE_BYTES):
@@ -68,7 +69,7 @@ def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the object of each whole line; a line that no run has written raises a `UserError`."""
-    for number, line in whole_lines(path):
+    for number, line in _whole_lines(path):
         yield _parsed(line, path, number)
 
 
@@ -82,12 +83,6 @@ def _named(value: object) -> object:
     if not isinstance(value, float) or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-
-
-def _wanted_lines(path: Path, resume_step: int | None) -> Iterator[bytes]:
-    for number, line in whole_lines(path):
-        if resume_step is None or _parsed(line, path, number)["step"] <= resume_step:
-            yield line
 
 
 def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:

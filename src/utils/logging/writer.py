@@ -33,8 +33,7 @@ METRICS_FILE = "metrics.jsonl"
 class MetricsWriter:
     """Writes what a run reports; every call is out of the process when it returns, and nothing is kept.
 
-    `metrics.jsonl` is continued as `JsonLines` does, from the checkpoint at `resume_step`. W&B gets the same
-    scalars and images; its helper process writes them with a delay.
+    `metrics.jsonl` is continued as `JsonLines` does. W&B's helper process writes with a delay.
 
     Raises:
         UserError: If W&B has no login, or `metrics.jsonl` holds something else; nothing is written then.
