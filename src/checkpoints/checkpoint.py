@@ -116,10 +116,9 @@ class Checkpoint:
         found: dict[str, tuple[Path, FileRecord]] = {}
         for name, record in self.manifest()["files"].items():
             folder, _, file = name.rpartition("/")
-            place = (
-                self.folder.parent / folder if folder == SHARED_FOLDER else self.folder
-            )  # may be moved aside
-            found[name] = place / file, FileRecord(record["bytes"], record["sha256"])
+            is_shared = folder == SHARED_FOLDER  # else: the folder may have been moved aside
+            path = (self.folder.parent / folder if is_shared else self.folder) / file
+            found[name] = path, FileRecord(record["bytes"], record["sha256"])
         return found
 
     def verify(self) -> None:

@@ -69,7 +69,7 @@ class Mirror:
 
     Raises:
         UserError: If the identity in the folder is not one that Reverie wrote.
-        OSError: If the disk is full or fails.
+        OSError: If it cannot be written.
     """
 
     def __init__(self, config: CheckpointConfig, run_dir: Path) -> None:

@@ -53,7 +53,6 @@ MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What to parse and to use a JSON text may raise that Reverie did not write."""
 
 _WRONG_CONTENT = (*MALFORMED, SafetensorError, ArithmeticError, AssertionError, LookupError, RuntimeError)
-
 _MOST_DIGITS = 40  # the states of generators have 128 bits
 _REPAIR = "Put it back from a copy, or start a new run."
 _KINDS = {"p": "a pipe", "d": "a folder", "c": "a device", "b": "a device", "s": "a socket"}
@@ -154,12 +153,9 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn errors inside, where the content of a file is used, into one sentence that names the file.
+    """Turn errors inside, where the content of a file is used, into a `UserError` that names the file.
 
     Nothing else may happen inside: a fault of the program itself would be blamed on the file.
-
-    Raises:
-        UserError: In the place of every error that wrong content can lead to.
     """
     try:
         yield

@@ -73,7 +73,7 @@ class MetricMeans:
         return {name: total / counts[name] for name, total in totals.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums so far: they belong to an interval that a resumed run continues."""
+        """Return the sums so far, of an interval that a resumed run continues."""
         return {
             "tensors": [
                 {"names": list(key[1]), "device": str(key[0]), "total": total, "count": self._counts[key]}
@@ -107,12 +107,6 @@ class PhaseTimer:
 
     The seconds are the host's: a phase that only queues CUDA kernels looks cheap, and the one that next waits
     for the device pays for it. The shares add up to at most 1 as long as phases are not nested.
-
-    >>> watch = PhaseTimer("collect", "update")
-    >>> with watch("update"):
-    ...     pass
-    >>> sorted(watch.flush())
-    ['time/collect_fraction', 'time/update_fraction']
     """
 
     def __init__(self, *phases: str, clock: Callable[[], float] = time.perf_counter) -> None:

@@ -6,6 +6,6 @@ from .console import configure_logging as configure_logging
 from .json_lines import JsonLines as JsonLines
 from .json_lines import malformed_line_error as malformed_line_error
 from .json_lines import read_lines as read_lines
-from .wandb import WandbMode as WandbMode
-from .wandb import require_wandb as require_wandb
 from .writer import MetricsWriter as MetricsWriter
+from .writer import WandbMode as WandbMode
+from .writer import require_wandb as require_wandb
