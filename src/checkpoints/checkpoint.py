@@ -79,12 +79,7 @@ class Checkpoint:
         replay.load(self.folder, self.folder.parent / SHARED_FOLDER)
 
     def manifest(self) -> dict[str, Any]:
-        """Return the manifest.
-
-        Raises:
-            Damaged: If it is missing, or not what was written.
-            UserError: If it is of a format that this Reverie does not read.
-        """
+        """Return the manifest; `Damaged` if it is not what was written, a `UserError` for another format."""
         path = self.folder / MANIFEST
         try:
             manifest = parse_json(read_regular(path))
@@ -190,10 +185,9 @@ def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
 
 
 def latest_checkpoint(run_dir: Path) -> Checkpoint:
-    """Return the newest checkpoint of a run that is whole by its checksums, and warn of newer ones.
+    """Return the newest checkpoint that is whole by its checksums, and warn of newer ones.
 
-    Raises:
-        UserError: If there is none, all are damaged, or the newest whole one is of another format.
+    A `UserError` if there is none, or it is of another format.
     """
     checkpoint, faults = newest_whole(run_dir)
     if checkpoint is None:

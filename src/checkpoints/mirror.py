@@ -65,11 +65,8 @@ class _Job(NamedTuple):
 class Mirror:
     """Copies what a run saves to a remote folder; a context manager whose end waits a limited time.
 
-    This process has locked `run_dir`. Only the newest checkpoint waits; after an error it is tried again.
-
-    Raises:
-        UserError: If the identity in the folder is not one that Reverie wrote.
-        OSError: If it cannot be written.
+    This process has locked `run_dir`. Only the newest checkpoint waits; after an error it is tried again. The
+    constructor raises as `identity_of` and `save_identity` do.
     """
 
     def __init__(self, config: CheckpointConfig, run_dir: Path) -> None:
@@ -164,10 +161,8 @@ class Mirror:
 def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
     """Make a run folder of the remote copy of a run, whole or not at all; return it, and lines to log.
 
-    Without `run_dir` it is `experiments/` and the last part of the URL, which is the name of the run.
-
-    Raises:
-        UserError: If the folder is in use, or the remote has no whole checkpoint or does not answer.
+    Without `run_dir` it is `experiments/` and the last part of the URL, which is the name of the run. A
+    `UserError` if the folder is in use, or the remote has no whole checkpoint or does not answer.
     """
     check_url("resume", url)
     require_protocol("resume", url)

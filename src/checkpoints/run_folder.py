@@ -148,10 +148,7 @@ def load_run(folder: str, changes: Iterable[Override] = (), device: Device | Non
     """Return the configuration of the run in `folder`, which may have moved, with some values changed.
 
     On a `device` other than where it ran what belongs to that one is dropped: its precision, and replay in
-    its memory.
-
-    Raises:
-        UserError: If there is no run, or a change is not a setting, not of its type, or fixed.
+    its memory. A `UserError` if there is no run, or a change is not a setting, not of its type, or fixed.
     """
     config = _read(folder)
     for change in changes:
@@ -235,11 +232,7 @@ def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def checkpoint_of(config: TrainConfig, run_dir: Path) -> Checkpoint:
-    """Return the newest whole checkpoint of a run.
-
-    Raises:
-        UserError: If there is none, or it was made with other settings than the run's: files were mixed up.
-    """
+    """Return the newest whole checkpoint of a run; a `UserError` if there is none, or it is of another run."""
     checkpoint = latest_checkpoint(run_dir)
     asked = json.loads(json.dumps(checkpoint_settings(config)))
     with reading(checkpoint.state_path):

@@ -25,10 +25,7 @@ _OPTIONS = {
 
 
 def load_compiler() -> None:
-    """Import torch's compiler, which makes a folder then; a `UserError` if it cannot.
-
-    torch itself imports it for much that compiles nothing. Cost: 75 MB and 2 s, once.
-    """
+    """Import torch's compiler, which makes a folder then; a `UserError` if it cannot. Cost: 75 MB and 2 s."""
     try:
         import torch._dynamo  # noqa: F401
     except OSError as error:

@@ -73,8 +73,7 @@ class FileRecord:
 def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
     """Write a new file and bring it to disk; its name is on disk only after `fsync_dir` of its folder.
 
-    Raises:
-        OSError: If the file exists (nothing is ever overwritten), or the disk is full or fails.
+    An `OSError` if the file exists (nothing is ever overwritten), or the disk is full or fails.
     """
     digest, nbytes = hashlib.sha256(), 0
     with writing(path), path.open("xb") as file:
@@ -217,9 +216,7 @@ def read_json(path: Path) -> Any:
 def parse_json(data: bytes | str) -> Any:
     """Return the value in a JSON text.
 
-    Raises:
-        ValueError: If there is none in it, or a whole number that no generator's state has.
-        RecursionError: If it is nested too deep.
+    A `ValueError` if it is none, or has too long a number; a `RecursionError` if it is nested too deep.
     """
     return json.loads(data, parse_int=_whole_number)
 

@@ -1,7 +1,4 @@
-"""An HTML file that opens offline: figures inside, no script, nothing from outside.
-
-Functions escape what they take as text. Figures are made without pyplot, so nothing global is set or stays.
-"""
+"""An HTML file that opens offline: figures inside, no script, nothing from outside; text is escaped."""
 
 import base64
 import io
@@ -78,7 +75,7 @@ def tidy(axis: Axes) -> None:
 
 
 def png(figure: Figure) -> bytes:
-    """Return the figure as a PNG file."""
+    """Return the figure as a PNG file; without pyplot nothing global is set, and nothing stays."""
     buffer = io.BytesIO()
     FigureCanvasAgg(figure).print_png(buffer)
     return buffer.getvalue()

@@ -1,8 +1,4 @@
-"""Means of metrics between two log lines, and where the time between them went.
-
-Nothing given to these classes is kept: tensors are summed into one vector per set of names on their own
-device, and reach the host in one copy per log interval.
-"""
+"""Means of metrics between two log lines, and where the time between them went."""
 
 import time
 from collections import Counter, defaultdict
@@ -32,7 +28,8 @@ def require_detached_scalar(name: str, value: Tensor) -> None:
 class MetricMeans:
     """The mean of each metric since the last flush, each over the calls that gave it.
 
-    Sums are float64, on the device of the tensor; `add` never waits for it. One NaN makes the mean NaN.
+    Nothing given is kept: tensors are summed in float64, into one vector per set of names on their own device,
+    and reach the host in one copy. `add` never waits for it. One NaN makes the mean NaN.
 
     >>> means = MetricMeans()
     >>> means.add({"loss/image": torch.tensor(1.0), "opt/updates": 3})

@@ -35,11 +35,8 @@ def save_video(path: Path, frames: Iterable[Frame], fps: float) -> None:
 
     MP4 is written frame by frame, without memory for the episode; an odd height or width is made even by
     repeating the last row or column. GIF keeps the encoded frames until the end, and has at most 50 frames
-    per second; equal neighbours become one longer frame. An existing file is replaced.
-
-    Raises:
-        UserError: If the suffix is neither `.mp4` nor `.gif`.
-        ValueError: If there is no frame.
+    per second; equal neighbours become one longer frame. An existing file is replaced. A `UserError` for
+    another suffix, a `ValueError` if there is no frame.
     """
     require_video_path(path)
     write = _write_mp4 if path.suffix == ".mp4" else _write_gif

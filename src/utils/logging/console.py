@@ -33,10 +33,7 @@ def configure_logging(run_dir: Path | None = None) -> Callable[[], None]:
 
     A second call replaces the first; the function that is returned undoes it. `train.log` is continued; None
     stands for stderr alone. Handlers of the root logger see nothing of Reverie meanwhile, so no line appears
-    twice.
-
-    Raises:
-        UserError: If `train.log` exists and is no regular file.
+    twice. A `UserError` if `train.log` exists and is no regular file.
     """
     _remove_own_handlers()
     handlers = [_console_handler()]

@@ -19,10 +19,8 @@ class JsonLines:
 
     A number that is not finite is written as "NaN", "Infinity" or "-Infinity", which `float()` reads. A file
     that is there is continued, without a last line that a crash left unfinished, and without lines of steps
-    after `resume_step`, which the run writes again.
-
-    Raises:
-        UserError: If the file holds something else; nothing is written then.
+    after `resume_step`, which the run writes again. If it holds something else, a `UserError`, and nothing is
+    written.
     """
 
     def __init__(self, path: Path, resume_step: int | None = None) -> None:

@@ -51,10 +51,8 @@ def require_wandb(mode: WandbMode) -> None:
 class MetricsWriter:
     """Writes what a run reports; every call is out of the process when it returns, and nothing is kept.
 
-    `metrics.jsonl` is continued as `JsonLines` does. W&B's helper process writes with a delay.
-
-    Raises:
-        UserError: If W&B has no login, or `metrics.jsonl` holds something else; nothing is written then.
+    `metrics.jsonl` is continued as `JsonLines` does. W&B's helper process writes with a delay. If W&B has no
+    login, or `metrics.jsonl` holds something else, a `UserError`, and nothing is written.
     """
 
     def __init__(
@@ -168,15 +166,13 @@ class EventFile:
 class WandbRun:
     """One W&B run, named and grouped after the run folder; `mode` is not off.
 
-    The package is imported only here, and writes only into `run_dir/wandb`. `offline` opens no connection; its
-    files are uploaded later with `wandb sync`. A resumed run becomes a further W&B run of the same group: W&B
-    cannot take back the rows after the last checkpoint. `WANDB_PROJECT` and `WANDB_ENTITY` are heeded. `close`
-    ends the helper process (`wandb-core`) and its two threads, for any other W&B run, too.
+    The package is imported only here, and writes only into `run_dir/wandb`. `offline` opens no connection;
+    `wandb sync` uploads its files later. A resumed run becomes a further W&B run of the same group: W&B cannot
+    take back the rows after the last checkpoint. `WANDB_PROJECT` and `WANDB_ENTITY` are heeded. `close` ends
+    the helper process (`wandb-core`) and its two threads, for any other W&B run, too. A `UserError` if `mode`
+    is online and there is no login.
 
     Cost, wandb 0.31 on a CPU: 1 s to open; 0.5 ms for 60 scalars; 50 MB of memory for the helper process.
-
-    Raises:
-        UserError: If `mode` is online and there is no W&B login.
     """
 
     def __init__(self, run_dir: Path, mode: WandbMode) -> None:
