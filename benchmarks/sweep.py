@@ -31,10 +31,9 @@ from reverie.orchestration.population.engines.ray_cluster import Cluster, Cluste
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import check_run
 from reverie.utils.durable_io import read_json, reading, write_json
-from reverie.utils.errors import UserError, exit_on_user_error
+from reverie.utils.errors import UserError, exit_on_user_error, require_range
 from reverie.utils.logging import read_lines
 from reverie.utils.logging.writer import METRICS_FILE
-from reverie.utils.ranges import require_range
 
 RESULTS = "sweep.json"
 FAILED_EXIT_CODE = 1

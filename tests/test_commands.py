@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from reverie.commands import entry as commands
-from reverie.utils.system import lacks, refusal
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
@@ -93,9 +92,3 @@ def test_a_package_that_is_missing_is_one_sentence(capsys: pytest.CaptureFixture
     error = capsys.readouterr().err
     assert ended.value.code == 2 and error.count("\n") == 1
     assert "No module named 'reverie.commands.no_such_part'" in error and "pip install" in error
-
-
-def test_what_a_system_lacks_is_known_by_its_name() -> None:
-    assert refusal("linux") is None and lacks("linux") is None
-    assert refusal("darwin") is None and "macOS" in str(lacks("darwin"))
-    assert "freebsd14" in str(lacks("freebsd14"))

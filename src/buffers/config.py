@@ -8,8 +8,7 @@ from enum import Enum
 import numpy as np
 import torch
 
-from ..utils.errors import UserError
-from ..utils.ranges import require_range
+from ..utils.errors import UserError, require_range
 from ..utils.timestep import ActionSpec, ArraySpec
 
 OBSERVATION_PREFIX = "observation."  # of names among the fields of a record, in memory and on disk

@@ -25,7 +25,6 @@ import torch
 from .. import __version__
 from ..buffers import REPLAY_FILES, EpisodeReplayBuffer
 from ..utils.durable_io import (
-    JSON_BYTES,
     MALFORMED,
     UNFINISHED,
     Damaged,
@@ -62,7 +61,7 @@ class Checkpoint:
         return self.folder / f"{STATE}.json"
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the loop, as it was given but for tuples, which are lists."""
+        """Return the state of the loop; its tuples are lists."""
         return load_state(self.folder, STATE)
 
     def model(self, device: torch.device) -> dict[str, Any]:
@@ -70,7 +69,7 @@ class Checkpoint:
         return load_state(self.folder, MODEL, device)
 
     def restore_workflow(self, workflow: Agent) -> None:
-        """Copy the saved state into a workflow; a `UserError` if its sizes or the content are others."""
+        """Copy the saved state into a workflow; a `UserError` if it does not fit."""
         state = self.model(workflow.device)
         with reading(self.folder / f"{MODEL}.safetensors"):
             workflow.load_state_dict(state)
@@ -80,15 +79,10 @@ class Checkpoint:
         replay.load(self.folder, self.folder.parent / SHARED_FOLDER)
 
     def manifest(self) -> dict[str, Any]:
-        """Return the manifest.
-
-        Raises:
-            Damaged: If it is missing, or not what was written.
-            UserError: If it is of a format that this Reverie does not read.
-        """
+        """Return the manifest; `Damaged` if it is not what was written, a `UserError` for another format."""
         path = self.folder / MANIFEST
         try:
-            manifest = parse_json(read_regular(path, JSON_BYTES))
+            manifest = parse_json(read_regular(path))
             checksum = manifest.pop("checksum")
         except FileNotFoundError as error:
             if (self.folder / "loop.json").exists():  # format 1 had it, and no manifest
@@ -140,15 +134,14 @@ def save_checkpoint(
     """Write a checkpoint, then delete those that are no longer wanted, and what a crash left unfinished.
 
     Kept are the newest `keep`, this one included, and the last one that was the `best`. Those of later steps
-    go: the run has turned away from them. On any error everything is as it was before; what cannot be deleted
-    is left for the next time.
+    go: the run has turned away from them. On any error everything is as it was before.
 
     Raises:
         OSError: If the disk is full or fails.
         TypeError: If `state` (of the loop) or `model` (of the workflow) holds what `save_state` cannot write.
 
-    Cost: The bytes of `model`, `state`, the open chunks, the records and latents that are new, and 0.3 kB for
-    each shared file. Memory: less than 64 MB.
+    Cost: the bytes of `model`, `state`, the open chunks and what is new in the replay, and 0.3 kB for each
+    shared file. Memory: less than 64 MB.
     """
     root = run_dir / CHECKPOINTS
     folder = root / f"step_{step:09d}"
@@ -192,20 +185,17 @@ def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
 
 
 def latest_checkpoint(run_dir: Path) -> Checkpoint:
-    """Return the newest checkpoint of a run that is whole by its checksums, and warn of newer ones.
+    """Return the newest checkpoint that is whole by its checksums, and warn of newer ones.
 
-    Raises:
-        UserError: If there is none, all are damaged, or the newest whole one is of another format.
+    A `UserError` if there is none, or it is of another format.
     """
     checkpoint, faults = newest_whole(run_dir)
-    if checkpoint is None and faults:
+    if checkpoint is None:
         raise UserError(
             f"No checkpoint of {run_dir} is whole: {'; '.join(faults)}. Nothing was changed. "
             "Put the files back from a copy, or start a new run."
-        )
-    if checkpoint is None:
-        raise UserError(
-            f"{run_dir} holds no checkpoint yet; a run writes one every training.checkpoint_interval."
+            if faults
+            else f"{run_dir} holds no checkpoint yet; a run writes one every training.checkpoint_interval."
         )
     for fault in faults:
         _LOG.warning("damaged checkpoint: %s; using %s", fault, checkpoint.folder)
@@ -255,7 +245,6 @@ def _is_manifest(manifest: dict[str, Any], step: int) -> bool:
 
 
 def _checksum(manifest: dict[str, Any]) -> str:
-    """Return the checksum of a manifest, which stands in it and leaves itself out."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
@@ -275,7 +264,7 @@ def _is_best(checkpoint: Checkpoint) -> bool:
 
 
 def _clean(root: Path, unwanted: Sequence[Checkpoint] = ()) -> None:
-    """Delete what only unwanted checkpoints need; what cannot be deleted is left for the next time.
+    """Delete what only unwanted checkpoints need, or leave it for the next time.
 
     A checkpoint that was moved aside, and not replaced, gets its name back.
     """

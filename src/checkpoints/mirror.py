@@ -1,70 +1,52 @@
-"""The copy of a run in a remote folder. A daemon thread keeps it, so training never waits for a network."""
+"""`checkpoint.mirror`, kept by a daemon thread so that training waits for no network, and `resume=<URL>`."""
 
-import hashlib
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..config.schema import CheckpointConfig, TrainConfig
-from ..utils.durable_io import (
-    JSON_BYTES,
-    MALFORMED,
-    Damaged,
-    FileRecord,
-    open_regular,
-    parse_json,
-    read_regular,
-    verify_file,
-)
+from ..utils.durable_io import UNFINISHED
 from ..utils.errors import UserError
-from ..utils.remote_urls import describe_error, require_protocol
-from .checkpoint import CHECKPOINTS, MANIFEST, Checkpoint, list_checkpoints
-from .remote import (
-    CHECKPOINT_FILE,
-    EXTRA_FILES,
-    Identity,
-    MirrorConflict,
-    RemoteFolder,
-    call_with_timeout,
-    identity_of,
-    manifests_in,
-    owned_sizes,
-    save_identity,
-)
+from ..utils.remote_urls import check_url, describe_error, redact_url, require_protocol
+from .checkpoint import Checkpoint, list_checkpoints, newest_whole
+from .remote import MirrorConflict, RemoteFolder, UploadCancelled, Uploader, receive
+from .run_folder import CONFIG_FILE, EXPERIMENTS, identity_of, save_identity
 
 _LOG = logging.getLogger(__name__)
 START_SECONDS = 5.0
 """How long the start of a run waits for a remote to say whether its folder is free."""
 
+LIST_SECONDS = 30.0
+"""How long a remote may take to list its files before `restore` gives up."""
+
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 """Between two tries while a remote takes nothing; each pause is twice as long as the last."""
 
 _JOIN_SECONDS = 1.0
-
-
-class UploadCancelled(Exception):
-    """The mirror was closed during an upload."""
+Answer = TypeVar("Answer")
 
 
 def check_mirror(config: TrainConfig) -> None:
     """Refuse a mirror whose protocol cannot be used, or which holds another run, by a `UserError`.
 
-    A remote that does not answer within `START_SECONDS` is no mistake: the run logs it and retries. Without
-    `run_dir` the folder has the time in its name, and is free.
+    A remote that does not answer within `START_SECONDS` is no mistake: the run logs it and retries.
     """
     url = config.checkpoint.mirror
     if url is None:
         return
     require_protocol("checkpoint.mirror", url)
     if config.run_dir is None:
-        return
+        return  # the folder will have the time in its name
     identity = identity_of(Path(config.run_dir))
+    remote = RemoteFolder(url, identity.name)
     try:
-        call_with_timeout(START_SECONDS, lambda: owned_sizes(RemoteFolder(url, identity.name), identity))
+        call_with_timeout(START_SECONDS, partial(remote.owned_sizes, identity))
     except MirrorConflict as error:
         raise UserError(
             f"checkpoint.mirror: {error} already holds another run. Continue that one by resume={error}, "
@@ -83,12 +65,8 @@ class _Job(NamedTuple):
 class Mirror:
     """Copies what a run saves to a remote folder; a context manager whose end waits a limited time.
 
-    This process has locked `run_dir`. Of the checkpoints that wait to be copied only the newest is kept.
-    After an error it is tried again, until a newer one comes.
-
-    Raises:
-        UserError: If the identity in the folder is not one that Reverie wrote.
-        OSError: If the disk is full or fails.
+    This process has locked `run_dir`. Only the newest checkpoint waits; after an error it is tried again. The
+    constructor raises as `identity_of` and `save_identity` do.
     """
 
     def __init__(self, config: CheckpointConfig, run_dir: Path) -> None:
@@ -128,7 +106,7 @@ class Mirror:
                 )
 
     def upload(self, checkpoint: Checkpoint, prune: bool = True) -> None:
-        """Let the thread copy a whole checkpoint, and those before it that the run still has; return at once.
+        """Let the thread copy a checkpoint, and those before it that the run still has; return at once.
 
         `prune` deletes remote checkpoints that the run does not have. A run that was just resumed must not:
         the remote may hold a newer one, whole, that is damaged here.
@@ -137,12 +115,11 @@ class Mirror:
         self._wake.set()
 
     def _work(self) -> None:
-        """Copy one job after the other until the end, in the thread."""
-        # Whatever belongs to the remote is a local variable: the search for leaks walks from the loop through
-        # this object, and would count the objects of the network library.
+        """Copy one job after the other until the end."""
+        # Local variables: the search for leaks walks through this object, and would count the network's.
         remote = RemoteFolder(self._url, self._identity.name)
         uploader = Uploader(remote, self._run_dir, self._identity, lambda: self._is_closed)
-        self._attempt(partial(owned_sizes, remote, self._identity), remote.shown)
+        self._attempt(partial(remote.owned_sizes, self._identity), remote.shown)
         pause: float | None = None
         while not self._is_closed:
             is_woken = self._wake.wait(pause)
@@ -159,7 +136,7 @@ class Mirror:
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _attempt(self, action: Callable[[], object], place: str) -> bool:
-        """Return whether an action works; log an outage once when it begins and once when it ends."""
+        """Return whether an action works; log when an outage begins and when it ends."""
         try:
             action()
         except UploadCancelled:
@@ -181,106 +158,63 @@ class Mirror:
         return True
 
 
-class Uploader:
-    """Sends what is new of a run: files first, then the manifest that names them, deletions last.
+def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
+    """Make a run folder of the remote copy of a run, whole or not at all; return it, and lines to log.
 
-    A file counts as sent if it has its size on the remote, and this process sent it or a manifest there names
-    its checksum. The name alone is not enough: a run that continues from an older checkpoint writes the same
-    names again. `is_cancelled` is asked before every file.
+    Without `run_dir` it is `experiments/` and the last part of the URL, which is the name of the run. A
+    `UserError` if the folder is in use, or the remote has no whole checkpoint or does not answer.
     """
-
-    def __init__(
-        self, remote: RemoteFolder, run_dir: Path, identity: Identity, is_cancelled: Callable[[], bool]
-    ) -> None:
-        self._remote, self._run_dir, self._identity = remote, run_dir, identity
-        self._is_cancelled = is_cancelled
-        self._sent: dict[str, FileRecord] = {}
-
-    def upload(self, newest: Checkpoint, prune: bool) -> None:
-        """Send the checkpoints of a run up to `newest`, the newest first, and its configuration and logs.
-
-        Whenever this ends early, every remote checkpoint that has its manifest is whole. A checkpoint that
-        the run deletes meanwhile, or that is damaged here, is given up with a warning.
-
-        Raises:
-            MirrorConflict: If the folder holds another run.
-            UploadCancelled: If it was.
-            Exception: Whatever keeps the remote from taking a file; one that it does not delete is logged.
-        """
-        sizes = owned_sizes(self._remote, self._identity)
-        upto = [each for each in reversed(list_checkpoints(self._run_dir)) if each.step <= newest.step]
-        local = {each: files for each in upto if (files := _local_files(each))}
-        wanted = {name: record for files in local.values() for name, (_, record) in files.items()}
-        self._compare(sizes, wanted)
-        for name in EXTRA_FILES:
-            if (self._run_dir / name).exists():
-                self._put(self._run_dir / name, name)
-        copied, nbytes = set[int](), 0
-        for checkpoint, files in local.items():
-            try:
-                for name, (path, record) in files.items():
-                    if self._sent.get(name) != record:
-                        self._sent.pop(name, None)
-                        self._put(path, name, record)
-                        self._sent[name] = record
-                        nbytes += record.nbytes
-                copied.add(checkpoint.step)
-            except Damaged as fault:
-                place = self._remote.shown
-                _LOG.warning("step %s: not copied to %s: %s", f"{checkpoint.step:,}", place, fault)
-        if prune and newest.step in copied:
-            self._prune(sizes, wanted)
-        if nbytes and not self._is_cancelled():
-            _LOG.info("step %s: copied to %s, %.1f MB", f"{newest.step:,}", self._remote.shown, nbytes / 1e6)
-
-    def _compare(self, sizes: dict[str, int], wanted: dict[str, FileRecord]) -> None:
-        """Find out which files are there; delete the manifests that need another content of a wanted one."""
-        known = dict(self._sent)
-        for name in manifests_in(sizes):
-            content = self._remote.files.cat_file(name)
-            try:
-                files = parse_json(content)["files"].items()
-                records = {f"{CHECKPOINTS}/{file}": FileRecord(r["bytes"], r["sha256"]) for file, r in files}
-            except MALFORMED:
-                continue  # damaged: it is written again, or deleted
-            records[name] = _record_of(content)
-            if any(wanted.get(file, record) != record for file, record in records.items()):
-                self._remote.delete(name)
-                del sizes[name]
-            else:
-                known = records | known
-        self._sent = {name: record for name, record in known.items() if sizes.get(name) == record.nbytes}
-
-    def _put(self, path: Path, name: str, record: FileRecord | None = None) -> None:
-        if self._is_cancelled():
-            raise UploadCancelled
-        if record:
-            verify_file(path, record)
-        with open_regular(path) as source:
-            self._remote.put(source, name)
-
-    def _prune(self, sizes: dict[str, int], wanted: dict[str, FileRecord]) -> None:
-        """Delete files of checkpoints that are not wanted, manifests first: half a checkpoint has none."""
-        stale = [name for name in sizes if CHECKPOINT_FILE.fullmatch(name) and name not in wanted]
-        try:
-            for name in sorted(stale, key=lambda name: not name.endswith(MANIFEST)):
-                if not self._is_cancelled():
-                    self._remote.delete(name)
-        except Exception as error:
-            reason = describe_error(error)
-            _LOG.warning("an old checkpoint could not be deleted from %s: %s", self._remote.shown, reason)
-
-
-def _local_files(checkpoint: Checkpoint) -> dict[str, tuple[Path, FileRecord]]:
-    """Return the files of a checkpoint by their remote names, the manifest last; none if that is damaged."""
-    path = checkpoint.folder / MANIFEST
+    check_url("resume", url)
+    require_protocol("resume", url)
+    folder = Path(run_dir) if run_dir else EXPERIMENTS / url.rstrip("/").rpartition("/")[2]
+    _require_free(folder)
+    unfinished = folder.with_name(folder.name + UNFINISHED)
     try:
-        content = read_regular(path, JSON_BYTES)
-        files = {f"{CHECKPOINTS}/{name}": file for name, file in checkpoint.files().items()}
-    except (Damaged, UserError, OSError):
-        return {}
-    return files | {f"{CHECKPOINTS}/step_{checkpoint.step:09d}/{MANIFEST}": (path, _record_of(content))}
+        shutil.rmtree(unfinished, ignore_errors=True)
+        remote = RemoteFolder(url)
+        receive(remote, call_with_timeout(LIST_SECONDS, remote.sizes), unfinished)
+        newest, faults = newest_whole(unfinished)
+        faults = [fault.replace(str(unfinished), remote.shown) for fault in faults]
+        if newest is None:
+            raise UserError(f"No checkpoint of {remote.shown} is whole: {'; '.join(faults)}.")
+        for damaged in list_checkpoints(unfinished):
+            if damaged.step > newest.step:
+                shutil.rmtree(damaged.folder)
+        os.replace(unfinished, folder)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"resume={redact_url(url)} could not be restored: {describe_error(error)}. Nothing was left "
+            "behind; repair that and try again."
+        ) from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    notices = [f"damaged checkpoint: {fault}; using step {newest.step:,}" for fault in faults]
+    return str(folder), [*notices, f"restored step {newest.step:,} of {remote.shown} into {folder}"]
 
 
-def _record_of(content: bytes) -> FileRecord:
-    return FileRecord(len(content), hashlib.sha256(content).hexdigest())
+def _require_free(folder: Path) -> None:
+    if (folder / CONFIG_FILE).exists():
+        raise UserError(
+            f"{folder} is already on this machine. Continue it by resume={folder}, or name another folder "
+            "for the copy by run_dir=."
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is in use, but holds no run. Name another folder by run_dir=.")
+
+
+def call_with_timeout(seconds: float, call: Callable[[], Answer]) -> Answer:
+    """Return or raise what `call` does in a daemon thread, which may outlive this; or a `TimeoutError`."""
+    answer: Future[Answer] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="ask the mirror", daemon=True).start()
+    if not wait([answer], seconds).done:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return answer.result()

@@ -3,12 +3,14 @@
 import errno
 import json
 import os
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from enum import Enum
+from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 from hydra.core.override_parser.types import Override
@@ -21,12 +23,11 @@ from ..config.resolve import typed
 from ..config.saved import read_config
 from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device, leaves
 from ..config.workflow import require_key, setting_types
-from ..utils.durable_io import reading, replace_file
+from ..utils.durable_io import read_json, reading, replace_file
 from ..utils.errors import UserError, did_you_mean
 from .checkpoint import Checkpoint, latest_checkpoint
 
-CONFIG_FILE, LINEAGE_FILE = "config.yaml", "lineage.jsonl"
-LOCK_FILE = ".lock"
+CONFIG_FILE, LINEAGE_FILE, IDENTITY_FILE, LOCK_FILE = "config.yaml", "lineage.jsonl", "mirror.json", ".lock"
 MOVED = "the folder was moved or deleted while the run wrote to it"
 EXPERIMENTS = Path("experiments")
 FIXED_BY_CHECKPOINT = ("seed", "env", "model", "buffer", "population.size", "td3.hidden_units")
@@ -36,14 +37,12 @@ FIXED = ("name", "workflow", "run_dir", "resume", *FIXED_BY_CHECKPOINT)
 """What a resumed run cannot change."""
 
 RESUMABLE_EXCEPTIONS = ("buffer.memory_budget_gib", "buffer.storage")
-"""Exceptions to `FIXED`."""
-
 SETTINGS_KEY = "made_with"
 """Where the state of the loop has what `checkpoint_settings` returns."""
 
 
 def check_run_folder(config: TrainConfig) -> None:
-    """Refuse a `run_dir` that cannot be a folder, or already holds a run that is not the one to resume."""
+    """Refuse a `run_dir` that cannot be a folder, or already holds a run other than the one to resume."""
     if config.run_dir is None or config.resume is not None:
         return
     folder = Path(config.run_dir)
@@ -59,8 +58,14 @@ def check_run_folder(config: TrainConfig) -> None:
 
 
 def create_run_folder(config: TrainConfig) -> Path:
-    """Create the folder of a run, or find that of a resumed one; set `config.run_dir` to it and return it."""
-    folder = Path(config.run_dir) if config.run_dir else _new_folder(config.name, datetime.now())
+    """Create the folder of a run, or find that of a resumed one; set `config.run_dir` to it and return it.
+
+    Without `run_dir` it is `experiments/<name>-<time>`, with `-2`, `-3`, ... behind it where that exists.
+    """
+    first = EXPERIMENTS / f"{config.name}-{datetime.now():%Y%m%d_%H%M%S}"
+    later = (first.with_name(f"{first.name}-{number}") for number in count(2))
+    free = (path for path in chain([first], later) if not path.exists())
+    folder = Path(config.run_dir) if config.run_dir else next(free)
     config.run_dir = str(folder)
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,14 +109,46 @@ def _writing(folder: Path) -> Iterator[None]:
         raise UserError(f"run_dir={folder} cannot be written: {error.strerror}.") from error
 
 
+class Identity(NamedTuple):
+    """A run as its mirror knows it: `mirror.json`, in the folder of the run and in its copy."""
+
+    name: str
+    """Of its folder in `checkpoint.mirror`; it stays when the local folder is renamed."""
+
+    run: str
+    """A random word, so that two runs never write into one remote folder."""
+
+
+def identity_of(run_dir: Path) -> Identity:
+    """Return the identity in a run's folder, or a new one, which is not written yet.
+
+    The name is the path in `experiments/`, which has two parts for a job of a multirun, else the last part.
+    A file that Reverie did not write raises a `UserError`.
+    """
+    path = run_dir / IDENTITY_FILE
+    if not os.path.lexists(path):
+        folder, experiments = run_dir.resolve(), EXPERIMENTS.resolve()
+        is_inside = experiments in folder.parents
+        name = folder.relative_to(experiments).as_posix() if is_inside else folder.name
+        return Identity(name, uuid.uuid4().hex)
+    saved = read_json(path)
+    with reading(path):
+        identity = Identity(name=str(saved["name"]), run=str(saved["run"]))
+        if not identity.name or not {"", ".", ".."}.isdisjoint(identity.name.split("/")):
+            raise ValueError("it names no folder")
+    return identity
+
+
+def save_identity(identity: Identity, run_dir: Path) -> None:
+    """Write `mirror.json` into a run's folder, whole or not at all; raises as `replace_file` does."""
+    replace_file(run_dir / IDENTITY_FILE, [json.dumps(identity._asdict()).encode()])
+
+
 def load_run(folder: str, changes: Iterable[Override] = (), device: Device | None = None) -> TrainConfig:
     """Return the configuration of the run in `folder`, which may have moved, with some values changed.
 
-    `device` is where to use it; None for where it ran. On another device what belongs to the old one is
-    dropped: its precision, and replay in its memory.
-
-    Raises:
-        UserError: If there is no run, or a change is not a setting, not of its type, or fixed.
+    On a `device` other than where it ran what belongs to that one is dropped: its precision, and replay in
+    its memory. A `UserError` if there is no run, or a change is not a setting, not of its type, or fixed.
     """
     config = _read(folder)
     for change in changes:
@@ -136,25 +173,11 @@ def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, l
     before, after = _read(folder), OmegaConf.structured(config)  # unchecked: its device may be gone
     sentences = [f"resuming {folder}"]
     for key in dict.fromkeys(change.key_or_group for change in changes):
-        old, new = _shown(before, key), _shown(after, key)
+        values = [OmegaConf.select(each, key) for each in (before, after)]
+        old, new = (str(getattr(value, "value", value)) for value in values)
         if old != new:
             sentences.append(f"{key} {old} -> {new}")
     return config, sentences
-
-
-def _shown(config: DictConfig, key: str) -> str:
-    value = OmegaConf.select(config, key)
-    return str(getattr(value, "value", value))
-
-
-def _new_folder(name: str, now: datetime) -> Path:
-    """Return `experiments/<name>-<time>`, with `-2`, `-3`, ... behind it where that exists."""
-    first = EXPERIMENTS / f"{name}-{now:%Y%m%d_%H%M%S}"
-    folder, count = first, 1
-    while folder.exists():
-        count += 1
-        folder = first.with_name(f"{first.name}-{count}")
-    return folder
 
 
 def _check_name(folder: Path) -> None:
@@ -196,12 +219,11 @@ def check_change(change: Override) -> None:
 
 
 def _is_in(key: str, fixed: Iterable[str]) -> bool:
-    """Return whether a setting is one of these, or in one of these sections, and no exception."""
     return key not in RESUMABLE_EXCEPTIONS and any(f"{key}.".startswith(f"{name}.") for name in fixed)
 
 
 def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings that a checkpoint cannot do without, by their keys, as JSON has them."""
+    """Return the settings that a checkpoint is made of, by their keys, as JSON has them."""
     return {
         key: value.value if isinstance(value, Enum) else value
         for key, value in leaves(config)
@@ -210,11 +232,7 @@ def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def checkpoint_of(config: TrainConfig, run_dir: Path) -> Checkpoint:
-    """Return the newest whole checkpoint of a run.
-
-    Raises:
-        UserError: If there is none, or it was made with other settings than the run's: files were mixed up.
-    """
+    """Return the newest whole checkpoint of a run; a `UserError` if there is none, or it is of another run."""
     checkpoint = latest_checkpoint(run_dir)
     asked = json.loads(json.dumps(checkpoint_settings(config)))
     with reading(checkpoint.state_path):

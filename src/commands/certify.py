@@ -20,8 +20,7 @@ from ..planning.constants import COMPILER_BYTES
 from ..testing.certificate import Certificate, Outcome
 from ..testing.faults import Fault, find_fault
 from ..testing.judged import instruments_fraction, judged_series, to_decide
-from ..utils.errors import UserError, exit_on_user_error
-from ..utils.ranges import require_range
+from ..utils.errors import UserError, exit_on_user_error, require_range
 from .options import own_settings
 
 _MB = 1e6

@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from .. import __version__
-from ..checkpoints.remote import restore
+from ..checkpoints.mirror import restore
 from ..checkpoints.run_folder import check_change, resume_run
 from ..config.compose import HYDRA_VERSION_BASE, compose_jobs, with_experiment
 from ..config.overrides import parse

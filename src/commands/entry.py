@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any
 
 from ..utils.errors import UserError, exit_on_user_error
-from ..utils.system import refusal
 
 INTERRUPTED = "interrupted"
 
@@ -31,8 +30,11 @@ def load(module: str) -> Callable[[], Any]:
         SystemExit: With code 2 if it cannot run on this system, or something that it imports is missing.
     """
     sys.excepthook = _show
-    if sentence := refusal(sys.platform):
-        raise UserError(sentence)
+    if sys.platform in ("win32", "cygwin"):
+        raise UserError(
+            f"Reverie runs on Linux and, with less, on macOS; this is Windows ({sys.platform}), without the "
+            "signals and processes it is built on. Install it in WSL 2: wsl --install."
+        )
     before = signal.getsignal(signal.SIGINT)
     is_default = before is signal.default_int_handler
     if is_default:  # a shell's background job ignores Ctrl-C, and keeps to that

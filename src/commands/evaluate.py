@@ -20,8 +20,7 @@ from ..orchestration.evaluation import evaluate
 from ..orchestration.recipes import recipe_of
 from ..orchestration.reports import VIDEO_FPS, VIDEO_SCALE
 from ..planning.preflight import environment_spec
-from ..utils.errors import UserError, exit_on_user_error
-from ..utils.ranges import require_range
+from ..utils.errors import UserError, exit_on_user_error, require_range
 from ..utils.timestep import EnvSpec
 from ..utils.video import require_video_path, save_video, unfinished, upscale
 from .options import own_settings

@@ -17,8 +17,7 @@ from ..orchestration.recipes import recipe_of
 from ..planning.preflight import environment_spec, preflight_of
 from ..planning.resources import MemoryPlan, show
 from ..planning.suggestions import largest_fit, require_fit
-from ..utils.errors import UserError, exit_on_user_error
-from ..utils.ranges import require_range
+from ..utils.errors import UserError, exit_on_user_error, require_range
 from .options import own_settings
 
 _USAGE = """\

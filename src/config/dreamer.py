@@ -7,8 +7,7 @@ import math
 from dataclasses import dataclass, field
 
 from ..models import ModelConfig, OptimizerConfig
-from ..utils.errors import UserError
-from ..utils.ranges import require_range
+from ..utils.errors import UserError, require_range
 from ..workflows.world_models import ControllerConfig, WorldModelConfig
 from .schema import TrainConfig, TrainingConfig
 

@@ -9,9 +9,8 @@ from enum import Enum
 
 from ..buffers import LatentDtype, ReplayConfig, ReplayStorage
 from ..envs import EnvConfig
-from ..utils.errors import UserError
-from ..utils.progress import ProgressMode
-from ..utils.ranges import require_range
+from ..utils.errors import UserError, require_range
+from ..utils.logging import ProgressMode
 from ..workflows.population import PopulationConfig, TD3Config
 from .schema import (
     NO_SETTING,

@@ -14,10 +14,8 @@ import torch
 from ..buffers import ReplayConfig, ReplayStorage
 from ..envs import EnvConfig
 from ..memory.config import MemoryConfig
-from ..utils.errors import UserError
-from ..utils.logging import WandbMode, require_wandb
-from ..utils.progress import ProgressMode
-from ..utils.ranges import require_range
+from ..utils.errors import UserError, require_range
+from ..utils.logging import ProgressMode, WandbMode, require_wandb
 from ..utils.remote_urls import check_url
 
 LARGEST_NUMBER = 1e30

@@ -10,8 +10,7 @@ import ale_py  # noqa: F401, its import registers the Atari games
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from ..utils.errors import UserError, did_you_mean, with_place
-from ..utils.ranges import require_range
+from ..utils.errors import UserError, did_you_mean, require_range, with_place
 
 
 class Suite(Enum):

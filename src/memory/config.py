@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from ..utils.ranges import require_range
+from ..utils.errors import require_range
 
 
 class OnLeak(Enum):

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from ..utils.ranges import require_range
+from ..utils.errors import require_range
 
 LEARNERS = ("world_model", "actor", "critic")
 """What has its own optimiser, and may have its own learning rate."""

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from ..config.schema import TrainConfig
 from ..envs.episodes import Episode
 from ..memory.leaks.table import MemoryReport
-from ..utils.logging import MetricsWriter
-from ..utils.progress import Progress, ProgressMode
+from ..utils.logging import MetricsWriter, Progress, ProgressMode
 from ..utils.timestep import EnvSpec
 from ..utils.video import save_video, upscale
 

@@ -17,8 +17,7 @@ from .. import __version__
 from ..memory.counters.glibc import in_use_source
 from ..memory.leaks.table import Finding
 from ..memory.leaks.verdict import TrendClass
-from ..utils.figures import png
-from ..utils.html_page import cards, document, image, table
+from ..utils.html_page import cards, document, image, png, table
 from .judged import AT_REST, Judged, ToDecide
 
 CERTIFICATE_JSON, CERTIFICATE_HTML = "certificate.json", "certificate.html"

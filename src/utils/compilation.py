@@ -1,22 +1,22 @@
-"""Compiling functions by torch: whether it works here, how long it takes, and whether it ever ends."""
+"""Functions made faster: compiled by torch, or launched as one CUDA graph."""
 
 import logging
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .errors import UserError
 
 _LOG = logging.getLogger(__name__)
 COMPILING = "compiling for this processor"
 _OPTIONS = {
-    # Both are checks at every call of what cannot change here: sizes between kernels, attributes of modules.
-    # Without them a step of acting is a tenth faster.
+    # Checks at every call of what cannot change here; without them a step of acting is a tenth faster.
     "size_asserts": False,
     "guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe,
     # Kernels are few: further processes that compile cost more than they save, and they stay.
@@ -25,10 +25,7 @@ _OPTIONS = {
 
 
 def load_compiler() -> None:
-    """Import torch's compiler, which makes a folder then; a `UserError` if it cannot.
-
-    torch itself imports it for much that compiles nothing. Cost: 75 MB and 2 s, once.
-    """
+    """Import torch's compiler, which makes a folder then; a `UserError` if it cannot. Cost: 75 MB and 2 s."""
     try:
         import torch._dynamo  # noqa: F401
     except OSError as error:
@@ -41,8 +38,8 @@ def load_compiler() -> None:
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a pure function that is compiled at its first call, once for each shape.
 
-    Where it cannot be compiled, or for too many shapes, it runs as written from then on, after a warning;
-    without one where Ctrl-C ended the compiler: the run is about to end, too.
+    Where that fails, or for too many shapes, it runs as written from then on, after a warning; without one
+    where Ctrl-C ended the compiler.
     """
     load_compiler()
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
@@ -66,7 +63,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def why_not_compiled() -> str | None:
-    """Return why functions cannot be compiled here, None if they can; a tiny one is, which may take 10 s."""
+    """Return why functions cannot be compiled here, None if they can; trying it may take 10 s."""
     try:
         _compile(lambda x: x + 1)(torch.zeros(2))
     except Exception as error:  # whatever a machine lacks: a compiler, headers, a folder to write to
@@ -77,8 +74,8 @@ def why_not_compiled() -> str | None:
 class Compilations:
     """Counts what this process compiles; `tell` is given words while it lasts, and None at its end.
 
-    Everything should be compiled once, at its first use. What is compiled after `settle` costs seconds, may
-    never end, and keeps memory: it is counted separately, with a warning.
+    What is compiled after `settle` costs seconds, may never end, and keeps memory: it is counted separately,
+    with a warning.
     """
 
     def __init__(self, tell: Callable[[str | None], None]) -> None:
@@ -95,7 +92,7 @@ class Compilations:
         self._is_settled = True
 
     def tags(self) -> dict[str, float]:
-        """Return the totals by tag: compilations, those that came late, seconds."""
+        """Return the totals by tag."""
         return {
             "debug/compile/compilations": float(self.count),
             "debug/compile/recompilations": float(self.late_count),
@@ -141,3 +138,73 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 def _reason(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+class CUDAGraphCall:
+    """Calls `function` as it is a few times, then records its kernels once and launches them as one graph.
+
+    The first calls are real ones: they choose cuDNN's kernels and fill the caches of libraries, which must
+    not happen inside a graph. Capturing runs nothing, so every call takes effect once. A graph allocates
+    nothing and never waits. Random numbers continue the streams of `generators`, those that it draws from.
+
+    `function` takes and returns tensors by name, always of the same shapes and dtypes. It must not ask the
+    host for a value, and must keep no new tensor. The next call overwrites its results.
+
+    Source: "CUDA graphs" in torch's notes on CUDA semantics.
+    """
+
+    EAGER_CALLS = 3
+
+    def __init__(
+        self,
+        function: Callable[[dict[str, Tensor]], dict[str, Tensor]],
+        device: torch.device,
+        generators: Sequence[torch.Generator],
+        name: str,
+    ) -> None:
+        self._function, self._device, self._generators, self._name = function, device, generators, name
+        self._eager_calls_left: float = self.EAGER_CALLS
+        self._stream = torch.cuda.Stream(device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: dict[str, Tensor] = {}
+        self._outputs: dict[str, Tensor] = {}
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what `function` gives for `inputs`, tensors of any device."""
+        if self.graph is None and self._eager_calls_left <= 0:
+            self._capture(inputs)
+        if self.graph is None:
+            self._eager_calls_left -= 1
+            return self._call_eagerly(inputs)
+        for name, place in self._inputs.items():
+            place.copy_(inputs[name], non_blocking=True)
+        self.graph.replay()
+        return self._outputs
+
+    def _call_eagerly(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Call on the stream that will be captured, so that autograd's records of streams match."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            outputs = self._function({name: value.to(self._device) for name, value in inputs.items()})
+        current.wait_stream(self._stream)
+        return outputs
+
+    def _capture(self, inputs: Mapping[str, Tensor]) -> None:
+        """Record the kernels of one call; where that is impossible, continue without it, and log it once."""
+        places = {name: value.to(self._device, copy=True) for name, value in inputs.items()}
+        graph, began = torch.cuda.CUDAGraph(), time.monotonic()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        try:
+            with torch.cuda.graph(graph, stream=self._stream):
+                outputs = self._function(places)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self._eager_calls_left = float("inf")
+            message = "%s cannot be captured as a CUDA graph here and runs kernel by kernel: %s"
+            _LOG.warning(message, self._name, _reason(error))
+            return
+        self.graph, self._inputs, self._outputs = graph, places, outputs
+        _LOG.info("captured %s as a CUDA graph in %.1f s", self._name, time.monotonic() - began)

@@ -1,9 +1,6 @@
 """Durable, verified files: on disk once their writer returns, with a checksum, and read with bounds.
 
-A run folder may come from a stranger. Only regular files are opened, for a pipe would be waited on, a device
-has no end, and a link leads to a file that was never meant. JSON and safetensors run no code when they are
-read. safetensors is a header of names, dtypes and shapes, then raw bytes; it is written here, because its
-library copies everything on a GPU to the host at once and reports a full disk as an error of the format.
+A run folder may come from a stranger: only regular files are opened, and JSON and safetensors run no code.
 """
 
 import errno
@@ -52,19 +49,10 @@ SAFETENSORS_DTYPES = {
 }
 """The dtypes that `write_tensors` writes, and their names in the format."""
 
-_WRONG_CONTENT = (
-    SafetensorError,
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,  # torch's for shapes, Python's for deep nesting
-    TypeError,
-    ValueError,
-)
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What to parse and to use a JSON text may raise that Reverie did not write."""
 
+_WRONG_CONTENT = (*MALFORMED, SafetensorError, ArithmeticError, AssertionError, LookupError, RuntimeError)
 _MOST_DIGITS = 40  # the states of generators have 128 bits
 _REPAIR = "Put it back from a copy, or start a new run."
 _KINDS = {"p": "a pipe", "d": "a folder", "c": "a device", "b": "a device", "s": "a socket"}
@@ -85,8 +73,7 @@ class FileRecord:
 def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
     """Write a new file and bring it to disk; its name is on disk only after `fsync_dir` of its folder.
 
-    Raises:
-        OSError: If the file exists (nothing is ever overwritten), or the disk is full or fails.
+    An `OSError` if the file exists (nothing is ever overwritten), or the disk is full or fails.
     """
     digest, nbytes = hashlib.sha256(), 0
     with writing(path), path.open("xb") as file:
@@ -120,7 +107,8 @@ def write_json(path: Path, value: Any) -> FileRecord:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
     """Write tensors of any device as safetensors, as `write_file` does; a graph is dropped.
 
-    Cost: no copy of tensors that are contiguous in host memory, `PIECE_BYTES` for those of a GPU.
+    The format's library copies everything on a GPU to the host at once, and takes a full disk for an error
+    of the format. Cost: no copy of tensors contiguous in host memory, `PIECE_BYTES` for those of a GPU.
     """
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # so that each is aligned
     header, stop = {}, 0
@@ -135,7 +123,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
 
 
 def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
-    """Yield the bytes of a tensor; those of a GPU in pieces."""
     flat = tensor.detach().contiguous().view(-1)
     size = max(1, flat.numel() if flat.device.type == "cpu" else PIECE_BYTES // flat.element_size())
     for piece in flat.split(size):
@@ -165,13 +152,9 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn errors inside, where the content of a file is used, into one sentence that names the file.
+    """Turn errors inside, where the content of a file is used, into a `UserError` that names the file.
 
-    For files whose checksum is right and whose content Reverie does not write. Nothing else may happen
-    inside: a fault of the program itself would be blamed on the file.
-
-    Raises:
-        UserError: In the place of every error that wrong content can lead to.
+    Nothing else may happen inside: a fault of the program itself would be blamed on the file.
     """
     try:
         yield
@@ -189,13 +172,12 @@ def corrupt_file_error(path: Path, reason: str) -> UserError:
 
 
 def _reason(error: Exception) -> str:
-    """Return an error on one short line; it may quote the file, so nothing may steer a terminal."""
     first_line = next(iter(str(error).splitlines()), "")
-    return printable(f"{type(error).__name__}: {first_line}")
+    return printable(f"{type(error).__name__}: {first_line}")  # it may quote the file
 
 
 def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader:
-    """Open a regular file of at most `most_bytes`, without waiting for it and without following a link.
+    """Open a regular file of at most `most_bytes`, without waiting for a pipe or following a link.
 
     Folders on the way to it may be links. The `strerror` of an `OSError` says what it is instead.
     """
@@ -219,7 +201,7 @@ def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader
         raise
 
 
-def read_regular(path: Path, most_bytes: int) -> bytes:
+def read_regular(path: Path, most_bytes: int = JSON_BYTES) -> bytes:
     """Return the bytes of a regular file; raises as `open_regular` does."""
     with open_regular(path, most_bytes) as file:
         return file.read(most_bytes)
@@ -228,15 +210,13 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
 def read_json(path: Path) -> Any:
     """Return the value in a JSON file; a `UserError` if it is no such file."""
     with reading(path):
-        return parse_json(read_regular(path, JSON_BYTES))
+        return parse_json(read_regular(path))
 
 
 def parse_json(data: bytes | str) -> Any:
     """Return the value in a JSON text.
 
-    Raises:
-        ValueError: If there is none in it, or a whole number that no generator's state has.
-        RecursionError: If it is nested too deep.
+    A `ValueError` if it is none, or has too long a number; a `RecursionError` if it is nested too deep.
     """
     return json.loads(data, parse_int=_whole_number)
 
@@ -248,11 +228,7 @@ def _whole_number(digits: str) -> int:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file, a private view of it in host memory.
-
-    Raises:
-        UserError: If it is of another kind, or no regular file.
-    """
+    """Return the tensors of a safetensors file, a private view of it; a `UserError` if it is none."""
     # Opened here: the library would wait for a pipe, and takes names in UTF-8 alone.
     with reading(path), open_regular(path) as file:
         return load_file(f"/dev/fd/{file.fileno()}")

@@ -2,10 +2,11 @@
 
 import argparse
 import difflib
+import math
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
@@ -47,19 +48,15 @@ class _Output:
 
     def write(self, text: str) -> int:
         """Write."""
-        with self._failing():
-            count = self._file.write(text)
-        return count
+        return self._try(self._file.write, text)
 
     def flush(self) -> None:
         """Write what waits."""
-        with self._failing():
-            self._file.flush()
+        self._try(self._file.flush)
 
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
+    def _try(self, action: Callable[..., Any], *args: Any) -> Any:
         try:
-            yield
+            return action(*args)
         except OSError as error:
             with suppress(OSError), open(os.devnull, "w") as nowhere:  # or Python fails once more at its end
                 os.dup2(nowhere.fileno(), self._file.fileno())
@@ -75,12 +72,44 @@ def printable(text: str, most: int | None = _MOST_CHARACTERS) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:most])
 
 
+def require_range(
+    section: str,
+    settings: object,
+    *names: str,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+) -> None:
+    """Refuse fields of the dataclass `settings` that are outside a range or not finite; None is in each.
+
+    `section` is what the user types before the names, "" for settings that have none.
+    """
+    for name in names:
+        value = getattr(settings, name)
+        key = f"{section}.{name}" if section else name
+        if value is None:
+            continue
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{key} must be a finite number, got {value}.")
+        is_low = (ge is not None and value < ge) or (gt is not None and value <= gt)
+        is_high = (le is not None and value > le) or (lt is not None and value >= lt)
+        if is_low or is_high:
+            raise UserError(f"{key} must be {_range_text(ge, gt, le, lt)}, got {value}.")
+
+
+def _range_text(ge: float | None, gt: float | None, le: float | None, lt: float | None) -> str:
+    low, high = (gt if ge is None else ge), (lt if le is None else le)
+    if low is None:
+        return f"at most {le}" if lt is None else f"< {lt}"
+    if high is None:
+        return f"at least {ge}" if gt is None else f"> {gt}"
+    return f"in {'[' if gt is None else '('}{low}, {high}{']' if lt is None else ')'}"
+
+
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
-    """Turn a `UserError` inside into one line on stderr and exit code 2, without a traceback.
-
-    Output that cannot be written is one. A decorator of the `main` of every command.
-    """
+    """Turn a `UserError` inside, also of output that fails, into one line on stderr and exit code 2."""
     with open(os.devnull, "w") as nowhere:
         output = _Output(sys.stdout or nowhere)  # there is none if its descriptor was closed
         try:

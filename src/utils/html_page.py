@@ -1,11 +1,13 @@
-"""An HTML file that opens offline: pictures inside, no script, nothing from outside.
-
-A content policy lets the browser load nothing. Functions escape what they take as text.
-"""
+"""An HTML file that opens offline: figures inside, no script, nothing from outside; text is escaped."""
 
 import base64
+import io
 from collections.abc import Iterable, Mapping
 from html import escape
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 _STYLE = """
 :root { --ink: #1f2430; --soft: #667085; --line: #e4e7ec; --paper: #fff; --ground: #f5f6f8; }
@@ -27,7 +29,7 @@ th, td { padding: 5px 12px; text-align: right; white-space: nowrap; border-botto
 th { font-size: 12px; color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; }
 tr:last-child td { border-bottom: 0; }
 """
-
+# The browser may load nothing.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
@@ -48,9 +50,9 @@ def cards(facts: Mapping[str, str]) -> str:
     return f"<div class='facts'>{''.join(each)}</div>"
 
 
-def image(png: bytes, name: str, style: str = "") -> str:
+def image(picture: bytes, name: str, style: str = "") -> str:
     """Return a PNG file as a part of the page, with its name for a reader who does not see it."""
-    source = base64.b64encode(png).decode("ascii")
+    source = base64.b64encode(picture).decode("ascii")
     extra = f" style='{style}'" if style else ""
     return f"<img alt='{escape(name)}'{extra} src='data:image/png;base64,{source}'>"
 
@@ -63,3 +65,17 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[str]], kind: str = ""
         f"<div class='scroll'><table class='{kind}'><thead><tr>{head}</tr></thead>"
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
+
+
+def tidy(axis: Axes) -> None:
+    """Leave two spines and a faint grid behind what is drawn."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.25)
+    axis.set_axisbelow(True)
+
+
+def png(figure: Figure) -> bytes:
+    """Return the figure as a PNG file; without pyplot nothing global is set, and nothing stays."""
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(buffer)
+    return buffer.getvalue()

@@ -1,14 +1,9 @@
-"""Means of metrics between two log lines, and where the time between them went.
-
-Nothing given to these classes is kept: tensors are summed into one vector per set of names on their own
-device, and reach the host in one copy per log interval.
-"""
+"""Means of metrics between two log lines, and where the time between them went."""
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,8 +28,8 @@ def require_detached_scalar(name: str, value: Tensor) -> None:
 class MetricMeans:
     """The mean of each metric since the last flush, each over the calls that gave it.
 
-    Sums are float64, on the device of the tensor; `add` never waits for the device. A NaN in one call makes
-    the mean NaN: it is meant to be seen.
+    Nothing given is kept: tensors are summed in float64, into one vector per set of names on their own device,
+    and reach the host in one copy. `add` never waits for it. One NaN makes the mean NaN.
 
     >>> means = MetricMeans()
     >>> means.add({"loss/image": torch.tensor(1.0), "opt/updates": 3})
@@ -44,13 +39,13 @@ class MetricMeans:
     """
 
     def __init__(self) -> None:
-        self._tensors: dict[tuple[torch.device, tuple[str, ...]], _VectorSum] = {}
+        self._totals: dict[tuple[torch.device, tuple[str, ...]], Tensor] = {}  # (names,) float64
+        self._counts: Counter[tuple[torch.device, tuple[str, ...]]] = Counter()
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
-        """Add one value of each metric, of any dtype and device; the names may differ from call to call.
+        """Add one value of each metric, of any dtype and device; tensors may be overwritten afterwards.
 
-        Tensors are read now, in stream order, and may be overwritten afterwards. Nothing is added if one is
-        refused, as `require_detached_scalar` does.
+        Nothing is added if one is refused, as `require_detached_scalar` does.
         """
         by_device: dict[torch.device, dict[str, Tensor]] = defaultdict(dict)
         for name, value in metrics.items():
@@ -58,73 +53,57 @@ class MetricMeans:
             require_detached_scalar(name, tensor)
             by_device[tensor.device][name] = tensor
         for device, tensors in by_device.items():
-            sum_ = self._sum_of(device, tuple(tensors))
-            sum_.total += torch.stack(list(tensors.values()))
-            sum_.count += 1
+            self._add(device, tuple(tensors), torch.stack(list(tensors.values())), 1)
 
     def flush(self) -> dict[str, float]:
         """Return the means and forget them: one copy to the host for each device in use."""
         totals: dict[str, float] = defaultdict(float)
         counts: dict[str, int] = defaultdict(int)
-        for device in dict.fromkeys(device for device, _ in self._tensors):
-            sums = {names: sum_ for (where, names), sum_ in self._tensors.items() if where == device}
-            values = iter(torch.cat([sum_.total for sum_ in sums.values()]).tolist())
-            for names, sum_ in sums.items():
-                for name in names:
+        for device in dict.fromkeys(device for device, _ in self._totals):
+            keys = [key for key in self._totals if key[0] == device]
+            values = iter(torch.cat([self._totals[key] for key in keys]).tolist())
+            for key in keys:
+                for name in key[1]:
                     totals[name] += next(values)
-                    counts[name] += sum_.count
-        self._tensors.clear()
+                    counts[name] += self._counts[key]
+        self._clear()
         return {name: total / counts[name] for name, total in totals.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums so far: they belong to an interval that a resumed run continues."""
+        """Return the sums so far, of an interval that a resumed run continues."""
         return {
             "tensors": [
-                {"names": list(names), "device": str(device), "total": each.total, "count": each.count}
-                for (device, names), each in self._tensors.items()
+                {"names": list(key[1]), "device": str(key[0]), "total": total, "count": self._counts[key]}
+                for key, total in self._totals.items()
             ]
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the sums."""
-        self._tensors.clear()
+        self._clear()
         numbers = state.get("floats", {}).items()  # version 0.2 saved those of host numbers apart
         old = [{"names": [n], "device": "cpu", "total": each[0], "count": each[1]} for n, each in numbers]
         for each in [*state["tensors"], *old]:
-            sum_ = self._sum_of(torch.device(each["device"]), tuple(each["names"]))
-            sum_.total += each["total"]
-            sum_.count += each["count"]
+            self._add(torch.device(each["device"]), tuple(each["names"]), each["total"], each["count"])
 
-    def _sum_of(self, device: torch.device, names: tuple[str, ...]) -> "_VectorSum":
-        if (device, names) not in self._tensors:
+    def _add(self, device: torch.device, names: tuple[str, ...], total: Tensor, count: int) -> None:
+        key = (device, names)
+        if key not in self._totals:
             with torch.inference_mode(False):  # else a first call inside it forbids the later ones
-                total = torch.zeros(len(names), dtype=torch.float64, device=device)
-            self._tensors[device, names] = _VectorSum(total)
-        return self._tensors[device, names]
+                self._totals[key] = torch.zeros(len(names), dtype=torch.float64, device=device)
+        self._totals[key] += total
+        self._counts[key] += count
 
-
-@dataclass(slots=True)
-class _VectorSum:
-    """The running sum of one set of metrics: two kernels for each call, whatever their number."""
-
-    total: Tensor
-    """(names,) float64."""
-
-    count: int = 0
+    def _clear(self) -> None:
+        self._totals.clear()
+        self._counts.clear()
 
 
 class PhaseTimer:
     """The share of wall time spent in each phase since the last flush, 0 for a phase that did not run.
 
-    The seconds are the host's. Work on CUDA is asynchronous: a phase that only queues kernels looks cheap,
-    and the phase that next waits for the device pays for it. What no phase covers is missing from the sum, so
-    the shares add up to at most 1 as long as phases are not nested.
-
-    >>> watch = PhaseTimer("collect", "update")
-    >>> with watch("update"):
-    ...     pass
-    >>> sorted(watch.flush())
-    ['time/collect_fraction', 'time/update_fraction']
+    The seconds are the host's: a phase that only queues CUDA kernels looks cheap, and the one that next waits
+    for the device pays for it. The shares add up to at most 1 as long as phases are not nested.
     """
 
     def __init__(self, *phases: str, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -134,7 +113,7 @@ class PhaseTimer:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Count the time inside the `with` block for one of the phases, also when the block raises."""
+        """Count the time inside the `with` block for a phase, also when the block raises."""
         before = self._seconds[phase]
         started = self._clock()
         try:

@@ -61,8 +61,7 @@ def require_protocol(key: str, url: str) -> None:
 def describe_error(error: BaseException) -> str:
     """Return the type and the message of an error on one short line, without secrets.
 
-    Replaces the values of environment variables whose names hold KEY, SECRET, TOKEN or PASSWORD, and drops
-    the queries of URLs, which may be signed.
+    Those are the values of environment variables so named, and the queries of URLs, which may be signed.
     """
     text = " ".join(str(error).split())
     for name, value in os.environ.items():

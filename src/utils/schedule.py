@@ -24,8 +24,7 @@ class Every:
 class UpdateRatio:
     """Updates owed for the steps taken, train_ratio / (batch_size * sequence_length) per agent step.
 
-    They are exact over any number of calls. What one call owes beyond `max_owed` is forgiven, so that a stall
-    is never paid back.
+    They are exact over any number of calls. What one call owes beyond `max_owed` is forgiven.
 
     >>> owed = UpdateRatio(0.25, max_owed=8)
     >>> [owed(step) for step in (100, 102, 104, 108, 1000)]

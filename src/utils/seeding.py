@@ -12,11 +12,7 @@ _NUMPY_STATE = ("kind", "keys", "position", "has_gauss", "cached")
 
 
 def named_seed(run_seed: int, *path: str | int) -> int:
-    """Return a 63-bit seed for the stream `path` of a run; distinct paths give independent streams.
-
-    >>> named_seed(0, "replay") == named_seed(0, "replay"), named_seed(0, "replay") == named_seed(1, "replay")
-    (True, False)
-    """
+    """Return a 63-bit seed for the stream `path` of a run; distinct paths give independent streams."""
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else part for part in path]
     # The length tells ("a",) from ("a", 0): SeedSequence pads short entropy with zeros.
     state = np.random.SeedSequence([run_seed, len(words), *words]).generate_state(1, np.uint64)
@@ -24,10 +20,7 @@ def named_seed(run_seed: int, *path: str | int) -> int:
 
 
 def episode_seed(run_seed: int, env_index: int, episode_index: int) -> int:
-    """Return the seed of one episode, a non-negative 31-bit integer (the widest that every emulator takes).
-
-    With it an episode is reproduced by (seed, actions) alone.
-    """
+    """Return the seed of one episode, a non-negative 31-bit integer: the widest that every emulator takes."""
     return named_seed(run_seed, "episode", env_index, episode_index) & 0x7FFFFFFF
 
 
@@ -62,7 +55,7 @@ def choose_deterministic_kernels() -> None:
 
 
 def global_state() -> dict[str, Any]:
-    """Return the state of all global generators: Python's, NumPy's, torch's on the CPU and on every GPU."""
+    """Return the state of all global generators: Python's, NumPy's, torch's on every device."""
     version, words, gauss = random.getstate()
     return {
         "python": {"version": version, "words": list(words), "gauss": gauss},

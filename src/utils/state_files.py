@@ -26,10 +26,8 @@ def save_state(folder: Path, name: str, state: Any) -> dict[str, FileRecord]:
     """Write a nest as `<name>.json` and `<name>.safetensors`, bring both to disk, and say what was written.
 
     A nest is dicts, lists and tuples of tensors (any device), NumPy arrays and scalars, numbers, strings,
-    True, False and None. Keys may be numbers. Tuples come back as lists, subclasses of dict as dict.
-
-    Raises:
-        TypeError: If there is anything else in the nest; its path is named, and nothing is written.
+    True, False and None. Keys may be numbers. Tuples come back as lists, subclasses of dict as dict. A
+    `TypeError` names the path of anything else, and nothing is written.
     """
     tensors: dict[str, Tensor] = {}
     plain = _split(state, (), tensors)
@@ -42,8 +40,7 @@ def save_state(folder: Path, name: str, state: Any) -> dict[str, FileRecord]:
 def load_state(folder: Path, name: str, device: torch.device | str = "cpu") -> Any:
     """Return the nest that `save_state` wrote, bit for bit; tensors on `device`, arrays in host memory.
 
-    Raises:
-        UserError: If a file is of another kind, or the two do not belong together.
+    A `UserError` if a file is of another kind, or the two do not belong together.
     """
     tensors = read_tensors(folder / f"{name}.safetensors")
     path = folder / f"{name}.json"
@@ -75,7 +72,6 @@ def check_structure(state: Any, own: Any, name: str = "") -> None:
 
 
 def _form(value: Any) -> str:
-    """Return what has to be the same, to read."""
     if isinstance(value, Tensor | np.ndarray):
         return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     if isinstance(value, list | tuple):
@@ -112,7 +108,6 @@ def _split(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any
 
 
 def _put(tensor: Tensor, path: tuple[str, ...], tensors: dict[str, Tensor]) -> str:
-    """Keep a tensor under its own name and return the name."""
     if tensor.dtype not in SAFETENSORS_DTYPES:
         raise _refusal(tensor.dtype, path)
     name = "/".join(path)

@@ -2,8 +2,8 @@
 
 A record is one stored index t, in the arrival convention: the observation, the reward received on arriving
 at it, its flags, and the action chosen after seeing it. The final observation of an episode is a record of
-its own (`is_last`), whose action is zeros because it was never executed; the next record is the first
-observation of the next episode (`is_first`, reward 0). An episode of n actions is n + 1 records.
+its own (`is_last`), whose action is zeros; the next record is the first observation of the next episode
+(`is_first`, reward 0). An episode of n actions is n + 1 records.
 """
 
 from collections.abc import Mapping
@@ -87,15 +87,9 @@ class TimeStep:
     def empty(cls, spec: EnvSpec) -> "TimeStep":
         """Return zeros for all environments of `spec`."""
         size = spec.num_envs
-        return cls(
-            observation={
-                key: np.zeros((size, *part.shape), part.dtype) for key, part in spec.observation.items()
-            },
-            reward=np.zeros(size, np.float32),
-            is_first=np.zeros(size, np.bool_),
-            is_last=np.zeros(size, np.bool_),
-            is_terminal=np.zeros(size, np.bool_),
-        )
+        shown = {key: np.zeros((size, *part.shape), part.dtype) for key, part in spec.observation.items()}
+        flags = (np.zeros(size, np.bool_) for _ in range(3))
+        return cls(shown, np.zeros(size, np.float32), *flags)
 
     @property
     def nbytes(self) -> int:

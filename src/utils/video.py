@@ -1,7 +1,4 @@
-"""Frames to files: MP4 and GIF videos, and animated images for TensorBoard.
-
-A frame is uint8 (height, width, 3), RGB; frames are uint8 (time, height, width, 3).
-"""
+"""Frames, uint8 (time, height, width, 3) RGB, to files: MP4 and GIF videos, and animated images."""
 
 import io
 import os
@@ -25,7 +22,7 @@ _X264_OPTIONS = {"crf": "18", "preset": "veryfast"}  # crf 18: losses are not vi
 
 
 def require_video_path(path: Path) -> None:
-    """Refuse a kind of file that `save_video` does not know, before hours are spent on its content."""
+    """Refuse a kind of file that `save_video` does not know."""
     if path.suffix not in VIDEO_SUFFIXES:
         raise UserError(
             f"video={path} is of no known kind; a video ends in {' or '.join(VIDEO_SUFFIXES)}. "
@@ -36,14 +33,10 @@ def require_video_path(path: Path) -> None:
 def save_video(path: Path, frames: Iterable[Frame], fps: float) -> None:
     """Write frames to an MP4 (H.264) or GIF file, which appears complete or not at all.
 
-    MP4 is written frame by frame, so a generator of frames needs no memory for the episode; an odd height or
-    width is made even by repeating the last row or column. GIF keeps the encoded frames until the end, has
-    256 colours per frame and at most 50 frames per second; equal neighbours become one longer frame. Missing
-    folders are created, an existing file is replaced.
-
-    Raises:
-        UserError: If the suffix is neither `.mp4` nor `.gif`.
-        ValueError: If there is no frame.
+    MP4 is written frame by frame, without memory for the episode; an odd height or width is made even by
+    repeating the last row or column. GIF keeps the encoded frames until the end, and has at most 50 frames
+    per second; equal neighbours become one longer frame. An existing file is replaced. A `UserError` for
+    another suffix, a `ValueError` if there is no frame.
     """
     require_video_path(path)
     write = _write_mp4 if path.suffix == ".mp4" else _write_gif
@@ -78,11 +71,7 @@ def encode_image(image: Frame) -> bytes:
 
 
 def encode_animation(frames: NDArray[np.uint8], fps: float) -> bytes:
-    """Return frames as an animated PNG that repeats without end; pixels are exact.
-
-    Every browser animates it. A GIF of the same frames is no smaller and loses colours. Equal neighbours
-    become one longer frame.
-    """
+    """Return frames as an animated PNG, which a browser repeats without end; pixels are exact."""
     first, *rest = [Image.fromarray(frame) for frame in frames]
     buffer = io.BytesIO()
     first.save(buffer, format="PNG", save_all=True, append_images=rest, duration=1000 / fps, loop=0)

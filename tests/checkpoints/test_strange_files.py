@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.sweep import last_metrics
 from reverie.checkpoints.checkpoint import latest_checkpoint
-from reverie.checkpoints.remote import restore
+from reverie.checkpoints.mirror import restore
 from reverie.checkpoints.run_folder import load_run
 from reverie.commands.command_line import run_from_command_line
 from reverie.commands.train import train

@@ -68,7 +68,11 @@ def test_python_is_judged_by_the_versions_that_are_tested(version: tuple[int, in
 
 @pytest.mark.parametrize(
     ("name", "health", "found"),
-    [("linux", Health.OK, "Linux"), ("darwin", Health.WARN, "macOS was never tried: without /proc")],
+    [
+        ("linux", Health.OK, "Linux"),
+        ("darwin", Health.WARN, "macOS was never tried: without /proc"),
+        ("freebsd14", Health.WARN, "freebsd14 was never tried"),
+    ],
 )
 def test_a_system_is_judged_by_what_it_lacks(name: str, health: Health, found: str) -> None:
     check = judge_system(name)

@@ -41,8 +41,9 @@ def keep_state(workflow: DreamerWorkflow, roots: dict[str, Any]) -> None:
 
 
 def keep_mean(workflow: DreamerWorkflow, roots: dict[str, Any]) -> None:
-    for total in roots["means"]._tensors.values():
-        total.total = 0.99 * total.total + workflow.world_model.rssm.core.mix_bias.sum()
+    totals = roots["means"]._totals
+    for key, total in totals.items():
+        totals[key] = 0.99 * total + workflow.world_model.rssm.core.mix_bias.sum()
 
 
 def keep_hook(workflow: DreamerWorkflow, roots: dict[str, Any]) -> None:
@@ -69,7 +70,7 @@ def keep_many_losses(workflow: DreamerWorkflow, roots: dict[str, Any]) -> None:
     ("fault", "path"),
     [
         (keep_state, "workflow.world_model.rssm._state.deter"),
-        (keep_mean, "means._tensors["),
+        (keep_mean, "means._totals["),
         (keep_hook, "workflow.world_model.rssm.core._forward_hooks["),
         (keep_gradient, "workflow.world_model.rssm.core.mix_bias.grad"),
         (keep_loss, "loop.losses[1]"),

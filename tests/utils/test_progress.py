@@ -9,13 +9,12 @@ import sys
 
 import pytest
 
-from reverie.utils.progress import Progress, ProgressMode
+from reverie.utils.logging import Progress, ProgressMode
 
 SCRIPT = """
 import logging
 import sys
-from reverie.utils.logging import configure_logging
-from reverie.utils.progress import Progress, ProgressMode
+from reverie.utils.logging import Progress, ProgressMode, configure_logging
 
 close = configure_logging()
 for mode in ProgressMode:

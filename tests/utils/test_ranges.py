@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from reverie.utils.errors import UserError
-from reverie.utils.ranges import require_range
+from reverie.utils.errors import UserError, require_range
 
 
 @dataclass

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from reverie.config.schema import LoggerConfig
 from reverie.utils.errors import UserError
 from reverie.utils.logging import MetricsWriter, WandbMode
-from reverie.utils.logging.wandb import WandbRun
+from reverie.utils.logging.writer import WandbRun
 from reverie.utils.video import encode_animation, encode_image, upscale
 
 BLOCK_BYTES = 32_768

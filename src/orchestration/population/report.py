@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from ...checkpoints.run_folder import LINEAGE_FILE
 from ...utils.durable_io import replace_file
-from ...utils.figures import png, tidy, with_commas
-from ...utils.html_page import cards, document, image, table
+from ...utils.html_page import cards, document, image, png, table, tidy
 from .lineage import Generations, Place, ancestry, best_place, outcomes, read_lineage
 
 REPORT_FILE = "report.html"
@@ -140,7 +139,7 @@ def _draw_fitness(generations: Generations, num_elites: int) -> bytes:
         )
     axis.set_xlabel("agent steps at the end of the generation, of all members together")
     axis.set_ylabel("fitness: mean episode return")
-    axis.xaxis.set_major_formatter(with_commas())
+    axis.xaxis.set_major_formatter("{x:,.0f}")
     axis.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))
     axis.margins(x=0.01)
     figure.legend(loc="outside upper left", ncols=5, frameon=False)

@@ -17,19 +17,21 @@ _NAMES_OF_NUMBERS = ("NaN", "Infinity", "-Infinity")
 class JsonLines:
     """Appends objects that hold a `step`; they are out of the process when `write` returns.
 
-    JSON has no NaN: a number that is not finite is written as "NaN", "Infinity" or "-Infinity", which
-    `float()` reads. A file that is there is continued. Dropped are a last line that a crash left unfinished,
-    and lines of steps after `resume_step`, that of the checkpoint from which the run continues: it writes
-    them again.
-
-    Raises:
-        UserError: If the file holds something else; nothing is written then.
+    A number that is not finite is written as "NaN", "Infinity" or "-Infinity", which `float()` reads. A file
+    that is there is continued, without a last line that a crash left unfinished, and without lines of steps
+    after `resume_step`, which the run writes again. If it holds something else, a `UserError`, and nothing is
+    written.
     """
 
     def __init__(self, path: Path, resume_step: int | None = None) -> None:
         self._path = path
         if os.path.lexists(path):
-            replace_file(path, _wanted_lines(path, resume_step))
+            wanted = (
+                line
+                for number, line in _whole_lines(path)
+                if resume_step is None or _parsed(line, path, number)["step"] <= resume_step
+            )
+            replace_file(path, wanted)
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, *lines: Mapping[str, object]) -> None:
@@ -51,12 +53,8 @@ class JsonLines:
             self._file.close()
 
 
-def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield each line with its number, from 1 on, but for a last one that a crash left unfinished.
-
-    Raises:
-        UserError: If it is no regular file, or a line is longer than any that is written.
-    """
+def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield each line with its number, from 1 on, but for a last one that a crash left unfinished."""
     with reading(path), open_regular(path) as file:
         number = 0
         while line := file.readline(_LINE_BYTES):
@@ -69,7 +67,7 @@ def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the object of each whole line; a line that no run has written raises a `UserError`."""
-    for number, line in whole_lines(path):
+    for number, line in _whole_lines(path):
         yield _parsed(line, path, number)
 
 
@@ -85,15 +83,8 @@ def _named(value: object) -> object:
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-def _wanted_lines(path: Path, resume_step: int | None) -> Iterator[bytes]:
-    """Yield the whole lines of steps up to `resume_step`."""
-    for number, line in whole_lines(path):
-        if resume_step is None or _parsed(line, path, number)["step"] <= resume_step:
-            yield line
-
-
 def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """Return the object of a line; raises `malformed_line_error` if `JsonLines` does not write such a one."""
+    """Return the object of a line; raises `malformed_line_error` if `JsonLines` writes no such one."""
     try:
         values: dict[str, Any] = parse_json(line)
         if type(values["step"]) is int and values["step"] >= 0 and all(map(_is_ours, values.values())):

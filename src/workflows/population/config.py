@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from ...utils.errors import UserError
-from ...utils.ranges import require_range
+from ...utils.errors import UserError, require_range
 
 _LARGEST = 1e30  # of what multiplies or bounds weights, which are float32
 

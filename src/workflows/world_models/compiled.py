@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from ...buffers import NO_POSITIONS, OBSERVATION_PREFIX, STEP_FIELDS, SequenceBatch, StoredLatent
-from ...utils.compilation import compiled
-from ...utils.cuda_graph import CUDAGraphCall
+from ...utils.compilation import CUDAGraphCall, compiled
 from ..base import UpdateOutput
 from .dreamer import DreamerWorkflow, Tensors
 

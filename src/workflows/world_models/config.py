@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ...utils.errors import UserError, did_you_mean
-from ...utils.ranges import require_range
+from ...utils.errors import UserError, did_you_mean, require_range
 
 LOSS_SWITCHES = ("decoder", "reward", "continue", "kl")
 
