@@ -1,10 +1,9 @@
-"""Read what the operating system counts for this process, its children and its files.
+"""Read what this process, its children and its files hold; MB = 1e6 bytes.
 
 A count that a system does not have is None, or its key is absent: never 0.
 """
 
 import os
-import re
 import shutil
 import stat
 from contextlib import suppress
@@ -12,32 +11,64 @@ from pathlib import Path
 
 import psutil
 
+from .cuda import gpu_memory_stats
+from .glibc import in_use_bytes, resident_bytes_by_kind
+
 _BYTES_PER_BLOCK = 512  # POSIX: st_blocks counts these, whatever the file system's own block is
 _SHARED_MEMORY = Path("/dev/shm")
-_STATUS = Path("/proc/self/status")
-_RESIDENT_PART = re.compile(r"^Rss(Anon|File|Shmem):\s*(\d+)", re.MULTILINE)
+_BYTES_PER_MB = 1e6
+_NO_GPU = dict.fromkeys(("alloc_mb", "reserved_mb", "max_alloc_mb", "max_reserved_mb"), 0.0)
 
 
-def resident_bytes_by_kind() -> dict[str, int]:
-    """Return the resident bytes of this process by what backs them; {} where /proc does not say.
+def memory_counters() -> dict[str, float]:
+    """Return what the process and its GPU hold now, by the tag of a log line; 0 without a GPU."""
+    tags = {f"debug/gpu/{name}": value for name, value in (gpu_memory_stats() or _NO_GPU).items()}
+    return tags | {f"debug/cpu/{name}": value for name, value in host_memory_stats().items()}
 
-    `rss_anon` is private memory: heap, arrays, and what the C allocator keeps for later; `rss_file` is mapped
-    files and libraries, which the kernel can drop; `rss_shmem` is shared memory this process has touched.
+
+def host_memory_stats() -> dict[str, float]:
+    """Return what this process holds on the host, for each log line.
+
+    Returns:
+        `rss_mb`, as `process_rss_mb`; `in_use_mb`, held by live objects (`in_use_source()` says how exactly);
+        `rss_anon_mb`, `rss_file_mb` and `rss_shmem_mb`, the resident memory by what backs it;
+        `shared_memory_mb`, used in /dev/shm by everyone; `open_files_count`; `children_count`, descendants
+        that run. What the system does not count is absent.
     """
-    return parse_status(_STATUS.read_text()) if _STATUS.is_file() else {}
+    stats = {"rss_mb": process_rss_mb(), "in_use_mb": in_use_bytes() / _BYTES_PER_MB}
+    stats |= {f"{name}_mb": size / _BYTES_PER_MB for name, size in resident_bytes_by_kind().items()}
+    shared = shared_memory_used_bytes()
+    if shared is not None:
+        stats["shared_memory_mb"] = shared / _BYTES_PER_MB
+    counts = {"open_files_count": open_files_count(), "children_count": live_children_count()}
+    return stats | {name: float(count) for name, count in counts.items()}
 
 
-def parse_status(text: str) -> dict[str, int]:
-    """Return the resident bytes by kind that the text of /proc/<pid>/status holds, {} where it has none."""
-    # What the file calls kB is 1024 bytes.
-    return {f"rss_{kind.lower()}": int(kib) * 1024 for kind, kib in _RESIDENT_PART.findall(text)}
+def footprint_stats(folder: Path) -> dict[str, float]:
+    """Return what a run takes from the machine, for reports.
+
+    Returns:
+        `disk_mb`, what the run's folder takes on disk; `tree_pss_mb`, memory of this process and its
+        descendants with every shared page counted once, absent where the system does not count it.
+    """
+    stats = {"disk_mb": folder_disk_bytes(folder) / _BYTES_PER_MB}
+    size = process_tree_pss_bytes()
+    return stats if size is None else stats | {"tree_pss_mb": size / _BYTES_PER_MB}
+
+
+def process_rss_mb() -> float:
+    """Return the resident memory of this process in MB, shared pages and pages of mapped files included.
+
+    Freed memory that the C allocator keeps counts too, that of child processes does not.
+    """
+    # A psutil.Process that was made before a fork reports the parent.
+    return psutil.Process().memory_info().rss / _BYTES_PER_MB
 
 
 def process_tree_pss_bytes() -> int | None:
     """Return the proportional bytes of this process and its descendants; None where nobody counts them.
 
-    A page that n processes share counts 1/n in each, so the sum counts every page once: what the run takes
-    from the machine, where adding up resident sizes would count shared observations many times.
+    A page that n processes share counts 1/n in each, so the sum counts every page once.
     """
     total = 0
     for process in (psutil.Process(), *_descendants()):
@@ -94,5 +125,5 @@ def folder_disk_bytes(folder: Path) -> int:
 
 
 def _descendants() -> list[psutil.Process]:
-    # Made anew each time: a psutil.Process that was made before a fork means the parent.
+    # Made anew each time, for the same reason as in `process_rss_mb`.
     return psutil.Process().children(recursive=True)

@@ -14,15 +14,22 @@ from ..config import MemoryConfig, OnLeak
 from ..counters.cuda import driver_paging_warning
 from ..counters.glibc import in_use_bytes, system_bytes, trim_heap
 from ..counters.limits import memory_available_bytes
-from ..counters.stats import memory_counters
+from ..counters.process import memory_counters
 from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
 from ..objects.heap import ELSEWHERE, NATIVE, GrowthSources, Heap, growth_sources, measure_heap
-from .detector import LeakDetector, classify_resident, confirm, hours_to_limit
+from .detector import (
+    LeakDetector,
+    WatchedCounter,
+    accounted_tag,
+    classify_resident,
+    confirm,
+    hours_to_limit,
+    watched_counters,
+)
 from .table import Finding, MemoryReport
 from .tracker import MemoryTracker
 from .verdict import TrendClass, TrendTest
-from .watched import WatchedCounter, accounted_tag, watched_counters
 
 LEAK_EXIT_CODE = 3
 _LOG = logging.getLogger(__name__)
@@ -48,13 +55,6 @@ class _Suspicion:
         """Return by how much a counter has risen since."""
         return _now(counter) - self.counters[counter.tag] * counter.scale
 
-    def is_mapped_elsewhere(self, counter: WatchedCounter) -> bool:
-        """Return whether resident memory grew that the C allocator never had: maps of Python or a library."""
-        now = system_bytes()
-        if self.system_bytes is None or now is None:
-            return False
-        return now - self.system_bytes < self.rise(counter) / 2
-
 
 @dataclass(slots=True)
 class _Growth:
@@ -69,9 +69,8 @@ class _Growth:
 class MemoryGuard:
     """Takes one sample of each counter per log interval, classifies the series, and names what holds growth.
 
-    The samples lie at one fixed phase of the loop, after the updates of an iteration. What components account
-    for is subtracted, so a replay that fills is no growth. `events` are what this run will do for a first
-    time, by the names given to `mark_first`: nothing is judged before all of them, because each first time
+    What components account for is subtracted, so a replay that fills is no growth. `events` are what this run
+    will do for a first time, by the names given to `mark_first`: nothing is judged before all of them, as each
     takes memory that stays. Keeps numbers and texts, no reference to a part.
     """
 
@@ -135,7 +134,12 @@ class MemoryGuard:
         if not self.config.tracking_enabled:
             return {}
         if not self._samples:
-            self._begin()
+            # Garbage from earlier must not be freed during the judged window, nor counted as what grew in it.
+            gc.collect()
+            warning = driver_paging_warning()
+            if warning is not None:
+                _LOG.warning(warning)
+            self._began = time.monotonic()
         self._samples += 1
         is_judged_anew = self.tracker.sample(step, components, roots)
         held = {device: self.tracker.accounted_bytes(device) for device in self._devices}
@@ -160,15 +164,6 @@ class MemoryGuard:
             what = "an autograd graph that outlives its update"
             holders = find_graph_holders(roots).holders[:_MOST_GRAPHS]
             self._report(Finding(step, what, TrendClass.leak, tuple(holder.text() for holder in holders)))
-
-    def _begin(self) -> None:
-        """Begin with samples that are comparable."""
-        # Garbage from earlier must not be freed during the judged window, nor counted as what grew in it.
-        gc.collect()
-        warning = driver_paging_warning()
-        if warning is not None:
-            _LOG.warning(warning)
-        self._began = time.monotonic()
 
     def _forget(self) -> None:
         """Forget what was suspected and what grew."""
@@ -196,10 +191,7 @@ class MemoryGuard:
         self._judge_components(step, self._suspicion, roots)
 
     def _report_garbage(self, step: int) -> bool:
-        """Report each suspect that a collection explains; return whether there is one.
-
-        Now, and not with an alarm: a search for what holds growth collects too, and nothing would be left.
-        """
+        """Report what a collection explains, before a search collects too; return whether there is any."""
         found = False
         for counter, detector in self._watched.items():
             if detector.is_suspect and counter.source is None:
@@ -271,8 +263,9 @@ class MemoryGuard:
         trim_heap()
         if before - _now(counter) >= test.rise_bytes / 2:  # the allocator had only kept it for later
             return TrendClass.flat, ()
-        if suspicion.is_mapped_elsewhere(counter):
-            return TrendClass.growing, ()
+        system, was = system_bytes(), suspicion.system_bytes
+        if system is not None and was is not None and system - was < suspicion.rise(counter) / 2:
+            return TrendClass.growing, ()  # the C allocator never had it: maps of Python or a library
         return TrendClass.retention, known
 
     def _search(
@@ -281,8 +274,8 @@ class MemoryGuard:
         """Return what holds the growth since the suspicion."""
         device = "cuda" if counter.on_gpu else "cpu"
         with self._uncounted():
-            steps, rise = step - suspicion.step, suspicion.rise(counter)
-            found = growth_sources(roots, suspicion.heap, steps, rise, device)
+            rise = suspicion.rise(counter)
+            found = growth_sources(roots, suspicion.heap, step - suspicion.step, rise, device)
         is_native = any(line.startswith(NATIVE) for line in found.lines)
         return replace(found, lines=(_MAPPED,)) if counter.kept_from and is_native else found
 
@@ -295,7 +288,8 @@ class MemoryGuard:
             device = self.tracker.device_kind(name)
             counter = next(each for each in self._watched if each.on_gpu is (device == "cuda"))
             is_leak = self._is_certain(counter, detector, is_named=True)
-            verdict = self._grown_components[name] = TrendClass.leak if is_leak else TrendClass.growing
+            verdict = TrendClass.leak if is_leak else TrendClass.growing
+            self._grown_components[name] = verdict
             if reported.get(name) is not verdict:
                 with self._uncounted():
                     found = growth_sources(roots, suspicion.heap, step - suspicion.step, 0.0, device)
@@ -306,8 +300,8 @@ class MemoryGuard:
     def _is_certain(self, counter: WatchedCounter, detector: LeakDetector, is_named: bool) -> bool:
         """Return whether growth is a leak: it is urgent, or has a name and has lasted long, or is no memory.
 
-        A cache that fills grows as a leak does, and nobody knows how long; the best guess is as long again
-        as it has lasted. So growth is urgent once it has taken `memory.leak_share` of what is left.
+        A cache that fills grows as a leak does, and nobody knows how long. So growth is urgent once it has
+        taken `memory.leak_share` of what is left.
         """
         is_patient = is_named and detector.growing_samples >= _PATIENCE
         return counter.source_is_certain or is_patient or self._is_urgent(counter, detector)

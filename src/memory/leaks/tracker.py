@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,13 +33,12 @@ class _Followed:
 class MemoryTracker:
     """Follows the sizes of a run's parts, and of objects that a user registers by path.
 
-    It holds names, paths and numbers. What it measures is handed in at each sample and reached again from the
-    run's roots, so an attribute that is bound anew is followed, one that appears later appears, and nothing
-    is kept alive. Per component it holds a window of 96 samples, allocated once; samples and reports
-    add nothing.
+    It holds names, paths and numbers. What it measures is reached again from the run's roots at each sample:
+    an attribute that is bound anew is followed, and nothing is kept alive. Samples and reports add nothing to
+    the window of 96 samples of each component.
 
     A registered object is measured by itself: what it holds may belong to one of the run's own components,
-    too, so it is not part of the total. Growth of `leak_threshold_mb` over the judged samples counts as none.
+    too, so it is not part of the total.
     """
 
     def __init__(self, config: MemoryConfig) -> None:
@@ -54,9 +54,9 @@ class MemoryTracker:
         """Follow one more object, found anew at each sample by its path from the roots.
 
         Args:
-            name: Its name in the report and in the metrics; with `/`, a part of the object named before it.
+            name: As in report and metrics; with `/`, a part of the object named before it.
             path: Such as `workflow.world_model.rssm._state` or `replay._arena`.
-            roots: The roots as they are now, to check the path; None to wait until it leads somewhere.
+            roots: To check the path now; None to wait until it leads somewhere.
 
         Raises:
             UserError: If the name is taken or no name, or the path leads nowhere.
@@ -75,8 +75,8 @@ class MemoryTracker:
     def sample(self, step: int, components: Mapping[str, Component], roots: Mapping[str, Any]) -> bool:
         """Measure everything once, and return whether any component was judged anew.
 
-        Call it at equally spaced steps, at one fixed phase of the loop. `measure_components` says what the
-        order of the run's own components means; paths of registered objects begin at the roots.
+        Call it at equally spaced steps, at one fixed phase of the loop, with the run's own components in the
+        order that `measure_components` asks for.
 
         Raises:
             UserError: If a registered object has the name of one of the run's own components.
@@ -87,7 +87,11 @@ class MemoryTracker:
                 f"The registered memory component `{taken}` has the name of one of the run's own. "
                 f"{_another_name(taken)}"
             )
-        own, registered = measure_components(components), measure_components(self._resolved(roots))
+        there = {}
+        for name, path in self._paths.items():
+            with suppress(KeyError):
+                there[name] = Component((resolve(roots, path),))
+        own, registered = measure_components(components), measure_components(there)
         beyond_plan, total_beyond_plan = _beyond_plan(own, components)
         sizes = own.sizes | registered.sizes
         # In the order of the census, components before their parts; then what is gone.
@@ -105,7 +109,7 @@ class MemoryTracker:
         return is_judged_anew
 
     def restart(self, step: int, reason: str) -> None:
-        """Judge only what comes after this event, after which more memory is normal; see `LeakDetector`."""
+        """Judge only what comes after this event; see `LeakDetector`."""
         for followed in (self._total, *self._followed.values()):
             followed.detector.restart(step, reason)
 
@@ -136,16 +140,6 @@ class MemoryTracker:
         """Return what the run's own components held on `cpu` or `cuda` at the last sample."""
         held = self._bytes_by_device.items()
         return sum(nbytes for place, nbytes in held if place.partition(":")[0] == device)
-
-    def _resolved(self, roots: Mapping[str, Any]) -> dict[str, Component]:
-        """Return the registered objects that are there now."""
-        found = {}
-        for name, path in self._paths.items():
-            try:
-                found[name] = Component((resolve(roots, path),))
-            except KeyError:
-                continue
-        return found
 
     def _new(self) -> _Followed:
         return _Followed(LeakDetector(self._tolerance_bytes))
