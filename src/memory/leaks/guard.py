@@ -70,18 +70,16 @@ class MemoryGuard:
     """Takes one sample of each counter per log interval, classifies the series, and names what holds growth.
 
     What components account for is subtracted, so a replay that fills is no growth. `events` are what this run
-    will do for a first time, by the names given to `mark_first`: nothing is judged before all of them, as each
-    takes memory that stays. Keeps numbers and texts, no reference to a part.
+    will do for a first time, by the names given to `mark_first`: nothing is judged before all of them, as
+    each takes memory that stays. Keeps numbers and texts, no reference to a part.
     """
 
     def __init__(self, config: MemoryConfig, events: Sequence[str] = ()) -> None:
         self.config = config
         self.tracker = MemoryTracker(config)
         self.findings: list[Finding] = []
-        self.trim_heap = False
-        """Whether the C allocator gives free pages back before each sample: resident memory is exact then."""
-        self.steady_since = 0
-        """Step of the last first time; what comes after it is comparable."""
+        self.trim_heap = False  # before each sample: resident memory is exact then
+        self.steady_since = 0  # step of the last first time; what comes after it is comparable
         on_cuda = torch.cuda.is_available()
         self._devices = ("cpu", "cuda") if on_cuda else ("cpu",)
         self._watched = {

@@ -163,8 +163,7 @@ def _beyond_plan(census: Census, components: Mapping[str, Component]) -> tuple[d
 
 def _row(name: str, followed: _Followed, path: str | None, steps: int | None) -> ComponentRow:
     """Return the row of a component; `steps` is None at the first report, which knows of no growth."""
-    size, planned = followed.size, followed.planned_bytes
-    test = followed.detector.trend_test()
+    size, planned, test = followed.size, followed.planned_bytes, followed.detector.trend_test()
     growth_mb = 0.0 if steps is None else (size.pinned_bytes - followed.reported_bytes) / _BYTES_PER_MB
     return ComponentRow(
         name=name,

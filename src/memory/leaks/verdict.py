@@ -46,11 +46,9 @@ class TrendTest:
 
     verdict: TrendClass
     slope_bytes_per_sample: float
-    """Median of the 28 slopes between two block medians (Theil-Sen); of the 10 between the last 5 for a leak
-    that began late."""
+    """Median of the 28 slopes between two block medians (Theil-Sen); of the last 5 for a leak that began late."""
     interval: tuple[float, float]
-    """Where the slope lies with 96.9 % confidence: 6th lowest and 6th highest of the 28 slopes (Sen). Of 10
-    slopes the lowest and the highest, 98.3 %."""
+    """6th lowest and 6th highest of the 28 slopes (Sen, 96.9 %); lowest and highest of 10 (98.3 %)."""
     rise_bytes: float
     """The slope times the samples it is of: those after the discarded third, or the last 5 blocks."""
     kendall_s: int

@@ -114,11 +114,7 @@ class Children:
 
 
 def dictionary_getter(kind: type) -> Any | None:
-    """Return the descriptor that reads `__dict__`, None without one.
-
-    A class may hide it behind a property of the same name: the descriptor of a base class is then as good,
-    and without that either the values are read as referents.
-    """
+    """Return the descriptor that reads `__dict__`, None without one; a property of that name hides none."""
     for base in type_attribute(kind, "__mro__"):
         descriptor = type_attribute(base, "__dict__").get("__dict__")
         if type(descriptor) is types.GetSetDescriptorType or type(descriptor) is types.MemberDescriptorType:
@@ -137,11 +133,11 @@ def _role(kind: type) -> Role:
 
 def _is_of_a_library(kind: type, role: Role) -> bool:
     """Return whether a type belongs to the insides of PyTorch, NumPy or the interpreter; modules do not."""
+    if issubclass(kind, nn.Module):
+        return False
     name = type_attribute(kind, "__module__")
     is_internal = type(name) is str and f"{name}.".startswith(_LIBRARY_MODULES)
-    return not issubclass(kind, nn.Module) and (
-        is_internal or role is Role.node or issubclass(kind, _LIBRARY_TYPES)
-    )
+    return is_internal or role is Role.node or issubclass(kind, _LIBRARY_TYPES)
 
 
 def _readers(kind: type) -> Iterator[Reader]:

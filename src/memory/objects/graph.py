@@ -57,8 +57,7 @@ class Totals:
 class Nodes:
     """Reads nodes of autograd graphs; how to read a type is decided once, at its first node.
 
-    `names` are paths of known leaves by the id of the tensor; storages that are `held_elsewhere` are alive
-    anyway and are not counted.
+    `names` are paths of known leaves by the id of the tensor; storages `held_elsewhere` are not counted.
     """
 
     def __init__(self, names: dict[int, str], held_elsewhere: set[StorageKey]) -> None:
@@ -138,8 +137,8 @@ def cluster_graphs(
 ) -> tuple[list[Cluster], bool]:
     """Return the clusters of the graphs behind some ends, and whether all nodes were seen.
 
-    Ends that share a node are one cluster, and so are ends of the same group. Graphs of one parameter all meet
-    in the node of that parameter, which therefore joins nothing. After `max_nodes` it stops.
+    Ends that share a node are one cluster, and so are ends of the same group. Graphs of one parameter all
+    meet in the node of that parameter, which therefore joins nothing. After `max_nodes` it stops.
     """
     parents = list(range(len(ends)))  # a forest; the root of each tree is the first end of a cluster
     met: set[int] = set()  # ends that share a node with another one

@@ -124,10 +124,7 @@ def first_graph(roots: Mapping[str, Any], max_objects: int = 20_000) -> str | No
 def measure_graphs(
     reachable: Iterable[Found], max_nodes: int = 3_000_000, truncated: bool = False
 ) -> GraphReport:
-    """Return the graphs of what a walk found, which may have been `truncated` itself.
-
-    The memory of tensors and arrays without a graph is alive anyway and counts for no graph.
-    """
+    """Return the graphs of what a walk found; memory that others keep alive anyway counts for none."""
     held_elsewhere: set[StorageKey] = set()
     names: dict[int, str] = {}
     ends: list[Found] = []
