@@ -69,11 +69,7 @@ _SITE_KEYS = "change bytes_more bytes_before bytes_after blocks_before blocks_af
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Analyse what the command line names; return 1 for growth, else 0.
-
-    Raises:
-        SystemExit: With code 2 after bad input.
-    """
+    """Analyse what the command line names; return 1 for growth, else 0; exit with 2 after bad input."""
     flags = _parser().parse_args(arguments)
     files = series.find_snapshots(flags.snapshots_dir)
     compared = [_find_compared(name, flags.snapshots_dir, files) for name in flags.compare or ()]

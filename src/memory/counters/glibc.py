@@ -32,9 +32,8 @@ class _Mallinfo2(ctypes.Structure):
 def in_use_bytes() -> int:
     """Return the bytes that live heap objects of this process hold, from the source `in_use_source()` names.
 
-    With `mallinfo2` it is exact but for freed blocks of up to 1,032 bytes that each thread caches, at most
-    0.4 MB a thread. Memory that was never touched counts; mapped files and shared memory do not. The other
-    two sources also count what was freed but is kept by the allocator.
+    With `mallinfo2` it is exact but for freed small blocks that each thread caches, at most 0.4 MB a thread.
+    Memory that was never touched counts; mapped files and shared memory do not.
     """
     return _source()[1]()
 
@@ -43,7 +42,7 @@ def in_use_source() -> str:
     """Return where `in_use_bytes` comes from.
 
     "mallinfo2 + pymalloc" is exact; "mallinfo2" misses Python's small objects, or Python takes them from the
-    C allocator; "RssAnon" and "USS" are resident memory, not what is in use.
+    C allocator; "RssAnon" and "USS" are resident memory, with what the allocator keeps.
     """
     return _source()[0]
 
@@ -76,15 +75,12 @@ def counts_allocations(read: Callable[[], int]) -> bool:
     held = torch.empty(_TEST_BYTES, dtype=torch.uint8, device="cpu")
     rise = read() - before
     del held
-    fall = before + rise - read()
-    return max(abs(rise - _TEST_BYTES), abs(fall - rise)) <= _TEST_TOLERANCE_BYTES
+    left = read() - before
+    return max(abs(rise - _TEST_BYTES), abs(left)) <= _TEST_TOLERANCE_BYTES
 
 
 def system_bytes() -> int | None:
-    """Return the bytes that glibc has taken from the system, in use or not; None without `mallinfo2`.
-
-    Memory that a library, or Python's `mmap`, maps by itself is not among them.
-    """
+    """Return the bytes that glibc has taken from the system, in use or not; None without `mallinfo2`."""
     mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
     if mallinfo2 is None:
         return None
@@ -115,10 +111,8 @@ def _small_objects_reader() -> Callable[[], int] | None:
     """Return a function that reads the bytes of Python's live small objects, of up to 512 bytes each.
 
     CPython takes them from arenas that it maps itself, which the C allocator does not count. The interpreter
-    prints its own count on request, for debugging; here it prints into memory.
-
-    None without glibc, or where the interpreter has another allocator: with PYTHONMALLOC=malloc the C
-    allocator counts them, free-threaded builds count nowhere.
+    prints its own count for debugging; here into memory. None without glibc, or where the interpreter has
+    another allocator (PYTHONMALLOC=malloc, free-threaded builds).
     """
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     open_stream = _libc_function("open_memstream", pointer, ctypes.POINTER(pointer), ctypes.POINTER(size))

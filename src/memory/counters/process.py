@@ -27,13 +27,12 @@ def memory_counters() -> dict[str, float]:
 
 
 def host_memory_stats() -> dict[str, float]:
-    """Return what this process holds on the host, for each log line.
+    """Return what this process holds on the host; what the system does not count is absent.
 
     Returns:
-        `rss_mb`, as `process_rss_mb`; `in_use_mb`, held by live objects (`in_use_source()` says how exactly);
-        `rss_anon_mb`, `rss_file_mb` and `rss_shmem_mb`, the resident memory by what backs it;
-        `shared_memory_mb`, used in /dev/shm by everyone; `open_files_count`; `children_count`, descendants
-        that run. What the system does not count is absent.
+        `rss_mb`; `in_use_mb`, held by live objects; `rss_anon_mb`, `rss_file_mb` and `rss_shmem_mb`, the
+        resident memory by what backs it; `shared_memory_mb`, used in /dev/shm by everyone;
+        `open_files_count`; `children_count`, descendants that run.
     """
     stats = {"rss_mb": process_rss_mb(), "in_use_mb": in_use_bytes() / _BYTES_PER_MB}
     stats |= {f"{name}_mb": size / _BYTES_PER_MB for name, size in resident_bytes_by_kind().items()}
@@ -45,12 +44,7 @@ def host_memory_stats() -> dict[str, float]:
 
 
 def footprint_stats(folder: Path) -> dict[str, float]:
-    """Return what a run takes from the machine, for reports.
-
-    Returns:
-        `disk_mb`, what the run's folder takes on disk; `tree_pss_mb`, memory of this process and its
-        descendants with every shared page counted once, absent where the system does not count it.
-    """
+    """Return what a run takes, for reports: `disk_mb`, and `tree_pss_mb` where the system counts it."""
     stats = {"disk_mb": folder_disk_bytes(folder) / _BYTES_PER_MB}
     size = process_tree_pss_bytes()
     return stats if size is None else stats | {"tree_pss_mb": size / _BYTES_PER_MB}
@@ -97,30 +91,25 @@ def open_files_count() -> int:
 
 
 def shared_memory_used_bytes() -> int | None:
-    """Return the bytes used in /dev/shm by all processes of the machine or container; None without it.
-
-    What a dead worker left behind stays in this count.
-    """
+    """Return the bytes used in /dev/shm by all processes, also by what dead ones left; None without it."""
     return shutil.disk_usage(_SHARED_MEMORY).used if _SHARED_MEMORY.is_dir() else None
 
 
 def folder_disk_bytes(folder: Path) -> int:
     """Return the bytes that a folder's files take on disk; 0 if there is no such folder.
 
-    Allocated blocks are counted, so a sparse file counts what is written of it. Links are not followed, a
-    file with several names in the folder counts once, and what vanishes meanwhile counts as 0.
+    A sparse file counts what is written of it, one with several names in the folder once, and what vanishes
+    meanwhile 0. Links are not followed.
     """
     sizes: dict[tuple[int, int], int] = {}
     for base, _, names in os.walk(folder):
         for name in names:
-            try:
+            with suppress(FileNotFoundError):
                 found = os.lstat(os.path.join(base, name))
-            except FileNotFoundError:
-                continue
-            if not stat.S_ISLNK(found.st_mode):
-                blocks = getattr(found, "st_blocks", None)  # absent on Windows
-                nbytes = found.st_size if blocks is None else blocks * _BYTES_PER_BLOCK
-                sizes[found.st_dev, found.st_ino] = nbytes
+                if not stat.S_ISLNK(found.st_mode):
+                    blocks = getattr(found, "st_blocks", None)  # absent on Windows
+                    nbytes = found.st_size if blocks is None else blocks * _BYTES_PER_BLOCK
+                    sizes[found.st_dev, found.st_ino] = nbytes
     return sum(sizes.values())
 
 

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from .verdict import TrendClass, TrendTest, classify_trend, saturates
 
-WINDOW = 96
-"""Samples that a detector keeps; older ones are forgotten."""
-
+WINDOW = 96  # samples that a detector keeps; older ones are forgotten
 _RESIDENT_TOLERANCES = 5  # resident memory is a backstop: it moves by pages, and by what the allocator keeps
 _LEAST_RESIDENT_BYTES = 8e6
 _ALARM_AFTER = 2  # trend tests in a row that it grows
@@ -114,10 +112,9 @@ class LeakDetector:
 
 
 def confirm(rise_bytes: float, read: Callable[[], int]) -> TrendClass:
-    """Return whether the rise of a counter is growth, or garbage in cycles that Python had not collected yet.
+    """Return whether the rise of a counter is growth, or `collectable`: a collection frees half of it.
 
-    Python collects by the number of objects, not by their bytes, so a few large tensors in cycles can pile up
-    to gigabytes. `collectable` if half of the rise is gone when `read` again after a collection.
+    Python collects by the number of objects, not by their bytes: a few large tensors in cycles can pile up.
     """
     before = read()
     gc.collect()
@@ -146,9 +143,7 @@ def resident_tolerance(tolerance_bytes: float) -> float:
 
 
 def hours_to_limit(test: TrendTest, seconds_per_sample: float, headroom_bytes: float) -> float | None:
-    """Return the hours until growth has used up what is left; None if nothing grows without end.
-
-    Only `growing` and `allocator retention` are projected; nothing left is 0 hours.
+    """Return the hours until `growing` or `allocator retention` has used up what is left; else None.
 
     >>> growth = classify_trend([1e6 * sample for sample in range(48)], tolerance_bytes=1e6)
     >>> hours_to_limit(growth, seconds_per_sample=36, headroom_bytes=1e9)

@@ -39,6 +39,7 @@ _MOST_GRAPHS = 3
 _SAMPLES_PER_GRAPH_CHECK = 8
 _PATIENCE = 480  # samples of unbroken growth, after which growth that has a name is a leak however slow it is
 _GARBAGE = "only the garbage collector frees it: objects in reference cycles"
+_Roots = Mapping[str, Any]
 _MAPPED = "no Python object holds it: memory that a library maps itself, past the C allocator"
 
 
@@ -122,11 +123,7 @@ class MemoryGuard:
         return memory_counters()
 
     def sample(
-        self,
-        step: int,
-        counters: dict[str, float],
-        roots: Mapping[str, Any],
-        components: Mapping[str, Component],
+        self, step: int, counters: dict[str, float], roots: _Roots, components: Mapping[str, Component]
     ) -> dict[str, float]:
         """Take a sample of everything, at the loop's fixed phase; return what else to log."""
         if not self.config.tracking_enabled:
@@ -154,7 +151,7 @@ class MemoryGuard:
             self.check_graphs(step, roots)  # updates may be rare, and acting leaks too
         return accounted
 
-    def check_graphs(self, step: int, roots: Mapping[str, Any]) -> None:
+    def check_graphs(self, step: int, roots: _Roots) -> None:
         """Look for an autograd graph that long-lived objects hold between updates; there must be none."""
         path = first_graph(roots)
         if path is not None and path not in self._shown_graphs:
@@ -169,7 +166,7 @@ class MemoryGuard:
         self._growths.clear()
         self._grown_components.clear()
 
-    def _judge_all(self, step: int, roots: Mapping[str, Any]) -> None:
+    def _judge_all(self, step: int, roots: _Roots) -> None:
         """Look at every counter and component that may grow."""
         detectors = (*self._watched.values(), *self.tracker.detectors().values())
         if not any(detector.is_suspect for detector in detectors):
@@ -178,8 +175,7 @@ class MemoryGuard:
             return
         if self._suspicion is None:
             if not self._report_garbage(step):
-                # What grows is named later, by comparison with what is held now.
-                self._suspect(step, roots, is_whole=False)
+                self._suspect(step, roots, is_whole=False)  # what grows is named later, against this
             return
         for counter, detector in self._watched.items():
             if not detector.grows:
@@ -200,7 +196,7 @@ class MemoryGuard:
                     found = True
         return found
 
-    def _suspect(self, step: int, roots: Mapping[str, Any], is_whole: bool) -> None:
+    def _suspect(self, step: int, roots: _Roots, is_whole: bool) -> None:
         """Remember what is held now, with which what grows will be compared."""
         with self._uncounted():
             held = measure_heap(roots, is_whole)
@@ -214,9 +210,7 @@ class MemoryGuard:
         yield
         self._own_bytes += in_use_bytes() - before
 
-    def _judge(
-        self, step: int, counter: WatchedCounter, suspicion: _Suspicion, roots: Mapping[str, Any]
-    ) -> None:
+    def _judge(self, step: int, counter: WatchedCounter, suspicion: _Suspicion, roots: _Roots) -> None:
         """Say what an alarm means, and what holds the growth."""
         detector = self._watched[counter]
         growth = self._growths.get(counter)
@@ -266,18 +260,15 @@ class MemoryGuard:
             return TrendClass.growing, ()  # the C allocator never had it: maps of Python or a library
         return TrendClass.retention, known
 
-    def _search(
-        self, step: int, counter: WatchedCounter, suspicion: _Suspicion, roots: Mapping[str, Any]
-    ) -> GrowthSources:
+    def _search(self, step: int, counter: WatchedCounter, since: _Suspicion, roots: _Roots) -> GrowthSources:
         """Return what holds the growth since the suspicion."""
         device = "cuda" if counter.on_gpu else "cpu"
         with self._uncounted():
-            rise = suspicion.rise(counter)
-            found = growth_sources(roots, suspicion.heap, step - suspicion.step, rise, device)
+            found = growth_sources(roots, since.heap, step - since.step, since.rise(counter), device)
         is_native = any(line.startswith(NATIVE) for line in found.lines)
         return replace(found, lines=(_MAPPED,)) if counter.kept_from and is_native else found
 
-    def _judge_components(self, step: int, suspicion: _Suspicion, roots: Mapping[str, Any]) -> None:
+    def _judge_components(self, step: int, suspicion: _Suspicion, roots: _Roots) -> None:
         """Report parts of the run that hold more than planned; they are named by what they are."""
         reported, self._grown_components = self._grown_components, {}
         for name, detector in self.tracker.detectors().items():
@@ -296,11 +287,7 @@ class MemoryGuard:
                 self._report(Finding(step, f"the component {name}", verdict, lines, rate))
 
     def _is_certain(self, counter: WatchedCounter, detector: LeakDetector, is_named: bool) -> bool:
-        """Return whether growth is a leak: it is urgent, or has a name and has lasted long, or is no memory.
-
-        A cache that fills grows as a leak does, and nobody knows how long. So growth is urgent once it has
-        taken `memory.leak_share` of what is left.
-        """
+        """Return whether growth is a leak: urgent, named and lasting (else a cache may fill), or no memory."""
         is_patient = is_named and detector.growing_samples >= _PATIENCE
         return counter.source_is_certain or is_patient or self._is_urgent(counter, detector)
 

@@ -42,7 +42,7 @@ class ComponentRow:
 
     @property
     def remark(self) -> str:
-        """What the table says: the verdict, `planned` for growth within the plan, or `gone`."""
+        """The verdict, `planned` for growth within the plan, or `gone`."""
         if self.is_gone:
             return "gone"
         is_planned = self.planned_mb is not None and self.growth_mb > 0 and self.size_mb <= self.planned_mb
@@ -65,7 +65,6 @@ class MemoryReport:
     total: ComponentRow
     """All storages of the run's own components, each once; registered objects are not added."""
     notes: tuple[str, ...] = ()
-    """What makes the sizes less than exact."""
 
     def tags(self) -> dict[str, float]:
         """Return `memory/<object>/size_mb` and `memory/<object>/growth_mb_per_report` of every row."""
@@ -117,7 +116,6 @@ class Finding:
     resource: str
     verdict: TrendClass
     sources: tuple[str, ...]
-    """What holds it, one line each."""
     growth: str = ""
     """How fast, as text."""
 

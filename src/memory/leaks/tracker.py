@@ -17,11 +17,12 @@ _BYTES_PER_MB = 1e6
 _NOTHING = Size(0, 0, ())
 _TOTAL = "total"
 _MOST_SAMPLED_SHOWN = 3
+_OTHER_NAME = "Register it under another name, such as `my/{}`."
 
 
 @dataclass(slots=True)
 class _Followed:
-    """Numbers about one component; nothing of the component itself."""
+    """Numbers about one component."""
 
     detector: LeakDetector
     size: Size = _NOTHING
@@ -64,7 +65,7 @@ class MemoryTracker:
         if not name or name != name.strip("/") or "//" in name:
             raise UserError(f"A memory component is named by words with `/` between them, got {name!r}.")
         if name in self._followed or name in self._paths or name == _TOTAL:
-            raise UserError(f"The memory component `{name}` exists already. {_another_name(name)}")
+            raise UserError(f"The memory component `{name}` exists already. {_OTHER_NAME.format(name)}")
         if roots is not None:
             try:
                 resolve(roots, path)
@@ -81,12 +82,10 @@ class MemoryTracker:
         Raises:
             UserError: If a registered object has the name of one of the run's own components.
         """
-        taken = next((name for name in self._paths if name in components), None)
+        taken = min(components.keys() & self._paths, default=None)
         if taken is not None:
-            raise UserError(
-                f"The registered memory component `{taken}` has the name of one of the run's own. "
-                f"{_another_name(taken)}"
-            )
+            what = f"The registered memory component `{taken}` has the name of one of the run's own."
+            raise UserError(f"{what} {_OTHER_NAME.format(taken)}")
         there = {}
         for name, path in self._paths.items():
             with suppress(KeyError):
@@ -146,10 +145,7 @@ class MemoryTracker:
 
 
 def _beyond_plan(census: Census, components: Mapping[str, Component]) -> tuple[dict[str, int], int]:
-    """Return by how much each component, and the total, exceeds what is planned.
-
-    A component without a plan may hold what is planned of its parts.
-    """
+    """Return by how much each component, and the total, exceeds its plan, or else that of its parts."""
     beyond: dict[str, int] = {}
     planned_parts: dict[str | None, int] = {}
     for name in reversed(census.sizes):  # parts before the component they belong to
@@ -190,7 +186,3 @@ def _notes(census: Census) -> list[str]:
         more = len(census.sampled) - _MOST_SAMPLED_SHOWN
         notes.append(f"Extrapolated from a sample: {shown}" + (f" and {more} more." if more > 0 else "."))
     return notes
-
-
-def _another_name(name: str) -> str:
-    return f"Register it under another name, such as `my/{name}`."

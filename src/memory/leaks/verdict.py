@@ -46,7 +46,7 @@ class TrendTest:
 
     verdict: TrendClass
     slope_bytes_per_sample: float
-    """Median of the 28 slopes between two block medians (Theil-Sen); of the last 5 for a leak that began late."""
+    """Median of the 28 slopes between block medians (Theil-Sen); of the 10 of the last 5 for a late leak."""
     interval: tuple[float, float]
     """6th lowest and 6th highest of the 28 slopes (Sen, 96.9 %); lowest and highest of 10 (98.3 %)."""
     rise_bytes: float

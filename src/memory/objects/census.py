@@ -8,8 +8,7 @@ from typing import Any
 from .storages import Storage, StorageKey, logical_bytes, storage_of
 from .walk import walk
 
-MAX_OBJECTS = 300_000
-"""Objects that one census visits at most: one second."""
+MAX_OBJECTS = 300_000  # that one census visits at most: one second
 
 _Held = dict[tuple[str, str], tuple[float, float]]  # pinned and logical bytes by component and device
 
@@ -19,7 +18,7 @@ class Component:
     """Objects that are counted under one name. It holds them: make it for the call and drop it."""
 
     objects: tuple[Any, ...] = ()
-    """Modules, optimisers, tensors, arrays, containers, objects; all that is reachable from them counts."""
+    """All that is reachable from them counts."""
     planned_bytes: int | None = None
     """What it may grow to by design; growth up to there is never a leak. None: it is meant to be constant."""
     declared_bytes: int | None = None
@@ -84,7 +83,7 @@ def measure_components(components: Mapping[str, Component], max_objects: int = M
     Containers of more than 1,024 objects are sampled and extrapolated. Runs no code of the objects, copies
     nothing, waits for no device and keeps nothing.
 
-    Cost: 3 us an object and 3 us a tensor; at most about a second, for `max_objects`.
+    Cost: 3 us an object and 3 us a tensor.
     """
     positions = {name: position for position, name in enumerate(components)}
     parts_first = sorted(components, key=lambda name: (*_place(name, positions), math.inf))

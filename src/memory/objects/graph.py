@@ -18,8 +18,7 @@ from .storages import StorageKey, is_tensor, shape_of, storage_of
 from .walk import Found
 
 _C: Any = torch._C
-CAN_READ_SAVED = hasattr(_C._autograd.SavedTensor, "data")
-"""Whether this PyTorch shows saved tensors without running hooks; without it only nodes are counted."""
+CAN_READ_SAVED = hasattr(_C._autograd.SavedTensor, "data")  # else only nodes are counted
 
 
 def grad_fn(value: Tensor) -> Any | None:

@@ -23,13 +23,13 @@ class GraphHolder:
     """One cluster of graphs that live because something reachable holds their ends."""
 
     pattern: str
-    """Path of the first end, numbers of elements as `*`: `store[*]`."""
+    """Pattern of the first path."""
     paths: tuple[str, ...]
-    """Paths of all ends, the first 32 of them, in the order of the walk."""
+    """Paths of the first 32 ends, in the order of the walk."""
     num_paths: int
     nodes: int
     nbytes: int
-    """Bytes that only the graph keeps alive, without parameters, replay and all else that is reachable."""
+    """Bytes that only the graph keeps alive."""
     steps_deep: int
     """How often the most used parameter is consumed: the time steps that are retained."""
     params: tuple[tuple[str, int], ...]
@@ -136,7 +136,8 @@ def measure_graphs(
             nodes.append(node)
             continue
         storage = storage_of(found.value)
-        held_elsewhere |= {storage.key} if storage is not None else set()
+        if storage is not None:
+            held_elsewhere.add(storage.key)
         if is_tensor(found.value):
             names[id(found.value)] = found.path
     reader, holders = Nodes(names, held_elsewhere), []

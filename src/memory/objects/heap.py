@@ -146,9 +146,9 @@ class _Measurement:
 
     def of(self, roots: Mapping[str, Any]) -> Heap:
         """Return what is held."""
-        for former in (each for each in self._existing if type(each) is Heap):
-            own = (former, former.held, former.totals, *former.held.values())
-            self._visitor.seen.update(map(id, own))
+        for each in self._existing:
+            if type(each) is Heap:  # a former measurement
+                self._visitor.seen.update(map(id, (each, each.held, each.totals, *each.held.values())))
         for found in self._visitor.visit(self._starts(roots)):
             self._count(found)
         kept, totals = {}, {}
@@ -241,8 +241,7 @@ def _kind_of(value: Tensor) -> str:
 
 
 def _members(name: str, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key, value in list(namespace.items()):
-        yield f"{name}.{key}", value
+    yield from ((f"{name}.{key}", value) for key, value in list(namespace.items()))
 
 
 def _is_library(namespace: dict[str, Any]) -> bool:

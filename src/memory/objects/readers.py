@@ -19,8 +19,8 @@ import torch
 Child = tuple[str, Any, float]
 """Step of the path (`.deter`, `[3]`, `['key']`), what is there, and for how many such children it stands."""
 
-SCAN, SAMPLE = 65_536, 1_024
-"""Elements of a container that are looked at, and objects that are walked; evenly spaced where there are more."""
+SCAN = 65_536  # elements of a container that are looked at; evenly spaced when there are more
+SAMPLE = 1_024  # objects of a container that are walked; evenly spaced when there are more
 
 _PRIMITIVES = (
     *(int, float, complex, bool, str, bytes, bytearray, range, slice),

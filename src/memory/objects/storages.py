@@ -40,8 +40,8 @@ def is_tensor(value: object) -> bool:
 def storage_of(value: Tensor | np.ndarray) -> Storage | None:
     """Return the storage that a tensor or an array keeps alive; None for meta, fake, empty and sparse values.
 
-    All views of one memory have one key, tensors as arrays, but for `torch.from_numpy` of a *slice*: it begins
-    where the slice does, since PyTorch knows no more than that.
+    All views of one memory have one key, tensors as arrays, but for `torch.from_numpy` of a *slice*: it
+    begins where the slice does, since PyTorch knows no more than that.
 
     Cost: about 2 us.
     """

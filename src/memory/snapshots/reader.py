@@ -41,11 +41,8 @@ class Frame(NamedTuple):
     name: str
 
 
-Stack = tuple[Frame, ...]
-"""Where memory was allocated, innermost first; empty where no stack was recorded."""
-
-SiteSizes = Mapping[Stack, Mapping[int, int]]
-"""Of each stack, how many active blocks of each size in bytes it allocated."""
+Stack = tuple[Frame, ...]  # where memory was allocated, innermost first; empty where no stack was recorded
+SiteSizes = Mapping[Stack, Mapping[int, int]]  # of each stack, how many active blocks of each size in bytes
 
 
 @dataclass(slots=True)
@@ -89,7 +86,7 @@ class PlainUnpickler(pickle.Unpickler):
     """Builds plain data only: it knows no class, no function and no object outside the file."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        """Refuse to import `module_name`."""
+        """Refuse to import anything."""
         raise pickle.UnpicklingError(f"it names {module_name}.{global_name}, and a snapshot is plain data")
 
     def persistent_load(self, pid: object, /) -> NoReturn:
@@ -127,9 +124,8 @@ def load(path: Path) -> object:
         raise UserError(f"{path} takes more than {limit} to read, as no snapshot does. Remove it.") from error
     except Exception as error:  # a damaged pickle may raise nearly any
         reason = printable(str(error)).rstrip(".") or type(error).__name__
-        raise UserError(
-            f"{path} is damaged or no snapshot: {reason}. Remove it, or save it again."
-        ) from error
+        what = f"{path} is damaged or no snapshot: {reason}."
+        raise UserError(f"{what} Remove it, or save it again.") from error
 
 
 @contextmanager

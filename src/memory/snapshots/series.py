@@ -80,7 +80,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """A logged scalar and the same quantity of the snapshots, each joined to the nearest logged step."""
+    """A logged scalar against the same quantity of the snapshots."""
 
     tag: str
     pearson_r: float | None
@@ -91,7 +91,7 @@ class Correlation:
 
 
 def find_snapshots(folder: Path) -> dict[int, Path]:
-    """Return the files snapshot_step_<N>.pickle of a folder by rising N; other files are skipped.
+    """Return the files snapshot_step_<N>.pickle of a folder by rising N.
 
     Raises:
         UserError: If the folder cannot be read or has no such file.
@@ -160,10 +160,7 @@ def compare(before: SiteSizes, after: SiteSizes) -> list[SiteChange]:
 
 
 def site_label(stack: Stack) -> str:
-    """Return the line that asked for memory, and the two that called it: 'rssm.py:142 observe < ...'.
-
-    Lines of libraries are skipped, unless there are no others.
-    """
+    """Return the line that asked for memory and the two that called it, of libraries only if no others."""
     python = [frame for frame in stack if frame.filename.endswith(".py")]
     own = [frame for frame in python if not any(part in frame.filename for part in _LIBRARIES)]
     shown = (own or python or _worth_showing(stack))[: 1 + _CALLERS]
