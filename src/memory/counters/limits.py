@@ -13,20 +13,14 @@ _UNLIMITED = 2**60  # v1 writes "no limit" as nearly 2**63
 
 
 def memory_limit_bytes() -> int:
-    """Return the most host memory, in bytes, that this process can ever have; swap is not counted.
-
-    It is the physical memory, or the lowest limit of its control groups (container, batch job, slice).
-    """
+    """Return the host memory, in bytes, of the machine, or less if a control group limits it; no swap."""
     limit, _ = cgroup_memory(_CGROUP_ROOT, _text(_MEMBERSHIP))
     physical = psutil.virtual_memory().total
     return physical if limit is None else min(physical, limit)
 
 
 def memory_available_bytes() -> int:
-    """Return the host memory, in bytes, that can be taken now without swapping and without being killed.
-
-    File cache that the kernel would drop counts as available.
-    """
+    """Return the host memory, in bytes, that can be taken now without swapping; droppable cache counts."""
     _, left = cgroup_memory(_CGROUP_ROOT, _text(_MEMBERSHIP))
     available = psutil.virtual_memory().available
     return available if left is None else min(available, left)

@@ -60,10 +60,7 @@ def process_rss_mb() -> float:
 
 
 def process_tree_pss_bytes() -> int | None:
-    """Return the proportional bytes of this process and its descendants; None where nobody counts them.
-
-    A page that n processes share counts 1/n in each, so the sum counts every page once.
-    """
+    """Return the bytes of this process and its descendants, shared pages once; None where nobody counts."""
     total = 0
     for process in (psutil.Process(), *_descendants()):
         try:

@@ -63,8 +63,7 @@ class _Growth:
 
     found: GrowthSources
     trend_tests: int = 0
-    reported: tuple[TrendClass, bool] | None = None
-    """The verdict that was reported, and whether with a name."""
+    reported: tuple[TrendClass, bool] | None = None  # the verdict, and whether with a name
 
 
 class MemoryGuard:
@@ -287,7 +286,10 @@ class MemoryGuard:
                 self._report(Finding(step, f"the component {name}", verdict, lines, rate))
 
     def _is_certain(self, counter: WatchedCounter, detector: LeakDetector, is_named: bool) -> bool:
-        """Return whether growth is a leak: urgent, named and lasting (else a cache may fill), or no memory."""
+        """Return whether growth is a leak: it is urgent, or has a name and has lasted long, or is no memory.
+
+        Nobody knows how long a cache fills: it is urgent once it took `memory.leak_share` of what is left.
+        """
         is_patient = is_named and detector.growing_samples >= _PATIENCE
         return counter.source_is_certain or is_patient or self._is_urgent(counter, detector)
 

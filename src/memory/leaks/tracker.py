@@ -76,8 +76,7 @@ class MemoryTracker:
     def sample(self, step: int, components: Mapping[str, Component], roots: Mapping[str, Any]) -> bool:
         """Measure everything once, and return whether any component was judged anew.
 
-        Call it at equally spaced steps, at one fixed phase of the loop, with the run's own components in the
-        order that `measure_components` asks for.
+        Call it at equally spaced steps and one fixed phase, with components in order (`measure_components`).
 
         Raises:
             UserError: If a registered object has the name of one of the run's own components.

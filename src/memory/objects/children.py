@@ -81,10 +81,7 @@ class Kind:
 
 
 class Children:
-    """Lists what objects hold. How to read a type is decided once, at its first object.
-
-    With `enters_libraries` also what lies inside PyTorch, NumPy, loggers and files.
-    """
+    """Lists what objects hold; of PyTorch, NumPy, loggers and files only if it `enters_libraries`."""
 
     def __init__(self, enters_libraries: bool = False) -> None:
         self._enters_libraries = enters_libraries

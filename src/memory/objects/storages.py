@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-StorageKey = tuple[str, int]
-"""Device ("cpu", "cuda:0") and address of the first byte."""
+StorageKey = tuple[str, int]  # device ("cpu", "cuda:0") and address of the first byte
 
 _TENSOR: Any = torch._C.TensorBase  # the methods of the base: a subclass may replace its own
 _STORAGE = torch.UntypedStorage

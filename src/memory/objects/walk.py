@@ -63,10 +63,7 @@ def walk(roots: Mapping[str, Any], max_objects: int = 2_000_000) -> Walk:
 
 
 class Visitor:
-    """Visits all that is reachable from some starts, depth first, each object once.
-
-    With `everything` also numbers, texts and the insides of libraries.
-    """
+    """Visits what is reachable, depth first, each object once; on demand numbers, texts and libraries too."""
 
     def __init__(self, everything: bool = False) -> None:
         self.children = Children(enters_libraries=everything)

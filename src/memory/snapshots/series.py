@@ -190,8 +190,7 @@ def correlate(summaries: Sequence[Summary], events_dir: Path) -> list[Correlatio
 
     if not os.access(events_dir, os.R_OK | os.X_OK):
         raise UserError(f"--events-dir {events_dir} is no folder that can be read.")
-    # 0 keeps every point, not a random sample.
-    events = EventAccumulator(str(events_dir), size_guidance={"scalars": 0}).Reload()
+    events = EventAccumulator(str(events_dir), size_guidance={"scalars": 0}).Reload()  # 0: every point
     held = {
         ALLOCATED_TAG: {summary.step: summary.allocated_bytes / _GB for summary in summaries},
         RESERVED_TAG: {summary.step: summary.reserved_bytes / _GB for summary in summaries},
