@@ -11,7 +11,7 @@ from ..config.resolve import typed
 from ..config.schema import Compile, Device, TrainConfig, WorkflowName
 from ..memory.config import OnLeak
 from ..memory.counters.glibc import in_use_bytes
-from ..memory.leaks.watched import watched_counters
+from ..memory.leaks.detector import watched_counters
 from ..orchestration.recipes import recipe_of
 from ..orchestration.run import open_run
 from ..orchestration.signals import Signals

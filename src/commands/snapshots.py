@@ -4,42 +4,28 @@ import argparse
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..memory.leaks.verdict import MIN_SAMPLES, TrendClass, TrendTest
+from ..memory.snapshots import series
 from ..memory.snapshots.reader import read_summary
-from ..memory.snapshots.series import (
-    Correlation,
-    Growth,
-    SiteChange,
-    compare,
-    correlate,
-    find_snapshots,
-    frame_lines,
-    measure_growth,
-    site_label,
-)
+from ..utils.durable_io import replace_file
 from ..utils.errors import FlagParser, UserError, exit_on_user_error, printable
 
 JSON_FILE = "analysis.json"
 TOP_SITES = 12
 _KB, _MB, _GB = 1e3, 1e6, 1e9
-_AGREEMENT = (
-    "{tag}: Pearson r {r}, largest difference {largest_difference_gb:.3f} GB, "
-    "joined within {largest_distance_steps:,} steps"
-)
 _MAX_DIGITS = 18
 _PIPE_WIDTH = 140  # letters in a line where there is no terminal
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One column of a table: its key in the JSON, and how the table shows it."""
 
     key: str
@@ -83,25 +69,26 @@ _SITE_KEYS = "change bytes_more bytes_before bytes_after blocks_before blocks_af
 
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Analyse what the command line names; return 1 for growth, else 0.
-
-    Raises:
-        SystemExit: With code 2 after bad input.
-    """
+    """Analyse what the command line names; return 1 for growth, else 0; exit with 2 after bad input."""
     flags = _parser().parse_args(arguments)
-    files = find_snapshots(flags.snapshots_dir)
+    files = series.find_snapshots(flags.snapshots_dir)
     compared = [_find_compared(name, flags.snapshots_dir, files) for name in flags.compare or ()]
-    growth = measure_growth([read_summary(path, step) for step, path in files.items()])
-    correlations = correlate(growth.summaries, flags.events_dir) if flags.events_dir else []
-    document = _document(growth, correlations)
+    growth = series.measure_growth([read_summary(path, step) for step, path in files.items()])
+    document = _document(growth)
+    if flags.events_dir:
+        joined = series.correlate(growth.summaries, flags.events_dir)
+        document["correlations"] = [asdict(correlation) for correlation in joined]
     if compared:
-        before, after = compared
-        changes = compare(read_summary(before, step=0).sites, read_summary(after, step=0).sites)
-        names = {"before": str(before), "after": str(after)}
+        changes = series.compare(*(read_summary(path, step=0).sites for path in compared))
+        names = dict(zip(("before", "after"), map(str, compared), strict=True))
         document["compare"] = names | _shown_sites("call_sites", changes)
     text = json.dumps(document, indent=2)
     if flags.out_dir is not None:
-        _write(flags.out_dir, text)
+        try:
+            flags.out_dir.mkdir(parents=True, exist_ok=True)
+            replace_file(flags.out_dir / JSON_FILE, [text.encode()])
+        except OSError as error:
+            raise UserError(f"--out-dir {flags.out_dir} cannot be written: {error.strerror}.") from error
     if flags.format == "json":
         print(text)
     else:
@@ -140,19 +127,7 @@ def _find_compared(name: str, folder: Path, files: Mapping[int, Path]) -> Path:
     )
 
 
-def _write(folder: Path, text: str) -> None:
-    """Write the JSON whole or not at all."""
-    path = folder / JSON_FILE
-    unfinished = path.with_suffix(".part")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text)
-        unfinished.replace(path)
-    except OSError as error:
-        raise UserError(f"--out-dir {folder} cannot be written: {error.strerror}.") from error
-
-
-def _document(growth: Growth, correlations: Sequence[Correlation]) -> dict[str, Any]:
+def _document(growth: series.Growth) -> dict[str, Any]:
     """Return what was found as JSON: numbers whole and in bytes. The tables show the same rows."""
     keys = [column.key for column in COLUMNS]
     return {
@@ -165,7 +140,7 @@ def _document(growth: Growth, correlations: Sequence[Correlation]) -> dict[str, 
         "snapshots": [{key: getattr(summary, key) for key in keys} for summary in growth.summaries],
         **_shown_sites("call_sites", growth.sites),
         **_shown_sites("holders", growth.holders),
-        "correlations": [asdict(correlation) for correlation in correlations],
+        "correlations": [],
         "compare": None,
     }
 
@@ -173,32 +148,32 @@ def _document(growth: Growth, correlations: Sequence[Correlation]) -> dict[str, 
 def _shown_test(test: TrendTest) -> dict[str, Any]:
     """Return a test; JSON has no NaN, so what too few samples leave open is null."""
     is_open = test.samples < MIN_SAMPLES
-    return {
-        "verdict": test.verdict.value,
-        "slope_bytes_per_sample": None if is_open else test.slope_bytes_per_sample,
-        "slope_interval_bytes_per_sample": None if is_open else test.interval,
-        "rise_bytes": None if is_open else test.rise_bytes,
-        "samples": test.samples,
+    numbers = {
+        "slope_bytes_per_sample": test.slope_bytes_per_sample,
+        "slope_interval_bytes_per_sample": test.interval,
+        "rise_bytes": test.rise_bytes,
     }
+    shown = dict.fromkeys(numbers) if is_open else numbers
+    return {"verdict": test.verdict.value, **shown, "samples": test.samples}
 
 
-def _shown_sites(name: str, changes: Sequence[SiteChange]) -> dict[str, Any]:
+def _shown_sites(name: str, changes: Sequence[series.SiteChange]) -> dict[str, Any]:
     """Return the call-sites to show under a name, and their number in all."""
     shown = [
         {key: getattr(change, key) for key in _SITE_KEYS.split()}
-        | {"call_site": site_label(change.stack), "stack": frame_lines(change.stack)}
+        | {"call_site": series.site_label(change.stack), "stack": series.frame_lines(change.stack)}
         for change in top_sites(changes)
     ]
     return {name: shown, f"{name}_in_all": len(changes)}
 
 
-def top_sites(changes: Sequence[SiteChange]) -> list[SiteChange]:
+def top_sites(changes: Sequence[series.SiteChange]) -> list[series.SiteChange]:
     """Return the call-sites to show: those that changed most either way, what grew most first."""
     largest = sorted(changes, key=lambda change: abs(change.bytes_more), reverse=True)[:TOP_SITES]
     return sorted(largest, key=lambda change: change.bytes_more, reverse=True)
 
 
-def _sentence(growth: Growth) -> str:
+def _sentence(growth: series.Growth) -> str:
     """Return the verdict and what it rests on, in one or two sentences."""
     first, last, count = growth.summaries[0], growth.summaries[-1], len(growth.summaries)
     if count == 1:
@@ -211,7 +186,7 @@ def _sentence(growth: Growth) -> str:
     sentence += f", {span}."
     if growth.verdict is TrendClass.growing and growth.sites and growth.sites[0].bytes_more > 0:
         share = growth.sites[0].bytes_more / sum(max(site.bytes_more, 0) for site in growth.sites)
-        sentence += f" {share:.0%} of the growth comes from {site_label(growth.sites[0].stack)}."
+        sentence += f" {share:.0%} of the growth comes from {series.site_label(growth.sites[0].stack)}."
     if growth.verdict is TrendClass.retention:
         rise = growth.reserved.rise_bytes / _MB
         sentence += f" What is reserved for it rises by {rise:,.1f} MB: fragmentation, not a leak."
@@ -220,9 +195,8 @@ def _sentence(growth: Growth) -> str:
 
 def _print(document: Mapping[str, Any]) -> None:
     """Print the tables, then the verdict, where the eye ends."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PIPE_WIDTH)
+    width = None if Console().is_terminal else _PIPE_WIDTH
+    console = Console(highlight=False, width=width)
     console.print(_table(COLUMNS, document["snapshots"]))
     first, last = (document["snapshots"][place]["step"] for place in (0, -1))
     if first != last:
@@ -234,7 +208,9 @@ def _print(document: Mapping[str, Any]) -> None:
     _print_sites(console, f"What is held, step {last:,}", _HELD, document, "holders")
     for joined in document["correlations"]:
         r = "not defined" if joined["pearson_r"] is None else f"{joined['pearson_r']:.4f}"
-        console.print(Text(_AGREEMENT.format(r=r, **joined)), soft_wrap=True)
+        differs, apart = joined["largest_difference_gb"], joined["largest_distance_steps"]
+        agreement = f"Pearson r {r}, largest difference {differs:.3f} GB, joined within {apart:,} steps"
+        console.print(Text(f"{joined['tag']}: {agreement}"), soft_wrap=True)
     console.print(Text(document["sentence"], style="bold"), soft_wrap=True)
 
 
@@ -247,8 +223,7 @@ def _print_sites(
         console.print("no call-site")
         return
     console.print(_table(columns, found[name]))
-    num_more = found[f"{name}_in_all"] - len(found[name])
-    if num_more:
+    if num_more := found[f"{name}_in_all"] - len(found[name]):
         console.print(f"and {num_more:,} more")
     console.print()
 

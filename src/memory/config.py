@@ -22,10 +22,7 @@ class OnPlan(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class MemoryConfig:
-    """Settings of plan, tracker, verdict and snapshots; `configs/memory/*.yaml` sets them.
-
-    An interval of 0 is never.
-    """
+    """Settings of plan, tracker, verdict and snapshots (`configs/memory/*.yaml`). An interval of 0: never."""
 
     plan: OnPlan = OnPlan.refuse
     """Whether a run whose plan is over the limit is refused, or only warned of."""

@@ -13,7 +13,7 @@ from ..checkpoints.checkpoint import Checkpoint, save_checkpoint
 from ..checkpoints.mirror import Mirror
 from ..checkpoints.run_folder import require_run_folder
 from ..config.schema import TrainConfig
-from ..memory.counters.stats import footprint_stats
+from ..memory.counters.process import footprint_stats
 from ..memory.leaks.guard import MemoryGuard
 from ..memory.objects.census import Component
 from ..memory.snapshots import SnapshotRecorder

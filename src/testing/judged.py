@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import TrainConfig
-from ..memory.leaks.detector import classify_resident
+from ..memory.leaks.detector import WatchedCounter, accounted_tag, classify_resident
 from ..memory.leaks.verdict import MIN_SAMPLES, TrendClass, TrendTest, classify_trend
-from ..memory.leaks.watched import WatchedCounter, accounted_tag
 from ..utils.logging import read_lines
 from ..utils.logging.writer import METRICS_FILE
 

@@ -28,8 +28,8 @@ def require_detached_scalar(name: str, value: Tensor) -> None:
 class MetricMeans:
     """The mean of each metric since the last flush, each over the calls that gave it.
 
-    Nothing given is kept: tensors are summed in float64, into one vector per set of names on their own device,
-    and reach the host in one copy. `add` never waits for it. One NaN makes the mean NaN.
+    Nothing given is kept: tensors are summed in float64, into one vector per set of names on their own
+    device, and reach the host in one copy. `add` never waits for it. One NaN makes the mean NaN.
 
     >>> means = MetricMeans()
     >>> means.add({"loss/image": torch.tensor(1.0), "opt/updates": 3})

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.memory.counters.glibc import in_use_bytes, in_use_source
-from reverie.memory.counters.process import resident_bytes_by_kind
+from reverie.memory.counters.glibc import in_use_bytes, in_use_source, resident_bytes_by_kind
 from reverie.memory.leaks.detector import LeakDetector, classify_resident, confirm, hours_to_limit
 from reverie.memory.leaks.verdict import TrendClass, TrendTest, classify_trend
 

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.memory.counters.glibc import counts_allocations, in_use_bytes, in_use_source
-from reverie.memory.counters.process import resident_bytes_by_kind
+from reverie.memory.counters.glibc import (
+    counts_allocations,
+    in_use_bytes,
+    in_use_source,
+    resident_bytes_by_kind,
+)
 
 BLOCK_OVERHEAD_BYTES = 1024  # of one array: header, alignment, the object around it
 PAGE_BYTES = 4096

@@ -10,16 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reverie.memory.counters.glibc import parse_status, resident_bytes_by_kind
 from reverie.memory.counters.process import (
     folder_disk_bytes,
+    footprint_stats,
+    host_memory_stats,
     live_children_count,
     open_files_count,
-    parse_status,
+    process_rss_mb,
     process_tree_pss_bytes,
-    resident_bytes_by_kind,
     shared_memory_used_bytes,
 )
-from reverie.memory.counters.stats import footprint_stats, host_memory_stats, process_rss_mb
 
 MB = 1_000_000
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")

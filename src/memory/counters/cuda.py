@@ -1,7 +1,7 @@
 """Read what PyTorch's allocators hold on the GPU and in pinned host memory; warn of a driver that pages.
 
-Under Windows, and so in WSL2, the driver may answer a full card by placing allocations in system memory.
-Nothing fails, everything becomes slow, and a later out-of-memory error shows more than the card has.
+Under Windows and WSL2 the driver may answer a full card by placing allocations in system memory: nothing
+fails, everything becomes slow, and a later out-of-memory error shows more than the card has.
 """
 
 import platform
@@ -20,7 +20,6 @@ _DEVICE_COUNTERS = {
     "large_pool_mb": "allocated_bytes.large_pool.current",
     "inactive_split_mb": "inactive_split_bytes.all.current",
 }
-_ACTIVE = "active_bytes.all.current"
 _PINNED_COUNTERS = {
     "pinned_reserved_mb": "allocated_bytes.current",
     "pinned_in_use_mb": "active_bytes.current",
@@ -34,16 +33,14 @@ _REMEDY = (
 def gpu_memory_stats() -> dict[str, float]:
     """Return what the CUDA caching allocator and the pinned-host allocator hold, in MB; {} without CUDA.
 
-    Reads counters on the host: no synchronisation with the device, and no CUDA context is made. Before the
-    first use of pinned host memory its keys are absent.
+    Neither waits for the device nor makes a CUDA context. The keys of pinned memory come with its first use.
 
     Returns:
         `alloc_mb` in live tensors; `reserved_mb` taken from the driver, live and cached; `max_alloc_mb` and
-        `max_reserved_mb`, the peaks since the process began or `torch.cuda.reset_peak_memory_stats()`;
-        `small_pool_mb` and `large_pool_mb`, live tensors of at most and over 1 MiB, which sum to `alloc_mb`;
-        `inactive_split_mb`, free parts of segments that also hold live blocks, so they cannot be given back;
-        `pending_free_mb`, freed but waiting for a stream; `pinned_in_use_mb` and `pinned_reserved_mb`, pinned
-        host memory in use, and with what is cached.
+        `max_reserved_mb`, their peaks since `torch.cuda.reset_peak_memory_stats()`; `small_pool_mb` and
+        `large_pool_mb`, live tensors of at most and over 1 MiB; `inactive_split_mb`, free parts of segments
+        in use, which cannot be given back; `pending_free_mb`, freed but waiting for a stream;
+        `pinned_in_use_mb` and `pinned_reserved_mb`, pinned host memory in use, and with what is cached.
     """
     if not torch.cuda.is_available():
         return {}
@@ -55,14 +52,12 @@ def gpu_memory_stats() -> dict[str, float]:
 
 
 def device_stats_mb(counters: Mapping[str, Any]) -> dict[str, float]:
-    """Return the device's counters in MB from those of `torch.cuda.memory_stats()`.
-
-    A counter is 0 where PyTorch has none: it has none at all before the first use of the device.
-    """
+    """Return the counters of `torch.cuda.memory_stats()` in MB; 0 for those it has not (before first use)."""
     stats = {name: counters.get(key, 0) / _BYTES_PER_MB for name, key in _DEVICE_COUNTERS.items()}
     allocated = counters.get(_DEVICE_COUNTERS["alloc_mb"], 0)
     # A block leaves "allocated" when its tensor dies, and "active" once every stream is done with it.
-    return stats | {"pending_free_mb": (counters.get(_ACTIVE, allocated) - allocated) / _BYTES_PER_MB}
+    active = counters.get("active_bytes.all.current", allocated)
+    return stats | {"pending_free_mb": (active - allocated) / _BYTES_PER_MB}
 
 
 def is_windows_driver(system: str, release: str) -> bool:
@@ -75,10 +70,7 @@ def is_windows_driver(system: str, release: str) -> bool:
 
 
 def paging_warning(allocated_bytes: int, capacity_bytes: int, windows_driver: bool) -> str | None:
-    """Return what a user has to know about paging by the driver, or None when there is nothing to know.
-
-    `allocated_bytes` lie in live tensors, the card has `capacity_bytes`.
-    """
+    """Return what a user has to know about paging by the driver, None when there is nothing to know."""
     capacity = f"{capacity_bytes / _BYTES_PER_GB:.2f} GB"
     if allocated_bytes > capacity_bytes:
         allocated = f"{allocated_bytes / _BYTES_PER_GB:.2f} GB"

@@ -1,22 +1,21 @@
 """Read the bytes that live objects of this process hold on the heap: the CPU's `memory_allocated`.
 
-glibc counts them itself, in every arena and thread, for PyTorch, NumPy and large Python objects; CPython's
-own allocator adds the small ones. Unlike resident memory the count falls at once when something is freed.
-Where glibc is not the allocator (macOS, Windows, musl, or jemalloc and tcmalloc preloaded) its count would
-mean nothing: a test at first use finds this out.
+glibc counts them, CPython's own allocator adds its small objects. Unlike resident memory the count falls at
+once when something is freed. With another allocator it means nothing: a test at first use finds this out.
 """
 
 import ctypes
 import re
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
-from .process import resident_bytes_by_kind
-
+_STATUS = Path("/proc/self/status")
+_RESIDENT_PART = re.compile(r"^Rss(Anon|File|Shmem):\s*(\d+)", re.MULTILINE)
 _TEST_BYTES, _TEST_TRIALS = 8_000_000, 3
 _TEST_TOLERANCE_BYTES = 256_000  # other threads allocate meanwhile
 _TEST_OBJECTS, _LEAST_OBJECT_BYTES = 10_000, 24  # floats, before rounding up
@@ -26,18 +25,15 @@ _SMALL_OBJECTS = re.compile(rb"# bytes in allocated blocks\s*=\s*([\d,]+)")
 class _Mallinfo2(ctypes.Structure):
     """`struct mallinfo2` of <malloc.h>, glibc 2.33 and later; all fields are bytes or counts of chunks."""
 
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-    ]
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in _names.split()]
 
 
 def in_use_bytes() -> int:
     """Return the bytes that live heap objects of this process hold, from the source `in_use_source()` names.
 
-    With `mallinfo2` it is exact but for freed blocks of up to 1,032 bytes that each thread caches, at most
-    0.4 MB a thread. Memory that was never touched counts; mapped files and shared memory do not. The other
-    two sources also count what was freed but is kept by the allocator.
+    With `mallinfo2` it is exact but for freed small blocks that each thread caches, at most 0.4 MB a thread.
+    Memory that was never touched counts; mapped files and shared memory do not.
     """
     return _source()[1]()
 
@@ -46,16 +42,28 @@ def in_use_source() -> str:
     """Return where `in_use_bytes` comes from.
 
     "mallinfo2 + pymalloc" is exact; "mallinfo2" misses Python's small objects, or Python takes them from the
-    C allocator; "RssAnon" and "USS" are resident memory, not what is in use.
+    C allocator; "RssAnon" and "USS" are resident memory, with what the allocator keeps.
     """
     return _source()[0]
 
 
-def trim_heap() -> None:
-    """Let glibc give all free pages back to the system; does nothing with another allocator.
+def resident_bytes_by_kind() -> dict[str, int]:
+    """Return the resident bytes of this process by what backs them; {} where /proc does not say.
 
-    What stays resident then is in use, or shares a page with something that is.
+    `rss_anon` is private memory: heap, arrays, and what the C allocator keeps for later; `rss_file` is mapped
+    files and libraries, which the kernel can drop; `rss_shmem` is shared memory this process has touched.
     """
+    return parse_status(_STATUS.read_text()) if _STATUS.is_file() else {}
+
+
+def parse_status(text: str) -> dict[str, int]:
+    """Return the resident bytes by kind that the text of /proc/<pid>/status holds, {} where it has none."""
+    # What the file calls kB is 1024 bytes.
+    return {f"rss_{kind.lower()}": int(kib) * 1024 for kind, kib in _RESIDENT_PART.findall(text)}
+
+
+def trim_heap() -> None:
+    """Let glibc give all free pages back to the system; does nothing with another allocator."""
     trim = _libc_function("malloc_trim", ctypes.c_int, ctypes.c_size_t)
     if trim is not None:
         trim(0)
@@ -67,15 +75,12 @@ def counts_allocations(read: Callable[[], int]) -> bool:
     held = torch.empty(_TEST_BYTES, dtype=torch.uint8, device="cpu")
     rise = read() - before
     del held
-    fall = before + rise - read()
-    return max(abs(rise - _TEST_BYTES), abs(fall - rise)) <= _TEST_TOLERANCE_BYTES
+    left = read() - before
+    return max(abs(rise - _TEST_BYTES), abs(left)) <= _TEST_TOLERANCE_BYTES
 
 
 def system_bytes() -> int | None:
-    """Return the bytes that glibc has taken from the system, in use or not; None without `mallinfo2`.
-
-    Memory that a library, or Python's `mmap`, maps by itself is not among them.
-    """
+    """Return the bytes that glibc has taken from the system, in use or not; None without `mallinfo2`."""
     mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
     if mallinfo2 is None:
         return None
@@ -105,13 +110,9 @@ def _source() -> tuple[str, Callable[[], int]]:
 def _small_objects_reader() -> Callable[[], int] | None:
     """Return a function that reads the bytes of Python's live small objects, of up to 512 bytes each.
 
-    CPython takes them from arenas that it maps itself, so the C allocator does not count them: a million
-    floats in a list raise its count by the 8 MB of the list alone. The interpreter prints its own count on
-    request, for debugging; here it prints into memory.
-
-    Returns:
-        None where this cannot be done: without glibc, or where the interpreter has another allocator. With
-        PYTHONMALLOC=malloc the C allocator counts them, free-threaded builds count nowhere.
+    CPython takes them from arenas that it maps itself, which the C allocator does not count. The interpreter
+    prints its own count for debugging; here into memory. None without glibc, or where the interpreter has
+    another allocator (PYTHONMALLOC=malloc, free-threaded builds).
     """
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     open_stream = _libc_function("open_memstream", pointer, ctypes.POINTER(pointer), ctypes.POINTER(size))

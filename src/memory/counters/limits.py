@@ -13,22 +13,14 @@ _UNLIMITED = 2**60  # v1 writes "no limit" as nearly 2**63
 
 
 def memory_limit_bytes() -> int:
-    """Return the most host memory, in bytes, that this process can ever have; swap is not counted.
-
-    It is the physical memory, or the lowest limit of the control groups above this process where that is
-    less (a container, a batch job, a systemd slice).
-    """
+    """Return the host memory, in bytes, of the machine, or less if a control group limits it; no swap."""
     limit, _ = cgroup_memory(_CGROUP_ROOT, _text(_MEMBERSHIP))
     physical = psutil.virtual_memory().total
     return physical if limit is None else min(physical, limit)
 
 
 def memory_available_bytes() -> int:
-    """Return the host memory, in bytes, that can be taken now without swapping and without being killed.
-
-    It is what the machine has left, or what is left under the tightest control group where that is less.
-    File cache that the kernel would drop counts as available.
-    """
+    """Return the host memory, in bytes, that can be taken now without swapping; droppable cache counts."""
     _, left = cgroup_memory(_CGROUP_ROOT, _text(_MEMBERSHIP))
     available = psutil.virtual_memory().available
     return available if left is None else min(available, left)
@@ -37,9 +29,9 @@ def memory_available_bytes() -> int:
 def cgroup_memory(root: Path, membership: str) -> tuple[int | None, int | None]:
     """Return the lowest memory limit over a process's control groups, and the least that is left, in bytes.
 
-    Both are None without a limit; what is left is at least 0. Used memory is a group's working set, as
-    container runtimes report it: usage less inactive file cache. The groups, v1 or v2, are mounted at `root`;
-    `membership` is the text of /proc/self/cgroup.
+    Both are None without a limit; what is left is at least 0. Used is, as container runtimes report it, usage
+    less inactive file cache. The groups, v1 or v2, are mounted at `root`; `membership` is the text of
+    /proc/self/cgroup.
     """
     groups = list(_limited_groups(root, membership))
     return min((limit for limit, _ in groups), default=None), min((left for _, left in groups), default=None)

@@ -1,10 +1,9 @@
-"""Read what the operating system counts for this process, its children and its files.
+"""Read what this process, its children and its files hold; MB = 1e6 bytes.
 
 A count that a system does not have is None, or its key is absent: never 0.
 """
 
 import os
-import re
 import shutil
 import stat
 from contextlib import suppress
@@ -12,33 +11,56 @@ from pathlib import Path
 
 import psutil
 
+from .cuda import gpu_memory_stats
+from .glibc import in_use_bytes, resident_bytes_by_kind
+
 _BYTES_PER_BLOCK = 512  # POSIX: st_blocks counts these, whatever the file system's own block is
 _SHARED_MEMORY = Path("/dev/shm")
-_STATUS = Path("/proc/self/status")
-_RESIDENT_PART = re.compile(r"^Rss(Anon|File|Shmem):\s*(\d+)", re.MULTILINE)
+_BYTES_PER_MB = 1e6
+_NO_GPU = dict.fromkeys(("alloc_mb", "reserved_mb", "max_alloc_mb", "max_reserved_mb"), 0.0)
 
 
-def resident_bytes_by_kind() -> dict[str, int]:
-    """Return the resident bytes of this process by what backs them; {} where /proc does not say.
+def memory_counters() -> dict[str, float]:
+    """Return what the process and its GPU hold now, by the tag of a log line; 0 without a GPU."""
+    tags = {f"debug/gpu/{name}": value for name, value in (gpu_memory_stats() or _NO_GPU).items()}
+    return tags | {f"debug/cpu/{name}": value for name, value in host_memory_stats().items()}
 
-    `rss_anon` is private memory: heap, arrays, and what the C allocator keeps for later; `rss_file` is mapped
-    files and libraries, which the kernel can drop; `rss_shmem` is shared memory this process has touched.
+
+def host_memory_stats() -> dict[str, float]:
+    """Return what this process holds on the host; what the system does not count is absent.
+
+    Returns:
+        `rss_mb`; `in_use_mb`, held by live objects; `rss_anon_mb`, `rss_file_mb` and `rss_shmem_mb`, the
+        resident memory by what backs it; `shared_memory_mb`, used in /dev/shm by everyone;
+        `open_files_count`; `children_count`, descendants that run.
     """
-    return parse_status(_STATUS.read_text()) if _STATUS.is_file() else {}
+    stats = {"rss_mb": process_rss_mb(), "in_use_mb": in_use_bytes() / _BYTES_PER_MB}
+    stats |= {f"{name}_mb": size / _BYTES_PER_MB for name, size in resident_bytes_by_kind().items()}
+    shared = shared_memory_used_bytes()
+    if shared is not None:
+        stats["shared_memory_mb"] = shared / _BYTES_PER_MB
+    counts = {"open_files_count": open_files_count(), "children_count": live_children_count()}
+    return stats | {name: float(count) for name, count in counts.items()}
 
 
-def parse_status(text: str) -> dict[str, int]:
-    """Return the resident bytes by kind that the text of /proc/<pid>/status holds, {} where it has none."""
-    # What the file calls kB is 1024 bytes.
-    return {f"rss_{kind.lower()}": int(kib) * 1024 for kind, kib in _RESIDENT_PART.findall(text)}
+def footprint_stats(folder: Path) -> dict[str, float]:
+    """Return what a run takes, for reports: `disk_mb`, and `tree_pss_mb` where the system counts it."""
+    stats = {"disk_mb": folder_disk_bytes(folder) / _BYTES_PER_MB}
+    size = process_tree_pss_bytes()
+    return stats if size is None else stats | {"tree_pss_mb": size / _BYTES_PER_MB}
+
+
+def process_rss_mb() -> float:
+    """Return the resident memory of this process in MB, shared pages and pages of mapped files included.
+
+    Freed memory that the C allocator keeps counts too, that of child processes does not.
+    """
+    # A psutil.Process that was made before a fork reports the parent.
+    return psutil.Process().memory_info().rss / _BYTES_PER_MB
 
 
 def process_tree_pss_bytes() -> int | None:
-    """Return the proportional bytes of this process and its descendants; None where nobody counts them.
-
-    A page that n processes share counts 1/n in each, so the sum counts every page once: what the run takes
-    from the machine, where adding up resident sizes would count shared observations many times.
-    """
+    """Return the bytes of this process and its descendants, shared pages once; None where nobody counts."""
     total = 0
     for process in (psutil.Process(), *_descendants()):
         try:
@@ -66,33 +88,28 @@ def open_files_count() -> int:
 
 
 def shared_memory_used_bytes() -> int | None:
-    """Return the bytes used in /dev/shm by all processes of the machine or container; None without it.
-
-    What a dead worker left behind stays in this count.
-    """
+    """Return the bytes used in /dev/shm by all processes, also by what dead ones left; None without it."""
     return shutil.disk_usage(_SHARED_MEMORY).used if _SHARED_MEMORY.is_dir() else None
 
 
 def folder_disk_bytes(folder: Path) -> int:
     """Return the bytes that a folder's files take on disk; 0 if there is no such folder.
 
-    Allocated blocks are counted, so a sparse file counts what is written of it. Links are not followed, a
-    file with several names in the folder counts once, and what vanishes meanwhile counts as 0.
+    A sparse file counts what is written of it, one with several names in the folder once, and what vanishes
+    meanwhile 0. Links are not followed.
     """
     sizes: dict[tuple[int, int], int] = {}
     for base, _, names in os.walk(folder):
         for name in names:
-            try:
+            with suppress(FileNotFoundError):
                 found = os.lstat(os.path.join(base, name))
-            except FileNotFoundError:
-                continue
-            if not stat.S_ISLNK(found.st_mode):
-                blocks = getattr(found, "st_blocks", None)  # absent on Windows
-                nbytes = found.st_size if blocks is None else blocks * _BYTES_PER_BLOCK
-                sizes[found.st_dev, found.st_ino] = nbytes
+                if not stat.S_ISLNK(found.st_mode):
+                    blocks = getattr(found, "st_blocks", None)  # absent on Windows
+                    nbytes = found.st_size if blocks is None else blocks * _BYTES_PER_BLOCK
+                    sizes[found.st_dev, found.st_ino] = nbytes
     return sum(sizes.values())
 
 
 def _descendants() -> list[psutil.Process]:
-    # Made anew each time: a psutil.Process that was made before a fork means the parent.
+    # Made anew each time, for the same reason as in `process_rss_mb`.
     return psutil.Process().children(recursive=True)

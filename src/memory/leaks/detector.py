@@ -1,18 +1,16 @@
-"""Raise alarms about series that grow: gates, repetition, garbage, and what the C allocator keeps."""
+"""Say which counters must not grow, and raise alarms about series that do."""
 
 import gc
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .verdict import TrendClass, TrendTest, classify_trend, saturates
 
-WINDOW = 96
-"""Samples that a detector keeps; older ones are forgotten."""
-
+WINDOW = 96  # samples that a detector keeps; older ones are forgotten
 _RESIDENT_TOLERANCES = 5  # resident memory is a backstop: it moves by pages, and by what the allocator keeps
 _LEAST_RESIDENT_BYTES = 8e6
 _ALARM_AFTER = 2  # trend tests in a row that it grows
@@ -20,25 +18,22 @@ _TEST_EVERY = WINDOW // 12  # samples: one test for each new block, of which 8 a
 _SETTLE = 0.2  # part of the way to an event that is passed over after it
 _COLLECTABLE = 0.5  # part of the rise that a collection frees, from which on it was garbage
 _SECONDS_PER_HOUR = 3600
+_MB = 1e6
 
 
 class LeakDetector:
     """Tests a rolling window of one series and raises an alarm after two tests in a row that it grows.
 
     A test that is repeated during a warm-up alarms whatever the test. So the window begins anew at each event
-    after which more memory is normal (`restart`): the replay is full, first update, first evaluation, first
-    checkpoint, first compile. From a half full window on, it is tested after each new twelfth, 8 samples of
-    96: two tests in a row do not rest on the same samples, and the first alarm comes 56 samples after the
-    last event at the earliest.
-
-    Any saturating curve looks straight through a short window. So there is no alarm while the history, all
-    samples since the last event thinned to a window's length, grows less and less.
+    after which more memory is normal (`restart`). From a half full window on, it is tested after each new
+    twelfth, 8 samples of 96: two tests in a row do not rest on the same samples, and the first alarm comes 56
+    samples after the last event at the earliest. Any saturating curve looks straight through a short window,
+    so there is no alarm while the history, all samples since the last event thinned to a window's length,
+    grows less and less.
 
     After an event at step s of a run begun at step b, samples up to s + (s - b) / 5 are passed over: what an
     event starts takes time to come to rest. None are taken before all events of `wait_for`, which are reasons
-    given to `restart`, have happened.
-
-    It holds 16 bytes for each sample of the window, allocated once, and nothing that it measures.
+    given to `restart`, have happened. It keeps nothing that it measures.
     """
 
     def __init__(self, tolerance_bytes: float, wait_for: Iterable[str] = ()) -> None:
@@ -62,16 +57,16 @@ class LeakDetector:
         self._spacing = 1
 
     def add(self, step: int, value_bytes: float) -> bool:
-        """Take a sample, read at the loop's fixed phase; steps must be equally spaced.
-
-        Returns:
-            Whether the window was tested anew.
-        """
+        """Take a sample, at equally spaced steps and a fixed phase; return whether it led to a new test."""
         self._first_step = step if self._first_step is None else self._first_step
         if self._awaited or step <= self._steady_since:
             return False
         self._values[self._count % WINDOW] = value_bytes
-        self._remember(value_bytes)
+        if self._count >= WINDOW * self._spacing:  # the history is full: it is thinned
+            self._history[: WINDOW // 2] = self._history[::2].copy()
+            self._spacing *= 2
+        if self._count % self._spacing == 0:
+            self._history[self._count // self._spacing] = value_bytes
         self._count += 1
         if self._count < WINDOW // 2 or self._count - self._tested_at < _TEST_EVERY:
             return False
@@ -115,21 +110,11 @@ class LeakDetector:
         """Return all samples since the last event, in bytes, oldest first, thinned to a window's length."""
         return self._history[: -(-self._count // self._spacing)].copy()
 
-    def _remember(self, value_bytes: float) -> None:
-        """Put a sample into the history; thin it where it is full."""
-        if self._count >= WINDOW * self._spacing:
-            half = self._history[::2].copy()
-            self._history[: len(half)] = half
-            self._spacing *= 2
-        if self._count % self._spacing == 0:
-            self._history[self._count // self._spacing] = value_bytes
-
 
 def confirm(rise_bytes: float, read: Callable[[], int]) -> TrendClass:
-    """Return whether the rise of a counter is growth, or garbage in cycles that Python had not collected yet.
+    """Return whether the rise of a counter is growth, or `collectable`: a collection frees half of it.
 
-    Python collects by the number of objects, not by their bytes: a few large tensors in cycles can pile up to
-    gigabytes. So collect now, and `read` the counter again: `collectable` if that frees half of the rise.
+    Python collects by the number of objects, not by their bytes: a few large tensors in cycles can pile up.
     """
     before = read()
     gc.collect()
@@ -142,10 +127,9 @@ def classify_resident(
 ) -> TrendTest:
     """Return the test of resident memory, distinguished from a leak by what live objects hold.
 
-    Where resident memory rises by more than `resident_tolerance` while the bytes in use stay flat, the C
-    allocator keeps what was freed, in pages that a few live blocks hold: `allocator retention`, no leak.
-    `resident` is best that of private memory alone (`rss_anon`): the page cache comes and goes. The tolerance
-    is that of the bytes in use.
+    Where it rises by more than `resident_tolerance` while the bytes in use stay flat, the C allocator keeps
+    what was freed: `allocator retention`, no leak. `resident` is best that of private memory alone
+    (`rss_anon`): the page cache comes and goes. The tolerance is that of the bytes in use.
     """
     found = classify_trend(resident, resident_tolerance(tolerance_bytes))
     rises = found.verdict in (TrendClass.growing, TrendClass.plateauing)
@@ -159,9 +143,7 @@ def resident_tolerance(tolerance_bytes: float) -> float:
 
 
 def hours_to_limit(test: TrendTest, seconds_per_sample: float, headroom_bytes: float) -> float | None:
-    """Return the hours until growth has used up what is left; None if nothing grows without end.
-
-    Only `growing` and `allocator retention` are projected; nothing left is 0 hours.
+    """Return the hours until `growing` or `allocator retention` has used up what is left; else None.
 
     >>> growth = classify_trend([1e6 * sample for sample in range(48)], tolerance_bytes=1e6)
     >>> hours_to_limit(growth, seconds_per_sample=36, headroom_bytes=1e9)
@@ -170,5 +152,84 @@ def hours_to_limit(test: TrendTest, seconds_per_sample: float, headroom_bytes: f
     grows = test.verdict in (TrendClass.growing, TrendClass.retention)
     if not grows or test.slope_bytes_per_sample <= 0:
         return None
-    samples = max(0.0, headroom_bytes) / test.slope_bytes_per_sample
-    return samples * seconds_per_sample / _SECONDS_PER_HOUR
+    return max(0.0, headroom_bytes) / test.slope_bytes_per_sample * seconds_per_sample / _SECONDS_PER_HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedCounter:
+    """A counter that the guard watches and the certificate judges."""
+
+    name: str
+    tag: str
+    """Where a log line has it."""
+    tolerance: float
+    """Growth over the judged samples that is none, in bytes or counts."""
+    unit: str = "MB"
+    scale: float = _MB
+    """Bytes, or counts, in one unit."""
+    planned_tag: str | None = None
+    """Where a log line has what is planned of it, which is subtracted."""
+    kept_from: str | None = None
+    """The counter of what live objects hold of this; while that is flat, growth is the allocator's."""
+    source: str | None = None
+    """What to name where no path of Python leads to it; None to search for what holds it."""
+
+    @property
+    def source_is_certain(self) -> bool:
+        """Whether steady growth is a leak at once: nothing fills up with files, processes, shared memory."""
+        return self.source is not None and self.kept_from is None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it counts memory of the GPU."""
+        return self.tag.startswith("debug/gpu/")
+
+    def read(self, tags: Mapping[str, float]) -> float | None:
+        """Return its value in bytes or counts, less what is planned; None where the system does not count."""
+        if self.tag not in tags:
+            return None
+        planned = 0.0 if self.planned_tag is None else tags[self.planned_tag]
+        return (tags[self.tag] - planned) * self.scale
+
+
+def watched_counters(threshold_mb: float, on_cuda: bool) -> list[WatchedCounter]:
+    """Return what must not grow; the threshold is `memory.leak_threshold_mb`."""
+    threshold = threshold_mb * _MB
+    resident = resident_tolerance(threshold)
+    host, gpu = "host memory in use, not accounted for", "GPU memory in use, not accounted for"
+    found = [
+        WatchedCounter(host, "debug/cpu/in_use_mb", threshold, planned_tag=accounted_tag("cpu")),
+        WatchedCounter(
+            "resident private memory, not accounted for",
+            "debug/cpu/rss_anon_mb",
+            resident,
+            planned_tag=accounted_tag("cpu"),
+            kept_from=host,
+            source="pages that the C allocator keeps of what was freed",
+        ),
+    ]
+    for name, tag, tolerance, unit, source in (
+        ("shared memory", "rss_shmem_mb", threshold, "MB", "blocks that are not closed"),
+        ("open files", "open_files_count", 4, "files", "descriptors that are not closed"),
+        ("child processes", "children_count", 1, "processes", "workers that are not stopped"),
+    ):
+        scale, what = _MB if unit == "MB" else 1, f"{name}: {source}"
+        found.append(WatchedCounter(name, f"debug/cpu/{tag}", tolerance, unit, scale, source=what))
+    if on_cuda:
+        found += [
+            WatchedCounter(gpu, "debug/gpu/alloc_mb", threshold, planned_tag=accounted_tag("cuda")),
+            WatchedCounter(
+                "GPU memory reserved, not accounted for",
+                "debug/gpu/reserved_mb",
+                resident,
+                planned_tag=accounted_tag("cuda"),
+                kept_from=gpu,
+                source="segments that PyTorch's allocator keeps of what was freed",
+            ),
+        ]
+    return found
+
+
+def accounted_tag(device: str) -> str:
+    """Return where a log line has the bytes, in MB, that the run's components hold on `cpu` or `cuda`."""
+    return f"memory/{device}_accounted_mb"

@@ -14,15 +14,22 @@ from ..config import MemoryConfig, OnLeak
 from ..counters.cuda import driver_paging_warning
 from ..counters.glibc import in_use_bytes, system_bytes, trim_heap
 from ..counters.limits import memory_available_bytes
-from ..counters.stats import memory_counters
+from ..counters.process import memory_counters
 from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
 from ..objects.heap import ELSEWHERE, NATIVE, GrowthSources, Heap, growth_sources, measure_heap
-from .detector import LeakDetector, classify_resident, confirm, hours_to_limit
+from .detector import (
+    LeakDetector,
+    WatchedCounter,
+    accounted_tag,
+    classify_resident,
+    confirm,
+    hours_to_limit,
+    watched_counters,
+)
 from .table import Finding, MemoryReport
 from .tracker import MemoryTracker
 from .verdict import TrendClass, TrendTest
-from .watched import WatchedCounter, accounted_tag, watched_counters
 
 LEAK_EXIT_CODE = 3
 _LOG = logging.getLogger(__name__)
@@ -32,6 +39,7 @@ _MOST_GRAPHS = 3
 _SAMPLES_PER_GRAPH_CHECK = 8
 _PATIENCE = 480  # samples of unbroken growth, after which growth that has a name is a leak however slow it is
 _GARBAGE = "only the garbage collector frees it: objects in reference cycles"
+_Roots = Mapping[str, Any]
 _MAPPED = "no Python object holds it: memory that a library maps itself, past the C allocator"
 
 
@@ -48,13 +56,6 @@ class _Suspicion:
         """Return by how much a counter has risen since."""
         return _now(counter) - self.counters[counter.tag] * counter.scale
 
-    def is_mapped_elsewhere(self, counter: WatchedCounter) -> bool:
-        """Return whether resident memory grew that the C allocator never had: maps of Python or a library."""
-        now = system_bytes()
-        if self.system_bytes is None or now is None:
-            return False
-        return now - self.system_bytes < self.rise(counter) / 2
-
 
 @dataclass(slots=True)
 class _Growth:
@@ -62,27 +63,23 @@ class _Growth:
 
     found: GrowthSources
     trend_tests: int = 0
-    reported: tuple[TrendClass, bool] | None = None
-    """The verdict that was reported, and whether with a name."""
+    reported: tuple[TrendClass, bool] | None = None  # the verdict, and whether with a name
 
 
 class MemoryGuard:
     """Takes one sample of each counter per log interval, classifies the series, and names what holds growth.
 
-    The samples lie at one fixed phase of the loop, after the updates of an iteration. What components account
-    for is subtracted, so a replay that fills is no growth. `events` are what this run will do for a first
-    time, by the names given to `mark_first`: nothing is judged before all of them, because each first time
-    takes memory that stays. Keeps numbers and texts, no reference to a part.
+    What components account for is subtracted, so a replay that fills is no growth. `events` are what this run
+    will do for a first time, by the names given to `mark_first`: nothing is judged before all of them, as
+    each takes memory that stays. Keeps numbers and texts, no reference to a part.
     """
 
     def __init__(self, config: MemoryConfig, events: Sequence[str] = ()) -> None:
         self.config = config
         self.tracker = MemoryTracker(config)
         self.findings: list[Finding] = []
-        self.trim_heap = False
-        """Whether the C allocator gives free pages back before each sample: resident memory is exact then."""
-        self.steady_since = 0
-        """Step of the last first time; what comes after it is comparable."""
+        self.trim_heap = False  # before each sample: resident memory is exact then
+        self.steady_since = 0  # step of the last first time; what comes after it is comparable
         on_cuda = torch.cuda.is_available()
         self._devices = ("cpu", "cuda") if on_cuda else ("cpu",)
         self._watched = {
@@ -125,17 +122,18 @@ class MemoryGuard:
         return memory_counters()
 
     def sample(
-        self,
-        step: int,
-        counters: dict[str, float],
-        roots: Mapping[str, Any],
-        components: Mapping[str, Component],
+        self, step: int, counters: dict[str, float], roots: _Roots, components: Mapping[str, Component]
     ) -> dict[str, float]:
         """Take a sample of everything, at the loop's fixed phase; return what else to log."""
         if not self.config.tracking_enabled:
             return {}
         if not self._samples:
-            self._begin()
+            # Garbage from earlier must not be freed during the judged window, nor counted as what grew in it.
+            gc.collect()
+            warning = driver_paging_warning()
+            if warning is not None:
+                _LOG.warning(warning)
+            self._began = time.monotonic()
         self._samples += 1
         is_judged_anew = self.tracker.sample(step, components, roots)
         held = {device: self.tracker.accounted_bytes(device) for device in self._devices}
@@ -152,7 +150,7 @@ class MemoryGuard:
             self.check_graphs(step, roots)  # updates may be rare, and acting leaks too
         return accounted
 
-    def check_graphs(self, step: int, roots: Mapping[str, Any]) -> None:
+    def check_graphs(self, step: int, roots: _Roots) -> None:
         """Look for an autograd graph that long-lived objects hold between updates; there must be none."""
         path = first_graph(roots)
         if path is not None and path not in self._shown_graphs:
@@ -161,22 +159,13 @@ class MemoryGuard:
             holders = find_graph_holders(roots).holders[:_MOST_GRAPHS]
             self._report(Finding(step, what, TrendClass.leak, tuple(holder.text() for holder in holders)))
 
-    def _begin(self) -> None:
-        """Begin with samples that are comparable."""
-        # Garbage from earlier must not be freed during the judged window, nor counted as what grew in it.
-        gc.collect()
-        warning = driver_paging_warning()
-        if warning is not None:
-            _LOG.warning(warning)
-        self._began = time.monotonic()
-
     def _forget(self) -> None:
         """Forget what was suspected and what grew."""
         self._suspicion = None
         self._growths.clear()
         self._grown_components.clear()
 
-    def _judge_all(self, step: int, roots: Mapping[str, Any]) -> None:
+    def _judge_all(self, step: int, roots: _Roots) -> None:
         """Look at every counter and component that may grow."""
         detectors = (*self._watched.values(), *self.tracker.detectors().values())
         if not any(detector.is_suspect for detector in detectors):
@@ -185,8 +174,7 @@ class MemoryGuard:
             return
         if self._suspicion is None:
             if not self._report_garbage(step):
-                # What grows is named later, by comparison with what is held now.
-                self._suspect(step, roots, is_whole=False)
+                self._suspect(step, roots, is_whole=False)  # what grows is named later, against this
             return
         for counter, detector in self._watched.items():
             if not detector.grows:
@@ -196,10 +184,7 @@ class MemoryGuard:
         self._judge_components(step, self._suspicion, roots)
 
     def _report_garbage(self, step: int) -> bool:
-        """Report each suspect that a collection explains; return whether there is one.
-
-        Now, and not with an alarm: a search for what holds growth collects too, and nothing would be left.
-        """
+        """Report what a collection explains, before a search collects too; return whether there is any."""
         found = False
         for counter, detector in self._watched.items():
             if detector.is_suspect and counter.source is None:
@@ -210,7 +195,7 @@ class MemoryGuard:
                     found = True
         return found
 
-    def _suspect(self, step: int, roots: Mapping[str, Any], is_whole: bool) -> None:
+    def _suspect(self, step: int, roots: _Roots, is_whole: bool) -> None:
         """Remember what is held now, with which what grows will be compared."""
         with self._uncounted():
             held = measure_heap(roots, is_whole)
@@ -224,9 +209,7 @@ class MemoryGuard:
         yield
         self._own_bytes += in_use_bytes() - before
 
-    def _judge(
-        self, step: int, counter: WatchedCounter, suspicion: _Suspicion, roots: Mapping[str, Any]
-    ) -> None:
+    def _judge(self, step: int, counter: WatchedCounter, suspicion: _Suspicion, roots: _Roots) -> None:
         """Say what an alarm means, and what holds the growth."""
         detector = self._watched[counter]
         growth = self._growths.get(counter)
@@ -271,22 +254,20 @@ class MemoryGuard:
         trim_heap()
         if before - _now(counter) >= test.rise_bytes / 2:  # the allocator had only kept it for later
             return TrendClass.flat, ()
-        if suspicion.is_mapped_elsewhere(counter):
-            return TrendClass.growing, ()
+        system, was = system_bytes(), suspicion.system_bytes
+        if system is not None and was is not None and system - was < suspicion.rise(counter) / 2:
+            return TrendClass.growing, ()  # the C allocator never had it: maps of Python or a library
         return TrendClass.retention, known
 
-    def _search(
-        self, step: int, counter: WatchedCounter, suspicion: _Suspicion, roots: Mapping[str, Any]
-    ) -> GrowthSources:
+    def _search(self, step: int, counter: WatchedCounter, since: _Suspicion, roots: _Roots) -> GrowthSources:
         """Return what holds the growth since the suspicion."""
         device = "cuda" if counter.on_gpu else "cpu"
         with self._uncounted():
-            steps, rise = step - suspicion.step, suspicion.rise(counter)
-            found = growth_sources(roots, suspicion.heap, steps, rise, device)
+            found = growth_sources(roots, since.heap, step - since.step, since.rise(counter), device)
         is_native = any(line.startswith(NATIVE) for line in found.lines)
         return replace(found, lines=(_MAPPED,)) if counter.kept_from and is_native else found
 
-    def _judge_components(self, step: int, suspicion: _Suspicion, roots: Mapping[str, Any]) -> None:
+    def _judge_components(self, step: int, suspicion: _Suspicion, roots: _Roots) -> None:
         """Report parts of the run that hold more than planned; they are named by what they are."""
         reported, self._grown_components = self._grown_components, {}
         for name, detector in self.tracker.detectors().items():
@@ -295,7 +276,8 @@ class MemoryGuard:
             device = self.tracker.device_kind(name)
             counter = next(each for each in self._watched if each.on_gpu is (device == "cuda"))
             is_leak = self._is_certain(counter, detector, is_named=True)
-            verdict = self._grown_components[name] = TrendClass.leak if is_leak else TrendClass.growing
+            verdict = TrendClass.leak if is_leak else TrendClass.growing
+            self._grown_components[name] = verdict
             if reported.get(name) is not verdict:
                 with self._uncounted():
                     found = growth_sources(roots, suspicion.heap, step - suspicion.step, 0.0, device)
@@ -306,8 +288,7 @@ class MemoryGuard:
     def _is_certain(self, counter: WatchedCounter, detector: LeakDetector, is_named: bool) -> bool:
         """Return whether growth is a leak: it is urgent, or has a name and has lasted long, or is no memory.
 
-        A cache that fills grows as a leak does, and nobody knows how long; the best guess is as long again
-        as it has lasted. So growth is urgent once it has taken `memory.leak_share` of what is left.
+        Nobody knows how long a cache fills: it is urgent once it took `memory.leak_share` of what is left.
         """
         is_patient = is_named and detector.growing_samples >= _PATIENCE
         return counter.source_is_certain or is_patient or self._is_urgent(counter, detector)

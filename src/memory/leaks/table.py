@@ -42,23 +42,18 @@ class ComponentRow:
 
     @property
     def remark(self) -> str:
-        """What the table says: the verdict, `planned` for growth within the plan, or `gone`."""
+        """The verdict, `planned` for growth within the plan, or `gone`."""
         if self.is_gone:
             return "gone"
         is_planned = self.planned_mb is not None and self.growth_mb > 0 and self.size_mb <= self.planned_mb
         return "planned" if is_planned else self.verdict.value
 
     @property
-    def is_judged(self) -> bool:
-        """Whether there are samples enough for a verdict."""
-        return self.samples >= MIN_SAMPLES
-
-    @property
     def is_still(self) -> bool:
         """Whether it is no news: it does not grow beyond its plan, or nobody can know yet."""
         if self.is_gone:
             return self.path is None  # a part of the run's own comes and goes
-        return self.remark in _STILL or not self.is_judged
+        return self.remark in _STILL or self.samples < MIN_SAMPLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +65,6 @@ class MemoryReport:
     total: ComponentRow
     """All storages of the run's own components, each once; registered objects are not added."""
     notes: tuple[str, ...] = ()
-    """What makes the sizes less than exact."""
 
     def tags(self) -> dict[str, float]:
         """Return `memory/<object>/size_mb` and `memory/<object>/growth_mb_per_report` of every row."""
@@ -89,7 +83,7 @@ class MemoryReport:
         """Return the report in a line, for one without news."""
         if not self.rows:
             return "not measured before the first log line"
-        waiting = sum(not row.is_judged for row in self.rows)
+        waiting = sum(row.samples < MIN_SAMPLES for row in self.rows)
         news = f"{waiting} of them not judged yet" if waiting else "none grows beyond its plan"
         return f"{self.total.size_mb:,.1f} MB in {len(self.rows)} parts, {news}"
 
@@ -97,10 +91,9 @@ class MemoryReport:
         """Return the report as plain text: a table, and a line for each note."""
         table = Table(title=f"Memory at step {self.step:,}, MB = 1e6 bytes", title_justify="left")
         table.add_column("object", overflow="fold")
-        for header in ("MB", "pinned/shown", "growth", "per 1,000 steps", "planned"):
-            table.add_column(header, justify="right", no_wrap=True)
-        for header in ("device", "verdict"):
-            table.add_column(header, no_wrap=True)
+        for header in ("MB", "pinned/shown", "growth", "per 1,000 steps", "planned", "device", "verdict"):
+            justify = "left" if header in ("device", "verdict") else "right"
+            table.add_column(header, justify=justify, no_wrap=True)
         for row in self.rows:
             depth = sum(row.name.startswith(f"{other.name}/") for other in self.rows)
             place = f" = {row.path}" if row.path else ""
@@ -123,12 +116,11 @@ class Finding:
     resource: str
     verdict: TrendClass
     sources: tuple[str, ...]
-    """What holds it, one line each."""
     growth: str = ""
     """How fast, as text."""
 
     def text(self) -> str:
-        """Return the finding as text, one line for each source."""
+        """Return a line that says what grows, and one for each source."""
         is_certain = self.verdict is not TrendClass.growing
         what, remark = (self.verdict.value, "") if is_certain else ("growth", "; not yet a leak: it may end")
         head = f"memory: {what} of {self.resource} at step {self.step:,}{self.growth}{remark}"

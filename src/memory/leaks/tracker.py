@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +17,12 @@ _BYTES_PER_MB = 1e6
 _NOTHING = Size(0, 0, ())
 _TOTAL = "total"
 _MOST_SAMPLED_SHOWN = 3
+_OTHER_NAME = "Register it under another name, such as `my/{}`."
 
 
 @dataclass(slots=True)
 class _Followed:
-    """Numbers about one component; nothing of the component itself."""
+    """Numbers about one component."""
 
     detector: LeakDetector
     size: Size = _NOTHING
@@ -32,13 +34,12 @@ class _Followed:
 class MemoryTracker:
     """Follows the sizes of a run's parts, and of objects that a user registers by path.
 
-    It holds names, paths and numbers. What it measures is handed in at each sample and reached again from the
-    run's roots, so an attribute that is bound anew is followed, one that appears later appears, and nothing
-    is kept alive. Per component it holds a window of 96 samples, allocated once; samples and reports
-    add nothing.
+    It holds names, paths and numbers. What it measures is reached again from the run's roots at each sample:
+    an attribute that is bound anew is followed, and nothing is kept alive. Samples and reports add nothing to
+    the window of 96 samples of each component.
 
     A registered object is measured by itself: what it holds may belong to one of the run's own components,
-    too, so it is not part of the total. Growth of `leak_threshold_mb` over the judged samples counts as none.
+    too, so it is not part of the total.
     """
 
     def __init__(self, config: MemoryConfig) -> None:
@@ -54,9 +55,9 @@ class MemoryTracker:
         """Follow one more object, found anew at each sample by its path from the roots.
 
         Args:
-            name: Its name in the report and in the metrics; with `/`, a part of the object named before it.
+            name: As in report and metrics; with `/`, a part of the object named before it.
             path: Such as `workflow.world_model.rssm._state` or `replay._arena`.
-            roots: The roots as they are now, to check the path; None to wait until it leads somewhere.
+            roots: To check the path now; None to wait until it leads somewhere.
 
         Raises:
             UserError: If the name is taken or no name, or the path leads nowhere.
@@ -64,7 +65,7 @@ class MemoryTracker:
         if not name or name != name.strip("/") or "//" in name:
             raise UserError(f"A memory component is named by words with `/` between them, got {name!r}.")
         if name in self._followed or name in self._paths or name == _TOTAL:
-            raise UserError(f"The memory component `{name}` exists already. {_another_name(name)}")
+            raise UserError(f"The memory component `{name}` exists already. {_OTHER_NAME.format(name)}")
         if roots is not None:
             try:
                 resolve(roots, path)
@@ -75,19 +76,20 @@ class MemoryTracker:
     def sample(self, step: int, components: Mapping[str, Component], roots: Mapping[str, Any]) -> bool:
         """Measure everything once, and return whether any component was judged anew.
 
-        Call it at equally spaced steps, at one fixed phase of the loop. `measure_components` says what the
-        order of the run's own components means; paths of registered objects begin at the roots.
+        Call it at equally spaced steps and one fixed phase, with components in order (`measure_components`).
 
         Raises:
             UserError: If a registered object has the name of one of the run's own components.
         """
-        taken = next((name for name in self._paths if name in components), None)
+        taken = min(components.keys() & self._paths, default=None)
         if taken is not None:
-            raise UserError(
-                f"The registered memory component `{taken}` has the name of one of the run's own. "
-                f"{_another_name(taken)}"
-            )
-        own, registered = measure_components(components), measure_components(self._resolved(roots))
+            what = f"The registered memory component `{taken}` has the name of one of the run's own."
+            raise UserError(f"{what} {_OTHER_NAME.format(taken)}")
+        there = {}
+        for name, path in self._paths.items():
+            with suppress(KeyError):
+                there[name] = Component((resolve(roots, path),))
+        own, registered = measure_components(components), measure_components(there)
         beyond_plan, total_beyond_plan = _beyond_plan(own, components)
         sizes = own.sizes | registered.sizes
         # In the order of the census, components before their parts; then what is gone.
@@ -105,7 +107,7 @@ class MemoryTracker:
         return is_judged_anew
 
     def restart(self, step: int, reason: str) -> None:
-        """Judge only what comes after this event, after which more memory is normal; see `LeakDetector`."""
+        """Judge only what comes after this event; see `LeakDetector`."""
         for followed in (self._total, *self._followed.values()):
             followed.detector.restart(step, reason)
 
@@ -137,25 +139,12 @@ class MemoryTracker:
         held = self._bytes_by_device.items()
         return sum(nbytes for place, nbytes in held if place.partition(":")[0] == device)
 
-    def _resolved(self, roots: Mapping[str, Any]) -> dict[str, Component]:
-        """Return the registered objects that are there now."""
-        found = {}
-        for name, path in self._paths.items():
-            try:
-                found[name] = Component((resolve(roots, path),))
-            except KeyError:
-                continue
-        return found
-
     def _new(self) -> _Followed:
         return _Followed(LeakDetector(self._tolerance_bytes))
 
 
 def _beyond_plan(census: Census, components: Mapping[str, Component]) -> tuple[dict[str, int], int]:
-    """Return by how much each component, and the total, exceeds what is planned.
-
-    A component without a plan may hold what is planned of its parts.
-    """
+    """Return by how much each component, and the total, exceeds its plan, or else that of its parts."""
     beyond: dict[str, int] = {}
     planned_parts: dict[str | None, int] = {}
     for name in reversed(census.sizes):  # parts before the component they belong to
@@ -169,8 +158,7 @@ def _beyond_plan(census: Census, components: Mapping[str, Component]) -> tuple[d
 
 def _row(name: str, followed: _Followed, path: str | None, steps: int | None) -> ComponentRow:
     """Return the row of a component; `steps` is None at the first report, which knows of no growth."""
-    size, planned = followed.size, followed.planned_bytes
-    test = followed.detector.trend_test()
+    size, planned, test = followed.size, followed.planned_bytes, followed.detector.trend_test()
     growth_mb = 0.0 if steps is None else (size.pinned_bytes - followed.reported_bytes) / _BYTES_PER_MB
     return ComponentRow(
         name=name,
@@ -197,7 +185,3 @@ def _notes(census: Census) -> list[str]:
         more = len(census.sampled) - _MOST_SAMPLED_SHOWN
         notes.append(f"Extrapolated from a sample: {shown}" + (f" and {more} more." if more > 0 else "."))
     return notes
-
-
-def _another_name(name: str) -> str:
-    return f"Register it under another name, such as `my/{name}`."

@@ -1,9 +1,8 @@
 """Classify a series of sizes as flat, plateauing, growing, or undecided.
 
-Lines through all points are useless here: autocorrelation alone gives them 15 to 57 % false alarms, and any
-warm-up 100 %. So the first third is discarded, the rest is reduced to 8 block medians, which spikes do not
-move, and what is asked of them is order: does nearly every later block exceed nearly every earlier one, by
-more than a tolerance in bytes, and without slowing down?
+Autocorrelation alone gives lines through all points 15 to 57 % false alarms, and any warm-up 100 %. So the
+first third is discarded, the rest becomes 8 block medians, which spikes do not move, and what counts is their
+order: does nearly every later block exceed nearly every earlier one by a tolerance, without slowing down?
 """
 
 import math
@@ -47,11 +46,9 @@ class TrendTest:
 
     verdict: TrendClass
     slope_bytes_per_sample: float
-    """Median of the 28 slopes between two block medians (Theil-Sen); of the 10 between the last 5 for a leak
-    that began late."""
+    """Median of the 28 slopes between block medians (Theil-Sen); of the 10 of the last 5 for a late leak."""
     interval: tuple[float, float]
-    """Where the slope lies with 96.9 % confidence: 6th lowest and 6th highest of the 28 slopes (Sen). Of 10
-    slopes the lowest and the highest, 98.3 %."""
+    """6th lowest and 6th highest of the 28 slopes (Sen, 96.9 %); lowest and highest of 10 (98.3 %)."""
     rise_bytes: float
     """The slope times the samples it is of: those after the discarded third, or the last 5 blocks."""
     kendall_s: int
@@ -68,10 +65,7 @@ def classify_trend(series: Sequence[float] | _Floats, tolerance_bytes: float) ->
     tolerance, or if the last 5 all rise, by more than 1.5 tolerances: a leak that began late. Growth is
     `plateauing` where the second half's slope is less than half the first half's, else `growing`; a `leak`
     takes more than a series (`MemoryGuard`). A series is `flat` if it stays within the tolerance, or rises in
-    no order; else `undecided`.
-
-    The interval supposes that blocks are exchangeable but for the slope; strong autocorrelation widens the
-    truth. Verdicts do not use it.
+    no order; else `undecided`. No verdict uses the interval: strong autocorrelation widens the truth.
 
     Raises:
         ValueError: If a value is not finite.
@@ -94,10 +88,12 @@ def classify_trend(series: Sequence[float] | _Floats, tolerance_bytes: float) ->
     order = int(np.sign(_pair_slopes(centres, medians)).sum())
     slope, interval = _trend(centres, medians, _INTERVAL_RANK)
     rise = slope * len(judged)
+    recent = medians[-_RECENT:]
+    grew_lately = (np.diff(recent) > 0).all() and np.ptp(recent) > _RECENT_TOLERANCES * tolerance_bytes
     grows = order >= _ORDERED_PAIRS and rise > tolerance_bytes
-    if not grows and _grew_lately(medians, tolerance_bytes):
+    if grew_lately and not grows:
         grows = True
-        slope, interval = _trend(centres[-_RECENT:], medians[-_RECENT:], rank=1)
+        slope, interval = _trend(centres[-_RECENT:], recent, rank=1)
         rise = slope * len(judged) * _RECENT / _BLOCKS
     if grows:
         verdict = TrendClass.plateauing if _slope_ratio(centres, medians) < _SLOWING else TrendClass.growing
@@ -111,20 +107,13 @@ def classify_trend(series: Sequence[float] | _Floats, tolerance_bytes: float) ->
 def saturates(history: NDArray[np.float64]) -> bool:
     """Return whether the growth of a whole history, of at least 24 samples, slows down.
 
-    Through a short window every saturating curve looks straight. A history from its beginning, less its
-    first third, tells a line (slope of the second half over that of the first: 1) from log n (0.58).
+    Less its first third, it tells a line, of which both halves are equally steep, from log n (ratio 0.58).
 
     >>> [saturates(f(np.arange(1.0, 961.0))) for f in (np.log, np.sqrt, np.positive)]
     [True, False, False]
     """
     judged = history[int(len(history) * _DISCARDED) :]
     return _slope_ratio(*_block_medians(judged)) < _SATURATING
-
-
-def _grew_lately(medians: _Floats, tolerance: float) -> bool:
-    """Return whether each of the last 5 blocks exceeds the one before, and the last the first by far."""
-    recent = medians[-_RECENT:]
-    return bool((np.diff(recent) > 0).all() and recent[-1] - recent[0] > _RECENT_TOLERANCES * tolerance)
 
 
 def _slope_ratio(centres: _Floats, medians: _Floats) -> float:

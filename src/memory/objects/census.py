@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .storages import Storage, StorageKey, logical_bytes, storage_of
-from .walk import Found, walk
+from .walk import walk
 
-MAX_OBJECTS = 300_000
-"""Objects that one census visits at most: one second."""
+MAX_OBJECTS = 300_000  # that one census visits at most: one second
 
 _Held = dict[tuple[str, str], tuple[float, float]]  # pinned and logical bytes by component and device
 
@@ -19,7 +18,7 @@ class Component:
     """Objects that are counted under one name. It holds them: make it for the call and drop it."""
 
     objects: tuple[Any, ...] = ()
-    """Modules, optimisers, tensors, arrays, containers, objects; all that is reachable from them counts."""
+    """All that is reachable from them counts."""
     planned_bytes: int | None = None
     """What it may grow to by design; growth up to there is never a leak. None: it is meant to be constant."""
     declared_bytes: int | None = None
@@ -58,16 +57,11 @@ class Census:
 class _Counted:
     """One storage, as the tensors and arrays that lie on it have shown it so far."""
 
-    owner: int
+    owner: str
     storage: Storage
     leaves: int = 0
     weight: float = math.inf
     logical_bytes: float = 0.0
-
-    def add(self, leaf: Found) -> None:
-        self.leaves += 1
-        self.weight = min(self.weight, leaf.weight)
-        self.logical_bytes += leaf.weight * logical_bytes(leaf.value)
 
     def sizes(self) -> tuple[float, float]:
         """Return pinned and logical bytes of all storages that this one stands for."""
@@ -82,21 +76,36 @@ def measure_components(components: Mapping[str, Component], max_objects: int = M
 
     The unit is the storage: a view counts its whole base, and two views of one base count it once, at its
     first owner. A name with `/` is a part of the component that is named before the `/`: parts are counted
-    before the component they belong to, which includes them. A component without objects is the sum of its
-    parts. Otherwise the first owner is the first component in the order of the mapping, so list what others
-    can reach before them: gradients, then networks, then the optimisers that hold both.
+    before the component they belong to, which includes them. Otherwise the first owner is the first component
+    in the order of the mapping, so list what others can reach before them: gradients, then networks, then the
+    optimisers that hold both.
 
     Containers of more than 1,024 objects are sampled and extrapolated. Runs no code of the objects, copies
     nothing, waits for no device and keeps nothing.
 
-    Cost: 3 us an object and 3 us a tensor; at most about a second, for `max_objects`.
+    Cost: 3 us an object and 3 us a tensor.
     """
     positions = {name: position for position, name in enumerate(components)}
     parts_first = sorted(components, key=lambda name: (*_place(name, positions), math.inf))
-    counted, is_complete, sampled = _count(parts_first, components, max_objects)
+    # Numbers for names: a name may hold a dot or a bracket, and then a path does not say where it ends.
+    roots = {
+        f"{number}[{place}]": held
+        for number, name in enumerate(parts_first)
+        for place, held in enumerate(components[name].objects)
+    }
+    found = walk(roots, max_objects)
+    counted: dict[StorageKey, _Counted] = {}
+    for leaf in found.leaves:
+        storage = storage_of(leaf.value)
+        if storage is not None:
+            owner = parts_first[int(leaf.path.partition("[")[0])]
+            one = counted.setdefault(storage.key, _Counted(owner, storage))
+            one.leaves += 1
+            one.weight = min(one.weight, leaf.weight)
+            one.logical_bytes += leaf.weight * logical_bytes(leaf.value)
     held: _Held = {}
-    for found in counted:
-        _add(held, parts_first[found.owner], found.storage.device, *found.sizes())
+    for one in counted.values():
+        _add(held, one.owner, one.storage.device, *one.sizes())
     for name, component in components.items():
         unseen = (component.declared_bytes or 0) - _sum(held, [name])[0].pinned_bytes
         if unseen > 0:
@@ -105,7 +114,9 @@ def measure_components(components: Mapping[str, Component], max_objects: int = M
     for name in sorted(components, key=lambda name: _place(name, positions)):
         family = [each for each in components if f"{each}/".startswith(f"{name}/")]
         sizes[name], _ = _sum(held, family)
-    return Census(sizes, *_sum(held, components), is_complete, sampled)
+    parted = (path.partition("[") for path in found.sampled)
+    sampled = tuple(f"{parts_first[int(number)]}[{rest}" for number, _, rest in parted)
+    return Census(sizes, *_sum(held, components), not found.truncated, sampled)
 
 
 def parent_component(name: str, names: Mapping[str, Any]) -> str | None:
@@ -142,26 +153,3 @@ def _place(name: str, positions: Mapping[str, int]) -> tuple[int, ...]:
     """Return a key to sort names by: in their order, but parts next to the component they belong to."""
     above = parent_component(name, positions)
     return (*(() if above is None else _place(above, positions)), positions[name])
-
-
-def _count(
-    names: list[str], components: Mapping[str, Component], max_objects: int
-) -> tuple[list[_Counted], bool, tuple[str, ...]]:
-    """Return the storages, whether all were seen, and the names of what was sampled."""
-    # Numbers for names: a name may hold a dot or a bracket, and then a path does not say where it ends.
-    roots = {
-        f"{number}[{place}]": held
-        for number, name in enumerate(names)
-        for place, held in enumerate(components[name].objects)
-    }
-    found = walk(roots, max_objects)
-    counted: dict[StorageKey, _Counted] = {}
-    for leaf in found.leaves:
-        storage = storage_of(leaf.value)
-        if storage is not None:
-            if storage.key not in counted:
-                counted[storage.key] = _Counted(int(leaf.path.partition("[")[0]), storage)
-            counted[storage.key].add(leaf)
-    parted = (path.partition("[") for path in found.sampled)
-    sampled = tuple(f"{names[int(number)]}[{rest}" for number, _, rest in parted)
-    return list(counted.values()), not found.truncated, sampled

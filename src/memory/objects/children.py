@@ -2,7 +2,6 @@
 
 import _io
 import collections
-import contextlib
 import ctypes
 import functools
 import logging
@@ -28,9 +27,7 @@ _CLOSED = (
     *(types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType),
     *(types.ClassMethodDescriptorType, types.WrapperDescriptorType),
     *(weakref.ReferenceType, *weakref.ProxyTypes, ModuleSpec, SourceFileLoader),
-)
-"""Types whose objects are not entered: modules, classes, and what is many and holds nothing that grows."""
-
+)  # not entered: there are many, and they hold nothing that grows
 _LIBRARY_TYPES = (logging.Logger, logging.Manager, _io._IOBase, np.generic, np.dtype)
 _LIBRARY_MODULES = (
     *("torch._", "torch.fx.", "torch.cuda.", "numpy."),
@@ -62,13 +59,11 @@ _CDATA: Any = ctypes.Array.__mro__[1]
 
 
 class Role(Enum):
-    """What a walk does with an object, in addition to visiting what it holds."""
+    """What a walk takes an object for: a leaf is a tensor or an array, a node one of an autograd graph."""
 
     plain = "plain"
     leaf = "leaf"
-    """A tensor or an array."""
     node = "node"
-    """A node of an autograd graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +81,7 @@ class Kind:
 
 
 class Children:
-    """Lists what objects hold. How to read a type is decided once, at its first object.
-
-    With `enters_libraries` also what lies inside PyTorch, NumPy, loggers and files.
-    """
+    """Lists what objects hold; of PyTorch, NumPy, loggers and files only if it `enters_libraries`."""
 
     def __init__(self, enters_libraries: bool = False) -> None:
         self._enters_libraries = enters_libraries
@@ -102,23 +94,18 @@ class Children:
     def kind_of(self, value: Any) -> Kind:
         """Return how to read an object."""
         kind = type(value)
-        known = self._by_type.get(id(kind))
-        if known is None:
+        if id(kind) not in self._by_type:
             role = _role(kind)
             is_closed = id(kind) in PRIMITIVE_IDS or issubclass(kind, _CLOSED)
             is_entered = self._enters_libraries or role is Role.leaf or not _is_of_a_library(kind, role)
             found = tuple(_readers(kind)) if is_entered and not is_closed else ()
             dictionary = None if kind is types.FunctionType else dictionary_getter(kind)
-            known = self._by_type[id(kind)] = Kind(kind, role, found, dictionary, _size_reader(kind))
-        return known
+            self._by_type[id(kind)] = Kind(kind, role, found, dictionary, _size_reader(kind))
+        return self._by_type[id(kind)]
 
 
 def dictionary_getter(kind: type) -> Any | None:
-    """Return the descriptor that reads `__dict__`, None without one.
-
-    A class may hide it behind a property of the same name: the descriptor of a base class is then as good,
-    and without that either the values are read as referents.
-    """
+    """Return the descriptor that reads `__dict__`, None without one; a property of that name hides none."""
     for base in type_attribute(kind, "__mro__"):
         descriptor = type_attribute(base, "__dict__").get("__dict__")
         if type(descriptor) is types.GetSetDescriptorType or type(descriptor) is types.MemberDescriptorType:
@@ -137,11 +124,11 @@ def _role(kind: type) -> Role:
 
 def _is_of_a_library(kind: type, role: Role) -> bool:
     """Return whether a type belongs to the insides of PyTorch, NumPy or the interpreter; modules do not."""
+    if issubclass(kind, nn.Module):
+        return False
     name = type_attribute(kind, "__module__")
     is_internal = type(name) is str and f"{name}.".startswith(_LIBRARY_MODULES)
-    return not issubclass(kind, nn.Module) and (
-        is_internal or role is Role.node or issubclass(kind, _LIBRARY_TYPES)
-    )
+    return is_internal or role is Role.node or issubclass(kind, _LIBRARY_TYPES)
 
 
 def _readers(kind: type) -> Iterator[Reader]:
@@ -175,15 +162,9 @@ def _size_reader(kind: type) -> Callable[[Any], int]:
     if issubclass(kind, _CDATA):
         return ctypes.sizeof
     if kind is mmap.mmap:
-        return _map_bytes
+        return lambda value: 0 if value.closed else len(value)
     for base in type_attribute(kind, "__mro__"):
         reader = type_attribute(base, "__dict__").get("__sizeof__")
         if type(reader) is types.MethodDescriptorType:  # written in Python it would be code of the user's
             return reader
     return object.__sizeof__
-
-
-def _map_bytes(value: mmap.mmap) -> int:
-    with contextlib.suppress(ValueError):  # it is closed
-        return mmap.mmap.__len__(value)
-    return 0

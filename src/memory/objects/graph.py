@@ -1,7 +1,6 @@
 """Read autograd graphs as data: the nodes behind a tensor, and the memory they keep alive.
 
-Saved tensors are read through `SavedTensor.data`, which runs no unpack hook: a checkpointed block is not
-recomputed and nothing is loaded back from the host.
+Saved tensors are read through `SavedTensor.data`, which runs no unpack hook: nothing is recomputed or loaded.
 """
 
 import types
@@ -19,8 +18,7 @@ from .storages import StorageKey, is_tensor, shape_of, storage_of
 from .walk import Found
 
 _C: Any = torch._C
-CAN_READ_SAVED = hasattr(_C._autograd.SavedTensor, "data")
-"""Whether this PyTorch shows saved tensors without running hooks; without it only nodes are counted."""
+CAN_READ_SAVED = hasattr(_C._autograd.SavedTensor, "data")  # else only nodes are counted
 
 
 def grad_fn(value: Tensor) -> Any | None:
@@ -58,8 +56,7 @@ class Totals:
 class Nodes:
     """Reads nodes of autograd graphs; how to read a type is decided once, at its first node.
 
-    `names` are paths of known leaves by the id of the tensor; storages that are `held_elsewhere` are alive
-    anyway and are not counted.
+    `names` are paths of known leaves by the id of the tensor; storages `held_elsewhere` are not counted.
     """
 
     def __init__(self, names: dict[int, str], held_elsewhere: set[StorageKey]) -> None:
@@ -83,7 +80,8 @@ class Nodes:
             totals.oldest = number if totals.oldest is None else min(totals.oldest, number)
         for previous in self.before(node):
             if self.is_shared_leaf(previous):
-                totals.uses[self._name(previous.variable)] += 1
+                leaf = previous.variable
+                totals.uses[self._names.get(id(leaf)) or f"<leaf {shape_of(leaf)}>"] += 1
         for tensor in self._tensors(node, totals):
             storage = storage_of(tensor)
             if storage is not None and storage.key not in self._held_elsewhere:
@@ -120,68 +118,69 @@ class Nodes:
             self._by_type[kind] = type_name(kind) == "AccumulateGrad", saved, dictionary_getter(kind)
         return self._by_type[kind]
 
-    def _name(self, variable: Tensor) -> str:
-        return self._names.get(id(variable)) or f"<leaf {shape_of(variable)}>"
+
+@dataclass(slots=True)
+class Cluster:
+    """Graphs that belong together: releasing only one of their ends frees nothing."""
+
+    ends: list[int] = field(default_factory=list)
+    """Their places among all ends, rising."""
+    nodes: list[Any] = field(default_factory=list)
+    """Every node behind them once."""
+    are_apart: bool = True
+    """Whether no two of the ends share a node."""
 
 
-class Clusters:
-    """The nodes behind some ends of graphs, and which ends belong together.
+def cluster_graphs(
+    ends: Sequence[Any], groups: Sequence[Hashable], reader: Nodes, max_nodes: int
+) -> tuple[list[Cluster], bool]:
+    """Return the clusters of the graphs behind some ends, and whether all nodes were seen.
 
-    Ends that share a node are one cluster: releasing only one of them frees nothing. Graphs of one parameter
-    all meet in the node of that parameter, which therefore joins nothing. Ends of the same group are one
-    cluster, whether they meet or not. After `max_nodes` it stops.
+    Ends that share a node are one cluster, and so are ends of the same group. Graphs of one parameter all
+    meet in the node of that parameter, which therefore joins nothing. After `max_nodes` it stops.
     """
+    parents = list(range(len(ends)))  # a forest; the root of each tree is the first end of a cluster
+    met: set[int] = set()  # ends that share a node with another one
+    reached: dict[int, tuple[Any, int]] = {}  # node, and the end that reached it first, by the node's id
 
-    def __init__(
-        self, ends: Sequence[Any], groups: Sequence[Hashable], reader: Nodes, max_nodes: int
-    ) -> None:
-        self.nodes: list[Any] = []
-        """Every node once."""
-        self.is_complete = True
-        self.members = {end: [end] for end in range(len(ends))}
-        """The ends of each cluster, by its first end."""
-        self._cluster = list(range(len(ends)))  # of each end
-        self._met: set[int] = set()  # ends that share a node with another one
-        self._reached_by: dict[int, int] = {}  # the end that reached a node first, by the id of the node
-        first_of_group: dict[Hashable, int] = {}
-        for end, group in enumerate(groups):
-            self._join(first_of_group.setdefault(group, end), end)
-        for end, node in enumerate(ends):
-            self._explore(end, node, reader, max_nodes)
+    def first_end(end: int) -> int:
+        while parents[end] != end:
+            parents[end] = parents[parents[end]]
+            end = parents[end]
+        return end
 
-    def of_node(self, node: Any) -> int:
-        """Return the cluster of a node."""
-        return self._cluster[self._reached_by[id(node)]]
+    def join(one: int, other: int) -> None:
+        first, second = sorted((first_end(one), first_end(other)))
+        parents[second] = first
 
-    def are_apart(self, cluster: int) -> bool:
-        """Return whether no two ends of a cluster share a node."""
-        return self._met.isdisjoint(self.members[cluster])
-
-    def _explore(self, end: int, node: Any, reader: Nodes, max_nodes: int) -> None:
-        stack = [node]
+    first_of_group: dict[Hashable, int] = {}
+    for end, group in enumerate(groups):
+        join(first_of_group.setdefault(group, end), end)
+    is_complete = True
+    for end, last in enumerate(ends):
+        stack = [last]
         while stack:
             node = stack.pop()
-            first = self._reached_by.get(id(node))
-            if first is not None:  # what lies behind it is known already
-                if first != end and not reader.is_shared_leaf(node):
-                    self._met |= {first, end}
-                    self._join(first, end)
+            _, other = reached.get(id(node), (None, None))
+            if other is not None:  # what lies behind it is known already
+                if other != end and not reader.is_shared_leaf(node):
+                    met |= {other, end}
+                    join(other, end)
                 continue
-            if len(self.nodes) >= max_nodes:
-                self.is_complete = False
-                return
-            self._reached_by[id(node)] = end
-            self.nodes.append(node)  # held, so that its id stays its own
+            if len(reached) >= max_nodes:
+                is_complete = False
+                break
+            reached[id(node)] = node, end  # held, so that its id stays its own
             stack.extend(reader.before(node))
 
-    def _join(self, one: int, other: int) -> None:
-        """Make one cluster of those of two ends."""
-        first, second = sorted((self._cluster[one], self._cluster[other]))
-        if first != second:
-            moved = self.members.pop(second)
-            for end in moved:
-                self._cluster[end] = first
-            self.members[first] = sorted(self.members[first] + moved)
+    clusters: dict[int, Cluster] = {}
+    for end in range(len(ends)):
+        cluster = clusters.setdefault(first_end(end), Cluster())
+        cluster.ends.append(end)
+        cluster.are_apart &= end not in met
+    for node, end in reached.values():
+        clusters[first_end(end)].nodes.append(node)
+    return list(clusters.values()), is_complete
 
 
 def _packed(data: object) -> Iterator[Tensor]:

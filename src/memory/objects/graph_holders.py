@@ -1,7 +1,6 @@
 """Find the objects that keep autograd graphs alive, and how much memory they retain.
 
-Graphs that meet in a node are reported together: releasing only one of their holders frees nothing. Search at
-the end of a step, never during `backward`. Reports hold texts and numbers only.
+Search at the end of a step, never during `backward`. Reports hold texts and numbers only.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from .graph import CAN_READ_SAVED, Clusters, Nodes, Totals, node_of
+from .graph import CAN_READ_SAVED, Nodes, Totals, cluster_graphs, node_of
 from .storages import StorageKey, is_tensor, storage_of
 from .walk import Found, Visitor, walk
 
@@ -24,13 +23,13 @@ class GraphHolder:
     """One cluster of graphs that live because something reachable holds their ends."""
 
     pattern: str
-    """Path of the first end, numbers of elements as `*`: `store[*]`."""
+    """Pattern of the first path."""
     paths: tuple[str, ...]
-    """Paths of all ends, the first 32 of them, in the order of the walk."""
+    """Paths of the first 32 ends, in the order of the walk."""
     num_paths: int
     nodes: int
     nbytes: int
-    """Bytes that only the graph keeps alive, without parameters, replay and all else that is reachable."""
+    """Bytes that only the graph keeps alive."""
     steps_deep: int
     """How often the most used parameter is consumed: the time steps that are retained."""
     params: tuple[tuple[str, int], ...]
@@ -103,8 +102,7 @@ def find_graph_holders(
 ) -> GraphReport:
     """Return what the roots hold of autograd graphs, the largest first.
 
-    Runs no code of what it visits, no unpack hooks, copies nothing and waits for no device. Nothing of what
-    was visited is held afterwards.
+    Runs no code of what it visits, no unpack hooks, copies nothing, keeps nothing and waits for no device.
 
     Cost: 4 us an object and 15 us a node.
     """
@@ -115,8 +113,7 @@ def find_graph_holders(
 def first_graph(roots: Mapping[str, Any], max_objects: int = 20_000) -> str | None:
     """Return the path of the first reachable tensor, or node, of an autograd graph; None without one.
 
-    The cheap check that nothing long-lived carries a graph between two steps: it looks at `grad_fn` alone and
-    follows no graph. After `max_objects` it gives up and answers None: a limit on time, not a proof.
+    It follows no graph. After `max_objects` it gives up and answers None: a limit on time, not a proof.
 
     Cost: 4 us an object; 2 to 4 ms for a workflow of model=size12m (600 objects) and its replay.
     """
@@ -127,10 +124,7 @@ def first_graph(roots: Mapping[str, Any], max_objects: int = 20_000) -> str | No
 def measure_graphs(
     reachable: Iterable[Found], max_nodes: int = 3_000_000, truncated: bool = False
 ) -> GraphReport:
-    """Return the graphs of what a walk found, which may have been `truncated` itself.
-
-    The memory of tensors and arrays without a graph is alive anyway and counts for no graph.
-    """
+    """Return the graphs of what a walk found; memory that others keep alive anyway counts for none."""
     held_elsewhere: set[StorageKey] = set()
     names: dict[int, str] = {}
     ends: list[Found] = []
@@ -142,20 +136,19 @@ def measure_graphs(
             nodes.append(node)
             continue
         storage = storage_of(found.value)
-        held_elsewhere |= {storage.key} if storage is not None else set()
+        if storage is not None:
+            held_elsewhere.add(storage.key)
         if is_tensor(found.value):
             names[id(found.value)] = found.path
-    reader = Nodes(names, held_elsewhere)
-    clusters = Clusters(nodes, [end.pattern for end in ends], reader, max_nodes)
-    totals = {cluster: Totals() for cluster in clusters.members}
-    for node in clusters.nodes:
-        reader.add(node, totals[clusters.of_node(node)])
-    holders = [
-        _holder([ends[i] for i in clusters.members[cluster]], total, clusters.are_apart(cluster))
-        for cluster, total in totals.items()
-    ]
+    reader, holders = Nodes(names, held_elsewhere), []
+    clusters, is_complete = cluster_graphs(nodes, [end.pattern for end in ends], reader, max_nodes)
+    for cluster in clusters:
+        total = Totals()
+        for node in cluster.nodes:
+            reader.add(node, total)
+        holders.append(_holder([ends[i] for i in cluster.ends], total, cluster.are_apart))
     holders.sort(key=lambda each: (-each.nbytes, -each.nodes))
-    return GraphReport(tuple(holders), truncated or not clusters.is_complete)
+    return GraphReport(tuple(holders), truncated or not is_complete)
 
 
 def _holder(ends: Sequence[Found], total: Totals, are_apart: bool) -> GraphHolder:

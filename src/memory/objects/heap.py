@@ -1,8 +1,7 @@
-"""Measure what the whole Python heap holds, by the path that leads to it, and name what grew.
+"""Measure what the Python heap holds, by the path that leads to it, and name what grew.
 
-For when memory grows. One walk begins at the run's own objects, then at the local variables of all threads,
-and at the globals and classes of the user's modules. On request it includes those of all libraries, and what
-no name leads to, such as tensors that C++ alone keeps alive. Only texts and numbers are kept.
+One walk begins at the run's own objects, the local variables of all threads, and the user's modules; on
+request also at all libraries, and at what no name leads to. Only texts and numbers are kept.
 """
 
 import gc
@@ -47,7 +46,6 @@ class Heap:
     totals: dict[str, float]
     """By kind of device, small paths included."""
     graphs: GraphReport
-    """The autograd graphs, by what holds them."""
     is_whole: bool
     """Whether libraries, and what nothing names, are included."""
 
@@ -68,8 +66,7 @@ def growth_sources(
     """Return what holds the memory that grew.
 
     Args:
-        roots: Long-lived objects by name; paths begin there. What they do not reach is named by module, class
-            or running function.
+        roots: Long-lived objects by name; what they do not reach is named by module, class or function.
         before: What was held when growth was first suspected.
         steps: Agent steps since then.
         rise_bytes: Growth since then, by the counter that raised the suspicion.
@@ -105,10 +102,10 @@ def _grown_graphs(before: GraphReport, after: GraphReport, steps: int, least: fl
             continue
         if holder.pattern not in earlier:
             lines.append(holder.text())
-            continue
-        growth = holder.growth_since(earlier[holder.pattern], steps)
-        if growth.nodes_per_step > 0 or growth.bytes_per_step > 0:
-            lines.append(f"{holder.text()}; {growth.text()}")
+        else:
+            growth = holder.growth_since(earlier[holder.pattern], steps)
+            if growth.nodes_per_step > 0 or growth.bytes_per_step > 0:
+                lines.append(f"{holder.text()}; {growth.text()}")
     return lines[:_TOP]
 
 
@@ -123,8 +120,8 @@ def _grown_paths(before: Mapping[str, float], after: Mapping[str, float]) -> lis
 def measure_heap(roots: Mapping[str, Any], is_whole: bool) -> Heap:
     """Return what the Python heap holds now; what the roots reach counts under their names.
 
-    `is_whole` includes libraries, and what nothing names. Containers of more than 1,024 objects are sampled
-    and extrapolated. Runs no code of what it visits, and keeps none of it.
+    Containers of more than 1,024 objects are sampled and extrapolated. Runs no code of what it visits, and
+    keeps none of it.
 
     Cost: 0.3 s, for the whole heap 3 s, in a process that has imported PyTorch, on a busy machine; and 15 us
     a node of a graph.
@@ -149,24 +146,26 @@ class _Measurement:
 
     def of(self, roots: Mapping[str, Any]) -> Heap:
         """Return what is held."""
-        for former in (each for each in self._existing if type(each) is Heap):
-            own = (former, former.held, former.totals, *former.held.values())
-            self._visitor.seen.update(map(id, own))
+        for each in self._existing:
+            if type(each) is Heap:  # a former measurement
+                self._visitor.seen.update(map(id, (each, each.held, each.totals, *each.held.values())))
         for found in self._visitor.visit(self._starts(roots)):
             self._count(found)
-        totals = {device: sum(paths.values()) for device, paths in self._held.items()}
-        kept = {
-            device: {path: nbytes for path, nbytes in paths.items() if nbytes >= _LEAST_HELD_BYTES}
-            for device, paths in self._held.items()
-        }
+        kept, totals = {}, {}
+        for device, paths in self._held.items():
+            kept[device] = {path: nbytes for path, nbytes in paths.items() if nbytes >= _LEAST_HELD_BYTES}
+            totals[device] = sum(paths.values())
         return Heap(kept, totals, measure_graphs(self._reachable), self._is_whole)
 
     def _starts(self, roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield what a program can reach by name, the user's own before that of libraries; then the rest."""
         yield from roots.items()
-        for frame in _running_frames():
-            for variable, value in frame_locals(frame):
-                yield f"frame {frame.f_code.co_name} {variable}", value
+        for frame in sys._current_frames().values():  # the innermost of each thread
+            while frame is not None:
+                if not frame.f_code.co_filename.startswith(_OWN_FOLDER):
+                    for variable, value in frame_locals(frame):
+                        yield f"frame {frame.f_code.co_name} {variable}", value
+                frame = frame.f_back
         modules = [m for m in list(sys.modules.values()) if issubclass(type(m), types.ModuleType)]
         read = type_attribute(types.ModuleType, "__dict__")["__dict__"].__get__
         namespaces = [read(module) for module in modules]
@@ -214,10 +213,7 @@ class _Measurement:
             self._held["cpu"][found.pattern] += found.weight * nbytes
 
     def _unvisited_bytes(self, value: Any) -> float:
-        """Return the bytes of what an object refers to and the walk passes over.
-
-        These are numbers and texts, each counted once, and the `__dict__` whose values the walk visits.
-        """
+        """Return the bytes of what the walk passes over: numbers and texts, each once, and the `__dict__`."""
         seen, held, total = self._visitor.seen, gc.get_referents(value), 0.0
         getter = self._visitor.children.kind_of(value).dictionary
         if getter is not None and any(type(each) is dict for each in held):
@@ -234,32 +230,18 @@ class _Measurement:
         return total
 
 
-def _running_frames() -> Iterator[types.FrameType]:
-    """Yield the frames of all threads, the innermost first, without those of this package."""
-    for innermost in sys._current_frames().values():
-        frame: types.FrameType | None = innermost
-        while frame is not None:
-            if not frame.f_code.co_filename.startswith(_OWN_FOLDER):
-                yield frame
-            frame = frame.f_back
-
-
 def _kind_of(value: Tensor) -> str:
-    """Return type, shape and maker of a tensor as text.
-
-    A parameter whose gradient has a graph was left by `backward(create_graph=True)`: the two keep each other
-    alive in C++, where `gc.collect` does not see them.
-    """
+    """Return type, shape and maker of a tensor as text."""
     node, gradient = grad_fn(value), gradient_of(value)
     made_by = "leaf" if node is None else type_name(type(node))
+    # `backward(create_graph=True)` leaves such a pair, alive by each other in C++, unseen by `gc.collect`.
     is_cycle = gradient is not None and grad_fn(gradient) is not None
     cycle = ", whose grad has grad_fn: a create_graph cycle" if is_cycle else ""
     return f"{type_name(type(value))} {shape_of(value)} from {made_by}{cycle}"
 
 
 def _members(name: str, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key, value in list(namespace.items()):
-        yield f"{name}.{key}", value
+    yield from ((f"{name}.{key}", value) for key, value in list(namespace.items()))
 
 
 def _is_library(namespace: dict[str, Any]) -> bool:

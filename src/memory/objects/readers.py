@@ -1,8 +1,7 @@
 """Read what one object of the language holds: containers, functions, frames, tensors, instances.
 
-Only descriptors and iterators written in C are called: no property, no `__getattr__`, and no `__iter__`,
-`__len__`, `__eq__`, `__hash__` or `__repr__` of a foreign type. Each reader yields (step of the path, value,
-weight).
+Only descriptors and iterators written in C are called: no property, no `__getattr__`, and no other special
+method of a foreign type.
 """
 
 import collections
@@ -20,11 +19,8 @@ import torch
 Child = tuple[str, Any, float]
 """Step of the path (`.deter`, `[3]`, `['key']`), what is there, and for how many such children it stands."""
 
-SCAN = 65_536
-"""Elements of a container that are looked at; evenly spaced when there are more."""
-
-SAMPLE = 1_024
-"""Objects of a container that are walked; evenly spaced when there are more."""
+SCAN = 65_536  # elements of a container that are looked at; evenly spaced when there are more
+SAMPLE = 1_024  # objects of a container that are walked; evenly spaced when there are more
 
 _PRIMITIVES = (
     *(int, float, complex, bool, str, bytes, bytearray, range, slice),
@@ -55,8 +51,7 @@ def type_name(kind: type) -> str:
 def sample_evenly(pairs: Iterable[tuple[Any, Any]], length: int) -> Iterator[tuple[Any, Any, float]]:
     """Yield (key, value, weight) of what is worth walking in a container of `length` pairs.
 
-    Looks at no more than `SCAN` pairs and keeps no more than `SAMPLE` objects, the last always among them;
-    the weight is the number of objects that each stands for.
+    The weight is the number of objects that each stands for; the last is always among them.
     """
     stride = max(1, -(-length // SCAN))
     # A list at once: another thread may change the container between two steps of a loop.
@@ -67,8 +62,7 @@ def sample_evenly(pairs: Iterable[tuple[Any, Any]], length: int) -> Iterator[tup
         weight *= len(kept) / SAMPLE
         last = len(kept) - 1
         kept = [kept[last * i // (SAMPLE - 1)] for i in range(SAMPLE)]
-    for key, value in kept:
-        yield key, value, weight
+    yield from ((key, value, weight) for key, value in kept)
 
 
 def items(o: Any) -> Iterator[Child]:
@@ -134,9 +128,7 @@ def function(o: Any) -> Iterator[Child]:
     """Yield closure, defaults and attributes of a function; its globals belong to a module."""
     for name, cell in zip(o.__code__.co_freevars, o.__closure__ or (), strict=True):
         yield from ((f".<closure {name}>", value, 1.0) for value in gc.get_referents(cell))
-    for i, value in enumerate(o.__defaults__ or ()):
-        yield f".<default {i}>", value, 1.0
-    for name, value in (o.__kwdefaults__ or {}).items():
+    for name, value in (*enumerate(o.__defaults__ or ()), *(o.__kwdefaults__ or {}).items()):
         yield f".<default {name}>", value, 1.0
     # Asking a function for its attributes makes a dictionary, which stays.
     if sum(type(held) is dict for held in gc.get_referents(o)) >= _DICTS_OF_A_FUNCTION:
@@ -186,8 +178,7 @@ def slot_values(slots: list[tuple[str, Any]], o: Any) -> Iterator[Child]:
 def attributes(dictionary: Any, o: Any) -> Iterator[Child]:
     """Yield the attributes of an instance, its `__dict__` read by the descriptor `dictionary`.
 
-    Reading `__dict__` makes a dictionary for each object that has none yet, and that stays: an instrument
-    must not leave such a trace on a million records of numbers, so it asks the garbage collector first.
+    Reading `__dict__` makes a dictionary, which stays, where there is none yet: the collector is asked first.
     """
     if any(id(type(held)) not in PRIMITIVE_IDS for held in gc.get_referents(o) if held is not type(o)):
         yield from _own_attributes(dictionary, o)
@@ -215,8 +206,8 @@ def referents(o: Any) -> Iterator[Child]:
 def frame_locals(frame: types.FrameType) -> list[tuple[str, Any]]:
     """Return names and values of a function's local variables; [] for a frame of a module or a class body.
 
-    Up to Python 3.12 reading `f_locals` makes a dictionary that stays in the frame and keeps the variables
-    alive after the function has moved on. It is emptied again, unless somebody holds it (`locals()`).
+    Up to Python 3.12 `f_locals` is a dictionary that stays in the frame and keeps the variables alive. It is
+    emptied again, unless somebody holds it (`locals()`).
     """
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return []  # `f_locals` is then the namespace itself

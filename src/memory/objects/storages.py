@@ -1,7 +1,6 @@
 """Find the memory that a tensor or an array keeps alive: its storage, by device and address.
 
-Two views of one memory have one key, also when one is a tensor and the other an array, so that a census can
-count each storage once. Nothing is copied, no device is waited for, and no code of a subclass runs.
+Nothing is copied, no device is waited for, and no code of a subclass runs.
 """
 
 import array
@@ -14,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-StorageKey = tuple[str, int]
-"""Device ("cpu", "cuda:0") and address of the first byte."""
+StorageKey = tuple[str, int]  # device ("cpu", "cuda:0") and address of the first byte
 
 _TENSOR: Any = torch._C.TensorBase  # the methods of the base: a subclass may replace its own
 _STORAGE = torch.UntypedStorage
@@ -39,14 +37,10 @@ def is_tensor(value: object) -> bool:
 
 
 def storage_of(value: Tensor | np.ndarray) -> Storage | None:
-    """Return the storage that a tensor or an array keeps alive.
+    """Return the storage that a tensor or an array keeps alive; None for meta, fake, empty and sparse values.
 
-    An array is followed along `.base` to what owns the memory: another array, a tensor, a memory map, a
-    buffer. A tensor made by `torch.from_numpy` of a *slice* begins where the slice does: its key differs from
-    that of the whole array, since PyTorch knows no more than that.
-
-    Returns:
-        None for what has no memory to point at: meta, fake and empty values, sparse tensors.
+    All views of one memory have one key, tensors as arrays, but for `torch.from_numpy` of a *slice*: it
+    begins where the slice does, since PyTorch knows no more than that.
 
     Cost: about 2 us.
     """

@@ -30,11 +30,10 @@ class Walk:
     """What a walk found. It holds the tensors: drop it when done."""
 
     leaves: list[Found] = field(default_factory=list)
-    """Tensors and arrays."""
     nodes: list[Found] = field(default_factory=list)
     """Nodes of autograd graphs that Python holds without their tensor."""
     objects: int = 0
-    """Objects visited, each once; plain numbers and texts are not counted."""
+    """Objects visited, without plain numbers and texts."""
     truncated: bool = False
     """Whether `max_objects` ended the walk early: there is more than was seen."""
     sampled: list[str] = field(default_factory=list)
@@ -46,9 +45,8 @@ def walk(roots: Mapping[str, Any], max_objects: int = 2_000_000) -> Walk:
 
     Each object is visited once: at its first owner in the order of roots, attributes and elements. Not
     entered: modules, classes, code, loggers, files, and the insides of PyTorch and NumPy. Of a container of
-    more than 1,024 objects a sample is walked (`Found.weight`, `Walk.sampled`).
-
-    Runs no code of what it visits, copies no tensor and waits for no device.
+    more than 1,024 objects a sample is walked. Runs no code of what it visits, copies no tensor and waits for
+    no device.
 
     Cost: 4 us an object.
     """
@@ -65,10 +63,7 @@ def walk(roots: Mapping[str, Any], max_objects: int = 2_000_000) -> Walk:
 
 
 class Visitor:
-    """Visits all that is reachable from some starts, depth first, each object once.
-
-    With `everything` also numbers, texts and the insides of libraries.
-    """
+    """Visits what is reachable, depth first, each object once; on demand numbers, texts and libraries too."""
 
     def __init__(self, everything: bool = False) -> None:
         self.children = Children(enters_libraries=everything)
@@ -95,15 +90,12 @@ class Visitor:
                 if any(share > 1.0 for _, _, share in held):
                     self.sampled.append(path)
                 for step, child, share in reversed(held):
-                    stack.append((*self._extended(path, pattern, step), weight * share, child))
-
-    def _extended(self, path: str, pattern: str, step: str) -> tuple[str, str]:
-        """Return path and pattern of what is one step further."""
-        if len(path) > _LONGEST_PATH:
-            return path, pattern
-        if step not in self._patterns:
-            self._patterns[step] = pattern_of(step)
-        return path + step, pattern + self._patterns[step]
+                    if step not in self._patterns:
+                        self._patterns[step] = pattern_of(step)
+                    where = path, pattern
+                    if len(path) <= _LONGEST_PATH:
+                        where = path + step, pattern + self._patterns[step]
+                    stack.append((*where, weight * share, child))
 
 
 def pattern_of(path: str) -> str:

@@ -1,8 +1,7 @@
 """Read CUDA memory snapshots without trust, and sum up each one in a few numbers.
 
 A pickle is a program; an unpickler that refuses every name has nothing to call, and snapshots need none.
-`torch.cuda._memory_viz._read` is an unrestricted `pickle.load` and is not used. A file made for it can still
-waste time, or crash the analyser by tuples nested deeper than Python can hash.
+A file made for it can still waste time, or crash the analyser by tuples nested deeper than Python can hash.
 """
 
 import errno
@@ -42,11 +41,8 @@ class Frame(NamedTuple):
     name: str
 
 
-Stack = tuple[Frame, ...]
-"""Where memory was allocated, innermost first; empty where no stack was recorded."""
-
-SiteSizes = Mapping[Stack, Mapping[int, int]]
-"""Of each stack, how many active blocks of each size in bytes it allocated."""
+Stack = tuple[Frame, ...]  # where memory was allocated, innermost first; empty where no stack was recorded
+SiteSizes = Mapping[Stack, Mapping[int, int]]  # of each stack, how many active blocks of each size in bytes
 
 
 @dataclass(slots=True)
@@ -90,7 +86,7 @@ class PlainUnpickler(pickle.Unpickler):
     """Builds plain data only: it knows no class, no function and no object outside the file."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        """Refuse to import `module_name`."""
+        """Refuse to import anything."""
         raise pickle.UnpicklingError(f"it names {module_name}.{global_name}, and a snapshot is plain data")
 
     def persistent_load(self, pid: object, /) -> NoReturn:
@@ -104,16 +100,13 @@ def read_summary(path: Path, step: int) -> Summary:
     Cost: 0.5 s and 50 MB for each 100,000 blocks, of which the summary keeps none.
 
     Raises:
-        UserError: If it is no snapshot, for the reasons of `load` or of `summarize`.
+        UserError: As `load` and `summarize` do.
     """
     return summarize(load(path), path, step)
 
 
 def load(path: Path) -> object:
-    """Return the data of a file that `torch.cuda.memory._dump_snapshot` wrote.
-
-    It is dicts, lists, tuples, sets, strings, bytes, numbers and None; parts may be shared, and may contain
-    themselves.
+    """Return the plain data of a file of `torch.cuda.memory._dump_snapshot`; parts may contain themselves.
 
     Raises:
         UserError: If the file cannot be read, is over a limit, is damaged, or is anything but plain data.
@@ -131,9 +124,8 @@ def load(path: Path) -> object:
         raise UserError(f"{path} takes more than {limit} to read, as no snapshot does. Remove it.") from error
     except Exception as error:  # a damaged pickle may raise nearly any
         reason = printable(str(error)).rstrip(".") or type(error).__name__
-        raise UserError(
-            f"{path} is damaged or no snapshot: {reason}. Remove it, or save it again."
-        ) from error
+        what = f"{path} is damaged or no snapshot: {reason}."
+        raise UserError(f"{what} Remove it, or save it again.") from error
 
 
 @contextmanager
@@ -161,7 +153,6 @@ def summarize(data: object, path: Path, step: int) -> Summary:
     """Return the numbers of a snapshot that `load` read from `path`, over all its devices.
 
     Fields are found by name, whatever version of PyTorch wrote them, and unknown ones are skipped.
-    `torch.cuda._memory_viz.segsum` is not used: it returns a text, and counts blocks pending free as free.
 
     Raises:
         UserError: If something that PyTorch always writes is missing or of another type.
@@ -212,8 +203,7 @@ def _add_segment(summary: Summary, sites: "_Sites", segment: Mapping[str, object
 class _Sites:
     """Counts the blocks of each stack by size, for one file.
 
-    A file stores a frame once for all stacks, so equal stacks are found by the identity of their frames:
-    comparing texts would double the time of reading.
+    Stacks are found by the identity of their frames, which a file stores once: texts would take longer.
     """
 
     def __init__(self) -> None:

@@ -9,9 +9,8 @@ import torch
 class SnapshotRecorder:
     """Writes `snapshot_step_<N>.pickle` into a folder; does nothing on a machine without CUDA.
 
-    Live blocks carry the Python stack that allocated them, and no history is kept: a history is unbounded
-    by default, takes several KB of host memory for each entry, and is itself a leak. What is allocated during
-    backward has no stack: it runs in C++ threads.
+    Live blocks carry the Python stack that allocated them; those of backward have none, as it runs in C++
+    threads. No history is kept: it takes several KB of host memory for each entry, and is itself a leak.
 
     Cost: about 2 us for each allocation while it records.
     """
@@ -27,9 +26,7 @@ class SnapshotRecorder:
             )
 
     def save(self, step: int) -> Path | None:
-        """Save what is held now as the snapshot of `step`, and return the file; None without CUDA.
-
-        The file appears whole or not at all. Reads the allocator's records on the host; no tensor is copied.
+        """Save what is held now as the snapshot of `step`, whole or not at all; None without CUDA.
 
         Cost: 25 MB of disk and a few seconds for 400,000 blocks; less than 1 MB where little is held.
 

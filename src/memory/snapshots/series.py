@@ -5,6 +5,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,11 +30,7 @@ _GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class SiteChange:
-    """A call-site in two snapshots.
-
-    Blocks are distinguished by stack and size, not by address: a tensor made anew each step in another place
-    is no change.
-    """
+    """A call-site in two snapshots; its blocks are told apart by size, not by address."""
 
     stack: Stack
     blocks_before: int
@@ -47,7 +44,7 @@ class SiteChange:
 
     @property
     def bytes_more(self) -> int:
-        """Bytes after less bytes before."""
+        """Growth in bytes."""
         return self.bytes_after - self.bytes_before
 
     @property
@@ -83,7 +80,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """A logged scalar and the same quantity of the snapshots, each joined to the nearest logged step."""
+    """A logged scalar against the same quantity of the snapshots."""
 
     tag: str
     pearson_r: float | None
@@ -94,7 +91,7 @@ class Correlation:
 
 
 def find_snapshots(folder: Path) -> dict[int, Path]:
-    """Return the files snapshot_step_<N>.pickle of a folder by rising N; other files are skipped.
+    """Return the files snapshot_step_<N>.pickle of a folder by rising N.
 
     Raises:
         UserError: If the folder cannot be read or has no such file.
@@ -113,12 +110,9 @@ def find_snapshots(folder: Path) -> dict[int, Path]:
 
 
 def measure_growth(summaries: Sequence[Summary], tolerance_bytes: float = TOLERANCE_BYTES) -> Growth:
-    """Judge a series of at least one snapshot, by rising step.
-
-    `classify_trend` assumes equal distances between steps; 24 snapshots say more than `undecided`. Growth
-    below the tolerance over the judged snapshots is none.
-    """
-    active = classify_trend([summary.active_bytes for summary in summaries], tolerance_bytes)
+    """Judge a series of at least one snapshot, by rising step; `classify_trend` assumes equal distances."""
+    active_bytes = [summary.active_bytes for summary in summaries]
+    active = classify_trend(active_bytes, tolerance_bytes)
     reserved = classify_trend([summary.reserved_bytes for summary in summaries], tolerance_bytes)
     is_retention = active.verdict is TrendClass.flat and reserved.verdict is TrendClass.growing
     steps = [summary.step for summary in summaries]
@@ -127,7 +121,7 @@ def measure_growth(summaries: Sequence[Summary], tolerance_bytes: float = TOLERA
         active=active,
         reserved=reserved,
         verdict=TrendClass.retention if is_retention else active.verdict,
-        bytes_per_step=_slope(steps, [summary.active_bytes for summary in summaries]),
+        bytes_per_step=_slope(steps, active_bytes),
         blocks_per_step=_slope(steps, [summary.active_blocks for summary in summaries]),
         sites=tuple(compare(summaries[0].sites, summaries[-1].sites)),
         holders=tuple(compare({}, summaries[-1].sites)),
@@ -136,9 +130,9 @@ def measure_growth(summaries: Sequence[Summary], tolerance_bytes: float = TOLERA
 
 def _slope(steps: Sequence[int], values: Sequence[int]) -> float:
     """Return the median slope between any two points; 0 for one point."""
-    earlier, later = np.triu_indices(len(steps), 1)
-    if not len(earlier):
+    if len(steps) == 1:
         return 0.0
+    earlier, later = np.triu_indices(len(steps), 1)
     x, y = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
     return float(np.median((y[later] - y[earlier]) / (x[later] - x[earlier])))
 
@@ -146,32 +140,27 @@ def _slope(steps: Sequence[int], values: Sequence[int]) -> float:
 def compare(before: SiteSizes, after: SiteSizes) -> list[SiteChange]:
     """Return the call-sites whose active blocks changed, those that grew most first.
 
-    `torch.cuda._memory_viz.compare` is not used: it compares whole segments by address, so what changes
-    inside a segment does not show.
+    `torch.cuda._memory_viz.compare` compares whole segments by address: what changes inside does not show.
     """
     changes = []
     for stack in {**before, **after}:
         old, new = Counter(before.get(stack, {})), Counter(after.get(stack, {}))
         if old != new:
-            changes.append(
-                SiteChange(
-                    stack,
-                    blocks_before=old.total(),
-                    blocks_after=new.total(),
-                    bytes_before=sum(size * count for size, count in old.items()),
-                    bytes_after=sum(size * count for size, count in new.items()),
-                    new_blocks=(new - old).total(),
-                    freed_blocks=(old - new).total(),
-                )
+            change = SiteChange(
+                stack,
+                blocks_before=old.total(),
+                blocks_after=new.total(),
+                bytes_before=sum(size * count for size, count in old.items()),
+                bytes_after=sum(size * count for size, count in new.items()),
+                new_blocks=(new - old).total(),
+                freed_blocks=(old - new).total(),
             )
+            changes.append(change)
     return sorted(changes, key=lambda change: change.bytes_more, reverse=True)
 
 
 def site_label(stack: Stack) -> str:
-    """Return the line that asked for memory, and the two that called it: 'rssm.py:142 observe < ...'.
-
-    Lines of PyTorch and of other libraries are skipped, unless there are no others.
-    """
+    """Return the line that asked for memory and the two that called it, of libraries only if no others."""
     python = [frame for frame in stack if frame.filename.endswith(".py")]
     own = [frame for frame in python if not any(part in frame.filename for part in _LIBRARIES)]
     shown = (own or python or _worth_showing(stack))[: 1 + _CALLERS]
@@ -201,8 +190,7 @@ def correlate(summaries: Sequence[Summary], events_dir: Path) -> list[Correlatio
 
     if not os.access(events_dir, os.R_OK | os.X_OK):
         raise UserError(f"--events-dir {events_dir} is no folder that can be read.")
-    # 0 keeps every point; by default a random sample of 10,000 is kept.
-    events = EventAccumulator(str(events_dir), size_guidance={"scalars": 0}).Reload()
+    events = EventAccumulator(str(events_dir), size_guidance={"scalars": 0}).Reload()  # 0: every point
     held = {
         ALLOCATED_TAG: {summary.step: summary.allocated_bytes / _GB for summary in summaries},
         RESERVED_TAG: {summary.step: summary.reserved_bytes / _GB for summary in summaries},
@@ -223,13 +211,7 @@ def correlation(tag: str, held_gb: Mapping[int, float], logged_gb: Mapping[int, 
     logged_steps = sorted(logged_gb)
     nearest = [min(logged_steps, key=lambda other, step=step: abs(other - step)) for step in held_gb]
     held, logged = list(held_gb.values()), [logged_gb[step] for step in nearest]
-    try:
+    r, difference, distance = None, np.subtract(held, logged), np.subtract(list(held_gb), nearest)
+    with suppress(statistics.StatisticsError):  # one of the two is constant
         r = statistics.correlation(held, logged) if len(held) > 2 else None  # two points always lie on a line
-    except statistics.StatisticsError:  # one of the two is constant
-        r = None
-    return Correlation(
-        tag,
-        r,
-        max(abs(a - b) for a, b in zip(held, logged, strict=True)),
-        max(abs(a - b) for a, b in zip(held_gb, nearest, strict=True)),
-    )
+    return Correlation(tag, r, float(np.abs(difference).max()), int(np.abs(distance).max()))

@@ -167,8 +167,8 @@ class WandbRun:
     """One W&B run, named and grouped after the run folder; `mode` is not off.
 
     The package is imported only here, and writes only into `run_dir/wandb`. `offline` opens no connection;
-    `wandb sync` uploads its files later. A resumed run becomes a further W&B run of the same group: W&B cannot
-    take back the rows after the last checkpoint. `WANDB_PROJECT` and `WANDB_ENTITY` are heeded. `close` ends
+    `wandb sync` uploads its files later. A resumed run becomes a further W&B run of the same group: W&B
+    cannot take back the rows after the last checkpoint. `WANDB_PROJECT` and `WANDB_ENTITY` are heeded. `close` ends
     the helper process (`wandb-core`) and its two threads, for any other W&B run, too. A `UserError` if `mode`
     is online and there is no login.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from reverie.memory.counters import glibc, limits, process, stats
+from reverie.memory.counters import glibc, limits, process
 from reverie.memory.leaks.verdict import classify_trend
 from reverie.memory.objects.graph_holders import find_graph_holders, first_graph
 from reverie.memory.objects.walk import walk
@@ -31,13 +31,13 @@ def chain() -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    cost("process_rss_mb", stats.process_rss_mb)
+    cost("process_rss_mb", process.process_rss_mb)
     cost("in_use_bytes", glibc.in_use_bytes)
-    cost("resident_bytes_by_kind", process.resident_bytes_by_kind)
+    cost("resident_bytes_by_kind", glibc.resident_bytes_by_kind)
     cost("shared_memory_used_bytes", process.shared_memory_used_bytes)
     cost("open_files_count", process.open_files_count)
     cost("live_children_count", process.live_children_count)
-    cost("host_memory_stats (all of these)", stats.host_memory_stats)
+    cost("host_memory_stats (all of these)", process.host_memory_stats)
     cost("process_tree_pss_bytes", process.process_tree_pss_bytes)
     cost("memory_available_bytes", limits.memory_available_bytes)
     cost("judge, 96 samples", lambda: classify_trend([1e6 * sample for sample in range(96)], 1e6))

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.memory.counters.glibc import in_use_bytes
-from reverie.memory.counters.process import resident_bytes_by_kind
+from reverie.memory.counters.glibc import in_use_bytes, resident_bytes_by_kind
 from reverie.memory.objects.graph_holders import find_graph_holders
 
 COUNT, NUMBERS = 50, 250_000  # float32: 1 MB
