@@ -185,10 +185,7 @@ def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
 
 
 def latest_checkpoint(run_dir: Path) -> Checkpoint:
-    """Return the newest checkpoint that is whole by its checksums, and warn of newer ones.
-
-    A `UserError` if there is none, or it is of another format.
-    """
+    """Return the newest whole checkpoint, and warn of newer ones; a `UserError` if none can be read."""
     checkpoint, faults = newest_whole(run_dir)
     if checkpoint is None:
         raise UserError(

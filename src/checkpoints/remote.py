@@ -130,12 +130,8 @@ class Uploader:
         """Send the checkpoints of a run up to `newest`, the newest first, and its configuration and logs.
 
         Whenever this ends early, every remote checkpoint that has its manifest is whole. A checkpoint that
-        the run deletes meanwhile, or that is damaged here, is given up with a warning.
-
-        Raises:
-            MirrorConflict: If the folder holds another run.
-            UploadCancelled: If it was.
-            Exception: Whatever keeps the remote from taking a file; one that it does not delete is logged.
+        the run deletes meanwhile, or that is damaged here, is given up with a warning. A file that the remote
+        does not delete is logged; raised are `MirrorConflict`, `UploadCancelled`, and its errors of sending.
         """
         sizes = self.remote.owned_sizes(self.identity)
         upto = [each for each in reversed(list_checkpoints(self.run_dir)) if each.step <= newest.step]

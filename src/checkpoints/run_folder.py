@@ -232,7 +232,7 @@ def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def checkpoint_of(config: TrainConfig, run_dir: Path) -> Checkpoint:
-    """Return the newest whole checkpoint of a run; a `UserError` if there is none or it is another run's."""
+    """Return the newest whole checkpoint of a run; a `UserError` if it has none, or another run's."""
     checkpoint = latest_checkpoint(run_dir)
     asked = json.loads(json.dumps(checkpoint_settings(config)))
     with reading(checkpoint.state_path):

@@ -214,10 +214,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Return the value in a JSON text.
-
-    A `ValueError` if it is none, or has too long a number; a `RecursionError` if it is nested too deep.
-    """
+    """Return the value in a JSON text; a `ValueError` or (nested too deep) a `RecursionError` if none."""
     return json.loads(data, parse_int=_whole_number)
 
 

@@ -28,8 +28,8 @@ def require_detached_scalar(name: str, value: Tensor) -> None:
 class MetricMeans:
     """The mean of each metric since the last flush, each over the calls that gave it.
 
-    Nothing given is kept: tensors are summed in float64, into one vector per set of names on their own
-    device, and reach the host in one copy. `add` never waits for it. One NaN makes the mean NaN.
+    Nothing given is kept: tensors are summed in float64, into one vector per set of names on their device,
+    and reach the host in one copy. `add` never waits for it. One NaN makes the mean NaN.
 
     >>> means = MetricMeans()
     >>> means.add({"loss/image": torch.tensor(1.0), "opt/updates": 3})
@@ -43,10 +43,7 @@ class MetricMeans:
         self._counts: Counter[tuple[torch.device, tuple[str, ...]]] = Counter()
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
-        """Add one value of each metric, of any dtype and device; tensors may be overwritten afterwards.
-
-        Nothing is added if one is refused, as `require_detached_scalar` does.
-        """
+        """Add one value of each metric, of any dtype and device; tensors may be overwritten afterwards."""
         by_device: dict[torch.device, dict[str, Tensor]] = defaultdict(dict)
         for name, value in metrics.items():
             tensor = value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)

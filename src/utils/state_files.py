@@ -38,10 +38,7 @@ def save_state(folder: Path, name: str, state: Any) -> dict[str, FileRecord]:
 
 
 def load_state(folder: Path, name: str, device: torch.device | str = "cpu") -> Any:
-    """Return the nest that `save_state` wrote, bit for bit; tensors on `device`, arrays in host memory.
-
-    A `UserError` if a file is of another kind, or the two do not belong together.
-    """
+    """Return the nest that `save_state` wrote, bit for bit, tensors on `device`; else a `UserError`."""
     tensors = read_tensors(folder / f"{name}.safetensors")
     path = folder / f"{name}.json"
     plain = read_json(path)

@@ -116,7 +116,6 @@ class EventFile:
 
     torch's `SummaryWriter` takes six times as long for a log line, three times the disk, and has a thread: a
     full disk would show in it, a fork would lose it. Here each call is out of the process when it returns.
-
     With `resume_step`, TensorBoard drops what earlier files hold for later steps.
     """
 
@@ -168,9 +167,9 @@ class WandbRun:
 
     The package is imported only here, and writes only into `run_dir/wandb`. `offline` opens no connection;
     `wandb sync` uploads its files later. A resumed run becomes a further W&B run of the same group: W&B
-    cannot take back the rows after the last checkpoint. `WANDB_PROJECT` and `WANDB_ENTITY` are heeded. `close` ends
-    the helper process (`wandb-core`) and its two threads, for any other W&B run, too. A `UserError` if `mode`
-    is online and there is no login.
+    cannot take back the rows after the last checkpoint. `WANDB_PROJECT` and `WANDB_ENTITY` are heeded.
+    `close` ends the helper process (`wandb-core`) and its two threads, for any other W&B run, too. A
+    `UserError` if `mode` is online and there is no login.
 
     Cost, wandb 0.31 on a CPU: 1 s to open; 0.5 ms for 60 scalars; 50 MB of memory for the helper process.
     """
