@@ -43,7 +43,10 @@ class MetricMeans:
         self._counts: Counter[tuple[torch.device, tuple[str, ...]]] = Counter()
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
-        """Add one value of each metric, of any dtype and device; tensors may be overwritten afterwards."""
+        """Add one value of each metric, of any dtype and device, or raise as `require_detached_scalar` does.
+
+        Tensors may be overwritten afterwards.
+        """
         by_device: dict[torch.device, dict[str, Tensor]] = defaultdict(dict)
         for name, value in metrics.items():
             tensor = value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
