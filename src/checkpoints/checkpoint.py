@@ -97,7 +97,7 @@ class Checkpoint:
             raise Damaged(f"{path} is not what was written: it is no manifest") from error
         if checksum != _checksum(manifest):
             raise Damaged(f"{path} is not what was written: its checksum differs")
-        if not _is_manifest(manifest, self.step):
+        if not _is_well_formed(manifest, self.step):
             raise Damaged(f"{path} is not what was written: it is no manifest of step {self.step}")
         if manifest["format"] != FORMAT:
             raise UserError(
@@ -224,8 +224,8 @@ def _write_manifest(path: Path, step: int, best: bool, files: dict[str, FileReco
     write_json(path, manifest | {"checksum": _checksum(manifest)})
 
 
-def _is_manifest(manifest: dict[str, Any], step: int) -> bool:
-    """Whether it has what is read of it, and names files of this checkpoint alone."""
+def _is_well_formed(manifest: dict[str, Any], step: int) -> bool:
+    """Whether all keys have their types, all required files are listed, and no file lies elsewhere."""
     kinds = {"format": int, "step": int, "best": bool, "reverie": str, "files": dict}
     if any(type(manifest.get(name)) is not kind for name, kind in kinds.items()) or manifest["step"] != step:
         return False

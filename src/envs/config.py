@@ -43,7 +43,7 @@ class EnvConfig:
     """Environments stepped together."""
 
     action_repeat: int = 4
-    """Emulator frames per agent step; the reward is their sum."""
+    """How often each action is repeated; rewards are added up. The presets of Catch and Gymnasium have 1."""
 
     image_size: int = 64
     """Height and width of image observations, in pixels; networks take multiples of 16 from 48 to 256."""

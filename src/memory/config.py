@@ -31,7 +31,8 @@ class MemoryConfig:
     report_interval: int = 10_000
     """Agent steps between reports of what holds what."""
     leak_threshold_mb: float = 1.0
-    """Growth over the judged window, in MB of 1e6 bytes, below which nothing counts as growing."""
+    """Growth over the judged window, in MB of 1e6 bytes, below which nothing counts as growing
+    (`classify_trend` in `leaks/verdict.py`)."""
     leak_share: float = 0.05
     """Share of the memory that is left, in [0, 1], which steady growth has to take before it is a leak for
     certain. Growth that has a name is one after 480 log intervals, too; with 0 any growth is one at once."""

@@ -138,7 +138,7 @@ def classify_resident(
 
 
 def resident_tolerance(tolerance_bytes: float) -> float:
-    """Return the growth in bytes of resident memory that is none, where that of the bytes in use is given."""
+    """Return the growth of resident memory, in bytes, up to which it counts as flat."""
     return max(_RESIDENT_TOLERANCES * tolerance_bytes, _LEAST_RESIDENT_BYTES)
 
 
@@ -163,7 +163,7 @@ class WatchedCounter:
     tag: str
     """Where a log line has it."""
     tolerance: float
-    """Growth over the judged samples that is none, in bytes or counts."""
+    """Growth over the judged samples up to which it counts as flat, in bytes or counts."""
     unit: str = "MB"
     scale: float = _MB
     """Bytes, or counts, in one unit."""

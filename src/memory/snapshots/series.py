@@ -19,7 +19,7 @@ from .reader import Frame, SiteSizes, Stack, Summary
 
 ALLOCATED_TAG = "train/memory/gpu_allocated_gb"
 RESERVED_TAG = "train/memory/gpu_reserved_gb"
-TOLERANCE_BYTES = MemoryConfig().leak_threshold_mb * 1e6
+DEFAULT_TOLERANCE_BYTES = MemoryConfig().leak_threshold_mb * 1e6
 NO_STACK = "(no stack recorded)"
 
 _FILE_NAME = re.compile(r"snapshot_step_(0|[1-9][0-9]{0,17})\.pickle")
@@ -109,7 +109,7 @@ def find_snapshots(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def measure_growth(summaries: Sequence[Summary], tolerance_bytes: float = TOLERANCE_BYTES) -> Growth:
+def measure_growth(summaries: Sequence[Summary], tolerance_bytes: float = DEFAULT_TOLERANCE_BYTES) -> Growth:
     """Judge a series of at least one snapshot, by rising step; `classify_trend` assumes equal distances."""
     active_bytes = [summary.active_bytes for summary in summaries]
     active = classify_trend(active_bytes, tolerance_bytes)

@@ -53,7 +53,7 @@ class ControllerConfig:
     """Settings of the actor and the critic."""
 
     horizon: int = 15
-    """ImaginedTrajectory steps from every replayed state."""
+    """Imagined steps from every replayed state."""
 
     discount_horizon: float = 333.0
     """Steps over which rewards count: gamma = 1 - 1 / discount_horizon."""

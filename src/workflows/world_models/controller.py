@@ -129,7 +129,7 @@ class Controller(nn.Module):
         return losses, metrics
 
     def scales(self) -> dict[str, float]:
-        """Return the scales that differ from 1."""
+        """Return the weights of losses in the sum, by name; one that is not named has weight 1."""
         return {"replay_value": self.config.replay_value_scale}
 
     @torch.no_grad()

@@ -98,7 +98,7 @@ class WorldModel(nn.Module):
         return losses, metrics
 
     def scales(self) -> dict[str, float]:
-        """Return the scales that differ from 1."""
+        """Return the weights of losses in the sum, by name; one that is not named has weight 1."""
         kl, keys = self.config.kl, [*self.decoder.image_channels, *self.decoder.vector_shapes]
         scales = {"dynamics": kl.dynamics_scale, "representation": kl.representation_scale}
         return scales | {f"decoder/{key}": self.config.decoder_scale for key in keys}
