@@ -3,6 +3,8 @@
 import ctypes
 import gc
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -149,24 +151,29 @@ def test_a_list_of_small_python_objects_is_a_leak() -> None:
     assert confirm(detector.trend_test().rise_bytes, in_use_bytes) is TrendClass.growing
 
 
-@exact_only
-def test_what_the_c_allocator_keeps_of_freed_blocks_is_retention() -> None:
-    libc = ctypes.CDLL(None)
-    libc.malloc_trim(0)
+def bursts() -> tuple[list[int], list[int]]:
+    """Return bytes in use and resident after each burst of temporary blocks, each larger than the one before."""
+    ctypes.CDLL(None).malloc_trim(0)
     pin = bytearray(0)
     in_use, resident = [], []
     for sample in range(60):
-        # A burst of temporary blocks, larger each time. The last one lives on until the next burst: it lies
-        # on top of the heap, which therefore cannot shrink.
+        # The last block lives on until the next burst: it lies on top of the heap, which cannot shrink.
         burst = [bytearray(b"1") * 60_000 for _ in range(10 * (sample + 1))]
         pin = burst[-1]
         del burst
         in_use.append(in_use_bytes())
         resident.append(resident_bytes_by_kind()["rss_anon"])
+    del pin
+    return in_use, resident
+
+
+@exact_only
+def test_what_the_c_allocator_keeps_of_freed_blocks_is_retention() -> None:
+    # A process of its own: room that other tests have freed in this one would take the first bursts.
+    with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+        in_use, resident = fresh.submit(bursts).result()
     held = classify_trend(in_use, MB)
     found = classify_resident(held, resident, MB)
-    del pin
-    libc.malloc_trim(0)
     assert held.verdict is TrendClass.flat
     assert found.verdict is TrendClass.retention
     assert found.slope_bytes_per_sample == pytest.approx(600_000, rel=0.25)
