@@ -152,7 +152,7 @@ def test_a_list_of_small_python_objects_is_a_leak() -> None:
 
 
 def bursts() -> tuple[list[int], list[int]]:
-    """Return bytes in use and resident after each burst of temporary blocks, each larger than the one before."""
+    """Return bytes in use and resident after each burst of temporary blocks; each burst is larger."""
     ctypes.CDLL(None).malloc_trim(0)
     pin = bytearray(0)
     in_use, resident = [], []
