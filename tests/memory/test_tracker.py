@@ -293,7 +293,7 @@ def test_1_500_samples_and_reports_grow_the_process_by_nothing() -> None:
     # each sample would be 1,500.
     assert abs(blocks_later - blocks) <= 100
     if in_use_source().startswith("mallinfo2"):
-        assert abs(in_use_later - in_use) <= 1_500  # one byte for each sample
+        assert abs(in_use_later - in_use) <= 3_000  # two bytes for each sample; the smallest object has 16
 
 
 def test_a_report_without_news_is_a_line_and_one_with_news_is_not() -> None:
