@@ -12,6 +12,10 @@ LARGEST_SIZE, MOST_LAYERS = 100_000, 100
 class ModelConfig:
     """Settings of every network; `configs/model/*.yaml` sets them. Counts, unless a field says otherwise."""
 
+    init: str | None = None
+    """Networks to begin with: a safetensors file, or the folder of a run, whose newest checkpoint counts.
+    Optimisers and replay begin empty; null draws new networks from `seed`."""
+
     units: int = 256
     """Width of every hidden layer of the heads, the vector encoder and the vector decoder."""
 

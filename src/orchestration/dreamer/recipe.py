@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 
+from ...checkpoints.checkpoint import list_checkpoints
+from ...checkpoints.weights import load_weights
 from ...config.dreamer import DreamerTrainConfig
 from ...config.presets import preset_of
 from ...config.schema import Compile, Device
@@ -25,7 +27,11 @@ def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> DreamerParts:
     snapshots = begin_run(config, run_dir)
     environment = make_environment(config.env, config.seed)
     replay = build_replay(config, replay_spec(config, environment.spec), run_dir)
-    return Parts(environment, replay, build_workflow(config, environment.spec), snapshots)
+    workflow = build_workflow(config, environment.spec)
+    if config.model.init and not list_checkpoints(run_dir):  # a resumed run has networks of its own
+        modules = {"world_model": workflow.world_model, "controller": workflow.controller}
+        load_weights(config.model.init, modules)
+    return Parts(environment, replay, workflow, snapshots)
 
 
 def build_workflow(config: DreamerTrainConfig, env: EnvSpec) -> DreamerWorkflow:
