@@ -84,13 +84,15 @@ class ChunkedQueues:
         self.tail[queue] = stop
         return self.rows(np.array(queue), np.arange(start, stop))
 
-    def drop(self, queue: int, count: int) -> None:
-        """Forget the `count` oldest entries of a queue; chunks wholly before the new head are freed."""
+    def drop(self, queue: int, count: int) -> Int64[np.ndarray, "chunks"]:
+        """Forget the `count` oldest entries of a queue; free and return chunks wholly before the new head."""
         first = int(self.head[queue]) // self.chunk_length
         self.head[queue] += count
         slots = np.arange(first, int(self.head[queue]) // self.chunk_length) % self._table.shape[1]
-        self._free[self._num_free : self._num_free + len(slots)] = self._table[queue, slots]
+        freed = self._table[queue, slots].astype(COUNTER_DTYPE)
+        self._free[self._num_free : self._num_free + len(slots)] = freed
         self._num_free += len(slots)
+        return freed
 
     def spans(self, queue: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield (index, count, row) of the pieces of [start, stop) that lie in one chunk each, in order."""

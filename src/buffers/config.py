@@ -1,7 +1,7 @@
 """Settings of the replay buffer, and the fields of a record that follow from them."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -49,6 +49,14 @@ class ReplayConfig:
     latent_dtype: LatentDtype = LatentDtype.float16
     """Dtype of the stored deterministic state: float16 or bfloat16."""
 
+    latent_every: int = 1
+    """Keep the latent state of every n-th record of a stream only, where alone windows then begin; it divides
+    `training.sequence_length`, so that every record is replayed equally often, and `chunk_length`."""
+
+    compressed: bool = False
+    """Keep full chunks as codes, without loss; `memory_budget_gib` is then what is allocated, and the oldest
+    episodes go when it is full, however many records it holds."""
+
     cross_episodes: bool = True
     """Let windows cross the border of two episodes; otherwise each window is inside one episode."""
 
@@ -58,8 +66,19 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         """Check the bounds of single fields; those that need the environment are checked by `plan_replay`."""
-        require_range("buffer", self, "capacity", "chunk_length", ge=1)
+        require_range("buffer", self, "capacity", "chunk_length", "latent_every", ge=1)
         require_range("buffer", self, "memory_budget_gib", gt=0)
+        if self.compressed and self.storage is ReplayStorage.cuda:
+            raise UserError(
+                "buffer.compressed=true needs buffer.storage=ram or mmap, got cuda: codes are read by the "
+                "processor. Set buffer.storage=ram."
+            )
+        if self.chunk_length % self.latent_every:
+            nearest = math.gcd(self.latent_every, self.chunk_length)
+            raise UserError(
+                f"buffer.latent_every={self.latent_every} must divide buffer.chunk_length="
+                f"{self.chunk_length}. Set buffer.latent_every={nearest}."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +104,11 @@ class ReplaySpec:
 
     latent: LatentSpec | None
     """None, or `buffer.store_latents=false`, stores no latents."""
+
+    @property
+    def start_every(self) -> int:
+        """Records from one possible start of a window to the next: those with a stored latent, if any has."""
+        return self.config.latent_every if self.latent is not None and self.config.store_latents else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +146,11 @@ def record_fields(spec: ReplaySpec) -> dict[str, FieldSpec]:
         fields["deter"] = FieldSpec((spec.latent.deter_size,), deter_dtype)
         fields["stoch"] = FieldSpec((spec.latent.num_latents,), torch.uint8)
     return fields
+
+
+def step_fields_of(fields: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]:
+    """Return the fields of a record that never change, latents apart."""
+    return {name: spec for name, spec in fields.items() if name not in LATENT_FIELDS}
 
 
 def observation_keys(names: Iterable[str]) -> list[str]:

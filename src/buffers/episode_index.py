@@ -1,6 +1,6 @@
 """Index the records held: their episodes, and the starts of windows."""
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -10,18 +10,36 @@ from .chunked_queues import COUNTER_DTYPE, ChunkedQueues, locate, rows_needed
 from .config import ReplaySpec
 
 
+@runtime_checkable
+class Room(Protocol):
+    """Memory of chunks, as far as eviction depends on it."""
+
+    def has_room(self, chunks: int) -> bool:
+        """Return whether so many more chunks fit, whatever is in them."""
+        ...
+
+    def free(self, chunks: Int64[np.ndarray, "chunks"]) -> None:
+        """Forget chunks of which no record is held any more."""
+        ...
+
+
 class EpisodeIndex:
     """Streams of records, one per environment, in which episodes follow each other without gaps.
 
-    Room is made by dropping the oldest complete episode of all streams: the one with the smallest stream
-    index. Only while no episode is complete does the longest stream lose its oldest record, until there is
-    room. Where `add_episode` fills streams unequally, the stream that has dropped the least comes first.
+    Room, in `room` and in `capacity`, is made by dropping the oldest complete episode of all streams: the one
+    with the smallest stream index. Only while no episode is complete does the longest stream lose its oldest
+    record, until there is room. Where `add_episode` fills streams unequally, the stream that has dropped the
+    least comes first.
     """
 
-    def __init__(self, spec: ReplaySpec) -> None:
+    def __init__(self, spec: ReplaySpec, room: Room) -> None:
         pool = spec.num_envs, spec.config.capacity, spec.config.chunk_length
         self.capacity, self.window_length = spec.config.capacity, spec.window_length
+        self.start_every, self._room = spec.start_every, room
         self.records = ChunkedQueues(*pool)
+        self.has_been_short = False
+        """Whether an episode went for want of room while there were fewer records than `capacity`."""
+
         self.starts = None if spec.config.cross_episodes else EpisodeStarts(*pool)
         self.begins = np.full(self.records.num_rows, False)  # by row: first record of an episode
         self._envs = np.arange(spec.num_envs)
@@ -58,14 +76,20 @@ class EpisodeIndex:
         """Windows that can be drawn from each stream."""
         if self.starts:
             return self.starts.queues.lengths
-        return np.maximum(self.records.lengths - self.window_length + 1, 0)
+        last = (self.records.tail - self.window_length) // self.start_every
+        return np.maximum(last - self._first_start() + 1, 0)
+
+    def _first_start(self) -> Int64[np.ndarray, "envs"]:
+        """Return the oldest start of a window in each stream, in units of `start_every`."""
+        return -(-self.records.head // self.start_every)
 
     def add(
         self, is_first: Bool[np.ndarray, "envs"], is_last: Bool[np.ndarray, "envs"]
     ) -> Int64[np.ndarray, "envs"]:
         """Add one record per environment, dropping old ones first; return the rows to write them to."""
-        self._make_room(len(self._envs))
         index = self.records.tail.copy()
+        full = int(((index + 1) % self.records.chunk_length == 0).sum())
+        self._make_room(len(self._envs), full)
         rows = self.records.append(self._envs)
         begins = is_first | ~self._is_open
         self.begins[rows] = begins
@@ -75,7 +99,8 @@ class EpisodeIndex:
         self._is_open[:] = ~is_last
         if self.starts:
             start = index - (self.window_length - 1)
-            chosen = np.flatnonzero(start >= np.maximum(self._episode_start, self.records.head))
+            is_inside = start >= np.maximum(self._episode_start, self.records.head)
+            chosen = np.flatnonzero(is_inside & (start % self.start_every == 0))
             self.starts.values[self.starts.queues.append(chosen)] = start[chosen]
         return rows
 
@@ -94,20 +119,22 @@ class EpisodeIndex:
             open_envs = np.flatnonzero(self._is_open).tolist()
             raise ValueError(f"add_episode while an episode of environments {open_envs} is open")
         start = int(self.records.tail[env])
-        self._make_room(length)
+        self._make_room(length, length // self.records.chunk_length + 1)
         rows = self.records.extend(env, length)
         self.begins[rows] = False
         self.begins[rows[0]] = True
         self._num_complete[env] += 1
         self._episode_start[env] = start
         if self.starts:
-            self.starts.extend(env, np.arange(start, start + length - self.window_length + 1))
+            self._add_starts(env, np.arange(start, start + length - self.window_length + 1))
         return rows
 
     def windows(self, indices: Int64[np.ndarray, "batch"]) -> SampledPositions:
         """Return the windows of these indices over all starts, one stream after the other, oldest first."""
         env, rank = locate(self.window_counts, indices)
-        start = self.starts.at(env, rank) if self.starts else self.records.head[env] + rank
+        start = (
+            self.starts.at(env, rank) if self.starts else (self._first_start()[env] + rank) * self.start_every
+        )
         return SampledPositions(env=env, start=start)
 
     def in_order(self) -> tuple[Int64[np.ndarray, "records"], Int64[np.ndarray, "windows"]]:
@@ -119,10 +146,15 @@ class EpisodeIndex:
         moved = np.cumsum(lengths) - lengths - self.records.head
         return rows, all_windows.start + moved[all_windows.env]
 
-    def _make_room(self, count: int) -> None:
-        """Drop old records until `count` more fit into the capacity."""
+    def _add_starts(self, env: int, starts: Int64[np.ndarray, "starts"]) -> None:
+        assert self.starts is not None
+        self.starts.extend(env, starts[starts % self.start_every == 0])
+
+    def _make_room(self, count: int, full: int) -> None:
+        """Drop old records until `count` more fit into the capacity, and `full` more chunks into the room."""
         excess = self.total_steps + count - self.capacity
-        while excess > 0:
+        while excess > 0 or not self._room.has_room(full):
+            self.has_been_short |= excess <= 0
             complete = np.flatnonzero(self._num_complete)
             if len(complete):
                 env = int(complete[self.records.head[complete].argmin()])
@@ -132,7 +164,7 @@ class EpisodeIndex:
                 env = int(self.records.lengths.argmax())  # holds a whole window, so it is never emptied
                 stop = int(self.records.head[env]) + 1
             dropped = stop - int(self.records.head[env])
-            self.records.drop(env, dropped)
+            self._room.free(self.records.drop(env, dropped))
             excess -= dropped
             if self.starts:
                 self.starts.drop_before(env, stop)
@@ -176,7 +208,7 @@ class EpisodeIndex:
             episode_starts = np.maximum.accumulate(begun)
             episode_start[env] = episode_starts[-1]
             start = stream_index - (self.window_length - 1)
-            self.starts.extend(env, start[start >= episode_starts])
+            self._add_starts(env, start[start >= episode_starts])
 
 
 class EpisodeStarts:

@@ -1,5 +1,6 @@
 """The replay buffer: allocated once, evicted by episodes, sampled by copy."""
 
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,16 @@ from torch import Tensor
 
 from ..utils.timestep import TimeStep
 from .batch import EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
-from .config import LATENT_FIELDS, ReplaySpec
+from .compressed import CompressedStore
+from .config import LATENT_FIELDS, ReplaySpec, step_fields_of
 from .episode_index import EpisodeIndex
 from .persistence import ReplayFiles, SavedReplay
 from .plan import plan_replay
 from .records import episode_fields, read_windows, record_forms, step_fields
-from .storage import Arena, check_storage
+from .storage import Arena, RecordStore, check_storage
 from .transitions import TransitionBatch, TransitionTable, check_indices, read_transitions, transition_fields
+
+_LOG = logging.getLogger(__name__)
 
 
 class EpisodeReplayBuffer:
@@ -24,7 +28,8 @@ class EpisodeReplayBuffer:
     Episodes lie back to back in the chunks of their environment's stream. When a new record would pass
     `buffer.capacity`, the oldest complete episode of all environments goes as a whole; see `EpisodeIndex` for
     the one exception. No array given is kept, and nothing returned shares memory with the arena. After
-    construction only `sample` allocates, for the batch that it returns.
+    construction only `sample` allocates, for the batch that it returns. With `buffer.compressed=true` full
+    chunks are codes, and the same happens when `buffer.memory_budget_gib` leaves no room for the next ones.
 
     Args:
         generator: The only source of randomness; the buffer owns it and saves its state.
@@ -49,9 +54,19 @@ class EpisodeReplayBuffer:
         self.stores_latents = "deter" in self.plan.fields
         self._num_envs, self._forms = spec.num_envs, record_forms(self.plan.fields)
         self._generator = generator
-        self._index = EpisodeIndex(spec)
-        self._arena = Arena(self.plan, self.config.storage, torch.device(device), directory)
-        self._files = ReplayFiles(self._index, self._arena, generator)
+        if self.config.compressed:
+            self._store: RecordStore = CompressedStore(spec, self.plan, directory)
+        else:
+            fields, num_rows = step_fields_of(self.plan.fields), self.plan.num_rows
+            self._store = Arena(fields, num_rows, self.config.storage, torch.device(device), directory)
+        self._latents = None
+        if self.stores_latents:
+            fields = {name: self.plan.fields[name] for name in LATENT_FIELDS}
+            rows, storage = self.plan.num_rows // spec.start_every, self.config.storage
+            self._latents = Arena(fields, rows, storage, torch.device(device), directory)
+        self._index = EpisodeIndex(spec, self._store)
+        self._files = ReplayFiles(self._index, self._store, self._latents, generator)
+        self._has_warned = False
 
     def add(
         self, step: TimeStep, action: Float32[np.ndarray, "envs action"], latent: StoredLatent | None = None
@@ -69,15 +84,14 @@ class EpisodeReplayBuffer:
             raise ValueError(f"latent is {given}, but buffer.store_latents={self.stores_latents}")
         fields = step_fields(step, action, self._forms, self._num_envs)
         if latent is not None:
-            deter, stoch = latent.deter, latent.stoch
-            self._check_latents(deter, stoch, len(step.reward))
-            if stoch.dtype is not torch.uint8 or not deter.is_floating_point():
-                raise ValueError(f"latents of {deter.dtype} and {stoch.dtype}, not floats and uint8")
-            fields |= {"deter": deter.to(self.plan.fields["deter"].dtype), "stoch": stoch}
-        new_rows = self._index.add(step.is_first, step.is_last)
-        self._write(new_rows, fields)
+            self._check_latents(latent.deter, latent.stoch, len(step.reward))
+            if latent.stoch.dtype is not torch.uint8 or not latent.deter.is_floating_point():
+                found = f"{latent.deter.dtype} and {latent.stoch.dtype}"
+                raise ValueError(f"latents of {found}, not floats and uint8")
+        rows = self._index.add(step.is_first, step.is_last)
+        self._write(rows, fields)
         if latent is not None:
-            self._files.changed[new_rows] = True
+            self._write_latents(rows, latent.deter, latent.stoch)
 
     def add_episode(self, env: int, episode: EpisodeRecords) -> None:
         """Copy a whole finished episode into one environment's stream at once.
@@ -95,10 +109,29 @@ class EpisodeReplayBuffer:
         self._write(self._index.add_episode(env, len(episode.reward)), fields)
 
     def _write(self, rows: Int64[np.ndarray, "rows"], fields: dict[str, Tensor]) -> None:
-        """Copy checked fields into the arena."""
-        where = self._arena.to_index_tensor(rows)
-        for name, values in fields.items():
-            self._arena.write(name, where, values)
+        """Copy checked fields into the store."""
+        self._store.write(self._store.to_index_tensor(rows), fields)
+        if self._index.has_been_short and not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(
+                "replay: buffer.memory_budget_gib=%g is full with %s records, so old episodes go before "
+                "buffer.capacity=%s is reached; raise the budget to keep more",
+                self.config.memory_budget_gib,
+                f"{self.total_steps:,}",
+                f"{self.config.capacity:,}",
+            )
+
+    def _write_latents(self, rows: Int64[np.ndarray, "rows"], deter: Tensor, stoch: Tensor) -> None:
+        """Store the latents (rows, ...) of distinct records, as far as theirs are kept."""
+        assert self._latents is not None
+        every = self._index.start_every
+        if every > 1:
+            is_kept = rows % every == 0
+            chosen = torch.from_numpy(np.flatnonzero(is_kept)).to(deter.device)
+            rows, deter, stoch = rows[is_kept] // every, deter[chosen], stoch[chosen]
+        fresh = {"deter": deter.to(self.plan.fields["deter"].dtype), "stoch": stoch.to(torch.uint8)}
+        self._latents.write(self._latents.to_index_tensor(rows), fresh)
+        self._files.changed[rows] = True
 
     @property
     def num_windows(self) -> int:
@@ -128,7 +161,12 @@ class EpisodeReplayBuffer:
             raise ValueError(f"out holds {len(out.reward)} windows, batch_size={batch_size}")
         chosen = (generator or self._generator).integers(self.num_windows, size=batch_size)
         positions = self._index.windows(chosen)
-        return read_windows(self._arena, self._arena.to_index_tensor(self._rows(positions)), positions, out)
+        rows = self._rows(positions)
+        batch = read_windows(self._store, self._latents, rows, positions, out)
+        if self._latents is not None and batch.context is not None:
+            first = self._latents.to_index_tensor(rows[:, 0] // self._index.start_every)
+            self._latents.read(first, {"deter": batch.context.deter, "stoch": batch.context.stoch})
+        return batch
 
     @property
     def num_transitions(self) -> int:
@@ -145,15 +183,21 @@ class EpisodeReplayBuffer:
     ) -> TransitionBatch:
         """Return the transitions of these indices as a copy; raises as `check_indices`, `num_transitions`."""
         check_indices(indices, self.num_transitions, out)
-        rows = self._arena.to_index_tensor(self._rows(self._index.windows(indices)))
-        return read_transitions(self._arena.gather, self._arena.fields, rows[:, 0], rows[:, 1], out)
+        rows = self._store.to_index_tensor(self._rows(self._index.windows(indices)))
+        return read_transitions(self._read, self._store.fields, rows[:, 0], rows[:, 1], out)
+
+    def _read(self, name: str, rows: Int64[Tensor, "rows"], out: Tensor | None = None) -> Tensor:
+        """Copy a field of the given rows into `out`; None: new memory."""
+        out = self._store.empty(name, tuple(rows.shape)) if out is None else out
+        self._store.read(rows, {name: out})
+        return out
 
     def transition_table(self) -> TransitionTable:
         """Return a copy of all records now held as plain arrays, with the same transitions."""
         _ = self.num_transitions  # refuses a buffer without transitions
         rows, starts = self._index.in_order()
-        where, names = self._arena.to_index_tensor(rows), transition_fields(self._arena.fields)
-        fields = {name: self._arena.gather(name, where).cpu().numpy() for name in names}
+        where, names = self._store.to_index_tensor(rows), transition_fields(self._store.fields)
+        fields = {name: self._read(name, where).cpu().numpy() for name in names}
         return TransitionTable(fields=fields, starts=starts)
 
     def _rows(self, positions: SampledPositions) -> np.ndarray:
@@ -179,20 +223,18 @@ class EpisodeReplayBuffer:
         if not self.stores_latents:
             raise ValueError("write_back has no place for latents, for buffer.store_latents=False")
         self._check_latents(deter, stoch, len(positions.start), self.window_length - 1)
-        index = positions.start[:, None] + np.arange(1, self.window_length)
+        columns = np.arange(1, self.window_length)
+        index = positions.start[:, None] + columns
         if (index[:, -1] >= self._index.records.tail[positions.env]).any():
             raise ValueError("positions of records that were never added")
         is_held = (index >= self._index.records.head[positions.env][:, None]).ravel()
-        env = np.repeat(positions.env, self.window_length - 1)[is_held]
+        env = np.repeat(positions.env, len(columns))[is_held]
         rows = self._index.records.rows(env, index.ravel()[is_held])
         # Keep the last of equal rows; the device would otherwise choose which copy wins.
         unique, from_end = np.unique(rows[::-1], return_index=True)
         source = torch.from_numpy(np.flatnonzero(is_held)[::-1][from_end]).to(deter.device)
-        rows = self._arena.to_index_tensor(unique)
-        self._files.changed[unique] = True
-        fresh = deter.flatten(0, 1).index_select(0, source).to(self.plan.fields["deter"].dtype)
-        self._arena.write("deter", rows, fresh)
-        self._arena.write("stoch", rows, stoch.flatten(0, 1).index_select(0, source).to(torch.uint8))
+        chosen = (values.flatten(0, 1).index_select(0, source) for values in (deter, stoch))
+        self._write_latents(unique, *chosen)
 
     def _check_latents(self, deter: Tensor, stoch: Tensor, *shape: int) -> None:
         """Raise ValueError for latents of another shape than (*shape, size)."""
@@ -208,7 +250,9 @@ class EpisodeReplayBuffer:
 
     def nbytes(self) -> int:
         """Return all bytes owned: the arena in its kind of memory, and the index in host memory."""
-        return self._arena.nbytes() + self._index.nbytes() + self._files.changed.nbytes
+        latents = self._latents.nbytes() if self._latents else 0
+        index = self._index.nbytes() + self._store.index_nbytes() + self._files.changed.nbytes
+        return self._store.nbytes() + latents + index
 
     def stats(self) -> dict[str, float]:
         """Return metrics by the last part of their tag: `fill` in [0, 1], `aux_bytes` all but `obs_bytes`."""

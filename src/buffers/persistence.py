@@ -27,7 +27,7 @@ from .shared_files import (
     write_partial_chunks,
     write_segments,
 )
-from .storage import Arena
+from .storage import Arena, RecordStore
 
 INDEX_FILE, OPEN_FILE = "replay.json", "replay_open.safetensors"
 REPLAY_FILES = (INDEX_FILE, OPEN_FILE)  # in the folder of every checkpoint
@@ -51,10 +51,13 @@ class SavedReplay:
 class ReplayFiles:
     """Saves and loads the records of a buffer; holds about 0.5 kB of host memory for each file on disk."""
 
-    def __init__(self, index: EpisodeIndex, arena: Arena, generator: np.random.Generator) -> None:
-        self._index, self._arena, self._generator = index, arena, generator
-        self.changed = np.full(index.records.num_rows if "deter" in arena.fields else 0, False)
-        """By row: whether its latents differ from those on disk; empty without latents."""
+    def __init__(
+        self, index: EpisodeIndex, store: RecordStore, latents: Arena | None, generator: np.random.Generator
+    ) -> None:
+        self._index, self._store, self._latents, self._generator = index, store, latents, generator
+        rows = index.records.num_rows // index.start_every if latents is not None else 0
+        self.changed = np.full(rows, False)
+        """By row of latents: whether they differ from those on disk; empty without latents."""
 
         self._last: SavedReplay | None = None
 
@@ -67,24 +70,26 @@ class ReplayFiles:
         Raises:
             OSError: If the disk is full or fails.
         """
-        index, arena, shared_folder = self._index, self._arena, shared_folder.resolve()
+        index, store, shared_folder = self._index, self._store, shared_folder.resolve()
         last = self._last
         if last is None or last.shared_folder != shared_folder:
             last = SavedReplay(shared_folder)
         segments = live_segments(shared_folder, last.segments, index)
-        segments += write_segments(shared_folder, segments, index, arena)
+        segments += write_segments(shared_folder, segments, index, store)
         latents: list[LatentFile] = []
-        if len(self.changed):
-            latents = write_latents(shared_folder, last.latents, index, arena, self.changed)
+        if self._latents is not None:
+            latents = write_latents(shared_folder, last.latents, index, self._latents, self.changed)
         state = {
-            "fields": _fields(arena),
+            "fields": self._forms(),
+            "latent_every": index.start_every,
+            "chunk_length": index.records.chunk_length,
             "streams": index.state_dict(),
             "generator": self._generator.bit_generator.state,
             "segments": [astuple(segment) for segment in segments],
             "latents": [astuple(link) for link in latents],
         }
         own = {
-            OPEN_FILE: write_partial_chunks(folder / OPEN_FILE, segments, index, arena),
+            OPEN_FILE: write_partial_chunks(folder / OPEN_FILE, segments, index, store),
             INDEX_FILE: write_json(folder / INDEX_FILE, state),
         }
         return SavedReplay(shared_folder, own, segments, latents)
@@ -104,7 +109,7 @@ class ReplayFiles:
             UserError: If fields, number of environments or capacity do not fit, or a file was not written by
                 `save`; nothing is changed then.
         """
-        path, index, arena = folder / INDEX_FILE, self._index, self._arena
+        path, index, store = folder / INDEX_FILE, self._index, self._store
         state = read_json(path)
         with reading(path):
             self._check(folder, state)
@@ -114,12 +119,18 @@ class ReplayFiles:
             _check_index(path, streams, segments, latents)
             generator = type(self._generator.bit_generator)()
             generator.state = state["generator"]
-            records = partial(read_records, shared_folder, folder / OPEN_FILE, segments, streams, arena)
-            latent_rows = partial(read_latents, shared_folder, latents, streams["tail"], arena)
+            length = state.get("chunk_length", 1)
+            records = partial(
+                read_records, shared_folder, folder / OPEN_FILE, segments, streams, length, store.fields
+            )
+            fields = self._latents.fields if self._latents is not None else {}
+            latent_rows = partial(read_latents, shared_folder, latents, streams["tail"], fields)
             deque(chain(records(), latent_rows()), maxlen=0)  # checks all files before anything changes
         index.load_state_dict(streams)
-        load_records(records(), index, arena)
-        load_latents(latent_rows(), index, arena)
+        store.clear()
+        load_records(records(), index, store)
+        if self._latents is not None:
+            load_latents(latent_rows(), index, self._latents)
         index.rebuild_starts()
         self._generator.bit_generator.state = generator.state
         self.commit(SavedReplay(shared_folder.resolve(), {}, segments, latents))
@@ -131,10 +142,19 @@ class ReplayFiles:
         digest.update(json.dumps(state, sort_keys=True).encode())
         for _, _, count, row in self._index.records.held_spans():
             digest.update(self._index.begins[row : row + count].tobytes())
-            for name in self._arena.fields:
-                view = self._arena.view_rows(name, row, count).cpu().contiguous()
-                digest.update(view.flatten().view(torch.uint8).numpy().tobytes())
+            tensors = self._store.records(row, count)
+            if self._latents is not None:
+                every = self._index.start_every
+                first = -(-row // every)
+                tensors |= self._latents.records(first, -(-(row + count) // every) - first)
+            for values in tensors.values():
+                digest.update(values.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
+
+    def _forms(self) -> dict[str, list[Any]]:
+        """Return dtype and shape of every field, as JSON values."""
+        fields = self._store.fields | (self._latents.fields if self._latents is not None else {})
+        return {name: [str(spec.dtype).removeprefix("torch."), *spec.shape] for name, spec in fields.items()}
 
     def _check(self, folder: Path, state: dict[str, Any]) -> None:
         """Check that the saved records fit this buffer."""
@@ -151,13 +171,19 @@ class ReplayFiles:
                 f"{folder} holds {total:,} steps, over buffer.capacity={index.capacity}. "
                 f"Raise buffer.capacity to {total}."
             )
-        saved, fields = state["fields"], _fields(self._arena)
+        saved, fields = state["fields"], self._forms()
         if saved != fields:
             different = sorted(k for k in {*saved, *fields} if saved.get(k) != fields.get(k))
             changes = "; ".join(f"{k} was {saved.get(k)} and is {fields.get(k)}" for k in different)
             raise UserError(
                 f"{folder} was saved with other fields than this run has: {changes}. "
                 "Resume with the env and buffer settings of the saved run."
+            )
+        every = state.get("latent_every", 1)
+        if index.start_every % every:
+            raise UserError(
+                f"{folder} has the latents of every {every} records, but buffer.latent_every="
+                f"{index.start_every}. Set buffer.latent_every={every} or a multiple of it."
             )
 
 
@@ -193,9 +219,3 @@ def _is_gapless(head: list[int], segments: list[Segment]) -> bool:
             return False
         last[segment.env] = segment.stop
     return True
-
-
-def _fields(arena: Arena) -> dict[str, list[Any]]:
-    """Return dtype and shape of every field, as JSON values."""
-    fields = arena.fields.items()
-    return {name: [str(spec.dtype).removeprefix("torch."), *spec.shape] for name, spec in fields}

@@ -5,10 +5,14 @@ from dataclasses import dataclass, replace
 
 from ..utils.errors import UserError
 from .chunked_queues import rows_needed
-from .config import FieldSpec, ReplaySpec, record_fields
+from .codec import WORD, RecordLayout
+from .config import LATENT_FIELDS, FieldSpec, ReplaySpec, record_fields, step_fields_of
 from .episode_index import EpisodeIndex
+from .pages import BYTES_PER_PAGE, BYTES_PER_STRING, PAGE_BYTES, pages_needed
 
 GIB = 2**30
+SLOT_BYTES = 4
+"""Of the number of a raw chunk."""
 
 _PARTS = {
     "action": "actions",
@@ -29,7 +33,14 @@ class ReplayPlan:
 
     part_bytes: dict[str, int]
     """By part: `observations`, `actions`, `rewards`, `flags` and `latents` are the arena, in the memory that
-    `buffer.storage` names, and `index` is in host memory."""
+    `buffer.storage` names, and `index` is in host memory. Compressed, `observations` are all codes, and
+    the newest chunk of every stream as it is."""
+
+    guaranteed: int
+    """Records that are held whatever they are: the capacity, or fewer if nothing compresses."""
+
+    num_pages: int = 0
+    """Pages of the arena of codes."""
 
     @property
     def nbytes(self) -> int:
@@ -44,14 +55,32 @@ class ReplayPlan:
 
 def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
     """Return the plan of a buffer of any size; allocates nothing."""
-    fields = record_fields(spec)
-    num_rows = rows_needed(spec.num_envs, spec.config.capacity, spec.config.chunk_length)
+    config, fields = spec.config, record_fields(spec)
+    num_rows = rows_needed(spec.num_envs, config.capacity, config.chunk_length)
     part_bytes = dict.fromkeys(("observations", *_PARTS.values()), 0)
+    latent_rows = num_rows // spec.start_every
     for name, field in fields.items():
-        part_bytes[_PARTS.get(name, "observations")] += num_rows * field.nbytes
+        rows = latent_rows if name in LATENT_FIELDS else num_rows
+        part_bytes[_PARTS.get(name, "observations")] += rows * field.nbytes
     # with latents also one byte a row: whether they have changed since a save
-    part_bytes["index"] = EpisodeIndex.required_bytes(spec) + num_rows * ("deter" in fields)
-    return ReplayPlan(fields, num_rows, part_bytes)
+    part_bytes["index"] = EpisodeIndex.required_bytes(spec) + latent_rows * ("deter" in fields)
+    if not config.compressed:
+        return ReplayPlan(fields, num_rows, part_bytes, config.capacity)
+    chunk = config.chunk_length * RecordLayout(step_fields_of(fields)).num_words * WORD
+    num_chunks, of_chunk = num_rows // config.chunk_length, pages_needed(chunk)
+    # A window in every environment, which may begin and end inside a chunk, and room for the next chunks.
+    fewest = spec.num_envs * (spec.window_length // config.chunk_length + 3)
+    fixed = spec.num_envs * chunk + num_chunks * (BYTES_PER_STRING + SLOT_BYTES)
+    fixed += spec.num_envs * SLOT_BYTES + part_bytes["latents"] + part_bytes["index"]
+    left = max(0, int(config.memory_budget_gib * GIB) - fixed) // BYTES_PER_PAGE
+    num_pages = min(max(left, fewest * of_chunk), num_chunks * of_chunk)
+    part_bytes |= {"actions": 0, "rewards": 0, "flags": 0}
+    part_bytes["observations"] = num_pages * PAGE_BYTES + spec.num_envs * chunk
+    part_bytes["index"] += num_pages * (BYTES_PER_PAGE - PAGE_BYTES) + spec.num_envs * SLOT_BYTES
+    part_bytes["index"] += num_chunks * (BYTES_PER_STRING + SLOT_BYTES)
+    # The oldest chunk of each stream may be held for its last record, and the next one needs room.
+    held = (num_pages // of_chunk - 2 * spec.num_envs) * config.chunk_length
+    return ReplayPlan(fields, num_rows, part_bytes, min(config.capacity, held), num_pages)
 
 
 def largest_capacity(spec: ReplaySpec, max_bytes: int) -> int:
@@ -62,7 +91,9 @@ def largest_capacity(spec: ReplaySpec, max_bytes: int) -> int:
     chunk = spec.config.chunk_length
 
     def needed(num_chunks: int) -> int:
-        return plan_unchecked(replace(spec, config=replace(spec.config, capacity=num_chunks * chunk))).nbytes
+        # of codes the least: they take what is left of the budget
+        config = replace(spec.config, capacity=num_chunks * chunk, memory_budget_gib=1e-9)
+        return plan_unchecked(replace(spec, config=config)).nbytes
 
     one = needed(1)
     return max(0, 1 + (max_bytes - one) // (needed(2) - one)) * chunk
@@ -84,6 +115,12 @@ def plan_replay(spec: ReplaySpec) -> ReplayPlan:
             f"training.sequence_length={spec.window_length - 1} with env.num_envs={spec.num_envs} "
             f"needs windows of {spec.window_length} steps from each environment, {smallest} steps in all, "
             f"over buffer.capacity={config.capacity}. Raise buffer.capacity to {smallest}{or_shorter}."
+        )
+    if (spec.window_length - 1) % spec.start_every:
+        raise UserError(
+            f"buffer.latent_every={spec.start_every} must divide training.sequence_length="
+            f"{spec.window_length - 1}, so that every step is replayed equally often. "
+            f"Set buffer.latent_every={math.gcd(spec.start_every, spec.window_length - 1)}."
         )
     plan = plan_unchecked(spec)
     budget = int(config.memory_budget_gib * GIB)

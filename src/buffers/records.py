@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..utils.timestep import TimeStep
 from .batch import NO_POSITIONS, STEP_FIELDS, EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
-from .config import LATENT_FIELDS, OBSERVATION_PREFIX, FieldSpec, observation_keys
-from .storage import Arena
+from .config import LATENT_FIELDS, OBSERVATION_PREFIX, FieldSpec, observation_keys, step_fields_of
+from .storage import Arena, RecordStore
 
 Forms = dict[str, tuple[tuple[int, ...], np.dtype]]
 """Shape and dtype of one record's share of each field that is given as an array."""
@@ -19,10 +19,8 @@ Forms = dict[str, tuple[tuple[int, ...], np.dtype]]
 
 def record_forms(fields: Mapping[str, FieldSpec]) -> Forms:
     """Return the forms of a record, latents apart."""
-    given = {name: spec for name, spec in fields.items() if name not in LATENT_FIELDS}
-    return {
-        name: (spec.shape, torch.empty(0, dtype=spec.dtype).numpy().dtype) for name, spec in given.items()
-    }
+    given = step_fields_of(fields).items()
+    return {name: (spec.shape, torch.empty(0, dtype=spec.dtype).numpy().dtype) for name, spec in given}
 
 
 def step_fields(
@@ -77,30 +75,27 @@ def episode_fields(episode: EpisodeRecords, forms: Forms) -> dict[str, Tensor]:
 
 
 def read_windows(
-    arena: Arena, rows: Int64[Tensor, "batch length"], positions: SampledPositions, out: SequenceBatch | None
+    store: RecordStore,
+    latents: Arena | None,
+    rows: Int64[np.ndarray, "batch length"],
+    positions: SampledPositions,
+    out: SequenceBatch | None,
 ) -> SequenceBatch:
-    """Return the windows in these rows, in the memory of `out` if it is given."""
-    batch = replace(_empty_batch(arena, *rows.shape) if out is None else out, positions=positions)
-    for key, values in batch.observation.items():
-        arena.gather(OBSERVATION_PREFIX + key, rows, values)
-    for name in STEP_FIELDS:
-        arena.gather(name, rows, getattr(batch, name))
+    """Return the windows in these rows of `store`, in the memory of `out` if it is given, without context."""
+    batch = _empty_batch(store, latents, *rows.shape) if out is None else out
+    fields = {OBSERVATION_PREFIX + key: values for key, values in batch.observation.items()}
+    store.read(store.to_index_tensor(rows), fields | {name: getattr(batch, name) for name in STEP_FIELDS})
     batch.is_last[:, :-1] |= batch.is_first[:, 1:]  # an abandoned episode ends where the next one begins
-    if batch.context is not None:
-        arena.gather("deter", rows[:, 0], batch.context.deter)
-        arena.gather("stoch", rows[:, 0], batch.context.stoch)
-    return batch
+    return replace(batch, positions=positions)
 
 
-def _empty_batch(arena: Arena, batch_size: int, length: int) -> SequenceBatch:
+def _empty_batch(store: RecordStore, latents: Arena | None, batch_size: int, length: int) -> SequenceBatch:
     """Return uninitialised memory for a batch."""
-    shape, keys = (batch_size, length), observation_keys(arena.fields)
-    latents = None
-    if "deter" in arena.fields:
-        latents = StoredLatent(*(arena.empty(name, (batch_size,)) for name in LATENT_FIELDS))
+    shape, keys = (batch_size, length), observation_keys(store.fields)
+    context = latents and StoredLatent(*(latents.empty(name, (batch_size,)) for name in LATENT_FIELDS))
     return SequenceBatch(
-        observation={key: arena.empty(OBSERVATION_PREFIX + key, shape) for key in keys},
-        **{name: arena.empty(name, shape) for name in STEP_FIELDS},
-        context=latents,
+        observation={key: store.empty(OBSERVATION_PREFIX + key, shape) for key in keys},
+        **{name: store.empty(name, shape) for name in STEP_FIELDS},
+        context=context,
         positions=NO_POSITIONS,
     )

@@ -10,10 +10,11 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from ..utils.durable_io import FileRecord, corrupt_file_error, read_tensors, write_tensors
+from ..utils.durable_io import FileRecord, corrupt_file_error, read_tensors, reading, write_tensors
+from .compressed import decode_saved
 from .config import LATENT_FIELDS, FieldSpec
 from .episode_index import EpisodeIndex
-from .storage import Arena
+from .storage import Arena, RecordStore
 
 BEGINS = "begins"  # the field of a file that says which records begin an episode
 
@@ -26,7 +27,8 @@ class Segment:
     """Records [start, stop) of one environment, by stream index, in one file, latents apart.
 
     They fill a chunk up to its end and never change again, so the file serves every checkpoint that still
-    holds one of them. Only records in partial chunks are written again each time.
+    holds one of them. Only records in partial chunks are written again each time. Records at the begin of a
+    chunk that are no longer held are written too: a resumed buffer then has the same codes.
     """
 
     env: int
@@ -74,82 +76,100 @@ def live_segments(folder: Path, segments: list[Segment], index: EpisodeIndex) ->
 
 
 def write_segments(
-    folder: Path, segments: list[Segment], index: EpisodeIndex, arena: Arena
+    folder: Path, segments: list[Segment], index: EpisodeIndex, store: RecordStore
 ) -> Iterator[Segment]:
     """Write the full chunks that `segments` do not hold, a file each, and yield them."""
     length = index.records.chunk_length
-    for env, (start, tail) in enumerate(_unwritten(segments, index.state_dict())):
+    for env, (start, tail) in enumerate(_unwritten(segments, index.state_dict(), length)):
         for first, count, row in index.records.spans(env, start, tail // length * length):
             path = _new_path(folder, f"env{env:03d}_record{first:09d}")
-            record = write_tensors(path, _fields(index, arena, row, count))
+            record = write_tensors(path, store.saved(row, count) | _begins(index, row, count))
             yield Segment(env, first, first + count, path.name, record)
 
 
 def write_partial_chunks(
-    path: Path, segments: list[Segment], index: EpisodeIndex, arena: Arena
+    path: Path, segments: list[Segment], index: EpisodeIndex, store: RecordStore
 ) -> FileRecord:
-    """Write the held records outside all segments: less than a chunk of every environment."""
+    """Write the records outside all segments: less than a chunk of every environment."""
     tensors: dict[str, Tensor] = {}
-    for env, (start, tail) in enumerate(_unwritten(segments, index.state_dict())):
+    length = index.records.chunk_length
+    for env, (start, tail) in enumerate(_unwritten(segments, index.state_dict(), length)):
         for _, count, row in index.records.spans(env, start, tail):
-            fields = _fields(index, arena, row, count)
+            fields = store.saved(row, count) | _begins(index, row, count)
             tensors |= {f"{env}/{name}": values for name, values in fields.items()}
     return write_tensors(path, tensors)
 
 
 def read_records(
-    folder: Path, open_path: Path, segments: list[Segment], streams: Mapping[str, Any], arena: Arena
+    folder: Path,
+    open_path: Path,
+    segments: list[Segment],
+    streams: Mapping[str, Any],
+    chunk_length: int,
+    fields: Mapping[str, FieldSpec],
 ) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
     """Yield environment, first stream index and fields of all saved records, given the state of the index.
 
+    `chunk_length` is that of the run that saved them. Cost: one decoded file in memory.
+
     Raises:
-        UserError: Naming the first file that has other fields than `arena`.
+        UserError: Naming the first file that has other fields than `fields`.
     """
     for segment in segments:
-        expected = _specs(arena, segment.stop - segment.start)
-        yield segment.env, segment.start, _read_checked(folder / segment.file, expected)
-    rest = [(env, *span) for env, span in enumerate(_unwritten(segments, streams)) if span[0] < span[1]]
-    expected = {
-        f"{env}/{name}": spec
-        for env, start, tail in rest
-        for name, spec in _specs(arena, tail - start).items()
-    }
-    tensors = _read_checked(open_path, expected)
-    for env, start, _ in rest:
-        yield env, start, {name: tensors[f"{env}/{name}"] for name in _specs(arena, 0)}
+        path, count = folder / segment.file, segment.stop - segment.start
+        yield segment.env, segment.start, _read_fields(path, read_tensors(path), fields, count)
+    by_env: dict[str, dict[str, Tensor]] = {}
+    for key, values in read_tensors(open_path).items():
+        env, _, name = key.partition("/")
+        by_env.setdefault(env, {})[name] = values
+    for env, (start, tail) in enumerate(_unwritten(segments, streams, chunk_length)):
+        if start < tail:
+            tensors = _read_fields(open_path, by_env.pop(str(env), {}), fields, tail - start)
+            yield env, start, tensors
+    if by_env:
+        raise corrupt_file_error(open_path, f"it holds records of {sorted(by_env)} too")
 
 
 def load_records(
-    saved: Iterable[tuple[int, int, dict[str, Tensor]]], index: EpisodeIndex, arena: Arena
+    saved: Iterable[tuple[int, int, dict[str, Tensor]]], index: EpisodeIndex, store: RecordStore
 ) -> None:
-    """Fill `arena` and `begins` with those records of `read_records` that `index` holds."""
+    """Fill `store` and `begins` with those records of `read_records` whose chunk `index` holds."""
+    length = index.records.chunk_length
     for env, start, tensors in saved:
-        first = max(start, int(index.records.head[env]))
-        for at, count, row in index.records.spans(env, first, start + len(tensors[BEGINS])):
-            for name, target in _fields(index, arena, row, count).items():
-                target.copy_(tensors[name][at - start : at - start + count])
+        first = max(start, int(index.records.head[env]) // length * length)
+        begins = tensors.pop(BEGINS)
+        for at, count, row in index.records.spans(env, first, start + len(begins)):
+            piece = slice(at - start, at - start + count)
+            rows = store.to_index_tensor(np.arange(row, row + count))
+            store.write(rows, {name: values[piece] for name, values in tensors.items()})
+            index.begins[row : row + count] = begins[piece].numpy()
 
 
 def write_latents(
     folder: Path,
     chain: list[LatentFile],
     index: EpisodeIndex,
-    arena: Arena,
+    latents: Arena,
     changed: Bool[np.ndarray, "rows"],
 ) -> list[LatentFile]:
     """Write the latents that changed, or all if the chain becomes too long; return the new chain."""
-    added = sum(int(changed[row : row + count].sum()) for _, _, count, row in index.records.held_spans())
+    every = index.start_every
+    spans = [
+        (-(-row // every), -(-(row + count) // every)) for _, _, count, row in index.records.held_spans()
+    ]
+    added = sum(int(changed[first:stop].sum()) for first, stop in spans)
     added += sum(link.rows for link in chain if not link.is_base)
     number = chain[-1].number + 1 if chain else 1
     is_damaged = not all(_has_size(folder / link.file, link.record) for link in chain)
     chosen = changed
-    if not chain or is_damaged or added >= index.total_steps:
+    if not chain or is_damaged or added >= sum(stop - first for first, stop in spans):
         chain, chosen = [], None
-    row_bytes = sum(arena.fields[name].nbytes for name in LATENT_FIELDS)
+    row_bytes = sum(spec.nbytes for spec in latents.fields.values())
     written: list[LatentFile] = []
     for env, position, rows in _batches(index, chosen, max(1, LATENT_FILE_BYTES // row_bytes)):
-        path, where = _new_path(folder, f"latents_{number:09d}"), arena.to_index_tensor(rows)
-        tensors = {name: arena.gather(name, where) for name in LATENT_FIELDS}
+        path = _new_path(folder, f"latents_{number:09d}")
+        tensors = {name: latents.empty(name, (len(rows),)) for name in LATENT_FIELDS}
+        latents.read(latents.to_index_tensor(rows), tensors)
         tensors |= {"env": torch.from_numpy(env), "index": torch.from_numpy(position)}
         record = write_tensors(path, tensors)
         del tensors  # before the next batch is copied
@@ -159,7 +179,7 @@ def write_latents(
 
 
 def read_latents(
-    folder: Path, chain: list[LatentFile], tail: Sequence[int], arena: Arena
+    folder: Path, chain: list[LatentFile], tail: Sequence[int], fields: Mapping[str, FieldSpec]
 ) -> Iterator[dict[str, Tensor]]:
     """Yield the tensors of each file, given the ends of the streams.
 
@@ -168,8 +188,9 @@ def read_latents(
     """
     for link in chain:
         path, owner = folder / link.file, FieldSpec((link.rows,), torch.int64)
-        expected = {name: arena.fields[name].of(link.rows) for name in LATENT_FIELDS}
-        tensors = _read_checked(path, expected | {"env": owner, "index": owner})
+        tensors = read_tensors(path)
+        expected = {name: spec.of(link.rows) for name, spec in fields.items()}
+        _check_forms(path, tensors, expected | {"env": owner, "index": owner})
         env, position = tensors["env"].numpy(), tensors["index"].numpy()
         is_known = (env >= 0) & (env < len(tail)) & (position >= 0)
         if not is_known.all() or not (position < np.array(tail)[env]).all():
@@ -177,25 +198,35 @@ def read_latents(
         yield tensors
 
 
-def load_latents(saved: Iterable[dict[str, Tensor]], index: EpisodeIndex, arena: Arena) -> None:
-    """Fill `arena` with the latents of held records; skip those of evicted ones."""
+def load_latents(saved: Iterable[dict[str, Tensor]], index: EpisodeIndex, latents: Arena) -> None:
+    """Fill `latents` with those of held records that are kept; skip the others."""
+    every = index.start_every
     for tensors in saved:
         env, position = tensors["env"].numpy(), tensors["index"].numpy()
-        held = np.flatnonzero(position >= index.records.head[env])
-        rows = arena.to_index_tensor(index.records.rows(env[held], position[held]))
-        for name in LATENT_FIELDS:
-            arena.write(name, rows, tensors[name][torch.from_numpy(held)])
+        held = np.flatnonzero((position >= index.records.head[env]) & (position % every == 0))
+        rows = index.records.rows(env[held], position[held]) // every
+        chosen = torch.from_numpy(held)
+        latents.write(latents.to_index_tensor(rows), {name: tensors[name][chosen] for name in LATENT_FIELDS})
 
 
-def _read_checked(path: Path, expected: Mapping[str, FieldSpec]) -> dict[str, Tensor]:
-    """Return the tensors of a file that must be exactly those `expected`, by name."""
-    tensors = read_tensors(path)
+def _read_fields(
+    path: Path, tensors: dict[str, Tensor], fields: Mapping[str, FieldSpec], count: int
+) -> dict[str, Tensor]:
+    """Return the fields of `count` saved records, coded or not, and which of them begin an episode."""
+    with reading(path):
+        found = decode_saved(tensors, fields, count)
+    expected = {name: spec.of(count) for name, spec in fields.items()}
+    _check_forms(path, found, expected | {BEGINS: FieldSpec((count,), torch.bool)})
+    return found
+
+
+def _check_forms(path: Path, tensors: Mapping[str, Tensor], expected: Mapping[str, FieldSpec]) -> None:
+    """Raise a `UserError` unless the tensors of a file are exactly those `expected`, by name."""
     found = {name: FieldSpec(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
     for name in sorted(found.keys() | expected.keys()):
         has, needs = found.get(name), expected.get(name)
         if has != needs:
             raise corrupt_file_error(path, f"{name} is {has or 'missing'} instead of {needs or 'missing'}")
-    return tensors
 
 
 def _has_size(path: Path, record: FileRecord) -> bool:
@@ -214,35 +245,30 @@ def _new_path(folder: Path, name: str) -> Path:
     return path
 
 
-def _unwritten(segments: list[Segment], streams: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Return (start, tail) of the held records outside all segments, for each environment."""
-    start = list(streams["head"])
+def _unwritten(segments: list[Segment], streams: Mapping[str, Any], length: int) -> list[tuple[int, int]]:
+    """Return (start, tail) of the records outside all segments, from the begin of a chunk, by environment."""
+    ends = zip(streams["head"], streams["tail"], strict=True)
+    start = [head // length * length if head < tail else tail for head, tail in ends]
     for segment in segments:
         start[segment.env] = max(start[segment.env], segment.stop)
     return list(zip(start, streams["tail"], strict=True))
 
 
-def _specs(arena: Arena, count: int) -> dict[str, FieldSpec]:
-    """Return the fields of `count` records in a file."""
-    specs = {name: spec.of(count) for name, spec in arena.fields.items() if name not in LATENT_FIELDS}
-    return specs | {BEGINS: FieldSpec((count,), torch.bool)}
-
-
-def _fields(index: EpisodeIndex, arena: Arena, row: int, count: int) -> dict[str, Tensor]:
-    """Return views of consecutive rows."""
-    names = [name for name in arena.fields if name not in LATENT_FIELDS]
-    begins = torch.from_numpy(index.begins[row : row + count])
-    return {name: arena.view_rows(name, row, count) for name in names} | {BEGINS: begins}
+def _begins(index: EpisodeIndex, row: int, count: int) -> dict[str, Tensor]:
+    """Return which of consecutive rows begin an episode, as a view."""
+    return {BEGINS: torch.from_numpy(index.begins[row : row + count])}
 
 
 def _batches(
     index: EpisodeIndex, chosen: Bool[np.ndarray, "rows"] | None, size: int
 ) -> Iterator[Int64[np.ndarray, "3 batch"]]:
-    """Yield environment, stream index and row of the held records in `chosen` (None: all), `size` at once."""
-    waiting = np.empty((3, 0), np.int64)
+    """Yield environment, stream index and row of the held latents in `chosen` (None: all), `size` at once."""
+    waiting, every = np.empty((3, 0), np.int64), index.start_every
     for env, first, count, row in index.records.held_spans():
-        at = np.arange(count) if chosen is None else np.flatnonzero(chosen[row : row + count])
-        waiting = np.concatenate([waiting, [np.full(len(at), env), first + at, row + at]], axis=1)
+        rows = np.arange(-(-row // every), -(-(row + count) // every))
+        rows = rows if chosen is None else rows[chosen[rows]]
+        owners = np.full(len(rows), env), first + rows * every - row, rows
+        waiting = np.concatenate([waiting, owners], axis=1)
         while waiting.shape[1] >= size:
             yield waiting[:, :size]
             waiting = waiting[:, size:]

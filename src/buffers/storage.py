@@ -1,9 +1,11 @@
-"""The arena: one tensor for each field of all records, allocated once."""
+"""Where records are: one tensor for each field, allocated once. `compressed.py` has the other way."""
 
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,59 +21,135 @@ _NUMPY_DTYPES = (torch.uint8, torch.bool, torch.float16, torch.float32)
 _WRITE_BYTES = 2**23
 
 
-class Arena:
-    """Rows of fields. Reading copies: nothing that leaves this class shares memory with it.
+@runtime_checkable
+class RecordStore(Protocol):
+    """Rows of fields. Reading copies: nothing that leaves a store shares memory with it, but for saving."""
 
-    Storage ram commits anonymous memory, cuda takes memory of `device`, mmap reserves disk space in
-    `directory`, which is free again when the process ends.
-    """
-
-    def __init__(
-        self, plan: ReplayPlan, storage: ReplayStorage, device: torch.device, directory: Path | None = None
-    ) -> None:
-        self.device = device if storage is ReplayStorage.cuda else torch.device("cpu")
-        self.fields = plan.fields
-        self._tensors: dict[str, Tensor] = {}
-        for name, spec in plan.fields.items():
-            if storage is ReplayStorage.mmap:
-                assert directory is not None, "storage=mmap needs a folder"
-                self._tensors[name] = _mapped(spec, plan.num_rows, directory)
-            else:
-                # Zeroed, so that the pages are committed now and not at some step of the run.
-                memory = torch.empty((plan.num_rows, *spec.shape), dtype=spec.dtype, device=self.device)
-                self._tensors[name] = memory.zero_()
+    fields: dict[str, FieldSpec]
 
     def nbytes(self) -> int:
-        """Return the bytes of all fields, used or not."""
-        return sum(field.untyped_storage().nbytes() for field in self._tensors.values())
+        """Return the bytes of all rows, used or not."""
+        ...
+
+    def index_nbytes(self) -> int:
+        """Return the bytes that tell where rows are."""
+        ...
 
     def to_index_tensor(self, rows: Int64[np.ndarray, "..."]) -> Int64[Tensor, "..."]:
-        """Return row numbers on the device, as `gather` and `write` take them."""
-        return torch.from_numpy(rows).to(self.device)
+        """Return row numbers as `read` and `write` take them."""
+        ...
 
     def empty(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Return uninitialised memory for `shape` rows of a field, (*shape, *field)."""
+        ...
+
+    def read(self, rows: Int64[Tensor, "..."], out: Mapping[str, Tensor]) -> None:
+        """Copy fields of the given rows into `out`, each (*rows.shape, *field), contiguous."""
+        ...
+
+    def write(self, rows: Int64[Tensor, "rows"], values: Mapping[str, Tensor]) -> None:
+        """Copy values (rows, *field) of all fields into rows that follow those written before."""
+        ...
+
+    def records(self, row: int, count: int) -> dict[str, Tensor]:
+        """Return consecutive rows of one chunk, views or copies; keep them inside this package."""
+        ...
+
+    def saved(self, row: int, count: int) -> dict[str, Tensor]:
+        """Return what a file keeps of consecutive rows of one chunk: their fields, or one code."""
+        ...
+
+    def has_room(self, chunks: int) -> bool:
+        """Return whether so many more full chunks fit, whatever is in them."""
+        ...
+
+    def free(self, chunks: Int64[np.ndarray, "chunks"]) -> None:
+        """Forget chunks."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all."""
+        ...
+
+
+class Arena:
+    """A tensor for each field: of anonymous memory (ram), of `device` (cuda), or of files that are mapped.
+
+    Storage ram commits its memory, mmap reserves disk space in `directory`, which is free again when the
+    process ends.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, FieldSpec],
+        num_rows: int,
+        storage: ReplayStorage,
+        device: torch.device,
+        directory: Path | None = None,
+    ) -> None:
+        self.device = device if storage is ReplayStorage.cuda else torch.device("cpu")
+        self.fields = dict(fields)
+        self._tensors = {
+            name: allocate(spec.of(num_rows), storage, self.device, directory)
+            for name, spec in fields.items()
+        }
+
+    def nbytes(self) -> int:
+        """See `RecordStore`."""
+        return sum(field.untyped_storage().nbytes() for field in self._tensors.values())
+
+    def index_nbytes(self) -> int:
+        """See `RecordStore`."""
+        return 0
+
+    def to_index_tensor(self, rows: Int64[np.ndarray, "..."]) -> Int64[Tensor, "..."]:
+        """See `RecordStore`."""
+        return torch.from_numpy(rows).to(self.device)
+
+    def empty(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """See `RecordStore`."""
         field = self._tensors[name]
         return field.new_empty(*shape, *field.shape[1:])
 
-    def gather(self, name: str, rows: Int64[Tensor, "..."], out: Tensor | None = None) -> Tensor:
-        """Copy a field of the given rows into `out`, (*rows.shape, *field), contiguous; None: new memory."""
-        out = self.empty(name, tuple(rows.shape)) if out is None else out
-        torch.index_select(self._tensors[name], 0, rows.reshape(-1), out=out.flatten(0, rows.ndim - 1))
-        return out
+    def read(self, rows: Int64[Tensor, "..."], out: Mapping[str, Tensor]) -> None:
+        """See `RecordStore`."""
+        for name, values in out.items():
+            torch.index_select(self._tensors[name], 0, rows.reshape(-1), out=values.flatten(0, rows.ndim - 1))
 
-    def write(self, name: str, rows: Int64[Tensor, "rows"], values: Tensor) -> None:
-        """Copy `values` (rows, *field) into distinct rows; their autograd graph never reaches the arena."""
-        field, values = self._tensors[name], values.detach()
-        if field.is_cpu and values.is_cpu and values.dtype is field.dtype and field.dtype in _NUMPY_DTYPES:
-            # `index_copy_` goes through a few large rows 8 times slower.
-            field.numpy()[rows.numpy()] = values.numpy()
-        else:
-            field.index_copy_(0, rows, values.to(self.device))
+    def write(self, rows: Int64[Tensor, "rows"], values: Mapping[str, Tensor]) -> None:
+        """See `RecordStore`; any distinct rows, and the values' autograd graph never reaches the arena."""
+        for name, given in values.items():
+            field, value = self._tensors[name], given.detach()
+            if field.is_cpu and value.is_cpu and value.dtype is field.dtype and field.dtype in _NUMPY_DTYPES:
+                # `index_copy_` goes through a few large rows 8 times slower.
+                field.numpy()[rows.numpy()] = value.numpy()
+            else:
+                field.index_copy_(0, rows, value.to(self.device))
 
-    def view_rows(self, name: str, row: int, count: int) -> Tensor:
-        """Return a view of consecutive rows, for saving and loading; keep it inside this package."""
-        return self._tensors[name][row : row + count]
+    def records(self, row: int, count: int) -> dict[str, Tensor]:
+        """See `RecordStore`: views."""
+        return {name: field[row : row + count] for name, field in self._tensors.items()}
+
+    saved = records
+
+    def has_room(self, chunks: int) -> bool:
+        """See `RecordStore`: every row has its place."""
+        return True
+
+    def free(self, chunks: Int64[np.ndarray, "chunks"]) -> None:
+        """See `RecordStore`: rows are written over."""
+
+    def clear(self) -> None:
+        """See `RecordStore`."""
+
+
+def allocate(spec: FieldSpec, storage: ReplayStorage, device: torch.device, directory: Path | None) -> Tensor:
+    """Return a tensor of zeros in the given kind of memory, committed or reserved now."""
+    if storage is ReplayStorage.mmap:
+        assert directory is not None, "storage=mmap needs a folder"
+        return _mapped(spec, directory)
+    # Zeroed, so that the pages are committed now and not at some step of the run.
+    return torch.empty(spec.shape, dtype=spec.dtype, device=device).zero_()
 
 
 def check_storage(spec: ReplaySpec, plan: ReplayPlan, device: torch.device, directory: Path | None) -> None:
@@ -97,16 +175,15 @@ def check_storage(spec: ReplaySpec, plan: ReplayPlan, device: torch.device, dire
             )
 
 
-def _mapped(spec: FieldSpec, num_rows: int, directory: Path) -> Tensor:
+def _mapped(spec: FieldSpec, directory: Path) -> Tensor:
     """Return a tensor of zeros over an unlinked file whose disk blocks are reserved."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor, path = tempfile.mkstemp(dir=directory, suffix=".arena")
     os.unlink(path)  # at once, so that a killed process leaves no file behind
     try:
-        _reserve(descriptor, num_rows * spec.nbytes)
-        size = num_rows * (spec.nbytes // spec.dtype.itemsize)
-        path = f"/dev/fd/{descriptor}"
-        return torch.from_file(path, shared=True, size=size, dtype=spec.dtype).view(num_rows, *spec.shape)
+        _reserve(descriptor, spec.nbytes)
+        path, size = f"/dev/fd/{descriptor}", spec.nbytes // spec.dtype.itemsize
+        return torch.from_file(path, shared=True, size=size, dtype=spec.dtype).view(spec.shape)
     finally:
         os.close(descriptor)
 

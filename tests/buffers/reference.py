@@ -8,7 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.buffers import EpisodeReplayBuffer, LatentSpec, ReplayConfig, ReplaySpec, StoredLatent
+from reverie.buffers import (
+    LATENT_FIELDS,
+    EpisodeReplayBuffer,
+    LatentSpec,
+    ReplayConfig,
+    ReplaySpec,
+    StoredLatent,
+)
+from reverie.buffers.storage import Arena
 from reverie.utils.timestep import ActionSpec, ArraySpec, TimeStep
 
 OBSERVATION = {
@@ -104,8 +112,11 @@ def reward_of(action: np.ndarray) -> float:
 class ReferenceReplay:
     """The contract of `EpisodeReplayBuffer` as lists of records."""
 
-    def __init__(self, num_envs: int, capacity: int, window_length: int, cross_episodes: bool) -> None:
+    def __init__(
+        self, num_envs: int, capacity: int, window_length: int, cross_episodes: bool, latent_every: int = 1
+    ) -> None:
         self.capacity, self.window_length, self.cross_episodes = capacity, window_length, cross_episodes
+        self.latent_every = latent_every
         self.episodes: list[list[list[Record]]] = [[] for _ in range(num_envs)]
         self.step = 0
 
@@ -160,7 +171,8 @@ class ReferenceReplay:
         found = set()
         for env, episodes in enumerate(self.episodes):
             for run in [self.stream(env)] if self.cross_episodes else episodes:
-                found |= {(env, record.index) for record in run[: max(0, len(run) - self.window_length + 1)]}
+                first = run[: max(0, len(run) - self.window_length + 1)]
+                found |= {(env, record.index) for record in first if record.index % self.latent_every == 0}
         return found
 
     def window(self, env: int, start: int) -> list[Record]:
@@ -180,7 +192,20 @@ class ReferenceReplay:
 def held_values(buffer: EpisodeReplayBuffer, name: str) -> Tensor:
     """Return a field of everything held, environment after environment, oldest first."""
     rows, _ = buffer._index.in_order()
-    return buffer._arena.gather(name, torch.from_numpy(rows))
+    store = buffer._store
+    if name in LATENT_FIELDS:
+        assert buffer._latents is not None
+        store, every = buffer._latents, buffer.config.latent_every
+        rows = rows[rows % every == 0] // every
+    values = store.empty(name, (len(rows),))
+    store.read(torch.from_numpy(rows), {name: values})
+    return values
+
+
+def rows_of(buffer: EpisodeReplayBuffer) -> dict[str, Tensor]:
+    """Return all rows of every field of a buffer that is not compressed."""
+    assert isinstance(buffer._store, Arena)
+    return buffer._store._tensors | (buffer._latents._tensors if buffer._latents else {})
 
 
 def fill(

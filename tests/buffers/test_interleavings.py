@@ -11,7 +11,16 @@ from torch import Tensor
 
 from reverie.buffers import EpisodeReplayBuffer, ReplayStorage, SequenceBatch
 
-from .reference import LATENT, OUTCOMES, ReferenceReplay, ToyWorld, held_values, make_buffer, reward_of
+from .reference import (
+    LATENT,
+    OUTCOMES,
+    ReferenceReplay,
+    ToyWorld,
+    held_values,
+    make_buffer,
+    reward_of,
+    rows_of,
+)
 
 
 @st.composite
@@ -19,12 +28,15 @@ def histories(draw: st.DrawFn) -> dict:
     """Settings of a buffer, and what happens to it: outcomes of each step, whether to sample or write."""
     num_envs = draw(st.integers(1, 3))
     window_length = draw(st.integers(2, 5))
+    latent_every = draw(st.sampled_from([n for n in range(1, 5) if (window_length - 1) % n == 0]))
     outcome = st.sampled_from(OUTCOMES[:1] * 5 + OUTCOMES)
     return {
         "num_envs": num_envs,
         "window_length": window_length,
         "capacity": draw(st.integers(num_envs * window_length, 30)),
-        "chunk_length": draw(st.integers(1, 7)),
+        "chunk_length": latent_every * draw(st.integers(1, 7 // latent_every)),
+        "latent_every": latent_every,
+        "compressed": draw(st.booleans()),
         "cross_episodes": draw(st.booleans()),
         "storage": draw(st.sampled_from([ReplayStorage.ram, ReplayStorage.mmap])),
         "steps": draw(
@@ -43,10 +55,11 @@ def histories(draw: st.DrawFn) -> dict:
 @settings(max_examples=250, deadline=None)
 def test_every_interleaving_equals_the_slow_reference(tmp_path_factory, history: dict) -> None:
     num_envs, window_length = history["num_envs"], history["window_length"]
-    keys = ("num_envs", "window_length", "capacity", "chunk_length", "cross_episodes", "storage")
+    settings = {key: value for key, value in history.items() if key != "steps"}
     folder: Path = tmp_path_factory.getbasetemp()
-    buffer = make_buffer(directory=folder, **{key: history[key] for key in keys})
-    reference = ReferenceReplay(num_envs, history["capacity"], window_length, history["cross_episodes"])
+    buffer = make_buffer(directory=folder, **settings)
+    own = ("num_envs", "capacity", "window_length", "cross_episodes", "latent_every")
+    reference = ReferenceReplay(**{key: history[key] for key in own})
     world, batches = ToyWorld(num_envs), []
     for step, (outcomes, samples, writes_back) in enumerate(history["steps"]):
         arrived = world.advance(outcomes)
@@ -65,9 +78,13 @@ def test_every_interleaving_equals_the_slow_reference(tmp_path_factory, history:
             stoch = torch.full((4, window_length - 1, LATENT.num_latents), step % 256)
             buffer.write_back(old.positions, deter, stoch)
             reference.write_back(old.positions.env, old.positions.start, deter, stoch)
+    held = [record for env in range(num_envs) for record in reference.stream(env)]
     for name in ("deter", "stoch", "reward"):
-        expected = [getattr(record, name) for env in range(num_envs) for record in reference.stream(env)]
-        np.testing.assert_array_equal(held_values(buffer, name).numpy(), np.stack(expected))
+        every = 1 if name == "reward" else history["latent_every"]
+        expected = [getattr(record, name) for record in held if record.index % every == 0]
+        found = held_values(buffer, name).numpy()
+        assert len(found) == len(expected)
+        np.testing.assert_array_equal(found, np.array(expected).reshape(found.shape))
 
 
 def assert_same_sizes(buffer: EpisodeReplayBuffer, reference: ReferenceReplay) -> None:
@@ -103,7 +120,7 @@ def assert_true_and_private(
         np.testing.assert_array_equal(batch.context.stoch[row].numpy(), records[0].stoch)
         for before, after in pairwise(records):  # facts 11.1: reward = f(previous action)
             assert after.reward == (0.0 if after.is_first else reward_of(before.action))
-    arena = [buffer._arena.view_rows(name, 0, buffer.plan.num_rows) for name in buffer.plan.fields]
+    arena = [] if buffer.config.compressed else rows_of(buffer).values()
     for tensor in tensors_of(batch):
         assert tensor.is_contiguous()
         assert not any(np.shares_memory(tensor.numpy(), field.numpy()) for field in arena)

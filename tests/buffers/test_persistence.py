@@ -46,6 +46,7 @@ def test_a_chain_of_saves_equals_full_copies(
             num_envs=num_envs,
             capacity=capacity,
             chunk_length=int(chance.integers(1, 9)),
+            compressed=bool(chance.integers(2)),  # what the other kind has saved is loaded too
             storage=storage,
             store_latents=store_latents,
             cross_episodes=cross_episodes,

@@ -6,7 +6,7 @@ import torch
 
 from reverie.buffers import EpisodeReplayBuffer, SampledPositions, SequenceBatch, StoredLatent
 
-from .reference import LATENT, ToyWorld, advance, fill, held_values, make_buffer
+from .reference import LATENT, ToyWorld, advance, fill, held_values, make_buffer, rows_of
 
 
 @pytest.mark.parametrize("cross_episodes", [True, False])
@@ -111,7 +111,7 @@ def test_write_back_of_an_evicted_window_changes_nothing() -> None:
     before = held_values(buffer, "deter").clone()
     buffer.write_back(positions(5), *fresh_latents(1, 3, 99.0))
     assert torch.equal(held_values(buffer, "deter"), before)
-    assert (buffer._arena.view_rows("stoch", 0, buffer.plan.num_rows) != 99).all()  # not even in free chunks
+    assert (rows_of(buffer)["stoch"] != 99).all()  # not even in free chunks
 
 
 def test_the_later_of_overlapping_windows_stands() -> None:
@@ -132,7 +132,7 @@ def test_no_graph_ever_reaches_the_arena() -> None:
     arrival, action, latent = ToyWorld(1).advance(["go on"])
     graph = latent.deter.clone().requires_grad_() * 2
     buffer.add(arrival, action, StoredLatent(deter=graph, stoch=latent.stoch))
-    assert not any(buffer._arena.view_rows(name, 0, 1).requires_grad for name in buffer.plan.fields)
+    assert not any(field.requires_grad for field in rows_of(buffer).values())
 
 
 def test_latents_of_the_wrong_length_are_refused() -> None:

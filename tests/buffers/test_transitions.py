@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reverie.buffers import EpisodeReplayBuffer, TransitionBatch, Transitions, TransitionTable
 
-from .reference import OUTCOMES, Record, ReferenceReplay, ToyWorld, make_buffer
+from .reference import OUTCOMES, Record, ReferenceReplay, ToyWorld, make_buffer, rows_of
 from .toy_episodes import toy_episode, transition_buffer
 
 
@@ -139,7 +139,7 @@ def test_a_batch_given_as_out_is_written_over() -> None:
 def test_a_batch_shares_no_memory_with_the_arena_or_the_table() -> None:
     buffer = filled()
     table = buffer.transition_table()
-    arena = [buffer._arena.view_rows(name, 0, buffer.plan.num_rows).numpy() for name in buffer.plan.fields]
+    arena = [field.numpy() for field in rows_of(buffer).values()]
     fields = [*table.fields.values(), table.starts]
     assert not any(np.shares_memory(field, slab) for field in fields for slab in arena)
     for source in (buffer, table):

@@ -159,7 +159,7 @@ def saved_records(run_dir: Path, step: int, name: str) -> NDArray[Any]:
     checkpoint_at(run_dir, step).restore_replay(replay)
     records = replay._index.records
     pieces = [
-        replay._arena.view_rows(name, row, count).numpy()
+        replay._store.records(row, count)[name].numpy()
         for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True))
         for _, count, row in records.spans(env, head, tail)
     ]

@@ -56,7 +56,7 @@ class MemoryTracker:
 
         Args:
             name: As in report and metrics; with `/`, a part of the object named before it.
-            path: Such as `workflow.world_model.rssm._state` or `replay._arena`.
+            path: Such as `workflow.world_model.rssm._state` or `replay._store`.
             roots: To check the path now; None to wait until it leads somewhere.
 
         Raises:

@@ -1,0 +1,81 @@
+"""Byte strings of any length in one arena of equal pages, allocated once."""
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+PAGE_BYTES = 256
+"""A longer page wastes more at the end of a string, a shorter one needs more numbers."""
+
+_NUMBER = np.dtype(np.int32)
+BYTES_PER_PAGE = PAGE_BYTES + 2 * _NUMBER.itemsize
+BYTES_PER_STRING = 2 * _NUMBER.itemsize
+
+
+def pages_needed(nbytes: int) -> int:
+    """Return the pages of a string."""
+    return -(-nbytes // PAGE_BYTES)
+
+
+class Pages:
+    """Strings by number, each a chain of pages; `data` is the arena, (pages, PAGE_BYTES).
+
+    Neighbouring pages are given out together, so a string is nearly always in one piece.
+    """
+
+    def __init__(self, data: UInt8[np.ndarray, "pages bytes"], num_strings: int) -> None:
+        self._data = data
+        self._next = np.full(len(data), -1, _NUMBER)
+        self._free = np.full(len(data), 0, _NUMBER)  # the last ones are given out first
+        self._first = np.full(num_strings, 0, _NUMBER)
+        self._nbytes = np.full(num_strings, 0, _NUMBER)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all strings."""
+        self._free[:] = np.arange(len(self._data) - 1, -1, -1)
+        self.num_free = len(self._free)
+        self._nbytes[:] = 0
+
+    def nbytes_of_tables(self) -> int:
+        """Return the bytes held, the arena apart."""
+        return self._next.nbytes + self._free.nbytes + self._first.nbytes + self._nbytes.nbytes
+
+    def put(self, string: int, code: bytes) -> None:
+        """Store a string in the place of none; the caller has made sure that there is room."""
+        count = pages_needed(len(code))
+        assert 0 < count <= self.num_free and not self._nbytes[string], (
+            "no room, or a string is there already"
+        )
+        self.num_free -= count
+        pages = self._free[self.num_free : self.num_free + count][::-1]
+        whole = len(code) // PAGE_BYTES
+        self._data[pages[:whole]] = np.frombuffer(code, np.uint8, whole * PAGE_BYTES).reshape(
+            whole, PAGE_BYTES
+        )
+        if rest := code[whole * PAGE_BYTES :]:
+            self._data[pages[-1], : len(rest)] = np.frombuffer(rest, np.uint8)
+        self._next[pages[:-1]] = pages[1:]
+        self._first[string], self._nbytes[string] = pages[0], len(code)
+
+    def get(self, string: int) -> memoryview:
+        """Return a copy of a string."""
+        return self._data[self._pages(string)].reshape(-1)[: self._nbytes[string]].data
+
+    def free(self, strings: Int64[np.ndarray, "strings"]) -> None:
+        """Forget strings; those that are not stored are skipped."""
+        for string in strings[self._nbytes[strings] > 0].tolist():
+            pages = self._pages(string)
+            self._free[self.num_free : self.num_free + len(pages)] = pages[::-1]
+            self.num_free += len(pages)
+            self._nbytes[string] = 0
+
+    def holds(self, string: int) -> bool:
+        """Return whether a string is stored."""
+        return bool(self._nbytes[string])
+
+    def _pages(self, string: int) -> list[int]:
+        page, pages, follow = int(self._first[string]), [], self._next.item
+        for _ in range(pages_needed(int(self._nbytes[string]))):
+            pages.append(page)
+            page = follow(page)
+        return pages
