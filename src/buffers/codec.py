@@ -20,8 +20,8 @@ LEVEL = 3
 _DIRECT_BYTES = 256
 _CHANGE_BYTES = WORD + 4  # the new word, and how many words after the last change it lies
 
-Words = UInt64[np.ndarray, "words"]
-Rows = UInt64[np.ndarray, "records words"]
+Words = UInt64[np.ndarray, "_"]
+Rows = UInt64[np.ndarray, "records _"]
 
 
 @dataclass(frozen=True, slots=True)

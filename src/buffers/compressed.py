@@ -56,6 +56,11 @@ class CompressedStore:
         """Bytes of pages that hold codes."""
         return (len(self._data) - self._pages.num_free) * PAGE_BYTES
 
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of all pages."""
+        return self._data.nbytes
+
     def to_index_tensor(self, rows: Int64[np.ndarray, "..."]) -> Int64[Tensor, "..."]:
         """See `RecordStore`."""
         return torch.from_numpy(rows)

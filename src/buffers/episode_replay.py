@@ -101,12 +101,17 @@ class EpisodeReplayBuffer:
 
         Raises:
             ValueError: Before anything changes: if latents are stored, there is no such stream, an episode is
-                open in any, the episode is longer than the capacity, or a field has another shape or dtype.
+                open in any, the episode is longer than what is held for certain, or a field has another
+                shape or dtype.
         """
         if self.stores_latents:
             raise ValueError("add_episode takes no latents, but buffer.store_latents=True")
-        fields = episode_fields(episode, self._forms)
-        self._write(self._index.add_episode(env, len(episode.reward)), fields)
+        fields, length = episode_fields(episode, self._forms), len(episode.reward)
+        if self.config.compressed and length > self.plan.guaranteed:
+            budget = f"buffer.memory_budget_gib={self.config.memory_budget_gib:g}"
+            held = f"{self.plan.guaranteed} if nothing compresses"
+            raise ValueError(f"an episode of {length} records, but {budget} holds {held}")
+        self._write(self._index.add_episode(env, length), fields)
 
     def _write(self, rows: Int64[np.ndarray, "rows"], fields: dict[str, Tensor]) -> None:
         """Copy checked fields into the store."""
@@ -255,15 +260,27 @@ class EpisodeReplayBuffer:
         return self._store.nbytes() + latents + index
 
     def stats(self) -> dict[str, float]:
-        """Return metrics by the last part of their tag: `fill` in [0, 1], `aux_bytes` all but `obs_bytes`."""
+        """Return metrics by the last part of their tag: `fill` in [0, 1], `aux_bytes` all but `obs_bytes`.
+
+        Compressed, also the bytes of codes for each record held, and how many such records would fit.
+        """
         obs_bytes = self.plan.part_bytes["observations"]
-        return {
+        stats = {
             "total_steps": float(self.total_steps),
             "num_episodes": float(self._index.num_episodes),
             "obs_bytes": float(obs_bytes),
             "aux_bytes": float(self.nbytes() - obs_bytes),
             "fill": self.total_steps / self.config.capacity,
         }
+        if isinstance(self._store, CompressedStore) and self.total_steps:
+            record_bytes, most = self._store.used_bytes / self.total_steps, self._store.most_bytes
+            holds = min(self.config.capacity, most / record_bytes) if record_bytes else self.config.capacity
+            stats |= {
+                "record_bytes": record_bytes,
+                "holds_steps": float(holds),
+                "fill": self.total_steps / max(holds, self.total_steps),
+            }
+        return stats
 
     def save(self, folder: Path, shared_folder: Path) -> SavedReplay:
         """Write the records held and the generator's state; see `ReplayFiles.save`."""

@@ -36,7 +36,12 @@ FIXED_BY_CHECKPOINT = ("seed", "env", "model", "buffer", "population.size", "td3
 FIXED = ("name", "workflow", "run_dir", "resume", *FIXED_BY_CHECKPOINT)
 """What a resumed run cannot change."""
 
-RESUMABLE_EXCEPTIONS = ("buffer.memory_budget_gib", "buffer.storage")
+RESUMABLE_EXCEPTIONS = (
+    "buffer.memory_budget_gib",
+    "buffer.storage",
+    "buffer.compressed",
+    "buffer.latent_every",
+)
 SETTINGS_KEY = "made_with"
 """Where the state of the loop has what `checkpoint_settings` returns."""
 

@@ -63,7 +63,10 @@ def open_run(
         save_config(config, run_dir)
         spec, replay_bytes = parts.environment.spec, parts.replay.nbytes()
         parameters = parts.workflow.num_parameters
-        banner = start_banner(config, spec, recipe, parameters=parameters, replay_bytes=replay_bytes)
+        guaranteed = parts.replay.plan.guaranteed if config.buffer.compressed else None
+        banner = start_banner(
+            config, spec, recipe, parameters=parameters, replay_bytes=replay_bytes, guaranteed=guaranteed
+        )
         for line in [*notices, *banner, *(plan_lines(plan) if plan else [])]:
             _LOG.info(line)
         for resource in plan.over if plan else []:
@@ -92,10 +95,23 @@ def _try_compiler(config: TrainConfig, signals: Signals) -> None:
 
 
 def start_banner(
-    config: TrainConfig, spec: EnvSpec, recipe: RunRecipe, *, parameters: int, replay_bytes: int
+    config: TrainConfig,
+    spec: EnvSpec,
+    recipe: RunRecipe,
+    *,
+    parameters: int,
+    replay_bytes: int,
+    guaranteed: int | None = None,
 ) -> list[str]:
-    """Return what a run is about to do, one line per item; `parameters` are trained numbers."""
+    """Return what a run is about to do, one line per item.
+
+    `parameters` are trained numbers, `guaranteed` are records that replay holds whatever they are, if that
+    is less than its capacity.
+    """
     buffer = config.buffer
+    records = f"{buffer.capacity:,} records"
+    if guaranteed is not None:
+        records = f"up to {records}, at least {guaranteed:,} if nothing compresses"
     lines = {
         "run": f"{config.name}, seed {config.seed}",
         "environment": f"{spec.name}, {count_text(spec.num_envs, 'environment')}, "
@@ -104,7 +120,7 @@ def start_banner(
         "device": f"{config.device.value}, precision {config.precision.value}, compile "
         f"{config.compile.value}",
         "model": f"{recipe.model_name(config)}, {parameters:,} parameters",
-        "replay": f"{buffer.capacity:,} records, {size_text(replay_bytes)} in {buffer.storage.value}",
+        "replay": f"{records}, {size_text(replay_bytes)} in {buffer.storage.value}",
     }
     lines |= recipe.banner_lines(config, spec)
     lines["folder"] = str(config.run_dir)

@@ -142,12 +142,15 @@ def _checkpoint_rows(
     interval = training.checkpoint_interval and 2 * (training.checkpoint_interval + written.records_per_save)
     new = min(capacity, interval or capacity)
     records = (1 + best) * (capacity + open_records) + keep * new
-    rows = (keep + 2 + 2 * best) * capacity if latent else 0
+    record_bytes = records * record
+    if config.buffer.compressed:  # codes that are held at once are no larger than the memory for them
+        record_bytes = min(record_bytes, (1 + best + keep) * replay.part_bytes["observations"])
+    rows = (keep + 2 + 2 * best) * capacity // config.buffer.latent_every if latent else 0
     files = records // config.buffer.chunk_length + folders * streams
     headers = files * (constants.SHARED_FILE_BYTES + folders * constants.MANIFEST_LINE_BYTES)
     return [
         Row("networks in checkpoints", folders * networks.state),
-        Row("records in checkpoints", records * record),
+        Row("records in checkpoints", record_bytes),
         Row("open chunks in checkpoints", folders * open_records * record),
         Row("latents in checkpoints", rows * (latent + _OWNER_BYTES)),
         Row("recorded episodes in checkpoints", folders * MAX_FRAMES * _image_bytes(spec)),
