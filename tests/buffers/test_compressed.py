@@ -143,7 +143,8 @@ def test_room_is_bytes_and_what_is_guaranteed_is_held_even_of_noise(caplog: pyte
 
 
 def test_a_plan_counts_the_bytes_that_the_buffer_then_has() -> None:
-    for settings_ in ({}, {"store_latents": True, "latent_every": 4}, {"memory_budget_gib": 0.001}):
+    kinds: list[dict[str, Any]] = [{}, {"latent_every": 4}, {"memory_budget_gib": 0.001}]
+    for settings_ in kinds:
         config = ReplayConfig(capacity=5000, chunk_length=8, compressed=True, **settings_)
         observation = {"image": IMAGE, "x": ArraySpec((5,), np.dtype(np.float64))}
         spec = ReplaySpec(config, observation, ActionSpec(3, True), 3, 9, LatentSpec(16, 4))

@@ -59,6 +59,17 @@ def test_a_resumed_run_is_the_unbroken_run_bit_for_bit(resumed_run: Path, cartpo
     assert reproducible(metrics_of(resumed_run)) == reproducible(metrics_of(cartpole_run))
 
 
+@pytest.mark.parametrize("first", ["true", "false"])
+def test_replay_may_become_compressed_or_plain_and_the_next_batches_are_equal(
+    catch_run: Path, tmp_path: Path, first: str
+) -> None:
+    other = {"true": "false", "false": "true"}[first]
+    run = start(tmp_path / "run", *CATCH, f"buffer.compressed={first}", "training.total_timesteps=150")
+    resume(run, f"buffer.compressed={other}", "training.total_timesteps=300")
+    found, expected = identity(run), identity(catch_run)
+    assert (found["model"], found["replay"]) == (expected["model"], expected["replay"])
+
+
 def test_an_interval_of_the_log_goes_on_where_it_was_broken(cartpole_run: Path, tmp_path: Path) -> None:
     run = start(
         tmp_path / "run", *CARTPOLE, "training.checkpoint_interval=130", "training.total_timesteps=140"
