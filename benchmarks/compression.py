@@ -1,0 +1,223 @@
+"""Measure what compressed replay takes and costs: bytes a step, adding and sampling, over several games.
+
+`python scripts/compression.py out=<file>`; every row is measured beside the buffer that is not compressed and
+beside gathering as many frames from memory, in one process with one thread.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import gymnasium
+import numpy as np
+import psutil
+import torch
+
+from reverie.buffers import (
+    EpisodeReplayBuffer,
+    LatentSpec,
+    ReplayConfig,
+    ReplaySpec,
+    StoredLatent,
+)
+from reverie.commands.options import own_settings
+from reverie.envs import EnvConfig, make_environment
+from reverie.envs.config import Suite
+from reverie.utils.errors import UserError, exit_on_user_error
+from reverie.utils.timestep import EnvSpec, TimeStep
+
+GAMES = ("pong", "breakout", "boxing", "seaquest", "ms_pacman")
+LATENT = LatentSpec(deter_size=512, num_latents=32)  # of size1m
+WINDOWS, LENGTH, ENVS = 16, 64, 2
+_HOLD = 8
+_USAGE = "Measure compressed replay: scripts/compression.py out=<file> [steps=3000] [records=40000]\n"
+
+
+@dataclass(kw_only=True, slots=True)
+class Settings:
+    """What is measured, typed as key=value."""
+
+    out: str | None = None
+    """JSON file for all rows."""
+
+    steps: int = 3000
+    """Steps that each of two environments plays; they are added again and again."""
+
+    records: int = 40_000
+    """Records in each buffer."""
+
+    def __post_init__(self) -> None:
+        if not self.out:
+            raise UserError("out is missing: name a file for the rows, as in out=rows.json.")
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """Real play, with the actions that follow each record."""
+
+    env: EnvSpec
+    steps: list[TimeStep]
+    actions: list[np.ndarray]
+
+
+def play(config: EnvConfig, steps: int, hold: int) -> Play:
+    """Return random play in which each action is held for `hold` steps."""
+    environment, chance = make_environment(config, 0), np.random.default_rng(0)
+    try:
+        spec, step, seen, actions = environment.spec, environment.reset(), [], []
+        action = _random_action(spec, chance)
+        for index in range(steps):
+            if index and index % hold == 0:
+                action = _random_action(spec, chance)
+            seen.append(step)
+            actions.append(action)
+            step = environment.step(action)
+        return Play(spec, seen, actions)
+    finally:
+        environment.close()
+
+
+def _random_action(spec: EnvSpec, chance: np.random.Generator) -> np.ndarray:
+    size = spec.action.size
+    if not spec.action.is_discrete:
+        return chance.uniform(-1, 1, (ENVS, size)).astype(np.float32)
+    return np.eye(size, dtype=np.float32)[chance.integers(size, size=ENVS)]
+
+
+def plays(steps: int) -> Iterator[tuple[str, str, Play]]:
+    """Yield environment, policy and play."""
+    for hold, policy in ((1, "random"), (_HOLD, f"random, held for {_HOLD} steps")):
+        for game in GAMES:
+            yield game, policy, play(EnvConfig(game=game, num_envs=ENVS), steps, hold)
+        vector = EnvConfig(suite=Suite.gymnasium, id="CartPole-v1", num_envs=ENVS, action_repeat=1)
+        yield "CartPole-v1, vectors", policy, play(vector, steps, hold)
+        rendered = EnvConfig(suite=Suite.gymnasium, id=_register(), num_envs=ENVS, action_repeat=1)
+        yield "HalfCheetah-v5, rendered", policy, play(rendered, min(steps, 500), hold)
+
+
+def _register() -> str:
+    """Register HalfCheetah as it is drawn, 64 x 64, and return its id."""
+    name = "ReverieRenderedCheetah-v0"
+    if name not in gymnasium.registry:
+        os.environ.setdefault("MUJOCO_GL", "egl")
+        gymnasium.register(name, entry_point=_rendered_cheetah, max_episode_steps=1000)
+    return name
+
+
+def _rendered_cheetah(**_: object) -> gymnasium.Env:
+    made = gymnasium.make("HalfCheetah-v5", render_mode="rgb_array", width=64, height=64)
+    return gymnasium.wrappers.AddRenderObservation(made, render_only=True)
+
+
+def buffer_of(env: EnvSpec, records: int, **settings: object) -> EpisodeReplayBuffer:
+    """Return a buffer for two environments of size1m."""
+    config = ReplayConfig(capacity=records, memory_budget_gib=2.0, **settings)  # pyright: ignore[reportArgumentType]
+    spec = ReplaySpec(config, env.observation, env.action, ENVS, LENGTH + 1, LATENT)
+    return EpisodeReplayBuffer(spec, generator=np.random.default_rng(0))
+
+
+def fill(buffer: EpisodeReplayBuffer, played: Play, records: int) -> float:
+    """Add play until there are so many records; return the mean microseconds of adding one."""
+    latent = StoredLatent(torch.zeros(ENVS, 512), torch.zeros(ENVS, 32, dtype=torch.uint8))
+    seconds, count = 0.0, records // ENVS
+    for index in range(count):
+        at = index % len(played.steps)
+        step = played.steps[at]
+        if at == 0 and index:
+            step = TimeStep(
+                step.observation,
+                np.zeros_like(step.reward),
+                np.ones_like(step.is_first),
+                step.is_last,
+                step.is_terminal,
+            )
+        begin = time.perf_counter()
+        buffer.add(step, played.actions[at], latent)
+        seconds += time.perf_counter() - begin
+    return seconds / (count * ENVS) * 1e6
+
+
+def milliseconds(call: Callable[[], object], rounds: int = 30) -> float:
+    """Return the median time of a call."""
+    found = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        call()
+        found.append((time.perf_counter() - begin) * 1e3)
+    return median(found)
+
+
+def measure(name: str, policy: str, played: Play, records: int) -> dict[str, object]:
+    """Return a row of the table."""
+    plain = buffer_of(played.env, records)
+    coded = buffer_of(played.env, records, compressed=True, latent_every=8)
+    row: dict[str, object] = {"environment": name, "policy": policy, "steps_played": len(played.steps) * ENVS}
+    for kind, buffer in (("plain", plain), ("compressed", coded)):
+        row[f"{kind}_add_us_per_step"] = fill(buffer, played, records)
+        row[f"{kind}_records"] = buffer.total_steps
+    parts, held = coded.plan.part_bytes, coded.total_steps
+    codes = coded.stats()["record_bytes"]
+    latent = parts["latents"] / coded.plan.num_rows
+    raw = sum(spec.nbytes for spec in plain.plan.fields.values())
+    raw_latent = plain.plan.part_bytes["latents"] / plain.plan.num_rows
+    row |= {
+        "bytes_per_step": raw - raw_latent,
+        "bytes_per_step_with_latents": raw,
+        "compressed_bytes_per_step": codes,
+        "compressed_bytes_per_step_with_latents": codes + latent,
+        "times_less": (raw - raw_latent) / codes,
+        "times_less_with_latents": raw / (codes + latent),
+    }
+    kept = {name: buffer.sample(WINDOWS) for name, buffer in (("plain", plain), ("compressed", coded))}
+    image = next(iter(played.env.observation.values()))
+    memory = torch.zeros(min(held, 40_000), image.nbytes, dtype=torch.uint8)
+    rows = torch.randint(len(memory) - LENGTH, (WINDOWS, 1)) + torch.arange(LENGTH + 1)
+    gathered = torch.empty(WINDOWS * (LENGTH + 1), image.nbytes, dtype=torch.uint8)
+    wanted = rows.ravel()
+    move = partial(torch.index_select, memory, 0, wanted, out=gathered)
+    row["gather_limit_ms"] = milliseconds(move)
+    row["plain_sample_ms"] = milliseconds(lambda: plain.sample(WINDOWS, out=kept["plain"]))
+    row["compressed_sample_ms"] = milliseconds(lambda: coded.sample(WINDOWS, out=kept["compressed"]))
+    # What a thread that draws the next batch meanwhile would hide from a caller that itself is busy in Python.
+    with ThreadPoolExecutor(1) as ahead:
+        busy = torch.randn(600, 600)
+
+        def update() -> None:
+            for _ in range(20):
+                busy.matmul(busy)
+
+        alone = milliseconds(update)
+
+        def both() -> None:
+            drawn = ahead.submit(coded.sample, WINDOWS, None, kept["compressed"])
+            update()
+            drawn.result()
+
+        row["update_ms"] = alone
+        row["update_and_ahead_ms"] = milliseconds(both)
+        row["update_then_sample_ms"] = milliseconds(
+            lambda: (update(), coded.sample(WINDOWS, out=kept["compressed"]))
+        )
+    row["resident_mb"] = psutil.Process().memory_info().rss / 1e6
+    return row
+
+
+def main() -> None:
+    """Measure all rows and write them."""
+    with exit_on_user_error():
+        settings, _ = own_settings(Settings, sys.argv[1:], "compression", _USAGE)
+    assert settings.out is not None
+    torch.set_num_threads(1)
+    rows = []
+    for name, policy, played in plays(settings.steps):
+        rows.append(measure(name, policy, played, settings.records))
+        print(json.dumps(rows[-1]), flush=True)
+    result = {"settings": asdict(settings), "torch": torch.__version__, "rows": rows}
+    Path(settings.out).write_text(json.dumps(result, indent=1) + "\n")
