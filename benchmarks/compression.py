@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import torch
 
+from benchmarks.deep_replay import fill_deep
 from reverie.buffers import (
     EpisodeReplayBuffer,
     LatentSpec,
@@ -37,7 +38,13 @@ GAMES = ("pong", "breakout", "boxing", "seaquest", "ms_pacman")
 LATENT = LatentSpec(deter_size=512, num_latents=32)  # of size1m
 WINDOWS, LENGTH, ENVS = 16, 64, 2
 _HOLD = 8
-_USAGE = "Measure compressed replay: scripts/compression.py out=<file> [steps=3000] [records=40000]\n"
+_USAGE = """\
+Measure compressed replay: scripts/compression.py out=<file> [key=value ...]
+
+  scripts/compression.py out=rows.json                  bytes and times of seven environments
+  scripts/compression.py out=deep.json deep=2000000     a replay for ten million steps, given new play
+
+"""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -52,6 +59,9 @@ class Settings:
 
     records: int = 40_000
     """Records in each buffer."""
+
+    deep: int = 0
+    """Steps of new Pong play to add to a replay for ten million; 0 measures the environments instead."""
 
     def __post_init__(self) -> None:
         if not self.out:
@@ -185,7 +195,7 @@ def measure(name: str, policy: str, played: Play, records: int) -> dict[str, obj
     row["gather_limit_ms"] = milliseconds(move)
     row["plain_sample_ms"] = milliseconds(lambda: plain.sample(WINDOWS, out=kept["plain"]))
     row["compressed_sample_ms"] = milliseconds(lambda: coded.sample(WINDOWS, out=kept["compressed"]))
-    # What a thread that draws the next batch meanwhile would hide from a caller that itself is busy in Python.
+    # What a thread that draws the next batch during an update would hide.
     with ThreadPoolExecutor(1) as ahead:
         busy = torch.randn(600, 600)
 
@@ -216,8 +226,13 @@ def main() -> None:
     assert settings.out is not None
     torch.set_num_threads(1)
     rows = []
-    for name, policy, played in plays(settings.steps):
-        rows.append(measure(name, policy, played, settings.records))
+    found = (
+        fill_deep(settings.deep)
+        if settings.deep
+        else (measure(*each, settings.records) for each in plays(settings.steps))
+    )
+    for row in found:
+        rows.append(row)
         print(json.dumps(rows[-1]), flush=True)
     result = {"settings": asdict(settings), "torch": torch.__version__, "rows": rows}
     Path(settings.out).write_text(json.dumps(result, indent=1) + "\n")

@@ -132,6 +132,8 @@ class EpisodeReplayBuffer:
         every = self._index.start_every
         if every > 1:
             is_kept = rows % every == 0
+            if not is_kept.any():
+                return
             chosen = torch.from_numpy(np.flatnonzero(is_kept)).to(deter.device)
             rows, deter, stoch = rows[is_kept] // every, deter[chosen], stoch[chosen]
         fresh = {"deter": deter.to(self.plan.fields["deter"].dtype), "stoch": stoch.to(torch.uint8)}

@@ -1,0 +1,71 @@
+"""Fill a replay for ten million steps of Pong with new play, and watch its memory and its windows."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import psutil
+import torch
+
+from reverie.buffers import EpisodeReplayBuffer, LatentSpec, ReplayConfig, ReplaySpec, StoredLatent
+from reverie.envs import EnvConfig, make_environment
+from reverie.memory.counters.glibc import in_use_bytes
+from reverie.memory.leaks.detector import classify_trend
+
+CAPACITY, ENVS, BUDGET_GIB, LATENT_EVERY = 10_000_000, 8, 1.4, 16
+LATENT = LatentSpec(deter_size=512, num_latents=32)  # of size1m
+_ROWS, _BINS, _DRAWN = 96, 20, 100_000
+_TOLERANCE_BYTES = 1e6
+
+
+def fill_deep(steps: int) -> Iterator[dict[str, object]]:
+    """Add random play by eight emulators; yield what is held and taken at 96 moments, then the verdict."""
+    environment, chance = make_environment(EnvConfig(game="pong", num_envs=ENVS), 0), np.random.default_rng(0)
+    spec = environment.spec
+    config = ReplayConfig(
+        capacity=CAPACITY, memory_budget_gib=BUDGET_GIB, compressed=True, latent_every=LATENT_EVERY
+    )
+    request = ReplaySpec(config, spec.observation, spec.action, ENVS, 65, LATENT)
+    replay = EpisodeReplayBuffer(request, generator=np.random.default_rng(0))
+    latent = StoredLatent(torch.zeros(ENVS, 512), torch.zeros(ENVS, 32, dtype=torch.uint8))
+    actions = np.eye(spec.action.size, dtype=np.float32)
+    step, kept, in_use = environment.reset(), None, []
+    count = steps // ENVS
+    for index in range(1, count + 1):
+        action = actions[chance.integers(spec.action.size, size=ENVS)]
+        replay.add(step, action, latent)
+        step = environment.step(action)
+        if index % max(1, count // _ROWS) == 0 and replay.can_sample:
+            kept = replay.sample(16, out=kept)
+            in_use.append(in_use_bytes())
+            resident = psutil.Process().memory_info().rss
+            yield {"added": index * ENVS, **replay.stats(), "resident_mb": resident / 1e6}
+    environment.close()
+    trend = classify_trend(in_use, _TOLERANCE_BYTES)
+    yield {
+        "planned_gib": replay.plan.nbytes / 2**30,
+        "guaranteed_steps": replay.plan.guaranteed,
+        "peak_resident_mb": _peak_mb(),
+        "in_use_verdict": trend.verdict.value,
+        "bytes_in_use_per_sample": trend.slope_bytes_per_sample,
+        "chi_square_of_starts": chi_square(replay),
+        "degrees_of_freedom": _BINS - 1,
+        "content_hash": replay.content_hash(),
+    }
+
+
+def chi_square(replay: EpisodeReplayBuffer) -> float:
+    """Return how far the starts of windows are from uniform over twenty equal parts of every stream."""
+    counts = np.zeros(_BINS)
+    for _ in range(_DRAWN // 100):
+        positions = replay.sample(100).positions
+        share = positions.start / replay._index.records.tail[positions.env]
+        counts += np.bincount((share * _BINS).astype(int), minlength=_BINS)
+    expected = counts.sum() / _BINS
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def _peak_mb() -> float:
+    """Return the most resident memory that this process ever had."""
+    with open("/proc/self/status") as status:
+        line = next(line for line in status if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024 / 1e6
