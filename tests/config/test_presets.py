@@ -1,5 +1,6 @@
 """Every experiment composes to the numbers it promises, and a choice takes the place of what it says."""
 
+import functools
 from enum import Enum
 from importlib import resources
 from pathlib import Path
@@ -12,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import GROUPS, typed
-from reverie.config.schema import Device, Precision, TrainConfig, leaves
+from reverie.config.schema import Device, Precision, TrainConfig, WorkflowName, leaves
 from reverie.config.workflow import AnyTrainConfig, in_own_schema
 from reverie.envs import Suite
 from reverie.utils.errors import UserError
@@ -156,11 +157,17 @@ def stated(group: str, choice: str) -> DictConfig:
     return merged
 
 
+@functools.cache
+def stated_in(workflow: WorkflowName, group: str, choice: str) -> DictConfig:
+    """Of each section that a file states, what a run of the workflow reads; no test may change it."""
+    expected = stated(group, choice)
+    expected.workflow = workflow
+    return in_own_schema(expected)
+
+
 def assert_whole(job: DictConfig, choices: dict[str, str]) -> None:
     for group, choice in choices.items():
-        expected = stated(group, choice)
-        expected.workflow = job.workflow  # of each section, what the run's workflow reads
-        expected = in_own_schema(expected)
+        expected = stated_in(job.workflow, group, choice)
         for section in GROUPS[group]:
             if section in job and section != "workflow":
                 assert job[section] == expected[section], f"{group}={choice}"

@@ -143,13 +143,13 @@ def alarms(series: Series, events: dict[int, str], wait_for: tuple[str, ...] = (
     raised = 0
     for row in series:
         detector = LeakDetector(TOLERANCE_MB, wait_for=wait_for)
-        was_raised = False
         for sample, value in enumerate(row):
             if sample in events:
                 detector.restart(sample, events[sample])
             detector.add(sample, value)
-            was_raised |= detector.alarm
-        raised += was_raised
+            if detector.alarm:
+                raised += 1
+                break
     return raised / len(series)
 
 

@@ -1,14 +1,16 @@
 """Compares compiled with written updates and actions.
 
-A program of its own, because the suite's type checks at run time cannot be compiled:
+A program of its own, because the suite's type checks at run time cannot be compiled. One for all: what two
+of them have in common is compiled once.
 
-python -m tests.workflows.compiled_against_written discrete|continuous|uncompiled
+python -m tests.workflows.compiled_against_written [discrete] [continuous] [uncompiled]
 """
 
 import sys
 from dataclasses import replace
 
 import torch
+import torch._inductor.config as inductor
 
 from reverie.utils.compilation import COMPILING, Compilations
 from reverie.workflows.world_models import CompiledDreamer
@@ -66,7 +68,11 @@ def compare_uncompiled() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "uncompiled":
-        compare_uncompiled()
-    else:
-        compare(is_discrete=sys.argv[1] == "discrete")
+    for comparison in sys.argv[1:]:
+        print(comparison, flush=True)
+        torch._dynamo.reset()
+        if comparison == "uncompiled":
+            with inductor.patch({"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True}):
+                compare_uncompiled()
+        else:
+            compare(is_discrete=comparison == "discrete")

@@ -7,23 +7,28 @@ import sys
 
 import pytest
 import torch
+import torch._dynamo.config as dynamo
 
 from reverie.utils.compilation import Compilations, compiled, why_not_compiled
 
 needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler here")
 
 
-@needs_compiler
-@pytest.mark.parametrize("actions", ["discrete", "continuous"])
-def test_compiled_steps_learn_and_act_as_the_written_ones_do(actions: str) -> None:
-    command = [sys.executable, "-m", "tests.workflows.compiled_against_written", actions]
-    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+def test_compiled_steps_do_as_the_written_ones_and_what_cannot_be_compiled_runs_as_written() -> None:
+    compilable = ["discrete", "continuous"] if shutil.which("g++") else []
+    command = [sys.executable, "-m", "tests.workflows.compiled_against_written", *compilable, "uncompiled"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    for name in ("observe_step", "imagine_step", "predict", "forward", "policy_on_tensors"):
+        assert ended.stderr.count(f"torch.compile failed for {name}, falling back to eager: ") == 1
 
 
 @needs_compiler
 def test_a_function_of_too_many_shapes_runs_as_written(caplog: pytest.LogCaptureFixture) -> None:
     double = compiled(lambda x: 2 * x)
-    assert all(float(double(torch.ones(size)).sum()) == 2 * size for size in range(1, 15))
+    with dynamo.patch(recompile_limit=2):  # of 8
+        assert all(float(double(torch.ones(size)).sum()) == 2 * size for size in range(1, 6))
     assert caplog.text.count("falling back to eager: ") == 1
 
 
@@ -41,14 +46,6 @@ def test_what_is_compiled_late_is_counted_and_warned_of(caplog: pytest.LogCaptur
     assert (compilations.count, compilations.late_count) == (2, 1)
     assert "have shapes changed?" in caplog.text
     assert compilations.tags()["debug/compile/recompilations"] == 1.0
-
-
-def test_a_step_that_cannot_be_compiled_runs_as_written() -> None:
-    broken = os.environ | {"CXX": "no-such-compiler", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
-    command = [sys.executable, "-m", "tests.workflows.compiled_against_written", "uncompiled"]
-    ended = subprocess.run(command, check=True, env=broken, capture_output=True, text=True)
-    for name in ("observe_step", "imagine_step", "predict", "forward", "policy_on_tensors"):
-        assert ended.stderr.count(f"torch.compile failed for {name}, falling back to eager: ") == 1
 
 
 def test_what_is_missing_for_compiling_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
