@@ -1,5 +1,6 @@
 """The replay buffer: allocated once, evicted by episodes, sampled by copy."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from ..utils.timestep import TimeStep
 from .batch import EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
-from .config import LATENT_FIELDS, ReplaySpec
+from .config import LATENT_FIELDS, OBSERVATION_PREFIX, ReplaySpec, observation_keys
 from .episode_index import EpisodeIndex
 from .persistence import ReplayFiles, SavedReplay
 from .plan import plan_replay
@@ -83,16 +84,44 @@ class EpisodeReplayBuffer:
         """Copy a whole finished episode into one environment's stream at once.
 
         Leaves a buffer of one stream as an `add` of each record would, evictions included. With several
-        streams see `EpisodeIndex` for what counts as oldest.
+        streams see `EpisodeIndex` for what counts as oldest. Where latents are stored, these records have
+        zeros, as no model has seen them yet; `write_back` replaces them.
 
         Raises:
-            ValueError: Before anything changes: if latents are stored, there is no such stream, an episode is
-                open in any, the episode is longer than the capacity, or a field has another shape or dtype.
+            ValueError: Before anything changes: if there is no such stream, an episode is open in any, the
+                episode is longer than the capacity, or a field has another shape or dtype.
         """
+        fields, length = episode_fields(episode, self._forms), len(episode.reward)
         if self.stores_latents:
-            raise ValueError("add_episode takes no latents, but buffer.store_latents=True")
-        fields = episode_fields(episode, self._forms)
-        self._write(self._index.add_episode(env, len(episode.reward)), fields)
+            fields |= {name: self._arena.empty(name, (length,)).zero_() for name in LATENT_FIELDS}
+        new_rows = self._index.add_episode(env, length)
+        self._write(new_rows, fields)
+        if self.stores_latents:
+            self._files.changed[new_rows] = True
+
+    def episodes(self) -> Iterator[EpisodeRecords]:
+        """Yield copies of the whole episodes held, stream after stream, oldest first.
+
+        Left out are those that are open, were abandoned, or have lost their first records.
+        """
+        records = self._index.records
+        for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True)):
+            rows = records.rows(np.array(env), np.arange(head, tail))
+            where = self._arena.to_index_tensor(rows)
+            marks = (self._arena.gather(name, where).cpu().numpy() for name in ("is_first", "is_last"))
+            firsts, lasts = (np.flatnonzero(mark) for mark in marks)
+            ends = np.append(lasts, tail - head)[np.searchsorted(lasts, firsts)]
+            for first, last, following in zip(firsts, ends, [*firsts[1:], tail - head], strict=True):
+                if last < following:
+                    yield self._episode(rows[first : last + 1])
+
+    def _episode(self, rows: Int64[np.ndarray, "rows"]) -> EpisodeRecords:
+        """Return the records in these rows as an episode."""
+        where = self._arena.to_index_tensor(rows)
+        values = {name: self._arena.gather(name, where).cpu().numpy() for name in self._forms}
+        observation = {key: values[OBSERVATION_PREFIX + key] for key in observation_keys(values)}
+        is_terminal = bool(values["is_terminal"][-1])
+        return EpisodeRecords(observation, values["action"], values["reward"], is_terminal)
 
     def _write(self, rows: Int64[np.ndarray, "rows"], fields: dict[str, Tensor]) -> None:
         """Copy checked fields into the arena."""
