@@ -13,10 +13,19 @@ from rich.table import Table
 from ..buffers import EpisodeReplayBuffer
 from ..checkpoints.run_folder import checkpoint_of, load_run
 from ..config.schema import Device
-from ..episodes import EpisodeSpec, Format, action_text, find_action, find_episodes, spec_of, write_episodes
+from ..episodes import (
+    MOST_CHOICES,
+    EpisodeSpec,
+    Format,
+    action_text,
+    find_action,
+    find_episodes,
+    spec_of,
+    write_episodes,
+)
 from ..orchestration.recipes import recipe_of
 from ..planning.preflight import environment_spec
-from ..utils.errors import UserError, did_you_mean, exit_on_user_error, printable
+from ..utils.errors import UserError, did_you_mean, exit_on_user_error, printable, require_range
 from ..utils.timestep import ActionSpec
 from .options import own_settings
 
@@ -79,6 +88,7 @@ class ImportConfig:
 
     def __post_init__(self) -> None:
         _require(self, "path", "to")
+        require_range("", self, "choices", ge=1, le=MOST_CHOICES)
 
 
 def _require(settings: Any, *names: str) -> None:

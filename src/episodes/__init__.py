@@ -6,6 +6,7 @@ Files may come from a stranger: nothing in them is run, and every size is checke
 from .episode import EpisodeSpec as EpisodeSpec
 from .episode import action_text as action_text
 from .episode import spec_of as spec_of
+from .formats import MOST_CHOICES as MOST_CHOICES
 from .formats import Episodes as Episodes
 from .formats import Format as Format
 from .formats import find_action as find_action

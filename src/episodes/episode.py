@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..buffers import EpisodeRecords
+from ..utils.durable_io import open_regular, parse_json
 from ..utils.errors import UserError, printable
 from ..utils.timestep import ActionSpec, ArraySpec
 
@@ -18,6 +19,7 @@ MOST_BYTES = 2**31
 """Most bytes of the arrays of one episode, or of one file of several; 27,000 steps of Atari have 0.33e9."""
 
 MOST_AXES = 6
+_DESCRIPTION_BYTES = 2**24  # the bounds of each pixel, written out, take 1e6
 _KINDS = "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64".split()
 DTYPES = {np.dtype(name).str: np.dtype(name) for name in _KINDS}
 """The dtypes that are read, by their descriptions in files: plain numbers, little-endian."""
@@ -69,6 +71,12 @@ def judging(path: Path, *more: type[Exception]) -> Iterator[None]:
         raise UserError(f"{path} is refused: {name}{reason}. {_REPAIR}") from error
 
 
+def read_description(path: Path) -> Any:
+    """Return the value of a JSON file, of at most 16 MiB; raises as `judging` does."""
+    with judging(path), open_regular(path, _DESCRIPTION_BYTES) as file:
+        return parse_json(file.read())
+
+
 def check_size(name: str, shape: tuple[int, ...], dtype: np.dtype) -> int:
     """Return the bytes of an array that a file describes, before anything is allocated for it.
 
@@ -94,12 +102,12 @@ def to_records(raw: RawEpisode, action: ActionSpec) -> EpisodeRecords:
     Raises:
         ValueError: If lengths differ, a number is not finite, or an action is none of `action`.
     """
-    length = len(raw.reward)
-    lengths = {key: len(values) for key, values in raw.observation.items()} | {"action": len(raw.action)}
-    if wrong := [f"`{name}` has {count}" for name, count in lengths.items() if count != length]:
-        raise ValueError(f"its {length} rewards need as many records of everything, but {wrong[0]}")
+    length = raw.reward.size
     if not length or raw.reward.ndim != 1 or not raw.observation:
         raise ValueError("an episode has records, each with one reward and at least one observation")
+    for name, values in {**raw.observation, "action": raw.action}.items():
+        if values.shape[:1] != (length,):
+            raise ValueError(f"it has {length} rewards, but `{name}` has the shape {values.shape}")
     with np.errstate(over="ignore"):  # found below
         reward = raw.reward.astype(np.float32)
         actions = _actions(raw.action, action, length - 1)

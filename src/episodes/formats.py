@@ -28,7 +28,8 @@ _MODULES = {
     Format.minari: minari,
 }
 
-_MOST_CHOICES = 100_000
+MOST_CHOICES = 100_000
+"""Most discrete actions that are read."""
 
 
 class Episodes(NamedTuple):
@@ -92,9 +93,9 @@ def find_action(episodes: Episodes) -> ActionSpec:
             taken = raw.action[:-1]
             if taken.dtype.kind in "iu":
                 size = max(size, 1 + int(taken.max(initial=0)))
-                if size > _MOST_CHOICES:
+                if size > MOST_CHOICES:
                     raise ValueError(
-                        f"its actions go up to {size - 1:,}, and fewer than {_MOST_CHOICES:,} are read"
+                        f"its actions go up to {size - 1:,}, and fewer than {MOST_CHOICES:,} are read"
                     )
             else:
                 rows = taken.reshape(len(taken), -1)

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..buffers import EpisodeRecords
-from ..utils.durable_io import open_regular, parse_json, read_json, write_json
+from ..utils.durable_io import open_regular, parse_json, write_json
 from ..utils.errors import UserError
 from ..utils.timestep import ActionSpec
-from .episode import EpisodeSpec, RawEpisode, check_size, check_total, judging
+from .episode import EpisodeSpec, RawEpisode, check_size, check_total, judging, read_description
 
 DATA_FILE, METADATA = "main_data.hdf5", "metadata.json"
 _NAME = re.compile(r"episode_(\d{1,9})")
@@ -82,7 +82,7 @@ class _Group:
 
     def read(self, name: str) -> NDArray:
         """Return one array."""
-        return self._checked(name, _member(self._h5py, self._group, name))[()]
+        return np.asarray(self._checked(name, _member(self._h5py, self._group, name))[()])
 
     def _checked(self, name: str, dataset: Any) -> Any:
         if not isinstance(dataset, self._h5py.Dataset):
@@ -101,7 +101,10 @@ class _Group:
 
 def _member(h5py: Any, group: Any, name: str) -> Any:
     """Return a member of a group; a ValueError for a link to another place or file."""
-    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+    link = group.get(name, getlink=True)
+    if link is None:
+        raise ValueError(f"it has no `{name}`, but {', '.join(group)[:80] or 'nothing'}")
+    if not isinstance(link, h5py.HardLink):
         raise ValueError(f"`{name}` is a link, and what it leads to is not read")
     return group[name]
 
@@ -120,7 +123,7 @@ def _read_episode(group: _Group, spaces: dict[str, Any]) -> RawEpisode:
         if dataset.ndim == 2 and len(space.get("shape", ())) == 3:
             raise ValueError(f"`{key or 'observations'}` holds {_NOT_PLAIN}")
         name = key or ("image" if dataset.ndim == 4 and dataset.dtype == np.uint8 else "vector")
-        observation[name] = dataset[()]
+        observation[name] = np.asarray(dataset[()])
     if len(actions) != steps:
         raise ValueError(f"it has {len(actions)} actions and {steps} rewards")
     last = np.zeros((1, *actions.shape[1:]), actions.dtype)
@@ -131,7 +134,7 @@ def _read_episode(group: _Group, spaces: dict[str, Any]) -> RawEpisode:
 def _scaled(actions: NDArray, space: dict[str, Any] | None) -> NDArray:
     """Return choices from 0 on, and numbers of bounded dimensions in [-1, 1] (see `convert_action`)."""
     if actions.dtype.kind in "iu":
-        return actions - (space["start"] if space else 0)
+        return actions - (space or {}).get("start", 0)
     if space is None:
         raise ValueError(f"continuous actions need the bounds in {METADATA} next to it, and there are none")
     low, high = (np.asarray(space[end], np.float64).reshape(-1) for end in ("low", "high"))
@@ -202,7 +205,7 @@ def _spaces(file: Path) -> dict[str, Any]:
     path = file.with_name(METADATA)
     if not path.exists():
         return {}
-    metadata = read_json(path)
+    metadata = read_description(path)
     with judging(path):
         names = ("action_space", "observation_space")
         return {name: parse_json(metadata[name]) for name in names if name in metadata}

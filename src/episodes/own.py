@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from ..buffers import EpisodeRecords
-from ..utils.durable_io import fsync_dir, read_json, write_json
+from ..utils.durable_io import fsync_dir, write_json
 from ..utils.timestep import ActionSpec, ArraySpec
 from .dreamerv3_torch import file_name, led_arrays, read_file
-from .episode import DTYPES, STEP_KEYS, EpisodeSpec, RawEpisode, judging
+from .episode import DTYPES, STEP_KEYS, EpisodeSpec, RawEpisode, judging, read_description
 from .npz import write_npz
 
 INDEX, VERSION = "episodes.json", 1
@@ -21,7 +21,7 @@ INDEX, VERSION = "episodes.json", 1
 
 def read_spec(path: Path) -> EpisodeSpec:
     """Return what a folder says of its episodes; a `UserError` if it says nothing that can be used."""
-    index = read_json(path / INDEX)
+    index = read_description(path / INDEX)
     with judging(path / INDEX):
         if index["version"] != VERSION:
             raise ValueError(f"it has version {index['version']}, and version {VERSION} is read")
@@ -39,7 +39,7 @@ def read(path: Path) -> Iterator[tuple[Path, RawEpisode]]:
     """Yield the episodes in the order in which they were written, with their files."""
     spec, files = read_spec(path), sorted(path.glob("*.npz"))
     with judging(path / INDEX):
-        if (count := _whole(read_json(path / INDEX)["episodes"])) != len(files):
+        if (count := _whole(read_description(path / INDEX)["episodes"])) != len(files):
             raise ValueError(f"it speaks of {count:,} episodes, and the folder has {len(files):,}")
     for file in files:
         yield file, read_file(file, spec.observation)

@@ -5,6 +5,7 @@ In each the same episode: observations 10, 11, 12, 13; in 10 action 2, in 11 act
 """
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def chunks(folder: Path, cuts: list[int], arrays: dict[str, Any] | None = None) 
     """As `Chunk.save` of danijar/dreamerv3 leaves it, cut into files."""
     folder.mkdir(exist_ok=True)
     arrays = STREAM if arrays is None else arrays
-    for index, (start, stop) in enumerate(zip(cuts, cuts[1:], strict=False)):
+    for index, (start, stop) in enumerate(pairwise(cuts)):
         name = f"20240711T09140{9 - index}F123-{index + 1:022d}-{index + 2:022d}-{stop - start}.npz"
         np.savez_compressed(folder / name, **{key: values[start:stop] for key, values in arrays.items()})
 
@@ -145,6 +146,11 @@ def minari(folder: Path, observations: Any, actions: Any, **spaces: Any) -> Path
     return folder
 
 
+def changed(folder: Path) -> Any:
+    """The file of a dataset, to be written to."""
+    return h5py.File(folder / "data" / "main_data.hdf5", "r+")
+
+
 def test_minari(tmp_path: Path) -> None:
     space = {"type": "Discrete", "dtype": "int64", "start": 5, "n": 3}
     minari(tmp_path, SEEN, np.array([7, 5, 6]), action_space=space)
@@ -170,7 +176,7 @@ def test_minari_with_continuous_actions_is_scaled_to_the_models(tmp_path: Path) 
 
 def test_minari_truncated(tmp_path: Path) -> None:
     minari(tmp_path, SEEN, np.array([2, 0, 1]))
-    with h5py.File(tmp_path / "data" / "main_data.hdf5", "r+") as file:
+    with changed(tmp_path) as file:
         file["episode_0/terminations"][-1] = False
         file["episode_0/truncations"][-1] = True
     assert not only(tmp_path, Format.minari).is_terminal
@@ -178,7 +184,7 @@ def test_minari_truncated(tmp_path: Path) -> None:
 
 def test_minari_in_the_order_of_numbers(tmp_path: Path) -> None:
     minari(tmp_path, SEEN, np.array([2, 0, 1]))
-    with h5py.File(tmp_path / "data" / "main_data.hdf5", "r+") as file:
+    with changed(tmp_path) as file:
         for number in (1, 10, 2):
             file.copy("episode_0", f"episode_{number}")
             file[f"episode_{number}/rewards"][0] = number
