@@ -24,7 +24,6 @@ from .npz import read_npz, write_npz
 
 _NAME = re.compile(r"(\d{8}T\d{6}F?\d*)-([0-9A-Za-z]{1,22})-([0-9A-Za-z]{1,22})-(\d{1,9})\.npz")
 _OTHER_KEYS = ("id", "stepid", "consec", "reset")
-_CHUNK_LENGTH, _NO_SUCCESSOR = 1024, "0" * 22
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of `elements.UUID`
 
 
@@ -91,49 +90,31 @@ def _join(pieces: list[dict[str, NDArray]]) -> RawEpisode:
 
 
 def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
-    """Write episodes back to back as one stream; return their number.
+    """Write episodes back to back as one stream, a chunk for each; return their number.
 
     There are no latents in it: train there with `replay_context=0`.
     """
-    count, held, number, part = 0, 0, uuid.uuid4(), 0
-    rows: list[dict[str, NDArray]] = []
-
-    def save(length: int, is_end: bool) -> None:
-        nonlocal rows, held, number, part
-        joined = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-        chunk, rows = {name: values[:length] for name, values in joined.items()}, []
-        identity = np.frombuffer(number.bytes, np.uint8)
-        index = np.arange(length, dtype=">u4").view(np.uint8).reshape(-1, 4)
-        chunk["stepid"] = np.concatenate([np.tile(identity, (length, 1)), index], axis=1)
-        following = uuid.uuid4()
-        successor = _NO_SUCCESSOR if is_end else _base62(following)
-        write_npz(folder / f"20000101T000000F{part:06d}-{_base62(number)}-{successor}-{length}.npz", chunk)
-        held, number, part = held - length, following, part + 1
-        if held:
-            rows = [{name: values[length:] for name, values in joined.items()}]
-
-    for count, episode in enumerate(episodes, 1):  # noqa: B007 it counts
-        rows.append(_arrays(episode, spec))
-        held += len(episode.reward)
-        while held > _CHUNK_LENGTH:
-            save(_CHUNK_LENGTH, is_end=False)
-    if held:
-        save(held, is_end=True)
+    count, number = 0, uuid.uuid4()
+    for count, episode in enumerate(episodes, 1):
+        position = np.arange(len(episode.reward))
+        is_last = position == len(position) - 1
+        action = episode.action.argmax(1).astype(np.int32) if spec.action.is_discrete else episode.action
+        of_step = (action, episode.reward, position == 0, is_last, is_last & episode.is_terminal)
+        index = position.astype(">u4").view(np.uint8).reshape(-1, 4)
+        identity = np.tile(np.frombuffer(number.bytes, np.uint8), (len(index), 1))
+        arrays = {**episode.observation, **dict(zip(STEP_KEYS, of_step, strict=True))}
+        arrays["stepid"] = np.concatenate([identity, index], axis=1)
+        following = uuid.uuid4()  # that of the last chunk is not there, as in a run that goes on
+        name = f"{_base62(number)}-{_base62(following)}-{len(position)}.npz"
+        write_npz(folder / f"20000101T000000F{count:06d}-{name}", arrays)
+        number = following
     return count
-
-
-def _arrays(episode: EpisodeRecords, spec: EpisodeSpec) -> dict[str, NDArray]:
-    position = np.arange(len(episode.reward))
-    is_last = position == len(position) - 1
-    action = episode.action.argmax(1).astype(np.int32) if spec.action.is_discrete else episode.action
-    of_step = (action, episode.reward, position == 0, is_last, is_last & episode.is_terminal)
-    return {**episode.observation, **dict(zip(STEP_KEYS, of_step, strict=True))}
 
 
 def _base62(number: uuid.UUID) -> str:
     """Return a number as `elements.UUID` writes it, 22 digits."""
     digits, rest = "", number.int
-    for _ in range(len(_NO_SUCCESSOR)):
+    for _ in range(22):
         rest, digit = divmod(rest, len(_DIGITS))
         digits = _DIGITS[digit] + digits
     return digits

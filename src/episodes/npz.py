@@ -30,7 +30,7 @@ def read_npz(path: Path, is_wanted: Callable[[str], bool]) -> dict[str, NDArray]
     Raises:
         UserError: If it is no regular file, too large, damaged, or holds what is no plain array.
     """
-    with judging(path, zipfile.BadZipFile, zlib.error), open_regular(path, MOST_BYTES) as file:
+    with judging(path, zipfile.BadZipFile, zlib.error, struct.error), open_regular(path, MOST_BYTES) as file:
         _check_directory(file)
         with zipfile.ZipFile(file) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
