@@ -11,8 +11,8 @@ from .episode import action_text, difference, spec_of
 from .formats import find_episodes
 
 
-def prefill(replay: EpisodeReplayBuffer, path: Path, spec: ReplaySpec) -> int:
-    """Add all episodes at `path` to an empty replay, each to the next environment's stream; return how many.
+def prefill(replay: EpisodeReplayBuffer, path: Path, spec: ReplaySpec) -> None:
+    """Add all episodes at `path` to an empty replay, each to the next environment's stream.
 
     Wider floats become those of the environment, and vectors of any shape are laid flat, as `envs` does.
 
@@ -46,7 +46,6 @@ def prefill(replay: EpisodeReplayBuffer, path: Path, spec: ReplaySpec) -> int:
         )
     if not count:
         raise UserError(f"{key} holds no whole episode. Name a folder that has one.")
-    return count
 
 
 def _fit(values: np.ndarray, needed: ArraySpec | None) -> np.ndarray:

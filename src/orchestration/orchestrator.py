@@ -20,7 +20,6 @@ from ..memory.objects.census import Component
 from ..memory.snapshots import SnapshotRecorder
 from ..utils.metrics import PhaseTimer
 from ..utils.seeding import choose_deterministic_kernels, numpy_generator, seed_global
-from ..utils.units import count_text
 from .reports import Reports
 from .signals import Signals
 
@@ -167,8 +166,7 @@ def build_replay(config: TrainConfig, request: ReplaySpec, run_dir: Path) -> Epi
         request, generator=generator, device=config.device.value, directory=directory
     )
     if config.buffer.prefill and not list_checkpoints(run_dir):
-        count = prefill(replay, Path(config.buffer.prefill), request)
-        _LOG.info("replay begins with %s of %s", count_text(count, "episode"), config.buffer.prefill)
+        prefill(replay, Path(config.buffer.prefill), request)
     return replay
 
 

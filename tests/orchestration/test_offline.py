@@ -128,7 +128,7 @@ def test_offline_learning_from_nothing_is_refused(
     text = error_of(capsys, lambda: start(Path("run"), *OFFLINE))
     assert text.startswith("training.offline=true learns from the replay alone, which is empty.")
     write_episodes(Path("short"), Format.own, [episode(VECTOR, 3)], VECTOR)
-    text = error_of(capsys, lambda: start(Path("run"), *OFFLINE, "buffer.prefill=short"), has_output=True)
+    text = error_of(capsys, lambda: start(Path("run"), *OFFLINE, "buffer.prefill=short"))
     assert "learns from 3 records, which hold no window of training.sequence_length=6" in text
     assert not Path("run").exists()
 
