@@ -82,6 +82,7 @@ def test_every_command_that_the_wheel_brings_can_be_called(built: Distributions)
         "reverie-analyze-snapshots",
         "reverie-certify",
         "reverie-doctor",
+        "reverie-episodes",
         "reverie-evaluate",
         "reverie-plan",
         "reverie-train",

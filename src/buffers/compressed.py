@@ -80,7 +80,7 @@ class CompressedStore:
         targets, small = layout.targets(out, len(wanted))
         chunks, offsets = np.divmod(wanted, self._length)
         breaks = np.flatnonzero((np.diff(wanted) != 1) | (np.diff(chunks) != 0)) + 1
-        for start, stop in pairwise([0, *breaks.tolist(), len(wanted)]):
+        for start, stop in pairwise([0, *breaks.tolist(), len(wanted)] if len(wanted) else []):
             chunk, offset = int(chunks[start]), int(offsets[start])
             pieces = [(words, target[start:stop]) for words, target in targets]
             if (slot := self._slot[chunk]) != _NONE:

@@ -64,6 +64,9 @@ class ReplayConfig:
     """Records in a chunk: the unit of the arena, which has two chunks an environment to spare, and of the
     files in a checkpoint."""
 
+    prefill: str | None = None
+    """Folder or file of episodes that a new run begins with, in a format of `reverie-episodes`; or null."""
+
     def __post_init__(self) -> None:
         """Check the bounds of single fields; those that need the environment are checked by `plan_replay`."""
         require_range("buffer", self, "capacity", "chunk_length", "latent_every", ge=1)

@@ -1,6 +1,7 @@
 """The replay buffer: allocated once, evicted by episodes, sampled by copy."""
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from ..utils.timestep import TimeStep
 from .batch import EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
 from .compressed import CompressedStore
-from .config import LATENT_FIELDS, ReplaySpec, step_fields_of
+from .config import LATENT_FIELDS, OBSERVATION_PREFIX, ReplaySpec, observation_keys, step_fields_of
 from .episode_index import EpisodeIndex
 from .persistence import ReplayFiles, SavedReplay
 from .plan import plan_replay
@@ -97,21 +98,50 @@ class EpisodeReplayBuffer:
         """Copy a whole finished episode into one environment's stream at once.
 
         Leaves a buffer of one stream as an `add` of each record would, evictions included. With several
-        streams see `EpisodeIndex` for what counts as oldest.
+        streams see `EpisodeIndex` for what counts as oldest. Where latents are stored, these records have
+        zeros, as no model has seen them yet; `write_back` replaces them.
 
         Raises:
-            ValueError: Before anything changes: if latents are stored, there is no such stream, an episode is
-                open in any, the episode is longer than what is held for certain, or a field has another
-                shape or dtype.
+            ValueError: Before anything changes: if there is no such stream, an episode is open in any, the
+                episode is longer than what is held for certain, or a field has another shape or dtype.
         """
-        if self.stores_latents:
-            raise ValueError("add_episode takes no latents, but buffer.store_latents=True")
         fields, length = episode_fields(episode, self._forms), len(episode.reward)
         if self.config.compressed and length > self.plan.guaranteed:
             budget = f"buffer.memory_budget_gib={self.config.memory_budget_gib:g}"
             held = f"{self.plan.guaranteed} if nothing compresses"
             raise ValueError(f"an episode of {length} records, but {budget} holds {held}")
-        self._write(self._index.add_episode(env, length), fields)
+        rows = self._index.add_episode(env, length)
+        self._write(rows, fields)
+        if self.stores_latents:
+            zeros = (torch.zeros(length, *self.plan.fields[name].shape) for name in LATENT_FIELDS)
+            self._write_latents(rows, *zeros)
+
+    def episodes(self) -> Iterator[EpisodeRecords]:
+        """Yield copies of the whole episodes held, stream after stream, oldest first.
+
+        Left out are those that are open, were abandoned, or have lost their first records.
+        """
+        records = self._index.records
+        for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True)):
+            rows = records.rows(np.array(env), np.arange(head, tail))
+            firsts, lasts = (np.flatnonzero(mark) for mark in self._values(rows, ["is_first", "is_last"]))
+            ends = np.append(lasts, tail - head)[np.searchsorted(lasts, firsts)]
+            for first, last, following in zip(firsts, ends, [*firsts[1:], tail - head], strict=True):
+                if last < following:
+                    yield self._episode(rows[first : last + 1])
+
+    def _episode(self, rows: Int64[np.ndarray, "rows"]) -> EpisodeRecords:
+        """Return the records in these rows as an episode."""
+        values = dict(zip(self._forms, self._values(rows, list(self._forms)), strict=True))
+        observation = {key: values[OBSERVATION_PREFIX + key] for key in observation_keys(values)}
+        is_terminal = bool(values["is_terminal"][-1])
+        return EpisodeRecords(observation, values["action"], values["reward"], is_terminal)
+
+    def _values(self, rows: Int64[np.ndarray, "rows"], names: list[str]) -> list[np.ndarray]:
+        """Return copies of fields of some rows, in host memory."""
+        out = {name: self._store.empty(name, (len(rows),)) for name in names}
+        self._store.read(self._store.to_index_tensor(rows), out)
+        return [values.cpu().numpy() for values in out.values()]
 
     def _write(self, rows: Int64[np.ndarray, "rows"], fields: dict[str, Tensor]) -> None:
         """Copy checked fields into the store."""
@@ -203,8 +233,8 @@ class EpisodeReplayBuffer:
         """Return a copy of all records now held as plain arrays, with the same transitions."""
         _ = self.num_transitions  # refuses a buffer without transitions
         rows, starts = self._index.in_order()
-        where, names = self._store.to_index_tensor(rows), transition_fields(self._store.fields)
-        fields = {name: self._read(name, where).cpu().numpy() for name in names}
+        names = transition_fields(self._store.fields)
+        fields = dict(zip(names, self._values(rows, names), strict=True))
         return TransitionTable(fields=fields, starts=starts)
 
     def _rows(self, positions: SampledPositions) -> np.ndarray:

@@ -22,6 +22,10 @@ class DreamerTraining(TrainingConfig):
     sequence_length: int = 64
     """Trained steps per window, at least 2; the window also holds one earlier record for its context."""
 
+    offline: bool = False
+    """Learn from the replay alone, which `buffer.prefill` or a resumed run has filled: no environment is
+    acted in but for evaluation, and steps are counted as if one was."""
+
     warmup_steps: int = 0
     """Agent steps during which only the world model is trained."""
 
@@ -57,8 +61,13 @@ class DreamerTraining(TrainingConfig):
     @property
     def planned_updates(self) -> int:
         """Updates of the whole run; the first is made at once."""
-        steps = self.total_timesteps - self.learning_starts
+        steps = self.total_timesteps - self.first_update
         return 1 + int(steps * self.updates_per_step) if steps >= 0 else 0
+
+    @property
+    def first_update(self) -> int:
+        """Agent steps before the first update: none offline, where the replay is full at once."""
+        return 0 if self.offline else self.learning_starts
 
     @property
     def updates_per_step(self) -> float:
@@ -92,7 +101,7 @@ class DreamerTrainConfig(TrainConfig):
                 f"{capacity} leaves {share} for each of env.num_envs={num_envs}. Set buffer.capacity="
                 f"{window * num_envs} or more, or training.sequence_length={max(1, share - 1)} or less."
             )
-        if starts < window * num_envs:
+        if starts < window * num_envs and not self.training.offline:
             least = window * num_envs
             needed = f"one window of {window} records in each of env.num_envs={num_envs} takes {least} steps"
             repair = f"Set training.learning_starts={least} or more."

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ..buffers import EpisodeReplayBuffer, ReplaySpec
-from ..checkpoints.checkpoint import Checkpoint, save_checkpoint
+from ..checkpoints.checkpoint import Checkpoint, list_checkpoints, save_checkpoint
 from ..checkpoints.mirror import Mirror
 from ..checkpoints.run_folder import require_run_folder
 from ..config.schema import TrainConfig
+from ..episodes import prefill
 from ..memory.counters.process import footprint_stats
 from ..memory.leaks.guard import MemoryGuard
 from ..memory.objects.census import Component
@@ -159,9 +160,14 @@ def begin_run(config: TrainConfig, run_dir: Path) -> SnapshotRecorder:
 
 
 def build_replay(config: TrainConfig, request: ReplaySpec, run_dir: Path) -> EpisodeReplayBuffer:
-    """Return the replay buffer of a run, all its memory allocated."""
+    """Return the replay buffer of a run, all its memory allocated; that of a new run holds its prefill."""
     generator, directory = numpy_generator(config.seed, "replay"), run_dir / "replay"
-    return EpisodeReplayBuffer(request, generator=generator, device=config.device.value, directory=directory)
+    replay = EpisodeReplayBuffer(
+        request, generator=generator, device=config.device.value, directory=directory
+    )
+    if config.buffer.prefill and not list_checkpoints(run_dir):
+        prefill(replay, Path(config.buffer.prefill), request)
+    return replay
 
 
 def diagnostics(counters: dict[str, float], parts: AnyParts) -> dict[str, float]:

@@ -121,6 +121,7 @@ def start_banner(
         f"{config.compile.value}",
         "model": f"{recipe.model_name(config)}, {parameters:,} parameters",
         "replay": f"{records}, {size_text(replay_bytes)} in {buffer.storage.value}",
+        **({"prefill": f"the episodes of {buffer.prefill}"} if buffer.prefill else {}),
     }
     lines |= recipe.banner_lines(config, spec)
     lines["folder"] = str(config.run_dir)

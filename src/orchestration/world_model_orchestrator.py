@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..buffers import SequenceBatch
+from ..buffers import EpisodeReplayBuffer, SequenceBatch
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.run_folder import SETTINGS_KEY, checkpoint_settings, require_run_folder
 from ..config.dreamer import DreamerTrainConfig, DreamerTraining
@@ -16,6 +16,7 @@ from ..envs.episodes import EpisodeRecorder, EpisodeTracker
 from ..memory.leaks.guard import MemoryGuard
 from ..utils.compilation import Compilations
 from ..utils.durable_io import reading
+from ..utils.errors import UserError
 from ..utils.metrics import MetricMeans
 from ..utils.schedule import Every, UpdateRatio
 from ..utils.seeding import global_state, numpy_generator, set_global_state
@@ -55,6 +56,8 @@ class WorldModelOrchestrator(Orchestrator):
         self.compilations = Compilations(self.reports.note) if config.compile is Compile.inductor else None
         if checkpoint is not None:
             self._restore(checkpoint)
+        if training.offline:
+            require_windows(parts.replay)
         self.guard = MemoryGuard(config.memory, first_times(training, self.step))
         self.start_updates = self.updates
         self._has_begun = False
@@ -91,7 +94,10 @@ class WorldModelOrchestrator(Orchestrator):
             if not self.owes_evaluation:
                 self.save_if_possible()  # once made up, it is not owed again
         while not (reason := self._stop_reason()):
-            time_step = self._collect(time_step)
+            if training.offline:
+                self.step += self.config.env.num_envs
+            else:
+                time_step = self._collect(time_step)
             self._learn()
             is_last = self.step >= training.total_timesteps
             if video_due(self.step) | is_last:
@@ -154,7 +160,7 @@ class WorldModelOrchestrator(Orchestrator):
     def _learn(self) -> None:
         """Make the updates due by the train ratio; during warm-up, of the world model alone."""
         training, workflow, replay = self.config.training, self.parts.workflow, self.parts.replay
-        if self.step < training.learning_starts or not replay.can_sample:
+        if self.step < training.first_update or not replay.can_sample:
             return
         joint = self.step >= training.warmup_steps
         update = workflow.update if joint else workflow.update_world_model
@@ -292,12 +298,21 @@ class WorldModelOrchestrator(Orchestrator):
         super().save()
 
 
+def require_windows(replay: EpisodeReplayBuffer) -> None:
+    """Raise a `UserError` if a run that learns offline could not draw a window."""
+    if not replay.can_sample:
+        raise UserError(
+            f"training.offline=true learns from {replay.total_steps:,} records, which hold no window of "
+            f"training.sequence_length={replay.window_length - 1}. Lower it, or prefill more episodes."
+        )
+
+
 def first_times(training: DreamerTraining, step: int) -> list[str]:
     """Return what this process will do for a first time after `step`; each leaves more memory in use."""
-    joint = max(training.warmup_steps, training.learning_starts)
+    joint = max(training.warmup_steps, training.first_update)
     due = {"first joint update": max(joint, step + 1)}
     if step < training.warmup_steps:
-        due["first update"] = max(training.learning_starts, step + 1)
+        due["first update"] = max(training.first_update, step + 1)
     intervals = {
         "first pictures": training.video_interval,
         "first evaluation": training.evaluation_interval,

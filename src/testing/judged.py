@@ -115,7 +115,7 @@ def to_decide(config: TrainConfig, steps: NDArray[np.int64], judged_from: int) -
     spacing = max(training.log_interval, config.env.num_envs)
     first_times = (training.video_interval, training.evaluation_interval, training.checkpoint_interval)
     begin, end = judged_from, judged_from + wanted * spacing
-    for due in sorted([max(training.warmup_steps, training.learning_starts), *first_times]):
+    for due in sorted([max(training.warmup_steps, training.first_update), *first_times]):
         if begin < due < end:  # a first time that the longer run reaches: it is judged after that
             begin, end = due, due + wanted * spacing
     return ToDecide(end, f"certify.steps={end}", samples, judged_from)

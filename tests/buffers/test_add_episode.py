@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.buffers import EpisodeRecords, ReplayStorage
 
 from .memory import in_use_bytes
-from .reference import ToyWorld, make_buffer
+from .reference import OUTCOMES, ToyWorld, held_values, make_buffer
 from .saved import Saves, full_copy, same_content
 from .toy_episodes import ListOfEpisodes, add_one_by_one, assert_holds, toy_episode, transition_buffer
 
@@ -133,11 +134,50 @@ def test_an_open_episode_of_any_stream_refuses_a_whole_one() -> None:
     assert_holds(buffer, [toy_episode(10)])
 
 
-def test_a_buffer_with_latents_refuses_a_whole_episode() -> None:
-    buffer = make_buffer(window_length=2, cross_episodes=False)
-    with pytest.raises(ValueError, match=r"buffer\.store_latents=True"):
-        buffer.add_episode(0, toy_episode(3))
-    assert buffer.total_steps == 0
+def test_a_whole_episode_has_zeros_for_latents_until_they_are_written_back(tmp_path: Path) -> None:
+    saves, buffer = Saves(tmp_path), make_buffer(window_length=4, capacity=8)
+    for number in range(3):  # what an evicted episode has left is not taken over
+        buffer.add_episode(0, toy_episode(6, identity=number))
+        batch = buffer.sample(5)
+        assert batch.context is not None
+        assert not batch.context.deter.any() and not batch.context.stoch.any()
+        deter = torch.ones((5, 3, batch.context.deter.shape[1]))
+        buffer.write_back(
+            batch.positions, deter, torch.ones((5, 3, batch.context.stoch.shape[1]), dtype=torch.int64)
+        )
+        saves.save(buffer)
+    loaded = saves.load(make_buffer(window_length=4, capacity=8, seed=9))
+    assert loaded.content_hash() == buffer.content_hash()
+
+
+@given(
+    outcomes=st.lists(st.lists(st.sampled_from(OUTCOMES), min_size=2, max_size=2), min_size=1, max_size=40),
+    capacity=st.integers(8, 60),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_whole_episodes_held_are_given_back(outcomes: list[list[str]], capacity: int) -> None:
+    buffer, world = make_buffer(num_envs=2, capacity=capacity), ToyWorld(2)
+    for each in outcomes:
+        buffer.add(*world.advance(each))
+    names = ("is_first", "is_last", "is_terminal", "reward", "action", "observation.speed")
+    rows = zip(*(held_values(buffer, name) for name in names), strict=True)
+    held = [dict(zip(names, row, strict=True)) for row in rows]
+    expected, episode, lengths = [], [], buffer._index.records.lengths.tolist()
+    for number, record in enumerate(held):
+        if number == lengths[0]:  # the other stream
+            episode = []
+        episode = [record] if record["is_first"] else [*episode, record] if episode else []
+        if record["is_last"] and episode:
+            expected.append(episode)
+            episode = []
+    found = list(buffer.episodes())
+    assert [each.is_terminal for each in found] == [bool(each[-1]["is_terminal"]) for each in expected]
+    for each, records in zip(found, expected, strict=True):
+        for values, name in ((each.reward, "reward"), (each.action, "action")):
+            assert np.array_equal(values, np.stack([record[name].numpy() for record in records]))
+        speed = np.stack([record["observation.speed"].numpy() for record in records])
+        assert np.array_equal(each.observation["speed"], speed)
+        assert each.observation["image"].shape == (len(records), 2, 2, 3)
 
 
 def test_a_changed_or_read_only_episode_never_changes_the_buffer() -> None:

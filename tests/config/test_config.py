@@ -166,7 +166,7 @@ def test_a_number_that_is_not_finite_is_refused_by_its_key(value: float) -> None
 )
 def test_a_training_setting_below_its_limit_is_refused(key: str, limit: int) -> None:
     with pytest.raises(UserError, match=f"training.{key} must be at least {limit}, got {limit - 1}"):
-        DreamerTraining(**{key: limit - 1})
+        replace(RUN.training, **{key: limit - 1})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")

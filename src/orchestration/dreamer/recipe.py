@@ -14,11 +14,12 @@ from ...config.schema import Compile, Device
 from ...envs import make_environment
 from ...planning import GPU, HOST, Row, Written
 from ...planning.suggestions import halves
+from ...utils.errors import UserError
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.world_models import CompiledDreamer, CUDAGraphDreamer, DreamerWorkflow
 from ..orchestrator import OpenedRun, Parts, begin_run, build_replay
-from ..world_model_orchestrator import DreamerParts, WorldModelOrchestrator
+from ..world_model_orchestrator import DreamerParts, WorldModelOrchestrator, require_windows
 from .dry_run import autocast_dtype, dry_run, replay_spec, workflow_config
 
 
@@ -27,6 +28,8 @@ def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> DreamerParts:
     snapshots = begin_run(config, run_dir)
     environment = make_environment(config.env, config.seed)
     replay = build_replay(config, replay_spec(config, environment.spec), run_dir)
+    if config.training.offline and not list_checkpoints(run_dir):
+        require_windows(replay)
     workflow = build_workflow(config, environment.spec)
     if config.model.init and not list_checkpoints(run_dir):  # a resumed run has networks of its own
         modules = {"world_model": workflow.world_model, "controller": workflow.controller}
@@ -54,7 +57,11 @@ class DreamerRecipe:
     gpu_repair = "Ask `reverie-plan plan.fit_gib=<GiB of the card>` what fits, or lower training.batch_size"
 
     def check(self, config: DreamerTrainConfig, env: EnvSpec) -> None:
-        """Accept every environment that `spec_of` accepts."""
+        """Accept every environment that `spec_of` accepts; refuse to learn offline from nothing."""
+        is_new = config.run_dir is None or not list_checkpoints(Path(config.run_dir))
+        if config.training.offline and config.buffer.prefill is None and is_new:
+            repair = "Name its episodes by buffer.prefill=<folder>, or resume a run."
+            raise UserError(f"training.offline=true learns from the replay alone, which is empty. {repair}")
 
     def least_capacity(self, config: DreamerTrainConfig, env: EnvSpec) -> int:
         """Return the records of one window in every environment."""
@@ -99,6 +106,8 @@ class DreamerRecipe:
             "updates": _updates(config, env.action_repeat),
             "batch": f"{batch} = {training.batch_size * training.sequence_length:,} trained steps per update",
         }
+        if training.offline:
+            lines["data"] = f"offline, from {config.buffer.prefill or 'the replay of the resumed run'} alone"
         if training.warmup_steps:
             lines["warm-up"] = f"world model only for the first {training.warmup_steps:,} agent steps"
         return lines
@@ -112,7 +121,7 @@ def _updates(config: DreamerTrainConfig, action_repeat: int) -> str:
     """Return "1 update per 8 agent steps = 32 frames, 12,365 updates in total, from step 1,088"."""
     training, per_step = config.training, config.training.updates_per_step
     updates = count_text(training.planned_updates, "update")
-    total = f"{updates} in total, from step {training.learning_starts:,}"
+    total = f"{updates} in total, from step {training.first_update:,}"
     if per_step > 1:
         return f"{per_step:g} updates per agent step = {count_text(action_repeat, 'frame')}, {total}"
     every = count_text(1 / per_step, "agent step")

@@ -1,0 +1,169 @@
+"""`reverie-episodes`: show, export and import episodes."""
+
+import sys
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ..buffers import EpisodeReplayBuffer
+from ..checkpoints.run_folder import checkpoint_of, load_run
+from ..config.schema import Device
+from ..episodes import (
+    MOST_CHOICES,
+    EpisodeSpec,
+    Format,
+    action_text,
+    find_action,
+    find_episodes,
+    spec_of,
+    write_episodes,
+)
+from ..orchestration.recipes import recipe_of
+from ..planning.preflight import environment_spec
+from ..utils.errors import UserError, did_you_mean, exit_on_user_error, printable, require_range
+from ..utils.timestep import ActionSpec
+from .options import own_settings
+
+_FORMATS = [form.value for form in Format]
+_USAGE = """\
+Episodes in and out: reverie-episodes show|export|import [key=value ...]
+
+  reverie-episodes show path=<folder>                       a table of what lies there, in any format
+  reverie-episodes export run=<run> to=<folder>             whole episodes of the newest checkpoint's replay
+  reverie-episodes import path=<folder> to=<new folder>     from any format to our own, checked
+  reverie-train buffer.prefill=<folder> ...                 begin with them; training.offline=true: no others
+
+"""
+_WIDTH = 150  # of a table that is not shown on a terminal
+
+
+@dataclass(kw_only=True, slots=True)
+class ShowConfig:
+    """Settings of `reverie-episodes show`."""
+
+    path: str | None = None
+    """Folder or file of episodes, in any of the formats."""
+
+    def __post_init__(self) -> None:
+        _require(self, "path")
+
+
+@dataclass(kw_only=True, slots=True)
+class ExportConfig:
+    """Settings of `reverie-episodes export`."""
+
+    run: str | None = None
+    """Folder of the run whose newest checkpoint is read."""
+
+    to: str | None = None
+    """New folder for the episodes."""
+
+    format: str = "own"
+    """Layout to write: own, dreamerv3, dreamerv3-torch or minari."""
+
+    def __post_init__(self) -> None:
+        _require(self, "run", "to")
+        if self.format not in _FORMATS:
+            hint = did_you_mean(self.format, _FORMATS)
+            raise UserError(f"format={self.format} is none of {', '.join(_FORMATS)}.{hint}")
+
+
+@dataclass(kw_only=True, slots=True)
+class ImportConfig:
+    """Settings of `reverie-episodes import`."""
+
+    path: str | None = None
+    """Folder or file of episodes, in any of the formats."""
+
+    to: str | None = None
+    """New folder for the episodes, in our own format."""
+
+    choices: int | None = None
+    """Number of discrete actions, where files say it by the actions taken alone; null for what they say."""
+
+    def __post_init__(self) -> None:
+        _require(self, "path", "to")
+        require_range("", self, "choices", ge=1, le=MOST_CHOICES)
+
+
+def _require(settings: Any, *names: str) -> None:
+    for name in names:
+        if not getattr(settings, name):
+            raise UserError(f"{name} is missing: write {name}=<folder>.")
+
+
+@exit_on_user_error()
+def main(arguments: list[str] | None = None) -> None:
+    """Run `reverie-episodes`; exit code 2 after a mistake, or a file that is refused."""
+    word, *others = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    actions = {
+        "show": (ShowConfig, _show),
+        "export": (ExportConfig, _export),
+        "import": (ImportConfig, _import),
+    }
+    if word in ("-h", "--help"):
+        return print(_USAGE + "Each has its settings: reverie-episodes export --help")
+    if word not in actions:
+        hint = did_you_mean(word, actions)
+        raise UserError(f"{word} is not an action of episodes; they are {', '.join(actions)}.{hint}")
+    schema, action = actions[word]
+    settings, rest = own_settings(schema, others, f"episodes {word}", _USAGE)
+    assert not rest
+    action(settings)
+
+
+def _show(config: ShowConfig) -> None:
+    episodes = find_episodes(Path(str(config.path)))
+    action = find_action(episodes)
+    spec, lengths, returns = None, [], []
+    for episode in episodes.read(action):
+        spec = spec or spec_of(episode, action)
+        lengths.append(len(episode.reward) - 1)
+        returns.append(float(episode.reward.sum(dtype=np.float64)))
+    if spec is None:
+        raise UserError(f"{episodes.path} holds no whole episode. Name a folder that has one.")
+    rows = {
+        "format": episodes.format.value,
+        "episodes": f"{len(lengths):,}",
+        "steps": f"{sum(lengths):,}, {np.mean(lengths):,.1f} in an episode",
+        **{
+            f"observation {printable(key)}": f"{part.dtype} {part.shape}"
+            for key, part in spec.observation.items()
+        },
+        "action": action_text(action),
+        "return": f"mean {np.mean(returns):.4g}, least {min(returns):.4g}, most {max(returns):.4g}",
+    }
+    table = Table(show_header=False)
+    for name, text in rows.items():
+        table.add_row(name, text)
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH)
+    console.print(table)
+
+
+def _export(config: ExportConfig) -> None:
+    run = load_run(str(config.run), device=Device.cpu)
+    checkpoint, recipe = checkpoint_of(run, Path(str(config.run))), recipe_of(run)
+    request = recipe.replay_spec(run, environment_spec(run, recipe))
+    # As large as in the run; one in mapped files takes them on the run's own disk, without a name.
+    replay = EpisodeReplayBuffer(request, generator=np.random.default_rng(), directory=Path(str(config.run)))
+    checkpoint.restore_replay(replay)
+    spec = EpisodeSpec(dict(request.observation), request.action)
+    count = write_episodes(Path(str(config.to)), Format(config.format), replay.episodes(), spec)
+    print(f"{count:,} episodes of step {checkpoint.step:,} are in {config.to}, as {config.format}")
+
+
+def _import(config: ImportConfig) -> None:
+    episodes = find_episodes(Path(str(config.path)))
+    action = ActionSpec(config.choices, True) if config.choices else find_action(episodes)
+    read = episodes.read(action)
+    first = next(read, None)
+    if first is None:
+        raise UserError(f"{episodes.path} holds no whole episode. Name a folder that has one.")
+    spec = spec_of(first, action)
+    count = write_episodes(Path(str(config.to)), Format.own, chain([first], read), spec)
+    print(f"{count:,} episodes of {episodes.format.value} are in {config.to}, with {action_text(action)}")

@@ -1,0 +1,129 @@
+"""The replay of danijar/dreamerv3: `<logdir>/replay/<time>-<uuid>-<successor>-<records>.npz`.
+
+Each file is a chunk of up to 1,024 consecutive records of one stream, by `Chunk.save` in its
+`embodied/core/chunk.py` (commit e3f0224), and names the chunk that follows; episodes cross their borders.
+Row t of `action` was **chosen after** seeing record t, since `Driver._step` calls the policy with it, and is
+zeros where `is_last`. A choice is a whole number; before 2024 it was one-hot. Keys with a slash (`dyn/deter`)
+are latents of its networks; `stepid` (before: `id`) and `consec` number the records.
+"""
+
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..buffers import EpisodeRecords
+from .dreamerv3_torch import flags, require
+from .episode import STEP_KEYS, EpisodeSpec, RawEpisode, check_total, judging
+from .npz import read_npz, write_npz
+
+_NAME = re.compile(r"(\d{8}T\d{6}F?\d*)-([0-9A-Za-z]{1,22})-([0-9A-Za-z]{1,22})-(\d{1,9})\.npz")
+_OTHER_KEYS = ("id", "stepid", "consec", "reset")
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of `elements.UUID`
+
+
+class _Chunk(NamedTuple):
+    file: Path
+    successor: str
+    length: int
+
+
+def is_chunk(file: Path) -> bool:
+    """Return whether a file has the name of a chunk."""
+    return _NAME.fullmatch(file.name) is not None
+
+
+def read(path: Path) -> Iterator[tuple[Path, RawEpisode]]:
+    """Yield the whole episodes, stream after stream, each with the file in which it ends.
+
+    What has no beginning, or no end, is left out: the episodes open when a run ended.
+    """
+    chunks = {}
+    for file in sorted(path.glob("*.npz")) if path.is_dir() else [path]:
+        if (name := _NAME.fullmatch(file.name)) is not None:
+            chunks[name[2]] = _Chunk(file, name[3], int(name[4]))
+    followers = {chunk.successor for chunk in chunks.values()}
+    for first in [number for number in chunks if number not in followers]:
+        yield from _read_stream(chunks, first)
+    for chunk in chunks.values():  # what remains are circles
+        with judging(chunk.file):
+            raise ValueError("the chunks that follow it lead back to it")
+
+
+def _read_stream(chunks: dict[str, _Chunk], number: str) -> Iterator[tuple[Path, RawEpisode]]:
+    """Yield the episodes from one chunk on, and take what is read out of `chunks`."""
+    pieces: list[dict[str, NDArray]] = []
+    while (chunk := chunks.pop(number, None)) is not None:
+        arrays = read_npz(chunk.file, _is_read)
+        with judging(chunk.file):
+            require(arrays, "is_last")
+            is_first, is_last = flags(arrays, "is_first"), flags(arrays, "is_last")
+            if wrong := [name for name, values in arrays.items() if len(values) != chunk.length]:
+                raise ValueError(f"`{wrong[0]}` has not the {chunk.length} records of the file's name")
+        cuts = {0, *np.flatnonzero(is_first).tolist(), *(np.flatnonzero(is_last) + 1).tolist(), chunk.length}
+        for start, stop in pairwise(sorted(cuts)):
+            if is_first[start]:
+                pieces = []
+            elif not pieces:
+                continue
+            pieces.append({name: values[start:stop] for name, values in arrays.items()})
+            if is_last[stop - 1]:
+                with judging(chunk.file):
+                    episode, pieces = _join(pieces), []
+                yield chunk.file, episode
+        number = chunk.successor
+
+
+def _join(pieces: list[dict[str, NDArray]]) -> RawEpisode:
+    check_total(sum(values.nbytes for piece in pieces for values in piece.values()))
+    whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    is_terminal = flags(whole, "is_terminal")
+    if is_terminal[:-1].any():
+        raise ValueError("an episode goes on behind its terminal record")
+    observation = {name: values for name, values in whole.items() if name not in STEP_KEYS}
+    return RawEpisode(observation, whole["action"], whole["reward"], bool(is_terminal[-1]))
+
+
+def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
+    """Write episodes back to back as one stream, a chunk for each; return their number.
+
+    There are no latents in it: train there with `replay_context=0`.
+    """
+    count, number = 0, uuid.uuid4()
+    for count, episode in enumerate(episodes, 1):
+        position = np.arange(len(episode.reward))
+        is_last = position == len(position) - 1
+        action = episode.action.argmax(1).astype(np.int32) if spec.action.is_discrete else episode.action
+        of_step = (action, episode.reward, position == 0, is_last, is_last & episode.is_terminal)
+        index = position.astype(">u4").view(np.uint8).reshape(-1, 4)
+        identity = np.tile(np.frombuffer(number.bytes, np.uint8), (len(index), 1))
+        arrays = {**episode.observation, **dict(zip(STEP_KEYS, of_step, strict=True))}
+        arrays["stepid"] = np.concatenate([identity, index], axis=1)
+        following = uuid.uuid4()  # that of the last chunk is not there, as in a run that goes on
+        name = f"{_base62(number)}-{_base62(following)}-{len(position)}.npz"
+        write_npz(folder / f"20000101T000000F{count:06d}-{name}", arrays)
+        number = following
+    return count
+
+
+def _base62(number: uuid.UUID) -> str:
+    """Return a number as `elements.UUID` writes it, 22 digits."""
+    digits, rest = "", number.int
+    for _ in range(22):
+        rest, digit = divmod(rest, len(_DIGITS))
+        digits = _DIGITS[digit] + digits
+    return digits
+
+
+def can_hold(key: str) -> bool:
+    """Return whether an observation can have this name."""
+    return key not in STEP_KEYS and _is_read(key)
+
+
+def _is_read(name: str) -> bool:
+    return "/" not in name and name not in _OTHER_KEYS

@@ -1,0 +1,167 @@
+"""One episode as a file has it, its checks, and what all episodes of a set have in common."""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..buffers import EpisodeRecords
+from ..utils.durable_io import open_regular, parse_json
+from ..utils.errors import UserError, printable
+from ..utils.timestep import ActionSpec, ArraySpec
+
+MOST_BYTES = 2**31
+"""Most bytes of the arrays of one episode, or of one file of several; 27,000 steps of Atari have 0.33e9."""
+
+MOST_AXES = 6
+_DESCRIPTION_BYTES = 2**24  # the bounds of each pixel, written out, take 1e6
+_KINDS = "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64".split()
+DTYPES = {np.dtype(name).str: np.dtype(name) for name in _KINDS}
+"""The dtypes that are read, by their descriptions in files: plain numbers, little-endian."""
+
+_REPAIR = "Take it out, or write it again with the program that made it."
+STEP_KEYS = ("action", "reward", "is_first", "is_last", "is_terminal")
+_WRONG_CONTENT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, RuntimeError)
+
+
+class RawEpisode(NamedTuple):
+    """A whole episode in the arrival convention of `utils/timestep.py`, its actions as its file has them."""
+
+    observation: dict[str, NDArray]
+    """(records, ...) by key."""
+
+    action: NDArray
+    """Chosen after seeing each record: whole numbers (records,), or (records, size); the last counts not."""
+
+    reward: NDArray
+    """(records,) received on arriving at each record."""
+
+    is_terminal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSpec:
+    """What all episodes of a set have in common."""
+
+    observation: dict[str, ArraySpec]
+    action: ActionSpec
+
+
+@contextmanager
+def judging(path: Path, *more: type[Exception]) -> Iterator[None]:
+    """Turn each error that a file's content leads to, `more` included, into a `UserError` of one sentence.
+
+    Nothing else may happen inside: a fault of the program itself would be blamed on the file.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"{path} cannot be read: {printable(reason)}. {_REPAIR}") from error
+    except (*_WRONG_CONTENT, *more) as error:
+        name = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        reason = printable(next(iter(str(error).splitlines()), ""))
+        raise UserError(f"{path} is refused: {name}{reason}. {_REPAIR}") from error
+
+
+def read_description(path: Path) -> Any:
+    """Return the value of a JSON file, of at most 16 MiB; raises as `judging` does."""
+    with judging(path), open_regular(path, _DESCRIPTION_BYTES) as file:
+        return parse_json(file.read())
+
+
+def check_size(name: str, shape: tuple[int, ...], dtype: np.dtype) -> int:
+    """Return the bytes of an array that a file describes, before anything is allocated for it.
+
+    Raises:
+        ValueError: If its dtype is none of `DTYPES`, or its shape has a negative or too many numbers.
+    """
+    if dtype.str not in DTYPES:
+        raise ValueError(f"`{name}` has the dtype {dtype}, and only {', '.join(_KINDS)} are read")
+    if len(shape) > MOST_AXES or min(shape, default=0) < 0:
+        raise ValueError(f"`{name}` has the shape {shape}, and 0 to {MOST_AXES} sizes of 0 or more are read")
+    return math.prod(shape) * dtype.itemsize
+
+
+def check_total(nbytes: int) -> None:
+    """Raise ValueError if arrays that are read together exceed `MOST_BYTES`."""
+    if nbytes > MOST_BYTES:
+        raise ValueError(f"its arrays have {nbytes:,} bytes, and at most {MOST_BYTES:,} are read")
+
+
+def to_records(raw: RawEpisode, action: ActionSpec) -> EpisodeRecords:
+    """Return an episode as replay takes it: float32 rewards and actions, one-hot ones where discrete.
+
+    Raises:
+        ValueError: If lengths differ, a number is not finite, or an action is none of `action`.
+    """
+    length = raw.reward.size
+    if not length or raw.reward.ndim != 1 or not raw.observation:
+        raise ValueError("an episode has records, each with one reward and at least one observation")
+    for name, values in {**raw.observation, "action": raw.action}.items():
+        if values.shape[:1] != (length,):
+            raise ValueError(f"it has {length} rewards, but `{name}` has the shape {values.shape}")
+    with np.errstate(over="ignore"):  # found below
+        reward = raw.reward.astype(np.float32)
+        actions = _actions(raw.action, action, length - 1)
+    for name, values in {**raw.observation, "reward": reward, "action": actions}.items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise ValueError(f"`{name}` holds numbers that are not finite, from which nothing can be learned")
+    if reward[0] != 0:
+        raise ValueError(f"its first reward is {reward[0]:g}, but before the first record nothing was done")
+    return EpisodeRecords(raw.observation, actions, reward, bool(raw.is_terminal))
+
+
+def _actions(values: NDArray, action: ActionSpec, taken: int) -> NDArray[np.float32]:
+    """Return the first `taken` actions as rows of `action.size` numbers, and a last row of zeros."""
+    result = np.zeros((len(values), action.size), np.float32)
+    if values.dtype.kind in "iu" and values.ndim == 1 and action.is_discrete:
+        chosen = values[:taken]
+        if taken and not 0 <= int(chosen.min()) <= int(chosen.max()) < action.size:
+            raise ValueError(
+                f"its actions go up to {chosen.max()}, but there are {action.size} to choose from"
+            )
+        result[np.arange(taken), chosen] = 1
+        return result
+    if values.dtype.kind != "f" or values[:1].size != action.size:
+        kind = "choices" if action.is_discrete else "numbers"
+        raise ValueError(f"its actions are {values.dtype} {values.shape[1:]}, not {action.size} {kind}")
+    result[:taken] = values.reshape(len(values), -1)[:taken]
+    if action.is_discrete and not is_one_hot(result[:taken]):
+        raise ValueError(f"its actions are no one-hot vectors of {action.size} choices")
+    return result
+
+
+def is_one_hot(rows: NDArray) -> bool:
+    """Return whether each row has one 1 and is else 0."""
+    return bool(((rows == 0) | (rows == 1)).all() and (rows.sum(1) == 1).all())
+
+
+def spec_of(records: EpisodeRecords, action: ActionSpec) -> EpisodeSpec:
+    """Return what a set has in common of which this is an episode."""
+    parts = {key: ArraySpec(values.shape[1:], values.dtype) for key, values in records.observation.items()}
+    return EpisodeSpec(parts, action)
+
+
+def difference(found: Mapping[str, ArraySpec], needed: Mapping[str, ArraySpec]) -> str | None:
+    """Return "observation `image` is uint8 (96, 96, 3) instead of uint8 (64, 64, 3)", None if all agree."""
+    for key in sorted(found.keys() | needed.keys()):
+        if found.get(key) != needed.get(key):
+            return f"observation `{key}` is {_text(found.get(key))} instead of {_text(needed.get(key))}"
+    return None
+
+
+def _text(spec: ArraySpec | None) -> str:
+    return f"{spec.dtype} {spec.shape}" if spec else "missing"
+
+
+def action_text(action: ActionSpec) -> str:
+    """Return "actions of 3 choices"."""
+    return f"actions of {action.size} {'choices' if action.is_discrete else 'numbers'}"

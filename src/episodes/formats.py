@@ -1,0 +1,123 @@
+"""Which format a path has, and how each is read and written."""
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+from ..buffers import EpisodeRecords
+from ..utils.errors import UserError
+from ..utils.timestep import ActionSpec
+from . import dreamerv3, dreamerv3_torch, minari, own
+from .episode import EpisodeSpec, RawEpisode, difference, is_one_hot, judging, spec_of, to_records
+
+
+class Format(Enum):
+    """A layout of episodes on disk."""
+
+    own = "own"
+    dreamerv3 = "dreamerv3"
+    dreamerv3_torch = "dreamerv3-torch"
+    minari = "minari"
+
+
+_MODULES = {
+    Format.own: own,
+    Format.dreamerv3: dreamerv3,
+    Format.dreamerv3_torch: dreamerv3_torch,
+    Format.minari: minari,
+}
+
+MOST_CHOICES = 100_000
+"""Most discrete actions that are read."""
+
+
+class Episodes(NamedTuple):
+    """Episodes on disk; iterating reads them, one at a time."""
+
+    path: Path
+    format: Format
+
+    action: ActionSpec | None
+    """What the files themselves say of the actions; None if they do not."""
+
+    def raw(self) -> Iterator[tuple[Path, RawEpisode]]:
+        """Yield the episodes as they are, with their files; raises as the reader of the format does."""
+        return _MODULES[self.format].read(self.path)
+
+    def read(self, action: ActionSpec) -> Iterator[EpisodeRecords]:
+        """Yield the episodes, checked, all with the observations of the first one.
+
+        Raises:
+            UserError: Naming the file of the first episode that is no episode with these actions.
+        """
+        first: EpisodeSpec | None = None
+        for file, raw in self.raw():
+            with judging(file):
+                records = to_records(raw, action)
+                spec = spec_of(records, action)
+                first = first or spec
+                if differs := difference(spec.observation, first.observation):
+                    raise ValueError(f"its {differs} in the episodes before it")
+            yield records
+
+
+def find_episodes(path: Path) -> Episodes:
+    """Return the episodes at a path, a folder or a file, by the names of what lies there.
+
+    Raises:
+        UserError: If nothing there is named as one of the formats names it.
+    """
+    if (path / own.INDEX).is_file():
+        return Episodes(path, Format.own, own.read_spec(path).action)
+    if (file := minari.find(path)) is not None:
+        return Episodes(file, Format.minari, minari.read_action(file))
+    files = sorted(path.glob("*.npz")) if path.is_dir() else [path] if path.suffix == ".npz" else []
+    if not files:
+        names = f"{own.INDEX}, *.npz or {minari.DATA_FILE}"
+        raise UserError(f"{path} holds no episodes: there is no {names}. Name the folder that has them.")
+    is_replay = all(map(dreamerv3.is_chunk, files))
+    return Episodes(path, Format.dreamerv3 if is_replay else Format.dreamerv3_torch, None)
+
+
+def find_action(episodes: Episodes) -> ActionSpec:
+    """Return what the files say of the actions, or what all actions in them allow to conclude.
+
+    Whole numbers are choices up to the largest one taken; rows of one 1 and else 0 are choices, too.
+    """
+    if episodes.action is not None:
+        return episodes.action
+    size, is_discrete = 0, True
+    for file, raw in episodes.raw():
+        with judging(file):
+            taken = raw.action[:-1]
+            if taken.dtype.kind in "iu":
+                size = max(size, 1 + int(taken.max(initial=0)))
+                if size > MOST_CHOICES:
+                    raise ValueError(
+                        f"its actions go up to {size - 1:,}, and fewer than {MOST_CHOICES:,} are read"
+                    )
+            else:
+                rows = taken.reshape(len(taken), -1)
+                size, is_discrete = rows.shape[1], is_discrete and rows.shape[1] > 1 and is_one_hot(rows)
+    if not size:
+        raise UserError(f"{episodes.path} holds no whole episode. Name a folder that has one.")
+    return ActionSpec(size, is_discrete)
+
+
+def write_episodes(folder: Path, form: Format, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
+    """Write episodes of one spec into a new folder; return their number.
+
+    Raises:
+        UserError: If the folder holds anything or cannot be written, or the format has no place for the name
+            of an observation.
+    """
+    if wrong := [key for key in spec.observation if not _MODULES[form].can_hold(key)]:
+        raise UserError(f"`{wrong[0]}` is no name of an observation in format={form.value}. Choose another.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UserError(f"{folder} is not empty, and nothing is written over. Name a new folder.")
+        return _MODULES[form].write(folder, episodes, spec)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written: {error.strerror or error}.") from error

@@ -1,0 +1,60 @@
+"""Fill the replay of a new run with episodes from disk."""
+
+from pathlib import Path
+
+import numpy as np
+
+from ..buffers import EpisodeRecords, EpisodeReplayBuffer, ReplaySpec
+from ..utils.errors import UserError
+from ..utils.timestep import ArraySpec
+from .episode import action_text, difference, spec_of
+from .formats import find_episodes
+
+
+def prefill(replay: EpisodeReplayBuffer, path: Path, spec: ReplaySpec) -> None:
+    """Add all episodes at `path` to an empty replay, each to the next environment's stream.
+
+    Wider floats become those of the environment, and vectors of any shape are laid flat, as `envs` does.
+
+    Raises:
+        UserError: If there are none, they are not of this environment, or more than the capacity.
+    """
+    episodes, key = find_episodes(path), f"buffer.prefill={path}"
+    if episodes.action is not None and episodes.action != spec.action:
+        found, needed = action_text(episodes.action), action_text(spec.action)
+        raise UserError(
+            f"{key} has {found}, but the environment {needed}. Name episodes of this environment."
+        )
+    count, fitting, total = 0, 0, 0
+    for episode in episodes.read(spec.action):
+        observation = {
+            name: _fit(values, spec.observation.get(name)) for name, values in episode.observation.items()
+        }
+        episode = EpisodeRecords(observation, episode.action, episode.reward, episode.is_terminal)
+        if differs := difference(spec_of(episode, spec.action).observation, spec.observation):
+            repair = "as the environment has it. Name episodes of this environment."
+            raise UserError(f"{key} is of another environment: its {differs} {repair}")
+        count += 1
+        total += len(episode.reward)
+        if total <= spec.config.capacity:
+            replay.add_episode(fitting % spec.num_envs, episode)
+            fitting += 1
+    if total > spec.config.capacity:
+        raise UserError(
+            f"{key} has {count:,} episodes of {total:,} records, over buffer.capacity={spec.config.capacity}"
+            f", in which the first {fitting:,} fit. Raise buffer.capacity to {total}."
+        )
+    if not count:
+        raise UserError(f"{key} holds no whole episode. Name a folder that has one.")
+
+
+def _fit(values: np.ndarray, needed: ArraySpec | None) -> np.ndarray:
+    """Return values in the form of the environment's, where only the width of floats or the axes differ."""
+    if needed is None or needed.dtype.kind != "f" or values.dtype.kind != "f":
+        return values
+    with np.errstate(over="ignore"):
+        cast = values.astype(needed.dtype, copy=False)
+    if not np.isfinite(cast).all():
+        return values
+    same_size = values[:1].size == np.prod(needed.shape, dtype=np.int64)
+    return cast.reshape(len(values), *needed.shape) if same_size else cast

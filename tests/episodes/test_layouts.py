@@ -1,0 +1,192 @@
+"""Files of the other projects, built by hand as their sources say, with numbers that tell what is what.
+
+In each the same episode: observations 10, 11, 12, 13; in 10 action 2, in 11 action 0, in 12 action 1; rewards
+0.5, 0 and 1 on arriving at 11, 12 and 13, where it terminates.
+"""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from reverie.buffers import EpisodeRecords
+from reverie.episodes import Format, find_action, find_episodes
+from reverie.utils.errors import UserError
+from reverie.utils.timestep import ActionSpec
+
+CHOICES = ActionSpec(3, True)
+SEEN = np.array([[10], [11], [12], [13]], np.float32)
+REWARD = np.array([0, 0.5, 0, 1], np.float32)
+AFTER = [[0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 0, 0]]
+LED = [[0, 0, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]]
+FIRST, LAST = np.array([True, False, False, False]), np.array([False, False, False, True])
+
+
+def only(path: Path, form: Format, action: ActionSpec = CHOICES) -> EpisodeRecords:
+    found = find_episodes(path)
+    assert found.format is form
+    [episode] = found.read(action)
+    return episode
+
+
+def assert_is_the_episode(episode: EpisodeRecords, key: str = "vector") -> None:
+    assert episode.observation.keys() == {key}
+    assert episode.observation[key].tolist() == SEEN.tolist()
+    assert episode.action.tolist() == AFTER
+    assert episode.reward.tolist() == REWARD.tolist()
+    assert episode.is_terminal
+
+
+def torch_file(path: Path, **changes: Any) -> None:
+    """As `add_to_cache` and `save_episodes` of dreamerv3-torch leave it."""
+    arrays = {
+        "vector": SEEN,
+        "is_terminal": LAST,
+        "is_first": FIRST,
+        "reward": REWARD,
+        "discount": 1 - LAST.astype(np.float32),
+        "action": np.array(LED, np.float32),
+        "logprob": np.zeros(4, np.float32),
+        "log_achievement": np.zeros(4, np.float32),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, **(arrays | changes))
+
+
+def test_dreamerv3_torch(tmp_path: Path) -> None:
+    torch_file(tmp_path / "train_eps" / "20240101T000000-0a1b-4.npz")
+    assert_is_the_episode(only(tmp_path / "train_eps", Format.dreamerv3_torch))
+    assert_is_the_episode(only(tmp_path / "train_eps" / "20240101T000000-0a1b-4.npz", Format.dreamerv3_torch))
+    assert find_action(find_episodes(tmp_path / "train_eps")) == CHOICES
+
+
+def test_dreamerv3_torch_with_continuous_actions_in_fortran_order(tmp_path: Path) -> None:
+    led = np.array([[0, 0], [0.5, -1], [0.25, 1], [-0.5, 0]], np.float32, order="F")
+    torch_file(tmp_path / "e-4.npz", action=led)
+    action = find_action(find_episodes(tmp_path))
+    assert action == ActionSpec(2, False)
+    chosen = only(tmp_path, Format.dreamerv3_torch, action).action
+    assert chosen.tolist() == [[0.5, -1], [0.25, 1], [-0.5, 0], [0, 0]]
+
+
+STREAM = {  # an episode without its beginning, the episode, one that is abandoned, one that is still open
+    "vector": np.array([[8], [9], *SEEN.tolist(), [20], [21], [30]], np.float32),
+    "reward": np.array([0, 1, *REWARD.tolist(), 0, 0, 0], np.float32),
+    "is_first": np.array([0, 0, 1, 0, 0, 0, 1, 0, 1], np.bool_),
+    "is_last": np.array([0, 1, 0, 0, 0, 1, 0, 0, 0], np.bool_),
+    "is_terminal": np.array([0, 0, 0, 0, 0, 1, 0, 0, 0], np.bool_),
+    "action": np.array([1, 0, 2, 0, 1, 0, 1, 1, 1], np.int32),
+    "dyn/deter": np.ones((9, 8), np.float16),
+    "stepid": np.ones((9, 20), np.uint8),
+    "consec": np.zeros(9, np.int32),
+}
+
+
+def chunks(folder: Path, cuts: list[int], arrays: dict[str, Any] | None = None) -> None:
+    """As `Chunk.save` of danijar/dreamerv3 leaves it, cut into files."""
+    folder.mkdir(exist_ok=True)
+    arrays = STREAM if arrays is None else arrays
+    for index, (start, stop) in enumerate(pairwise(cuts)):
+        name = f"20240711T09140{9 - index}F123-{index + 1:022d}-{index + 2:022d}-{stop - start}.npz"
+        np.savez_compressed(folder / name, **{key: values[start:stop] for key, values in arrays.items()})
+
+
+@pytest.mark.parametrize("cuts", [[0, 9], [0, 3, 9], [0, 2, 4, 6, 9], list(range(10))])
+def test_dreamerv3_with_chunks_that_cut_episodes(tmp_path: Path, cuts: list[int]) -> None:
+    chunks(tmp_path / "replay", cuts)
+    assert_is_the_episode(only(tmp_path / "replay", Format.dreamerv3))
+    assert find_action(find_episodes(tmp_path / "replay")) == CHOICES
+
+
+def test_dreamerv3_of_2023_with_one_hot_actions(tmp_path: Path) -> None:
+    old = STREAM | {"action": np.eye(3, dtype=np.float32)[STREAM["action"]], "id": STREAM["stepid"][:, :16]}
+    del old["stepid"]
+    chunks(tmp_path, [0, 4, 9], old)
+    assert_is_the_episode(only(tmp_path, Format.dreamerv3))
+
+
+def test_dreamerv3_with_a_chunk_missing_keeps_what_is_whole(tmp_path: Path) -> None:
+    chunks(tmp_path, [0, 2, 6, 9])
+    min(tmp_path.glob("*-2.npz")).unlink()
+    assert_is_the_episode(only(tmp_path, Format.dreamerv3))
+    min(tmp_path.glob("*-4.npz")).unlink()
+    assert list(find_episodes(tmp_path).read(CHOICES)) == []
+
+
+def test_dreamerv3_with_chunks_in_a_circle_is_refused(tmp_path: Path) -> None:
+    chunks(tmp_path, [0, 9])
+    [file] = tmp_path.glob("*.npz")
+    file.rename(tmp_path / f"20240711T091409F123-{1:022d}-{1:022d}-9.npz")
+    with pytest.raises(UserError, match="the chunks that follow it lead back to it"):
+        list(find_episodes(tmp_path).read(CHOICES))
+
+
+def minari(folder: Path, observations: Any, actions: Any, **spaces: Any) -> Path:
+    """As `HDF5Storage.update_episodes` of Minari leaves it."""
+    (folder / "data").mkdir()
+    with h5py.File(folder / "data" / "main_data.hdf5", "w", track_order=True) as file:
+        group = file.create_group("episode_0")
+        group.attrs.update({"id": 0, "total_steps": 3, "seed": 42})
+        shown = observations.items() if isinstance(observations, dict) else [("", observations)]
+        for key, values in shown:
+            name = f"observations/{key}" if key else "observations"
+            group.create_dataset(name, data=values, chunks=True, maxshape=(None, *values.shape[1:]))
+        group.create_dataset("actions", data=actions, chunks=True)
+        group.create_dataset("rewards", data=REWARD[1:].astype(np.float64), chunks=True)
+        group.create_dataset("terminations", data=LAST[1:], chunks=True)
+        group.create_dataset("truncations", data=np.zeros(3, np.bool_), chunks=True)
+        group.create_dataset("infos/success", data=np.zeros(4, np.bool_))
+    if spaces:
+        metadata = {"data_format": "hdf5", **{name: json.dumps(space) for name, space in spaces.items()}}
+        (folder / "data" / "metadata.json").write_text(json.dumps(metadata))
+    return folder
+
+
+def changed(folder: Path) -> Any:
+    """The file of a dataset, to be written to."""
+    return h5py.File(folder / "data" / "main_data.hdf5", "r+")
+
+
+def test_minari(tmp_path: Path) -> None:
+    space = {"type": "Discrete", "dtype": "int64", "start": 5, "n": 3}
+    minari(tmp_path, SEEN, np.array([7, 5, 6]), action_space=space)
+    for path in (tmp_path, tmp_path / "data", tmp_path / "data" / "main_data.hdf5"):
+        assert_is_the_episode(only(path, Format.minari))
+    assert find_episodes(tmp_path).action == CHOICES
+
+
+def test_minari_with_a_dict_of_observations_and_without_metadata(tmp_path: Path) -> None:
+    minari(tmp_path, {"position": SEEN}, np.array([2, 0, 1]))
+    assert find_action(find_episodes(tmp_path)) == CHOICES
+    assert_is_the_episode(only(tmp_path, Format.minari), "position")
+
+
+def test_minari_with_continuous_actions_is_scaled_to_the_models(tmp_path: Path) -> None:
+    space = {"type": "Box", "dtype": "float32", "shape": [3]}
+    space |= {"low": [-2, 0, -np.inf], "high": [2, 10, np.inf]}
+    actions = np.array([[-2, 10, 7], [0, 5, -3], [1, 0, 0]], np.float32)
+    minari(tmp_path, SEEN, actions, action_space=space)
+    chosen = only(tmp_path, Format.minari, ActionSpec(3, False)).action
+    assert chosen.tolist() == [[-1, 1, 7], [0, 0, -3], [0.5, -1, 0], [0, 0, 0]]
+
+
+def test_minari_truncated(tmp_path: Path) -> None:
+    minari(tmp_path, SEEN, np.array([2, 0, 1]))
+    with changed(tmp_path) as file:
+        file["episode_0/terminations"][-1] = False
+        file["episode_0/truncations"][-1] = True
+    assert not only(tmp_path, Format.minari).is_terminal
+
+
+def test_minari_in_the_order_of_numbers(tmp_path: Path) -> None:
+    minari(tmp_path, SEEN, np.array([2, 0, 1]))
+    with changed(tmp_path) as file:
+        for number in (1, 10, 2):
+            file.copy("episode_0", f"episode_{number}")
+            file[f"episode_{number}/rewards"][0] = number
+    rewards = [episode.reward[1] for episode in find_episodes(tmp_path).read(CHOICES)]
+    assert rewards == [0.5, 1, 2, 10]

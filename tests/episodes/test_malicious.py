@@ -1,0 +1,448 @@
+"""Files of a stranger: each is refused in one sentence that names it, runs nothing and allocates nothing."""
+
+import io
+import json
+import os
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from reverie.episodes import Format, find_action, find_episodes, npz, write_episodes
+from reverie.episodes import episode as bounds
+from reverie.utils.errors import UserError
+from reverie.utils.timestep import ActionSpec
+
+from .made import CATCH, episode
+
+CHOICES = ActionSpec(3, True)
+FLOATS = "{'descr': '<f4', 'fortran_order': False, 'shape': "
+
+
+def refusal(path: Path) -> str:
+    """The one sentence with which a path is refused; it may take 8 MB to find out."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError) as refused:
+            for _ in find_episodes(path).read(CHOICES):
+                pass
+        assert tracemalloc.get_traced_memory()[1] < 8_000_000
+    finally:
+        tracemalloc.stop()
+    text = str(refused.value)
+    assert "\n" not in text and str(path) in text and text.endswith(".") and len(text) < 600
+    return text
+
+
+def arrays(**changes: Any) -> dict[str, Any]:
+    """The arrays of one episode of dreamerv3-torch."""
+    flags = {"is_first": np.arange(4) == 0, "is_terminal": np.arange(4) == 3}
+    action = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]]
+    whole = {"vector": np.ones((4, 2), np.float32), "action": action, "reward": np.zeros(4), **flags}
+    whole["reward"][3] = 1
+    return {name: values for name, values in (whole | changes).items() if values is not None}
+
+
+def saved(folder: Path, **changes: Any) -> Path:
+    path = folder / "episode-4.npz"
+    np.savez_compressed(path, **arrays(**changes))
+    return path
+
+
+def with_member(folder: Path, data: bytes, name: str = "vector.npy", **options: Any) -> Path:
+    """One episode whose array `vector` is the bytes `data`."""
+    path = saved(folder, vector=None)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(name, data, **options)
+    return path
+
+
+def npy(shape: str, data: bytes = bytes(32), start: str = FLOATS, version: int = 1) -> bytes:
+    """A file of numpy with any shape."""
+    header = f"{start}{shape}, }}\n".encode()
+    size = struct.pack("<H" if version == 1 else "<L", len(header))
+    return b"\x93NUMPY" + bytes([version, 0]) + size + header + data
+
+
+class Payload:
+    """What pickle would call."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_an_array_of_pickled_objects_runs_nothing(tmp_path: Path) -> None:
+    objects = np.array([Payload(tmp_path / "ran")] * 4, dtype=object)
+    assert "`vector` is no array of plain numbers" in refusal(saved(tmp_path, vector=objects))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (npy("(1152921504606846976,)"), "it has 4,611,686,018,427,387,904 bytes"),
+        (npy(f"({10**30}, {10**30})"), "`vector` says it has 4,000,000,000,000"),
+        (npy("(-1, -8)"), "has the shape (-1, -8), and 0 to 6 sizes of 0 or more"),
+        (npy("(4, 2)", bytes(31)), "says it has 32 bytes, of (4, 2) float32, but 31 follow"),
+        (npy("(4, 2)", bytes(33)), "but 33 follow"),
+        (npy("(1152921504606846976, 0)", b""), "it has 4 rewards, but `vector` has the shape"),
+        (npy("(1, 1, 1, 1, 1, 1, 8)"), "0 to 6 sizes"),
+        (npy("(4, 2)", start=FLOATS.replace("<f4", ">f4")), "no array of plain numbers"),
+        (npy("(4, 2)", start=FLOATS.replace("<f4", "|O")), "no array of plain numbers"),
+        (npy("(4, 2)", start=FLOATS.replace("<f4", "<U1")), "no array of plain numbers"),
+        (npy("(4, 2)", start=FLOATS.replace("'<f4'", "[('a', '<f4')]")), "no array of plain numbers"),
+        (npy("().__class__"), "no array of plain numbers"),
+        (npy("(" * 5000), "no array of plain numbers"),
+        (npy("(4, 2)", version=2), "no array of plain numbers"),
+        (b"", "no array of plain numbers"),
+        (b"\x93NUMPY\x01\x00\xff\xff", "no array of plain numbers"),
+    ],
+)
+def test_an_array_that_lies_about_itself(tmp_path: Path, data: bytes, reason: str) -> None:
+    assert reason in refusal(with_member(tmp_path, data))
+
+
+def test_a_zip_that_would_grow_more_than_deflate_allows(tmp_path: Path) -> None:
+    path = with_member(tmp_path, npy("(4, 2)"), compress_type=zipfile.ZIP_DEFLATED)
+    data = bytearray(path.read_bytes())
+    entry = data.rindex(b"PK\x01\x02")
+    data[entry + 24 : entry + 28] = struct.pack("<L", 2**31)
+    path.write_bytes(data)
+    monkey = refusal(path)
+    assert "its arrays have 2,147,4" in monkey or "would grow from" in monkey
+    data[entry + 24 : entry + 28] = struct.pack("<L", 2**30)
+    path.write_bytes(data)
+    assert "`vector` would grow from" in refusal(path)
+
+
+def test_a_zip_bomb_within_what_deflate_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zeros = np.zeros((4, 10_000_000), np.uint8)  # 40 MB, in 40 kB
+    path = saved(tmp_path, vector=zeros)
+    assert path.stat().st_size < 100_000
+    monkeypatch.setattr(bounds, "MOST_BYTES", 10_000_000)
+    assert "its arrays have 40,0" in refusal(path)
+
+
+def test_a_zip_that_says_it_is_smaller_than_it_is(tmp_path: Path) -> None:
+    path = with_member(tmp_path, npy("(4, 2)", bytes(40_000_000)), compress_type=zipfile.ZIP_DEFLATED)
+    data = bytearray(path.read_bytes())
+    entry = data.rindex(b"PK\x01\x02")
+    data[entry + 24 : entry + 28] = struct.pack("<L", len(npy("(4, 2)")))
+    path.write_bytes(data)
+    assert "Bad CRC-32" in refusal(path)
+
+
+def test_zips_that_numpy_does_not_write(tmp_path: Path) -> None:
+    path = with_member(tmp_path, npy("(4, 2)"), compress_type=zipfile.ZIP_LZMA)
+    assert "compressed in a way that numpy does not" in refusal(path)
+    path = with_member(tmp_path, npy("(4, 2)"))
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(data)
+    assert "`vector` is encrypted" in refusal(path)
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        path = with_member(tmp_path, npy("(4, 2)"), name="reward.npy")
+    assert "two arrays of one name" in refusal(path)
+    path = saved(tmp_path, **{f"key_{index}": np.zeros(4) for index in range(300)})
+    assert "it holds 305 arrays, and at most 256 are read" in refusal(path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = b"more"
+    assert "does not end as an npz file does" in refusal(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\5\6", b"text" * 20, bytes(4096)])
+def test_files_that_are_no_zip(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "episode-4.npz"
+    path.write_bytes(content)
+    assert "does not end as an npz file does" in refusal(path)
+
+
+def test_a_file_cut_or_changed_anywhere(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    whole = path.read_bytes()
+    for stop in range(0, len(whole), 37):
+        path.write_bytes(whole[:stop])
+        refusal(path)
+    chance = np.random.default_rng(0)
+    for _ in range(300):  # each is refused, or the change hit nothing that is read
+        data = bytearray(whole)
+        data[chance.integers(len(data))] ^= 1 << chance.integers(8)
+        path.write_bytes(data)
+        try:
+            list(find_episodes(path).read(CHOICES))
+        except UserError as error:
+            assert "\n" not in str(error)
+
+
+def test_links_and_pipes(tmp_path: Path) -> None:
+    (tmp_path / "away").mkdir()
+    path = saved(tmp_path / "away")
+    (tmp_path / "link-4.npz").symlink_to(path)
+    assert "it is a link, not a regular file" in refusal(tmp_path / "link-4.npz")
+    os.mkfifo(tmp_path / "pipe-4.npz")
+    assert "it is a pipe, not a regular file" in refusal(tmp_path / "pipe-4.npz")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "main_data.hdf5").symlink_to(hdf5(tmp_path / "away"))
+    assert "it is a link, not a regular file" in refusal(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"reward": None}, "it has no `reward`, but action, is_first, is_terminal, vector."),
+        ({"action": None}, "it has no `action`"),
+        ({"is_first": None}, "it has no `is_first`"),
+        ({"vector": None}, "at least one observation"),
+        ({"vector": np.ones((3, 2))}, "it has 4 rewards, but `vector` has the shape (3, 2)"),
+        ({"vector": np.float32(1)}, "it has 4 rewards, but `vector` has the shape ()"),
+        ({"vector": np.full((4, 2), np.inf)}, "`vector` holds numbers that are not finite"),
+        ({"reward": np.array([0, np.nan, 0, 0])}, "`reward` holds numbers that are not finite"),
+        ({"reward": np.array([0, 1e300, 0, 0])}, "`reward` holds numbers that are not finite"),
+        ({"reward": np.array([2.0, 0, 0, 0])}, "its first reward is 2"),
+        ({"reward": np.zeros((4, 1))}, "each with one reward"),
+        ({"action": np.full((4, 3), np.nan, np.float32)}, "no one-hot vectors of 3 choices"),
+        ({"action": np.ones((4, 3), np.float32)}, "no one-hot vectors of 3 choices"),
+        ({"action": np.ones((4, 2), np.float32)}, "its actions are float32 (2,), not 3 choices"),
+        ({"action": np.array([0, 1, 3, 0])}, "its actions go up to 3, but there are 3 to choose from"),
+        ({"action": np.array([0, -1, 2, 0])}, "but there are 3 to choose from"),
+        ({"is_first": np.array([1, 0, 1, 0])}, "not one episode from its first to its last record"),
+        ({"is_first": np.zeros(4)}, "not one episode from its first to its last record"),
+        ({"is_terminal": np.array([0, 1, 0, 0])}, "not one episode from its first to its last record"),
+        ({"is_terminal": np.zeros((4, 2))}, "`is_terminal` has the shape (4, 2)"),
+    ],
+)
+def test_arrays_that_are_no_episode(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    assert reason in refusal(saved(tmp_path, **changes))
+
+
+def test_actions_without_bound_take_no_memory(tmp_path: Path) -> None:
+    path = saved(tmp_path, action=np.array([0, 1, 2**60, 0]))
+    with pytest.raises(
+        UserError, match=r"actions go up to 1,152,921,504,606,846,976, and fewer than 100,000"
+    ):
+        find_action(find_episodes(path))
+
+
+def test_episodes_that_differ_from_each_other(tmp_path: Path) -> None:
+    saved(tmp_path).rename(tmp_path / "a-4.npz")
+    saved(tmp_path, vector=np.ones((4, 3), np.float32)).rename(tmp_path / "b-4.npz")
+    with pytest.raises(UserError, match=r"b-4.npz is refused: its observation `vector` is float32 \(3,\)"):
+        list(find_episodes(tmp_path).read(CHOICES))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"version": 2}, "it has version 2, and version 1 is read"),
+        ({"episodes": 2}, "it speaks of 2 episodes, and the folder has 1"),
+        ({"episodes": 10**39}, "is no size"),
+        ({"action": {"size": 0, "is_discrete": True}}, "its action is none"),
+        ({"action": {"size": 2**70, "is_discrete": True}}, "is no size"),
+        ({"action": {"size": 3, "is_discrete": "yes"}}, "its action is none"),
+        ({"action": [3]}, "TypeError"),
+        ({"observation": {"image": {"shape": [-1], "dtype": "|u1"}}}, "-1 is no size"),
+        ({"observation": {"image": {"shape": [1], "dtype": "|O"}}}, "KeyError"),
+        ({"observation": {"other": {"shape": [1], "dtype": "|u1"}}}, "it has no `other`"),
+    ],
+)
+def test_descriptions_of_our_own_that_lie(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    write_episodes(tmp_path, Format.own, [episode(CATCH, 4)], CATCH)
+    index = tmp_path / "episodes.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | change))
+    assert reason in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, '{"version": 1', "[1]", '"\\u0000"', "1" * 5000])
+def test_descriptions_that_are_none(tmp_path: Path, text: str) -> None:
+    write_episodes(tmp_path, Format.own, [episode(CATCH, 4)], CATCH)
+    (tmp_path / "episodes.json").write_text(text)
+    refusal(tmp_path)
+
+
+def test_folders_without_episodes(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nowhere", tmp_path / "a.txt"):
+        assert "holds no episodes: there is no episodes.json, *.npz or main_data.hdf5" in refusal(path)
+
+
+def hdf5(folder: Path, change: Callable[[Any], None] | None = None) -> Path:
+    """A dataset of Minari with one episode, changed."""
+    path = folder / "main_data.hdf5"
+    with h5py.File(path, "w") as file:
+        group = file.create_group("episode_0")
+        group["observations"], group["actions"] = np.ones((4, 2)), np.array([0, 1, 2])
+        group["rewards"], group["terminations"] = np.zeros(3), np.array([False, False, True])
+        group["truncations"] = np.zeros(3, np.bool_)
+        if change is not None:
+            change(group)
+    return path
+
+
+def swapped(name: str, make: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Put what `make` makes in the place of an array."""
+
+    def change(group: Any) -> None:
+        del group[name]
+        make(group)
+
+    return change
+
+
+def virtual(group: Any) -> None:
+    layout = h5py.VirtualLayout((4, 2), np.float64)
+    layout[:] = h5py.VirtualSource("/etc/passwd", "observations", (4, 2))
+    group.create_virtual_dataset("observations", layout)
+
+
+TEXT = h5py.string_dtype()
+HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
+    (
+        "observations",
+        lambda g: g.__setitem__("observations", h5py.ExternalLink("/etc/passwd", "/")),
+        "a link",
+    ),
+    ("observations", lambda g: g.__setitem__("observations", h5py.SoftLink("/episode_0")), "is a link"),
+    ("rewards", lambda g: g.__setitem__("rewards", h5py.SoftLink("/episode_0/rewards")), "is a link"),
+    (
+        "observations",
+        lambda g: g.create_dataset("observations", (4, 2), "f8", external=[("/etc/passwd", 0, 64)]),
+        "`observations` lies in other files",
+    ),
+    ("observations", virtual, "`observations` lies in other files"),
+    (
+        "observations",
+        lambda g: g.create_dataset("observations", (4, 2), "i4", scaleoffset=0, chunks=(4, 2)),
+        "or behind filters other than gzip and lzf",
+    ),
+    (
+        "observations",
+        lambda g: g.create_dataset("observations", (2**40, 2**20), "f8", chunks=(1, 16)),
+        "its arrays have 9,223,372,036,854,775,",
+    ),
+    (
+        "observations",
+        lambda g: g.create_dataset("observations", (0, 2), "f8", chunks=(2**20, 2**8), maxshape=(None, 2**9)),
+        "it has 4 rewards, but `vector` has the shape",
+    ),
+    (
+        "observations",
+        lambda g: g.create_dataset("observations", (4,), h5py.vlen_dtype(np.uint8)),
+        "holds text or JPEG images, which lose detail; record the dataset with jpeg_encoding=False",
+    ),
+    ("observations", lambda g: g.create_dataset("observations", (4,), TEXT), "text or JPEG images"),
+    ("observations", lambda g: g.create_dataset("observations", (4,), h5py.ref_dtype), "text or JPEG"),
+    ("observations", lambda g: g.create_dataset("observations", (4, 2), ">f8"), "the dtype >f8"),
+    (
+        "observations",
+        lambda g: g.create_dataset("observations", (4,), [("a", "f4"), ("b", "f4")]),
+        "`observations` has the dtype [('a', '<f4'), ('b', '<f4')]",
+    ),
+    ("observations", lambda g: g.create_group("observations/a/b"), "`a` is a group of groups"),
+    ("observations", lambda g: g.create_group("observations"), "at least one observation"),
+    (
+        "observations",
+        lambda g: g.create_dataset("observations", data=np.ones((3, 2))),
+        "`vector` has the shape (3, 2)",
+    ),
+    ("observations", lambda g: g.create_dataset("observations", data=1.0), "`vector` has the shape ()"),
+    ("rewards", lambda g: g.create_group("rewards"), "`rewards` is a group"),
+    ("rewards", lambda g: None, "it has no `rewards`"),
+    ("rewards", lambda g: g.create_dataset("rewards", data=np.full(3, np.nan)), "not finite"),
+    ("rewards", lambda g: g.create_dataset("rewards", data=np.ones((3, 1))), "not those of one episode"),
+    (
+        "actions",
+        lambda g: g.create_dataset("actions", data=np.zeros(4, int)),
+        "it has 4 actions and 3 rewards",
+    ),
+    ("actions", lambda g: g.create_dataset("actions", data=np.array([0, 1, 9])), "go up to 9"),
+    (
+        "actions",
+        lambda g: g.create_dataset("actions", data=np.zeros((3, 3))),
+        "need the bounds in metadata.json",
+    ),
+    (
+        "terminations",
+        lambda g: g.create_dataset("terminations", data=np.ones(3, bool)),
+        "not those of one episode",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "make", "reason"), HDF5, ids=[reason for _, _, reason in HDF5])
+def test_hdf5_that_is_no_dataset(tmp_path: Path, name: str, make: Callable[[Any], Any], reason: str) -> None:
+    assert reason in refusal(hdf5(tmp_path, swapped(name, make)))
+
+
+def test_an_episode_that_is_a_link(tmp_path: Path) -> None:
+    path = hdf5(tmp_path)
+    with h5py.File(path, "r+") as file:
+        file["episode_1"] = h5py.ExternalLink("other.hdf5", "/episode_0")
+    assert "`episode_1` is a link" in refusal(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"text" * 2000, b"\x89HDF\r\n\x1a\n" + bytes(2000)])
+def test_hdf5_that_is_none(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "main_data.hdf5"
+    path.write_bytes(content)
+    assert "main_data.hdf5 cannot be read" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("space", "reason"),
+    [
+        ({"type": "MultiDiscrete"}, "its actions are a MultiDiscrete, and Discrete and Box are read"),
+        ({"type": "Box", "shape": [2], "low": [0], "high": [1]}, "its actions are int64 (), not 2 numbers"),
+        ({"type": "Box", "shape": [2**40, 2**40]}, ""),
+        ({"type": "Discrete", "n": 3, "start": "a"}, ""),
+        ([], "TypeError"),
+    ],
+)
+def test_metadata_that_lies(tmp_path: Path, space: Any, reason: str) -> None:
+    path = hdf5(tmp_path)
+    (tmp_path / "metadata.json").write_text(json.dumps({"action_space": json.dumps(space)}))
+    with pytest.raises(UserError) as refused:
+        found = find_episodes(path)
+        list(found.read(found.action or CHOICES))
+    assert reason in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_hdf5_changed_anywhere(tmp_path: Path) -> None:
+    path = hdf5(tmp_path)
+    whole, chance = path.read_bytes(), np.random.default_rng(0)
+    for _ in range(300):
+        data = bytearray(whole)
+        data[chance.integers(len(data))] ^= 1 << chance.integers(8)
+        path.write_bytes(data)
+        try:
+            list(find_episodes(path).read(CHOICES))
+        except UserError as error:
+            assert "\n" not in str(error)
+
+
+def test_without_h5py_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = hdf5(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+    with pytest.raises(UserError, match=r"Minari's files need h5py: pip install .*\[minari\]"):
+        list(find_episodes(path).read(CHOICES))
+
+
+def test_what_is_read_is_what_numpy_reads(tmp_path: Path) -> None:
+    for values in (
+        np.float64(3),
+        np.zeros((0, 3), np.int8),
+        np.arange(6.0).reshape(2, 3).T,
+        np.array([True]),
+    ):
+        stream = io.BytesIO()
+        np.savez(stream, a=values)
+        (tmp_path / "a.npz").write_bytes(stream.getvalue())
+        found = npz.read_npz(tmp_path / "a.npz", lambda name: True)["a"]
+        assert (found.dtype, found.shape, found.tolist()) == (values.dtype, values.shape, values.tolist())

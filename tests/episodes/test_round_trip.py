@@ -1,0 +1,83 @@
+"""What is written is read again bit for bit, in every format."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reverie.episodes import EpisodeSpec, Format, find_action, find_episodes, write_episodes
+from reverie.episodes.episode import DTYPES
+from reverie.utils.errors import UserError
+from reverie.utils.timestep import ActionSpec, ArraySpec
+
+from .made import CATCH, episode, plain
+
+PARTS = st.builds(
+    ArraySpec,
+    shape=st.lists(st.integers(0, 3), max_size=3).map(tuple),
+    dtype=st.sampled_from(sorted(DTYPES)).map(np.dtype),
+)
+SPECS = st.builds(
+    EpisodeSpec,
+    observation=st.dictionaries(
+        st.sampled_from(["image", "image_2", "vector", "a wide view", "größe"]), PARTS, min_size=1
+    ),
+    action=st.builds(ActionSpec, size=st.integers(1, 4), is_discrete=st.booleans()),
+)
+
+
+@pytest.mark.parametrize("form", Format)
+@given(spec=SPECS, lengths=st.lists(st.tuples(st.integers(2, 12), st.booleans()), min_size=1, max_size=5))
+@settings(max_examples=40, deadline=None)
+def test_episodes_come_back_bit_for_bit(
+    tmp_path_factory: pytest.TempPathFactory,
+    form: Format,
+    spec: EpisodeSpec,
+    lengths: list[tuple[int, bool]],
+) -> None:
+    folder = tmp_path_factory.mktemp("episodes") / "new"
+    written = [episode(spec, length, ends, seed) for seed, (length, ends) in enumerate(lengths)]
+    assert write_episodes(folder, form, written, spec) == len(written)
+    found = find_episodes(folder)
+    assert found.format is form
+    assert found.action in (None, spec.action)
+    assert plain(list(found.read(spec.action))) == plain(written)
+
+
+@pytest.mark.parametrize("form", Format)
+def test_episodes_longer_than_a_chunk_come_back(tmp_path: Path, form: Format) -> None:
+    written = [episode(CATCH, length, seed=length) for length in (500, 700, 2, 2500, 1024, 3)]
+    write_episodes(tmp_path, form, written, CATCH)
+    assert plain(list(find_episodes(tmp_path).read(CATCH.action))) == plain(written)
+
+
+@pytest.mark.parametrize("form", Format)
+@pytest.mark.parametrize("action", [ActionSpec(3, True), ActionSpec(1, False), ActionSpec(2, False)])
+def test_the_actions_are_known_from_the_files(tmp_path: Path, form: Format, action: ActionSpec) -> None:
+    spec = EpisodeSpec(CATCH.observation, action)
+    write_episodes(tmp_path, form, [episode(spec, 30, seed=seed) for seed in range(3)], spec)
+    assert find_action(find_episodes(tmp_path)) == action
+
+
+def test_a_folder_that_is_not_empty_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    with pytest.raises(UserError, match=r"is not empty, and nothing is written over. Name a new folder\.$"):
+        write_episodes(tmp_path, Format.own, [episode(CATCH, 3)], CATCH)
+
+
+@pytest.mark.parametrize(
+    ("form", "key"),
+    [
+        (Format.own, "reward"),
+        (Format.dreamerv3, "dyn/deter"),
+        (Format.dreamerv3_torch, "log_speed"),
+        (Format.minari, "a/b"),
+    ],
+)
+def test_an_observation_that_would_be_lost_is_not_written(tmp_path: Path, form: Format, key: str) -> None:
+    spec = EpisodeSpec({key: ArraySpec((2,), np.dtype(np.float32))}, ActionSpec(2, False))
+    with pytest.raises(UserError, match=f"`{key}` is no name of an observation in format={form.value}"):
+        write_episodes(tmp_path, form, [episode(spec, 3)], spec)
+    assert list(tmp_path.iterdir()) == []
