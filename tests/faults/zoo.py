@@ -29,14 +29,13 @@ SETTINGS = (
     "experiment=dreamer_catch",
     "device=cpu",
     "model=debug",
-    "controller.horizon=3",
     "env.num_envs=4",
     "buffer.capacity=1000",
     "buffer.chunk_length=32",
     "training.batch_size=2",
-    "training.sequence_length=3",
+    "training.sequence_length=6",
     "training.learning_starts=40",
-    "training.train_ratio=0.75",
+    "training.train_ratio=1.5",
     "training.warmup_steps=0",
     "training.log_interval=8",
     "training.checkpoint_interval=0",
@@ -230,10 +229,10 @@ class Outcome:
 def separate_process() -> Iterator[Callable[..., Outcome]]:
     """Give `outcome_of` a process of its own for each run: what a fault leaves behind must not reach another.
 
-    They are forked from one process that has imported everything and done nothing but read the settings.
+    They are forked from one process that has imported everything and done nothing.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.faults.composed"])
+    context.set_forkserver_preload(["reverie.commands.certify", "torch._dynamo"])
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
         yield lambda *arguments: pool.submit(outcome_of, *arguments).result()
 
