@@ -74,7 +74,7 @@ class CompressedStore:
         """See `RecordStore`; consecutive rows of a chunk are decoded at once.
 
         Raises:
-            RuntimeError: If a code in memory is not what was written.
+            UserError: If a code in memory is not what was written.
         """
         layout, wanted = self._codec.layout, rows.numpy().ravel()
         targets, small = layout.targets(out, len(wanted))
@@ -94,9 +94,9 @@ class CompressedStore:
         try:
             return self._codec.decode(self._pages.get(chunk), self._length)
         except ValueError as error:
-            raise RuntimeError(
-                f"chunk {chunk} of the replay is not what was written to memory ({error}): resume from the "
-                "newest checkpoint, and test the memory of this machine"
+            raise UserError(
+                f"Chunk {chunk} of the replay is not what was written to memory ({error}). Resume from the "
+                "newest checkpoint, and test the memory of this machine."
             ) from error
 
     def write(self, rows: Int64[Tensor, "rows"], values: Mapping[str, Tensor]) -> None:

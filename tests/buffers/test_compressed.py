@@ -175,7 +175,7 @@ def test_a_flipped_bit_in_memory_is_found_and_the_chunk_named() -> None:
     assert isinstance(store, CompressedStore)
     chunk = int(np.flatnonzero(store._pages._nbytes)[0])
     store._data[store._pages._pages(chunk)[0], 20] ^= 1
-    with pytest.raises(RuntimeError, match=f"chunk {chunk} of the replay is not what was written to memory"):
+    with pytest.raises(UserError, match=f"Chunk {chunk} of the replay is not what was written to memory"):
         for _ in range(50):
             buffer.sample(16)
 
