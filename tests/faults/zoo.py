@@ -238,14 +238,15 @@ def separate_process() -> Iterator[Callable[..., Outcome]]:
 
 
 def outcome_of(run_dir: Path, fault: str | None = None, *overrides: str) -> Outcome:
-    """Run with a fault or a decoy, by its name, or with several decoys, by their names with + between."""
+    """Run with a fault or a decoy, or with several of one kind, by their names with + between."""
     torch.set_num_threads(1)
-    decoys = (fault or "").split("+")
-    if fault and DECOYS.keys() >= set(decoys):
-        FAULTS[fault] = Fault(lambda run: [DECOYS[name](run) for name in decoys], culprit="nothing")
+    names = (fault or "").split("+")
+    if fault and DECOYS.keys() >= set(names):
+        FAULTS[fault] = Fault(lambda run: [DECOYS[name](run) for name in names], culprit="nothing")
         overrides = ("memory.leak_share=0.05", *overrides)
     elif fault:
-        FAULTS[fault] = LEAKS[fault]
+        together = Fault(lambda run: [LEAKS[name].inject(run) for name in names], culprit="several")
+        FAULTS[fault] = together if len(names) > 1 else LEAKS[fault]
     is_population = fault in FAULTS and FAULTS[fault].workflow is WorkflowName.population
     settings = POPULATION_SETTINGS if is_population else SETTINGS
     [job] = compose_jobs([*settings, *overrides, f"run_dir={run_dir}"])
