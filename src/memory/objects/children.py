@@ -93,17 +93,15 @@ class Children:
 
     def kind_of(self, value: Any) -> Kind:
         """Return how to read an object."""
-        known = self._by_type.get(id(type(value)))
-        return self._learn(type(value)) if known is None else known
-
-    def _learn(self, kind: type) -> Kind:
-        role = _role(kind)
-        is_closed = id(kind) in PRIMITIVE_IDS or issubclass(kind, _CLOSED)
-        is_entered = self._enters_libraries or role is Role.leaf or not _is_of_a_library(kind, role)
-        found = tuple(_readers(kind)) if is_entered and not is_closed else ()
-        dictionary = None if kind is types.FunctionType else dictionary_getter(kind)
-        learnt = self._by_type[id(kind)] = Kind(kind, role, found, dictionary, _size_reader(kind))
-        return learnt
+        kind = type(value)
+        if id(kind) not in self._by_type:
+            role = _role(kind)
+            is_closed = id(kind) in PRIMITIVE_IDS or issubclass(kind, _CLOSED)
+            is_entered = self._enters_libraries or role is Role.leaf or not _is_of_a_library(kind, role)
+            found = tuple(_readers(kind)) if is_entered and not is_closed else ()
+            dictionary = None if kind is types.FunctionType else dictionary_getter(kind)
+            self._by_type[id(kind)] = Kind(kind, role, found, dictionary, _size_reader(kind))
+        return self._by_type[id(kind)]
 
 
 def dictionary_getter(kind: type) -> Any | None:

@@ -20,7 +20,7 @@ from .children import Role
 from .graph import grad_fn
 from .graph_holders import GraphReport, measure_graphs
 from .readers import PRIMITIVE_IDS, SCAN, frame_locals, gradient_of, type_attribute, type_name
-from .storages import StorageKey, shape_of, storage_of
+from .storages import StorageKey, is_tensor, shape_of, storage_of
 from .walk import Found, Visitor
 
 NATIVE = "no Python object holds it: native memory of a library or an extension"
@@ -127,9 +127,10 @@ def measure_heap(roots: Mapping[str, Any], is_whole: bool) -> Heap:
     a node of a graph.
     """
     gc.collect()
-    for each in _tensors_of(gc.get_objects()) if is_whole else ():
-        # Reading makes its Python object: now, or the next measurement would count more.
-        gradient_of(each)
+    for each in gc.get_objects() if is_whole else ():
+        if is_tensor(each):
+            # Reading makes its Python object: now, or the next measurement would count more.
+            gradient_of(each)
     return _Measurement(gc.get_objects(), is_whole).of(roots)
 
 
@@ -183,14 +184,12 @@ class _Measurement:
 
     def _nameless(self) -> Iterator[tuple[str, Any]]:
         """Yield what the garbage collector knows and no name leads to."""
-        existing = _tensors_of(self._existing)
-        kinds = {id(type(each)) for each in existing}
-        others = [each for each in self._existing if id(type(each)) not in kinds]
+        others = [each for each in self._existing if not is_tensor(each)]
         for value in others:
             if id(value) not in self._visitor.seen and type(value) is not tuple:  # whose owner is seen
                 yield f"<{type_name(type(value))} that nothing names>", value
         of_python = set(map(id, gc.get_referents(*others)))  # as elements that a sample has left out
-        tensors = [each for each in existing if id(each) not in of_python]
+        tensors = [each for each in self._existing if is_tensor(each) and id(each) not in of_python]
         # Parameters before their gradients, so that each gradient has the name of its parameter.
         for value in sorted(tensors, key=lambda each: gradient_of(each) is None):
             if id(value) not in self._visitor.seen:
@@ -229,13 +228,6 @@ class _Measurement:
                 seen.add(id(each))
                 total += stride * self._visitor.children.kind_of(each).size(each)
         return total
-
-
-def _tensors_of(objects: list[Any]) -> list[Tensor]:
-    """Return the tensors among objects; asks once for each type."""
-    kinds = {id(type(each)): type(each) for each in objects}
-    of_tensors = {number for number, kind in kinds.items() if issubclass(kind, Tensor)}
-    return [each for each in objects if id(type(each)) in of_tensors]
 
 
 def _kind_of(value: Tensor) -> str:

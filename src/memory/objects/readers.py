@@ -48,21 +48,21 @@ def type_name(kind: type) -> str:
     return "".join([type_attribute(kind, "__name__")])
 
 
-def sample_evenly(pairs: Iterable[tuple[Any, Any]], length: int) -> list[tuple[Any, Any, float]]:
-    """Return (key, value, weight) of what is worth walking in a container of `length` pairs.
+def sample_evenly(pairs: Iterable[tuple[Any, Any]], length: int) -> Iterator[tuple[Any, Any, float]]:
+    """Yield (key, value, weight) of what is worth walking in a container of `length` pairs.
 
     The weight is the number of objects that each stands for; the last is always among them.
     """
     stride = max(1, -(-length // SCAN))
     # A list at once: another thread may change the container between two steps of a loop.
-    looked_at = list(islice(pairs, (length - 1) % stride, None, stride)) if stride > 1 else list(pairs)
+    looked_at = list(islice(pairs, (length - 1) % stride if length else 0, None, stride))
     weight = length / len(looked_at) if stride > 1 else 1.0
     kept = [pair for pair in looked_at if id(type(pair[1])) not in PRIMITIVE_IDS]
     if len(kept) > SAMPLE:
         weight *= len(kept) / SAMPLE
         last = len(kept) - 1
         kept = [kept[last * i // (SAMPLE - 1)] for i in range(SAMPLE)]
-    return [(key, value, weight) for key, value in kept]
+    yield from ((key, value, weight) for key, value in kept)
 
 
 def items(o: Any) -> Iterator[Child]:

@@ -9,7 +9,6 @@ from .children import Children, Role
 from .readers import PRIMITIVE_IDS
 
 _LONGEST_PATH = 240  # of a longer one, as in a linked list, only the beginning is kept
-_DIGIT = re.compile(r"\d")
 _NUMBERED = re.compile(r"\[[^\]]*\d[^\]]*\]|(<[\w.]+) \d+>")
 
 
@@ -78,31 +77,25 @@ class Visitor:
 
     def visit(self, starts: Iterable[tuple[str, Any]]) -> Iterator[Found]:
         """Yield each object before those that it holds."""
-        seen, skipped, patterns, kind_of = self.seen, self._skipped, self._patterns, self.children.kind_of
         for name, start in starts:
             stack = [(name, pattern_of(name), 1.0, start)]
             while stack:
                 path, pattern, weight, value = stack.pop()
-                if id(value) in seen or id(type(value)) in skipped:
+                if id(value) in self.seen or id(type(value)) in self._skipped:
                     continue
-                seen.add(id(value))
+                self.seen.add(id(value))
                 self._keep.append(value)
-                kind = kind_of(value)
-                held = [child for read in kind.readers for child in read(value)]
-                yield Found(path, pattern, value, kind.role, weight)
-                is_long, is_sampled = len(path) > _LONGEST_PATH, False
-                for step, child, share in reversed(held):
-                    is_sampled |= share > 1.0
-                    if id(child) in seen or id(type(child)) in skipped:
-                        continue
-                    if is_long:
-                        stack.append((path, pattern, weight * share, child))
-                        continue
-                    if step not in patterns:
-                        patterns[step] = pattern_of(step)
-                    stack.append((path + step, pattern + patterns[step], weight * share, child))
-                if is_sampled:
+                held = self.children(value)
+                yield Found(path, pattern, value, self.children.kind_of(value).role, weight)
+                if any(share > 1.0 for _, _, share in held):
                     self.sampled.append(path)
+                for step, child, share in reversed(held):
+                    if step not in self._patterns:
+                        self._patterns[step] = pattern_of(step)
+                    where = path, pattern
+                    if len(path) <= _LONGEST_PATH:
+                        where = path + step, pattern + self._patterns[step]
+                    stack.append((*where, weight * share, child))
 
 
 def pattern_of(path: str) -> str:
@@ -111,8 +104,6 @@ def pattern_of(path: str) -> str:
     >>> pattern_of("module trainer.CACHE[17]['obs'].<set 3>")
     "module trainer.CACHE[*]['obs'].<set *>"
     """
-    if _DIGIT.search(path) is None:
-        return path  # as most steps: they need no replacing
     return _NUMBERED.sub(lambda match: f"{match[1]} *>" if match[1] else "[*]", path)
 
 
