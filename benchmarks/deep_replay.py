@@ -6,6 +6,7 @@ import numpy as np
 import psutil
 import torch
 
+from benchmarks.peers.serve import peak_rss_mb
 from reverie.buffers import EpisodeReplayBuffer, LatentSpec, ReplayConfig, ReplaySpec, StoredLatent
 from reverie.envs import EnvConfig, make_environment
 from reverie.memory.counters.glibc import in_use_bytes
@@ -44,7 +45,7 @@ def fill_deep(steps: int) -> Iterator[dict[str, object]]:
     yield {
         "planned_gib": replay.plan.nbytes / 2**30,
         "guaranteed_steps": replay.plan.guaranteed,
-        "peak_resident_mb": _peak_mb(),
+        "peak_resident_mb": peak_rss_mb(),
         "in_use_verdict": trend.verdict.value,
         "bytes_in_use_per_sample": trend.slope_bytes_per_sample,
         "chi_square_of_starts": chi_square(replay),
@@ -62,10 +63,3 @@ def chi_square(replay: EpisodeReplayBuffer) -> float:
         counts += np.bincount((share * _BINS).astype(int), minlength=_BINS)
     expected = counts.sum() / _BINS
     return float(((counts - expected) ** 2 / expected).sum())
-
-
-def _peak_mb() -> float:
-    """Return the most resident memory that this process ever had."""
-    with open("/proc/self/status") as status:
-        line = next(line for line in status if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024 / 1e6

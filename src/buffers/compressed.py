@@ -25,7 +25,7 @@ _NONE = -1
 class CompressedStore:
     """Rows of fields, coded chunk by chunk: a `RecordStore` whose room is bytes.
 
-    A chunk is coded when its last row is written: 0.13 ms for 48 frames of Pong, once in 48 steps.
+    A chunk is coded when its last row is written.
     """
 
     def __init__(self, spec: ReplaySpec, plan: ReplayPlan, directory: Path | None = None) -> None:

@@ -264,7 +264,8 @@ class EpisodeReplayBuffer:
         index = positions.start[:, None] + columns
         if (index[:, -1] >= self._index.records.tail[positions.env]).any():
             raise ValueError("positions of records that were never added")
-        is_held = (index >= self._index.records.head[positions.env][:, None]).ravel()
+        is_kept = index % self._index.start_every == 0  # others would be copied in vain
+        is_held = (is_kept & (index >= self._index.records.head[positions.env][:, None])).ravel()
         env = np.repeat(positions.env, len(columns))[is_held]
         rows = self._index.records.rows(env, index.ravel()[is_held])
         # Keep the last of equal rows; the device would otherwise choose which copy wins.

@@ -69,10 +69,6 @@ class Pages:
             self.num_free += len(pages)
             self._nbytes[string] = 0
 
-    def holds(self, string: int) -> bool:
-        """Return whether a string is stored."""
-        return bool(self._nbytes[string])
-
     def _pages(self, string: int) -> list[int]:
         page, pages, follow = int(self._first[string]), [], self._next.item
         for _ in range(pages_needed(int(self._nbytes[string]))):

@@ -70,14 +70,13 @@ def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
     num_chunks, of_chunk = num_rows // config.chunk_length, pages_needed(chunk)
     # A window in every environment, which may begin and end inside a chunk, and room for the next chunks.
     fewest = spec.num_envs * (spec.window_length // config.chunk_length + 3)
-    fixed = spec.num_envs * chunk + num_chunks * (BYTES_PER_STRING + SLOT_BYTES)
-    fixed += spec.num_envs * SLOT_BYTES + part_bytes["latents"] + part_bytes["index"]
+    part_bytes["index"] += num_chunks * (BYTES_PER_STRING + SLOT_BYTES) + spec.num_envs * SLOT_BYTES
+    fixed = spec.num_envs * chunk + part_bytes["latents"] + part_bytes["index"]
     left = max(0, int(config.memory_budget_gib * GIB) - fixed) // BYTES_PER_PAGE
     num_pages = min(max(left, fewest * of_chunk), num_chunks * of_chunk)
     part_bytes |= {"actions": 0, "rewards": 0, "flags": 0}
     part_bytes["observations"] = num_pages * PAGE_BYTES + spec.num_envs * chunk
-    part_bytes["index"] += num_pages * (BYTES_PER_PAGE - PAGE_BYTES) + spec.num_envs * SLOT_BYTES
-    part_bytes["index"] += num_chunks * (BYTES_PER_STRING + SLOT_BYTES)
+    part_bytes["index"] += num_pages * (BYTES_PER_PAGE - PAGE_BYTES)
     # The oldest chunk of each stream may be held for its last record, and the next one needs room.
     held = (num_pages // of_chunk - 2 * spec.num_envs) * config.chunk_length
     return ReplayPlan(fields, num_rows, part_bytes, min(config.capacity, held), num_pages)
