@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import gymnasium
 import numpy as np
@@ -21,6 +23,8 @@ import psutil
 import torch
 
 from benchmarks.deep_replay import fill_deep
+from benchmarks.suite.bench import PEER_SCRIPTS
+from benchmarks.suite.process import ProcessVariant
 from reverie.buffers import (
     EpisodeReplayBuffer,
     LatentSpec,
@@ -28,11 +32,19 @@ from reverie.buffers import (
     ReplaySpec,
     StoredLatent,
 )
+from reverie.checkpoints.weights import load_weights
 from reverie.commands.options import own_settings
+from reverie.config.compose import compose_jobs
+from reverie.config.dreamer import DreamerTrainConfig
+from reverie.config.resolve import typed
 from reverie.envs import EnvConfig, make_environment
 from reverie.envs.config import Suite
+from reverie.orchestration.dreamer.recipe import build_workflow
 from reverie.utils.errors import UserError, exit_on_user_error
 from reverie.utils.timestep import EnvSpec, TimeStep
+
+Act = Callable[[TimeStep], np.ndarray]
+PolicyOf = Callable[[EnvSpec], Act]
 
 GAMES = ("pong", "breakout", "boxing", "seaquest", "ms_pacman")
 LATENT = LatentSpec(deter_size=512, num_latents=32)  # of size1m
@@ -63,9 +75,18 @@ class Settings:
     deep: int = 0
     """Steps of new Pong play to add to a replay for ten million; 0 measures the environments instead."""
 
+    weights: str = "docs/results/dreamer_ataripong/long/a_seed1_continued/weights.safetensors"
+    """Agent of the CPU preset whose Pong play is measured too."""
+
+    torchrl: str | None = None
+    """Interpreter with torchrl, to measure its compressed storage on the same play; null leaves it out."""
+
     def __post_init__(self) -> None:
         if not self.out:
             raise UserError("out is missing: name a file for the rows, as in out=rows.json.")
+        for name, path in (("weights", self.weights), ("torchrl", self.torchrl)):
+            if path is not None and not Path(path).is_file():
+                raise UserError(f"{name}={path} is no file.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,39 +98,55 @@ class Play:
     actions: list[np.ndarray]
 
 
-def play(config: EnvConfig, steps: int, hold: int) -> Play:
-    """Return random play in which each action is held for `hold` steps."""
-    environment, chance = make_environment(config, 0), np.random.default_rng(0)
+def play(config: EnvConfig, steps: int, policy_of: PolicyOf) -> Play:
+    """Return what two environments show and what a policy does there."""
+    environment = make_environment(config, 0)
     try:
         spec, step, seen, actions = environment.spec, environment.reset(), [], []
-        action = _random_action(spec, chance)
-        for index in range(steps):
-            if index and index % hold == 0:
-                action = _random_action(spec, chance)
+        act = policy_of(spec)
+        for _ in range(steps):
             seen.append(step)
-            actions.append(action)
-            step = environment.step(action)
+            actions.append(act(step))
+            step = environment.step(actions[-1])
         return Play(spec, seen, actions)
     finally:
         environment.close()
 
 
-def _random_action(spec: EnvSpec, chance: np.random.Generator) -> np.ndarray:
-    size = spec.action.size
-    if not spec.action.is_discrete:
-        return chance.uniform(-1, 1, (ENVS, size)).astype(np.float32)
-    return np.eye(size, dtype=np.float32)[chance.integers(size, size=ENVS)]
+def random_policy(spec: EnvSpec, hold: int) -> Act:
+    """Return random actions, each held for `hold` steps."""
+    chance, calls, size = np.random.default_rng(0), count(), spec.action.size
+    held = np.zeros((ENVS, size), np.float32)
+
+    def act(_: TimeStep) -> np.ndarray:
+        if next(calls) % hold == 0:
+            drawn = chance.integers(size, size=ENVS)
+            held[:] = np.eye(size)[drawn] if spec.action.is_discrete else chance.uniform(-1, 1, held.shape)
+        return held.copy()
+
+    return act
 
 
-def plays(steps: int) -> Iterator[tuple[str, str, Play]]:
+def trained_policy(spec: EnvSpec, weights: str) -> Act:
+    """Return the sampled actions of an agent of the CPU preset of Pong."""
+    [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cpu"])
+    workflow = build_workflow(typed(job, DreamerTrainConfig), spec)
+    load_weights(weights, {"world_model": workflow.world_model, "controller": workflow.controller})
+    return workflow.eval_policy(ENVS, seed=0, sample=True).act
+
+
+def plays(steps: int, weights: str) -> Iterator[tuple[str, str, Play]]:
     """Yield environment, policy and play."""
     for hold, policy in ((1, "random"), (_HOLD, f"random, held for {_HOLD} steps")):
+        draw = partial(random_policy, hold=hold)
         for game in GAMES:
-            yield game, policy, play(EnvConfig(game=game, num_envs=ENVS), steps, hold)
+            yield game, policy, play(EnvConfig(game=game, num_envs=ENVS), steps, draw)
         vector = EnvConfig(suite=Suite.gymnasium, id="CartPole-v1", num_envs=ENVS, action_repeat=1)
-        yield "CartPole-v1, vectors", policy, play(vector, steps, hold)
+        yield "CartPole-v1, vectors", policy, play(vector, steps, draw)
         rendered = EnvConfig(suite=Suite.gymnasium, id=_register(), num_envs=ENVS, action_repeat=1)
-        yield "HalfCheetah-v5, rendered", policy, play(rendered, min(steps, 500), hold)
+        yield "HalfCheetah-v5, rendered", policy, play(rendered, min(steps, 500), draw)
+    trained = partial(trained_policy, weights=weights)
+    yield "pong", "trained", play(EnvConfig(game="pong", num_envs=ENVS), steps, trained)
 
 
 def _register() -> str:
@@ -136,8 +173,8 @@ def buffer_of(env: EnvSpec, records: int, **settings: object) -> EpisodeReplayBu
 def fill(buffer: EpisodeReplayBuffer, played: Play, records: int) -> float:
     """Add play until there are so many records; return the mean microseconds of adding one."""
     latent = StoredLatent(torch.zeros(ENVS, 512), torch.zeros(ENVS, 32, dtype=torch.uint8))
-    seconds, count = 0.0, records // ENVS
-    for index in range(count):
+    seconds, rounds = 0.0, records // ENVS
+    for index in range(rounds):
         at = index % len(played.steps)
         step = played.steps[at]
         if at == 0 and index:
@@ -151,7 +188,7 @@ def fill(buffer: EpisodeReplayBuffer, played: Play, records: int) -> float:
         begin = time.perf_counter()
         buffer.add(step, played.actions[at], latent)
         seconds += time.perf_counter() - begin
-    return seconds / (count * ENVS) * 1e6
+    return seconds / (rounds * ENVS) * 1e6
 
 
 def milliseconds(call: Callable[[], object], rounds: int = 30) -> float:
@@ -164,8 +201,9 @@ def milliseconds(call: Callable[[], object], rounds: int = 30) -> float:
     return median(found)
 
 
-def measure(name: str, policy: str, played: Play, records: int) -> dict[str, object]:
+def measure(name: str, policy: str, played: Play, settings: Settings) -> dict[str, object]:
     """Return a row of the table."""
+    records = settings.records
     plain = buffer_of(played.env, records)
     coded = buffer_of(played.env, records, compressed=True, latent_every=8)
     row: dict[str, object] = {"environment": name, "policy": policy, "steps_played": len(played.steps) * ENVS}
@@ -215,8 +253,30 @@ def measure(name: str, policy: str, played: Play, records: int) -> dict[str, obj
         row["update_then_sample_ms"] = milliseconds(
             lambda: (update(), coded.sample(WINDOWS, out=kept["compressed"]))
         )
+    if settings.torchrl and name in GAMES:
+        row |= torchrl_storage(settings.torchrl, played, rounds=30)
     row["resident_mb"] = psutil.Process().memory_info().rss / 1e6
     return row
+
+
+def torchrl_storage(python: str, played: Play, rounds: int) -> dict[str, object]:
+    """Return bytes and times of torchrl's compressed storage with the frames of the first environment."""
+    with TemporaryDirectory() as folder:
+        frames = Path(folder) / "frames.npy"
+        np.save(frames, np.stack([step.observation["image"][0] for step in played.steps]))
+        options = {"frames": str(frames), "windows": WINDOWS, "length": LENGTH, "threads": 1}
+        peer = ProcessVariant("torchrl", [python, str(PEER_SCRIPTS / "torchrl_compressed.py")], options)
+        try:
+            peer.warm_up()
+            drawn = [peer.block(0.0)[0] for _ in range(rounds)]
+        finally:
+            peer.close()
+    return {
+        "torchrl_versions": peer.facts["versions"],
+        "torchrl_bytes_per_step": peer.facts["bytes_per_step"],
+        "torchrl_add_us_per_step": peer.facts["add_us_per_step"],
+        "torchrl_sample_ms": median(drawn) * 1e3,
+    }
 
 
 def main() -> None:
@@ -229,7 +289,7 @@ def main() -> None:
     found = (
         fill_deep(settings.deep)
         if settings.deep
-        else (measure(*each, settings.records) for each in plays(settings.steps))
+        else (measure(*each, settings) for each in plays(settings.steps, settings.weights))
     )
     for row in found:
         rows.append(row)

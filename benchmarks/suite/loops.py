@@ -61,22 +61,55 @@ def collect(bench: Bench, row: str) -> list[Result]:
 
 def end_to_end(bench: Bench, row: str) -> list[Result]:
     """Measure 32 agent steps of Pong and the update that they owe, with size1m and one environment."""
-    training = bench.compose().training
-    # 32 for batches of 16 x 64: an update for every 32 agent steps
-    ratio = training.batch_size * training.sequence_length / _CYCLE
-    overrides = ("env.num_envs=1", "model=size1m", f"training.train_ratio={ratio}")
-    config = bench.compose(*overrides, *_untouched(bench, capacity=20_000))
     with ExitStack() as opened:
-        run = _open(config, opened)
-        cycle = _trainer(run)
-        while run.updates < 1:
-            cycle()
-        # The floor: one update's operations; acting and the emulator cost nothing here.
-        work = update_work(bench, config)
-        ours = Local(OURS, cycle, bench.device)
+        config = _one_environment(bench)
+        ours = Local(OURS, _trainer(_open(config, opened)), bench.device)
         variants: list[Variant] = [ours, *bench.dreamers("run", size="1M")]
-        floor = Floor(bench.rates().seconds_of(work), "the update's operations alone, at the measured rates")
+        floor = _update_floor(bench, config)
         return compare(bench, row, variants, floor, {"agent steps/s": _CYCLE, "updates/s": 1.0})
+
+
+def end_to_end_replay(bench: Bench, row: str, *, preset: bool) -> list[Result]:
+    """Measure an update and the agent steps before it, with the plain and with the compressed replay.
+
+    Args:
+        bench: The run of the suite.
+        row: Name of the row.
+        preset: Whether batch, ratio and environments are those of the CPU preset, or those of `end_to_end`.
+    """
+    forms = {
+        OURS: ("buffer.compressed=false",),
+        "compressed": ("buffer.compressed=true",),
+        "compressed, every 8th latent": ("buffer.compressed=true", "buffer.latent_every=8"),
+    }
+    compose = _cpu_preset if preset else _one_environment
+    with ExitStack() as opened:
+        configs = {name: compose(bench, *overrides) for name, overrides in forms.items()}
+        variants = [
+            Local(name, _trainer(_open(config, opened)), bench.device) for name, config in configs.items()
+        ]
+        floor = _update_floor(bench, configs[OURS])
+        return compare(bench, row, variants, floor, {"updates/s": 1.0})
+
+
+def _one_environment(bench: Bench, *overrides: str) -> DreamerTrainConfig:
+    """Return size1m with one environment and an update of 16 x 64 for every 32 agent steps."""
+    training = bench.compose().training
+    ratio = training.batch_size * training.sequence_length / _CYCLE
+    one = ("env.num_envs=1", "model=size1m", f"training.train_ratio={ratio}")
+    return bench.compose(*one, *overrides, *_untouched(bench, capacity=20_000))
+
+
+def _cpu_preset(bench: Bench, *overrides: str) -> DreamerTrainConfig:
+    """Return the CPU preset of Pong."""
+    batch = ("training.batch_size=8", "training.sequence_length=16")
+    return bench.compose(*batch, *overrides, *_untouched(bench, capacity=20_000))
+
+
+def _update_floor(bench: Bench, config: DreamerTrainConfig) -> Floor:
+    """Return the time of one update's operations; acting and the emulator cost nothing there."""
+    work = update_work(bench, config)
+    return Floor(bench.rates().seconds_of(work), "the update's operations alone, at the measured rates")
 
 
 def _untouched(bench: Bench, capacity: int) -> tuple[str, ...]:
@@ -115,14 +148,17 @@ def _collector(run: WorldModelOrchestrator, steps: int) -> Callable[[], None]:
 
 
 def _trainer(run: WorldModelOrchestrator) -> Callable[[], None]:
+    """Return a call that collects until one more update is made; it was called until the first."""
     arrival = run._begin()
 
     def cycle() -> None:
         nonlocal arrival
-        for _ in range(_CYCLE):
+        updates = run.updates
+        while run.updates == updates:
             arrival = _step(run, arrival)
             run._learn()
 
+    cycle()
     return cycle
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks.suite.bench import Bench
-from benchmarks.suite.loops import collect, end_to_end, environment
+from benchmarks.suite.loops import collect, end_to_end, end_to_end_replay, environment
 from benchmarks.suite.memory import memory
 from benchmarks.suite.networks import policy, update
 from benchmarks.suite.population import members_act, members_update
@@ -30,6 +30,8 @@ ROWS: dict[str, Row] = {
     **{f"environment_{count}": partial(environment, num_envs=count) for count in (1, 8)},
     "collect": collect,
     "end_to_end": end_to_end,
+    "end_to_end_replay_16x64": partial(end_to_end_replay, preset=False),
+    "end_to_end_replay_preset": partial(end_to_end_replay, preset=True),
     **{f"members_update_{hidden}": partial(members_update, hidden=hidden) for hidden in (64, 256)},
     "members_act_64": partial(members_act, hidden=64),
     **{f"memory_{size}": partial(memory, size=size) for size in _SIZES},

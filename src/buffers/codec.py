@@ -143,12 +143,17 @@ class ChunkCodec:
         first = np.frombuffer(content, np.uint64, words)
         value = np.frombuffer(content, np.uint64, changes, words * WORD)
         planes = np.frombuffer(content, np.uint8, 4 * changes, (words + changes) * WORD).reshape(4, -1)
-        gap = np.ascontiguousarray(planes.T).view("<u4").ravel()
-        position = np.cumsum(gap, dtype=np.int64) - 1
-        if changes and not (gap.min() > 0 and position[-1] < most):
+        gap = planes[0].astype(np.int64)
+        for index, plane in enumerate(planes[1:], start=1):
+            if plane.any():  # seldom
+                gap |= plane.astype(np.int64) << (8 * index)
+        is_forward = gap.all()  # a gap of 0 would repeat a place
+        position = np.cumsum(gap, out=gap)
+        position -= 1
+        if changes and not (is_forward and position[-1] < most):
             raise ValueError("its changes lie outside its records")
         bounds = np.searchsorted(position, np.arange(count) * words).tolist()
-        return Changes(first, position % words, value, bounds)
+        return Changes(first, position - position // words * words, value, bounds)
 
     def rows(self, code: bytes | memoryview, count: int) -> Rows:
         """Return the records of a code; raises as `decode` does."""

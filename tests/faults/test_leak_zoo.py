@@ -13,8 +13,13 @@ TOGETHER = (
     "burst_every_twelfth_update+one_step_up",
     "allocator_keeps_pages+mapped_file",
 )
-# Each of three holders has to be named; the table runs each fault alone.
+# Each of several culprits has to be named; the table runs each fault alone.
 AT_ONCE = (
+    "native_memory+ctypes_malloc",
+    "files_left_open+sockets+processes_left_running+shared_memory",
+    "views_of_batches+hook_each_update+optimizers_replaced",
+    "rssm_kept_sometimes+losses_after_backward",
+    "global_trace+rssm_half_detached",
     "observations_kept+exceptions_kept+results_by_step",
     "callbacks_kept+queue_not_drained+deque_without_limit",
     "metrics_history+module_global+class_attribute",

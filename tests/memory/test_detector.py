@@ -3,8 +3,6 @@
 import ctypes
 import gc
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,8 @@ import torch
 from reverie.memory.counters.glibc import in_use_bytes, in_use_source, resident_bytes_by_kind
 from reverie.memory.leaks.detector import LeakDetector, classify_resident, confirm, hours_to_limit
 from reverie.memory.leaks.verdict import TrendClass, TrendTest, classify_trend
+
+from .fresh import in_a_fresh_process
 
 KB, MB = 1e3, 1e6
 exact_only = pytest.mark.skipif(not in_use_source().startswith("mallinfo2"), reason="needs glibc's allocator")
@@ -169,9 +169,7 @@ def bursts() -> tuple[list[int], list[int]]:
 
 @exact_only
 def test_what_the_c_allocator_keeps_of_freed_blocks_is_retention() -> None:
-    # A process of its own: room that other tests have freed in this one would take the first bursts.
-    with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
-        in_use, resident = fresh.submit(bursts).result()
+    in_use, resident = in_a_fresh_process(bursts)
     held = classify_trend(in_use, MB)
     found = classify_resident(held, resident, MB)
     assert held.verdict is TrendClass.flat

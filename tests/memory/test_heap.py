@@ -4,10 +4,10 @@ import array
 import collections
 import ctypes
 import functools
-import gc
 import json
 import mmap
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,8 @@ import torch
 from torch import nn
 
 from reverie.memory.objects.heap import ELSEWHERE, NATIVE, TOO_SMALL, Heap, growth_sources, measure_heap
+
+from .fresh import in_a_fresh_process
 
 MB = 1_000_000
 KEPT: dict[str, Any] = {}
@@ -172,33 +174,31 @@ def leave_cycles(size: int) -> None:
         (parameter**3).sum().backward(create_graph=True)
 
 
-@pytest.fixture
-def library() -> ctypes.CDLL:
+def c_library() -> ctypes.CDLL:
     found = ctypes.CDLL(None)
     found.malloc.restype = ctypes.c_void_p
     found.free.argtypes = [ctypes.c_void_p]
     return found
 
 
-@pytest.mark.filterwarnings(r"ignore:Using backward\(\) with create_graph=True")
-def test_the_whole_heap_tells_libraries_and_what_cpp_holds_from_native_memory(library: ctypes.CDLL) -> None:
+def search_everything() -> None:
+    """Have a library, a module and C++ hold memory in turn, and check what each is called."""
+    warnings.simplefilter("ignore")  # torch warns of create_graph
+    library = c_library()
     leave_cycles(4001)  # held before: not to blame
     before = measure_heap({}, is_whole=True)
-    address = library.malloc(MB)
+    library.malloc(MB)
     found = growth_sources({}, before, 1, MB)
-    library.free(address)
-    assert found.is_named and [line.startswith(NATIVE) for line in found.lines] == [True]
-    try:
-        json.forgotten = [bytes(MB)]  # type: ignore[attr-defined]
-        leave_cycles(4001)
-        found = growth_sources({}, before, 1, MB)
-    finally:
-        del json.forgotten  # type: ignore[attr-defined]
-        for o in gc.get_objects():  # the cycles would outlive the test
-            if issubclass(type(o), nn.Parameter) and o.shape == (4001,):
-                o.grad = None
-    assert found.is_named and found.lines[0] == "module json.forgotten holds 1.00 MB more"
-    assert any("(4001,)" in line and "held by C++ only" in line for line in found.lines)
+    assert found.is_named and [line.startswith(NATIVE) for line in found.lines] == [True], found.lines
+    json.forgotten = [bytes(MB)]  # type: ignore[attr-defined]
+    leave_cycles(4001)
+    found = growth_sources({}, before, 1, MB)
+    assert found.is_named and found.lines[0] == "module json.forgotten holds 1.00 MB more", found.lines
+    assert any("(4001,)" in line and "held by C++ only" in line for line in found.lines), found.lines
+
+
+def test_the_whole_heap_tells_libraries_and_what_cpp_holds_from_native_memory() -> None:
+    in_a_fresh_process(search_everything)
 
 
 def test_a_library_is_not_looked_at_before_the_user_s_own_code_explains_nothing() -> None:
@@ -218,7 +218,8 @@ def test_growth_below_what_can_be_told_from_noise_is_too_small_to_name_yet() -> 
     assert not found.is_named and found.lines == (TOO_SMALL,)
 
 
-def test_a_small_graph_is_not_blamed_for_native_memory(library: ctypes.CDLL) -> None:
+def test_a_small_graph_is_not_blamed_for_native_memory() -> None:
+    library = c_library()
     before = measure_heap({}, is_whole=False)
     address = library.malloc(MB)
     KEPT["mean"] = torch.ones(3, requires_grad=True) * 2

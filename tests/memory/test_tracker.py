@@ -3,8 +3,6 @@
 import gc
 import sys
 import weakref
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,8 @@ from reverie.memory.leaks.tracker import MemoryTracker
 from reverie.memory.leaks.verdict import TrendClass
 from reverie.memory.objects.census import Component
 from reverie.utils.errors import UserError
+
+from .fresh import in_a_fresh_process
 
 INTERVAL = 1000
 BASE_MB = 8.0
@@ -295,9 +295,7 @@ def counts_of_4_000_samples() -> list[tuple[int, int]]:
 
 
 def test_3_000_samples_and_reports_grow_the_process_by_nothing() -> None:
-    # A process of its own: caches and threads that other tests have left in this one come and go.
-    with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
-        counts = fresh.submit(counts_of_4_000_samples).result()
+    counts = in_a_fresh_process(counts_of_4_000_samples)
     (blocks, in_use), (blocks_later, in_use_later) = counts[1:]  # its own result is of the same kind then
     # Dictionaries and caches of the interpreter make up for single blocks; a reference that was kept at
     # each sample would be 3,000.

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 import torch._dynamo.config as dynamo
+import torch._inductor.config as inductor
 
 from reverie.utils.compilation import Compilations, compiled, why_not_compiled
 
@@ -48,9 +49,9 @@ def test_what_is_compiled_late_is_counted_and_warned_of(caplog: pytest.LogCaptur
     assert compilations.tags()["debug/compile/recompilations"] == 1.0
 
 
-def test_what_is_missing_for_compiling_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
-    monkeypatch.setattr("torch._inductor.config.force_disable_caches", True)
+def test_what_is_missing_for_compiling_is_told() -> None:
     torch._dynamo.reset()
-    reason = why_not_compiled.__wrapped__()
+    # Not by monkeypatch: to it these are no attributes of the module, and it would end by deleting them.
+    with inductor.patch({"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True}):
+        reason = why_not_compiled.__wrapped__()
     assert reason and "compiler" in reason
