@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64, Integer
+from jaxtyping import Bool, Float, Float32, Int64, Integer
 from torch import Tensor
 
 from ..utils.timestep import TimeStep
@@ -247,11 +247,13 @@ class EpisodeReplayBuffer:
         positions: SampledPositions,
         deter: Float[Tensor, "batch time deter"],
         stoch: Integer[Tensor, "batch time latents"],
+        valid: Bool[Tensor, ""] | None = None,
     ) -> None:
         """Replace the stored latents of columns 1 to T of sampled windows by fresher ones.
 
         Records evicted since the batch was drawn are skipped. Where windows overlap, the later row of the
-        batch wins. Latents may be on any device, and `deter` of any float dtype; a graph is dropped.
+        batch wins. Latents may be on any device, and `deter` of any float dtype; a graph is dropped. Nothing
+        is replaced if `valid` is false; with `buffer.storage=cuda` the host does not wait for its value.
 
         Raises:
             ValueError: Before anything changes: if latents are not stored, are of another shape, or belong to
@@ -271,8 +273,23 @@ class EpisodeReplayBuffer:
         # Keep the last of equal rows; the device would otherwise choose which copy wins.
         unique, from_end = np.unique(rows[::-1], return_index=True)
         source = torch.from_numpy(np.flatnonzero(is_held)[::-1][from_end]).to(deter.device)
-        chosen = (values.flatten(0, 1).index_select(0, source) for values in (deter, stoch))
+        chosen = [values.flatten(0, 1).index_select(0, source) for values in (deter, stoch)]
+        if valid is not None:
+            assert self._latents is not None
+            if self._latents.device.type != "cpu":
+                chosen = self._unless(valid, unique // self._index.start_every, *chosen)
+            elif not valid:
+                return
         self._write_latents(unique, *chosen)
+
+    def _unless(self, valid: Tensor, rows: Int64[np.ndarray, "rows"], *fresh: Tensor) -> list[Tensor]:
+        """Return the fresh latents if `valid` is true, else those that these rows hold."""
+        assert self._latents is not None
+        held = {name: self._latents.empty(name, (len(rows),)) for name in LATENT_FIELDS}
+        self._latents.read(self._latents.to_index_tensor(rows), held)
+        return [
+            torch.where(valid, new, held[name].to(new.dtype)) for name, new in zip(held, fresh, strict=True)
+        ]
 
     def _check_latents(self, deter: Tensor, stoch: Tensor, *shape: int) -> None:
         """Raise ValueError for latents of another shape than (*shape, size)."""

@@ -154,20 +154,13 @@ class LaProp(Optimizer):
             gradient = parameter.grad
             gradients.append(torch.zeros_like(parameter) if gradient is None else gradient.float())
             parameter.grad = None
-        before, after = self._clip(gradients, finite)
         beta1_power, beta2_power = self.beta1_power * c.beta1, self.beta2_power * c.beta2
-        torch._foreach_mul_(mean_square, torch.where(finite, c.beta2, 1.0))
-        torch._foreach_addcmul_(mean_square, gradients, gradients, 1.0 - c.beta2)
-        scale = torch._foreach_mul(mean_square, (1.0 / (1.0 - beta2_power)).float())
-        torch._foreach_sqrt_(scale)
-        torch._foreach_add_(scale, c.eps)
-        torch._foreach_div_(gradients, scale)
-        share = torch.where(finite, 1.0 - c.beta1, 0.0)
-        for average, gradient in zip(momentum, gradients, strict=True):
-            average.lerp_(gradient, share)  # foreach would ask the host for the number
         learning_rate = self.learning_rate()
         step_size = torch.where(finite, learning_rate / (1.0 - beta1_power).float(), 0.0)
-        torch._foreach_add_(self.parameters, torch._foreach_mul(momentum, -step_size))
+        correction = (1.0 / (1.0 - beta2_power)).float()
+        before, after = self.change(
+            self.parameters, gradients, mean_square, momentum, step_size, correction, finite
+        )
         self.beta1_power.copy_(torch.where(finite, beta1_power, self.beta1_power))
         self.beta2_power.copy_(torch.where(finite, beta2_power, self.beta2_power))
         self.updates.add_(finite)
@@ -179,11 +172,42 @@ class LaProp(Optimizer):
         share = (self.updates / warmup).clamp(max=1.0) if warmup else torch.ones_like(self.updates)
         return self.param_groups[0]["lr"] * share
 
-    def _clip(self, gradients: list[Tensor], finite: Tensor) -> tuple[Tensor, Tensor]:
+    def change(
+        self,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        mean_square: list[Tensor],
+        momentum: list[Tensor],
+        step_size: Tensor,
+        correction: Tensor,
+        finite: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Change parameters, moments and gradients in place: a function of tensors, for the compiler.
+
+        `step_size` and `correction` are lr_t / (1 - beta1^t) and 1 / (1 - beta2^t), 0-d float32. Returns the
+        norms over all gradients before and after clipping.
+        """
+        c = self.config
+        before, after = self._clip(parameters, gradients, finite)
+        torch._foreach_mul_(mean_square, torch.where(finite, c.beta2, 1.0))
+        torch._foreach_addcmul_(mean_square, gradients, gradients, 1.0 - c.beta2)
+        scale = torch._foreach_mul(mean_square, correction)
+        torch._foreach_sqrt_(scale)
+        torch._foreach_add_(scale, c.eps)
+        torch._foreach_div_(gradients, scale)
+        share = torch.where(finite, 1.0 - c.beta1, 0.0)
+        for average, gradient in zip(momentum, gradients, strict=True):
+            average.lerp_(gradient, share)  # foreach would ask the host for the number
+        torch._foreach_add_(parameters, torch._foreach_mul(momentum, -step_size))
+        return before, after
+
+    def _clip(
+        self, parameters: list[Tensor], gradients: list[Tensor], finite: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Clip in place and set to zero what counts as zero; return the norms over all before and after."""
         c = self.config
         norms = torch.stack(torch._foreach_norm(gradients))
-        limits = torch.stack(torch._foreach_norm(self.parameters)).clamp(min=c.agc_floor) * c.agc_clip
+        limits = torch.stack(torch._foreach_norm(parameters)).clamp(min=c.agc_floor) * c.agc_clip
         shrink = 1.0 / (norms / limits).clamp(min=1.0)
         torch._foreach_mul_(gradients, list(shrink.unbind()))
         is_blocked = ~finite

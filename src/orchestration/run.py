@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from ..checkpoints.checkpoint import list_checkpoints
 from ..checkpoints.mirror import Mirror
 from ..checkpoints.run_folder import checkpoint_of, create_run_folder, locked, save_config
-from ..config.schema import Compile, TrainConfig
+from ..config.schema import Compile, Device, TrainConfig
 from ..planning import MemoryPlan, over_text, plan_lines
 from ..utils.compilation import why_not_compiled
 from ..utils.errors import UserError
@@ -89,9 +89,9 @@ def open_run(
 def _try_compiler(config: TrainConfig, signals: Signals) -> None:
     """Do without the compiler, in this run and in those that resume it, if it fails but by Ctrl-C."""
     _LOG.info("trying the compiler; the first time it takes 10 s")
-    if (reason := why_not_compiled()) and not signals.stop:
-        _LOG.warning("compile=inductor is impossible here, so compile=none: %s", reason)
-        config.compile = Compile.none
+    if (reason := why_not_compiled(config.device.value)) and not signals.stop:
+        config.compile = Compile.graph if config.device is Device.cuda else Compile.none
+        _LOG.warning("compile=inductor is impossible here, so compile=%s: %s", config.compile.value, reason)
 
 
 def start_banner(

@@ -173,9 +173,8 @@ class WorldModelOrchestrator(Orchestrator):
                 updated = update(batch)
                 self.means.add(updated.metrics)
                 self.nonfinite.check(self.step, updated, batch)
-                # Asking for the flag is free: writing back waits for the device anyway.
-                if replay.stores_latents and updated.finite:
-                    replay.write_back(batch.positions, updated.deter, updated.stoch)
+                if replay.stores_latents:
+                    replay.write_back(batch.positions, updated.deter, updated.stoch, updated.finite)
             self.updates += 1
             if self.nonfinite.has_too_many:
                 return

@@ -72,9 +72,9 @@ def _host(
         ]
     else:
         rows += _network_rows(config, networks)
-        if config.compile is Compile.inductor:
-            rows.append(_estimated("compiler", constants.COMPILER_BYTES))
         rows.append(_estimated("workspace of kernels and allocator", constants.CPU_WORKSPACE_BYTES))
+    if config.compile is Compile.inductor:
+        rows.append(_estimated("compiler", constants.COMPILER_BYTES))
     rows.append(Row("files being written", PIECE_BYTES + LATENT_FILE_BYTES))
     if config.checkpoint.mirror:
         rows.append(_estimated("mirror", constants.MIRROR_BYTES))

@@ -62,10 +62,10 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @cache
-def why_not_compiled() -> str | None:
-    """Return why functions cannot be compiled here, None if they can; trying it may take 10 s."""
+def why_not_compiled(device: str = "cpu") -> str | None:
+    """Return why functions cannot be compiled for a device, None if they can; trying it may take 10 s."""
     try:
-        _compile(lambda x: x + 1)(torch.zeros(2))
+        _compile(lambda x: x + 1)(torch.zeros(2, device=device))
     except Exception as error:  # whatever a machine lacks: a compiler, headers, a folder to write to
         return _reason(error)
     return None

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import fsspec
-from moto.server import ThreadedMotoServer
 
 BUCKET = "bucket"
 S3_MIRROR = f"s3://{BUCKET}/runs"
@@ -37,6 +36,8 @@ class S3Server:
         """Start it unless it is up, after a stop at the same port."""
         if self._is_up:
             return
+        from moto.server import ThreadedMotoServer  # most tests, those of a GPU too, do without it
+
         self._server = ThreadedMotoServer(port=self._port, verbose=False)
         self._server.start()
         self._port, self._is_up = self._server.get_host_and_port()[1], True

@@ -17,7 +17,12 @@ from ...planning.suggestions import halves
 from ...utils.errors import UserError
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
-from ...workflows.world_models import CompiledDreamer, CUDAGraphDreamer, DreamerWorkflow
+from ...workflows.world_models import (
+    CompiledCUDAGraphDreamer,
+    CompiledDreamer,
+    CUDAGraphDreamer,
+    DreamerWorkflow,
+)
 from ..orchestrator import OpenedRun, Parts, begin_run, build_replay
 from ..world_model_orchestrator import DreamerParts, WorldModelOrchestrator, require_windows
 from .dry_run import autocast_dtype, dry_run, replay_spec, workflow_config
@@ -39,9 +44,10 @@ def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> DreamerParts:
 
 def build_workflow(config: DreamerTrainConfig, env: EnvSpec) -> DreamerWorkflow:
     """Return Dreamer for an environment, its parameters initialised."""
-    kinds = {Compile.graph: CUDAGraphDreamer, Compile.inductor: CompiledDreamer}
-    kind = kinds.get(config.compile, DreamerWorkflow)
     device = torch.device(config.device.value)
+    compiled = CompiledCUDAGraphDreamer if device.type == "cuda" else CompiledDreamer
+    kinds = {Compile.graph: CUDAGraphDreamer, Compile.inductor: compiled}
+    kind = kinds.get(config.compile, DreamerWorkflow)
     return kind(env, workflow_config(config), device, autocast_dtype(config), config.seed)
 
 

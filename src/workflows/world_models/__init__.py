@@ -1,5 +1,6 @@
 """Workflows that learn a model of the world."""
 
+from .compiled import CompiledCUDAGraphDreamer as CompiledCUDAGraphDreamer
 from .compiled import CompiledDreamer as CompiledDreamer
 from .compiled import CUDAGraphDreamer as CUDAGraphDreamer
 from .compiled import batch_of as batch_of

@@ -1,4 +1,4 @@
-"""Dreamer whose repeated steps are compiled for a CPU, or captured as CUDA graphs."""
+"""Dreamer whose repeated steps are compiled, and on CUDA captured as graphs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,13 +23,16 @@ class CompiledDreamer(DreamerWorkflow):
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self.fast_step = compiled(self.policy_on_tensors)
-        parts = (
+        self._parts = [(owner, name, compiled(getattr(owner, name))) for owner, name in self.parts()]
+
+    def parts(self) -> list[tuple[Any, str]]:
+        """Return what of an update is compiled: the owner and the name of each method."""
+        return [
             (self.world_model.rssm, "observe_step"),
             (self.world_model.rssm, "imagine_step"),
             (self.world_model, "predict"),
             (self.controller.actor, "forward"),
-        )
-        self._parts = [(owner, name, compiled(getattr(owner, name))) for owner, name in parts]
+        ]
 
     def _learn(self, batch: SequenceBatch, controller: bool) -> UpdateOutput:
         for owner, name, fast in self._parts:
@@ -52,9 +55,8 @@ class CUDAGraphDreamer(DreamerWorkflow):
         super().__init__(*args, **keywords)
         generator = self.noise["update"].generator
         generators = [] if generator is None else [generator]
-        self.fast_step = CUDAGraphCall(
-            torch.no_grad()(self.policy_on_tensors), self.device, (), "the step of acting"
-        )
+        step = torch.no_grad()(self.fast_step or self.policy_on_tensors)
+        self.fast_step = CUDAGraphCall(step, self.device, (), "the step of acting")
         learn, names = super()._learn, {True: "the update", False: "the update of the world model"}
         self._updates = {
             controller: CUDAGraphUpdate(partial(learn, controller=controller), self.device, generators, name)
@@ -63,6 +65,23 @@ class CUDAGraphDreamer(DreamerWorkflow):
 
     def _learn(self, batch: SequenceBatch, controller: bool) -> UpdateOutput:
         return self._updates[controller](batch)
+
+
+class CompiledCUDAGraphDreamer(CUDAGraphDreamer, CompiledDreamer):
+    """Dreamer on CUDA whose graphs hold compiled kernels: a fourth of the kernels, each of them a few us.
+
+    Where a kernel costs its launch, all that is not a convolution or a large product is worth compiling.
+    """
+
+    def parts(self) -> list[tuple[Any, str]]:
+        """Return what of an update is compiled: the owner and the name of each method."""
+        return [
+            *super().parts(),
+            (self.world_model.encoder, "forward"),
+            (self.world_model, "losses"),
+            (self.controller, "losses"),
+            *((optimizer, "change") for optimizer in self.optimizers.values()),
+        ]
 
 
 class CUDAGraphUpdate:

@@ -17,7 +17,6 @@ from ...models import (
     RSSMOutput,
     TwoHotHead,
     lambda_return,
-    stack_policies,
 )
 from ...utils.timestep import ActionSpec
 from .config import ControllerConfig
@@ -55,20 +54,17 @@ def imagine(
     """Imagine `horizon` transitions from every start state (N, ...) under the actor's sampled actions."""
     action_noise = actor.noise(noise, horizon, start.deter.shape[0], actor.out.out_features)
     features: list[Tensor] = []
-    policies: list[Policy] = []
 
     def act(step: int, state: LatentState) -> Tensor:
         features.append(state.feature)
-        with torch.enable_grad():  # the actor learns from these very distributions
-            policies.append(actor(features[-1]))
-        return policies[-1].sample(action_noise[step])
+        return actor(features[-1]).sample(action_noise[step])
 
     rssm = world_model.rssm
     latent_noise = rssm.noise(noise, horizon, start.deter.shape[0])
     states, actions = rssm.imagine(start.detach(), act, latent_noise, is_onehot=actor.is_discrete)
     feature = torch.stack([*features, states[-1].feature])
-    with torch.enable_grad():
-        policy = stack_policies(policies)
+    with torch.enable_grad():  # once for all steps: H backward passes cost more than one more forward pass
+        policy = actor(feature[:-1])
     reward, discount = world_model.predict(feature)
     return ImaginedTrajectory(feature, torch.stack(actions), policy, reward, discount)
 
