@@ -75,8 +75,8 @@ class Settings:
     deep: int = 0
     """Steps of new Pong play to add to a replay for ten million; 0 measures the environments instead."""
 
-    weights: str = "docs/results/dreamer_ataripong/long/a_seed1_continued/weights.safetensors"
-    """Agent of the CPU preset whose Pong play is measured too."""
+    weights: str = "docs/results/dreamer_ataripong/seed_1_h100/weights.safetensors"
+    """Agent of experiment=dreamer_ataripong whose play is measured too."""
 
     torchrl: str | None = None
     """Interpreter with torchrl, to measure its compressed storage on the same play; null leaves it out."""
@@ -128,7 +128,7 @@ def random_policy(spec: EnvSpec, hold: int) -> Act:
 
 
 def trained_policy(spec: EnvSpec, weights: str) -> Act:
-    """Return the sampled actions of an agent of the CPU preset of Pong."""
+    """Return the sampled actions of an agent of experiment=dreamer_ataripong."""
     [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cpu"])
     workflow = build_workflow(typed(job, DreamerTrainConfig), spec)
     load_weights(weights, {"world_model": workflow.world_model, "controller": workflow.controller})

@@ -116,7 +116,8 @@ class Bench:
     def overrides_of(self, *overrides: str) -> list[str]:
         """Return the overrides of a row: Pong with batches of 16 x 64, the row's, `quick`, the user's."""
         quick = _QUICK if self.settings.quick else ()
-        return ["experiment=dreamer_ataripong", *_PAPER_BATCH, *overrides, *quick, *self.overrides]
+        pong = ("experiment=dreamer_atari100k", "env.game=pong", *_PAPER_BATCH)
+        return [*pong, *overrides, *quick, *self.overrides]
 
     def compose(self, *overrides: str) -> DreamerTrainConfig:
         """Return the checked configuration of a row."""

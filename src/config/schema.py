@@ -51,7 +51,7 @@ class Compile(Enum):
     """How the networks' operators are run."""
 
     auto = "auto"
-    """`inductor` for a long run on a CPU, else `none`: `graph` has never run, for want of a GPU."""
+    """`inductor` for a long run, else `graph` on CUDA and `none` on a CPU."""
     none = "none"
     inductor = "inductor"
     graph = "graph"
@@ -137,8 +137,8 @@ class TrainConfig:
     """Number format of matrix products; `auto` is `bfloat16` where the device computes it, else `float32`."""
 
     compile: Compile = Compile.auto
-    """`none` runs operator by operator; `inductor` compiles acting and what an update repeats, for a CPU;
-    `graph` launches each update as one CUDA graph. `auto` decides by device, planned steps and updates."""
+    """`none` runs operator by operator; `graph` launches each update as one CUDA graph; `inductor` compiles
+    acting and what an update repeats, inside that graph on CUDA. `auto` decides by device and length."""
 
     deterministic: bool = False
     """Whether a run on a GPU repeats itself bit for bit, by slower kernels; on a CPU every run does."""

@@ -8,7 +8,6 @@ from .distributions import NormalPolicy as NormalPolicy
 from .distributions import Policy as Policy
 from .distributions import categorical_entropy as categorical_entropy
 from .distributions import categorical_kl as categorical_kl
-from .distributions import stack_policies as stack_policies
 from .distributions import unimix_log_probs as unimix_log_probs
 from .encoder import Encoder as Encoder
 from .encoder import check_images as check_images

@@ -4,8 +4,7 @@ Sampling takes noise from outside (`Noise`), so that a scan is a pure function, 
 drawn in one call, and a deterministic run (golden tests, `policy=mode`) is the same code with constant noise.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -143,12 +142,6 @@ class NormalPolicy:
 
 
 Policy = CategoricalPolicy | NormalPolicy
-
-
-def stack_policies(policies: Sequence[Policy]) -> Policy:
-    """Return policies of one kind and shape as one, along a new first axis."""
-    kind = type(policies[0])
-    return kind(*(torch.stack([getattr(each, field.name) for each in policies]) for field in fields(kind)))
 
 
 def bounded_normal(

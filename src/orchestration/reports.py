@@ -85,7 +85,7 @@ class Reports:
     def note(self, words: str | None) -> None:
         """Show what takes its time, on the progress line; None for nothing more."""
         if words and not self._has_noted:
-            _LOG.info("%s, once: it may take half a minute", words)
+            _LOG.info("%s, once: it may take a minute", words)
             self._has_noted = True
         self._progress.set_status(words)
 

@@ -19,6 +19,9 @@ COMPILER_BYTES = 190_000_000
 """torch's compiler, once it has compiled acting and an update (compile=inductor). Measured as the difference
 in resident memory: 94 MB with Catch, at most 181 MB with Pong."""
 
+CUDA_COMPILER_BYTES = 490_000_000
+"""The same on CUDA: a run of Pong on an H100 held 300 MB more than the plan that counted `COMPILER_BYTES`."""
+
 MIRROR_BYTES = 70_000_000
 """What copying checkpoints to a remote adds. Measured with s3fs and files of 200 MB as the difference in
 resident memory: 65 MB, 68 MB at its peak."""

@@ -74,7 +74,9 @@ def _host(
         rows += _network_rows(config, networks)
         rows.append(_estimated("workspace of kernels and allocator", constants.CPU_WORKSPACE_BYTES))
     if config.compile is Compile.inductor:
-        rows.append(_estimated("compiler", constants.COMPILER_BYTES))
+        is_cuda = config.device is Device.cuda
+        compiler = constants.CUDA_COMPILER_BYTES if is_cuda else constants.COMPILER_BYTES
+        rows.append(_estimated("compiler", compiler))
     rows.append(Row("files being written", PIECE_BYTES + LATENT_FILE_BYTES))
     if config.checkpoint.mirror:
         rows.append(_estimated("mirror", constants.MIRROR_BYTES))

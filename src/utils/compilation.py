@@ -4,6 +4,7 @@ import logging
 import signal
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 from .errors import UserError
 
 _LOG = logging.getLogger(__name__)
-COMPILING = "compiling for this processor"
+COMPILING = "compiling for this machine"
 _OPTIONS = {
     # Checks at every call of what cannot change here; without them a step of acting is a tenth faster.
     "size_asserts": False,
@@ -42,6 +43,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     where Ctrl-C ended the compiler.
     """
     load_compiler()
+    warnings.filterwarnings("ignore", module=r"torch\._inductor")  # advice about choices of its own
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
     fast, is_possible = _compile(function), True

@@ -198,7 +198,7 @@ def held_values(buffer: EpisodeReplayBuffer, name: str) -> Tensor:
         store, every = buffer._latents, buffer.config.latent_every
         rows = rows[rows % every == 0] // every
     values = store.empty(name, (len(rows),))
-    store.read(torch.from_numpy(rows), {name: values})
+    store.read(store.to_index_tensor(rows), {name: values})
     return values
 
 

@@ -243,7 +243,7 @@ def test_a_single_run_is_called_once_with_its_values_and_the_notice(empty_folder
     assert (config.seed, config.run_dir) == (7, None)
     assert isinstance(config, DreamerTrainConfig)
     assert config.world_model.losses == {"decoder": True, "reward": True, "continue": False, "kl": True}
-    assert notices[0].startswith("device=cpu: chose model=small")
+    assert notices[0].startswith("device=cpu: chose training.batch_size=8")
     assert list(empty_folder.iterdir()) == []
 
 

@@ -48,7 +48,7 @@ def test_a_table_is_printed_for_each_resource_and_nothing_is_created(
 def test_json_is_one_flat_object_whose_rows_add_up(capsys: pytest.CaptureFixture[str]) -> None:
     found = planned(capsys, "device=cuda", "experiment=dreamer_ataripong")
     assert all(not isinstance(value, dict | list) for value in found.values())
-    assert (found["device"], found["model"], found["precision"]) == ("cuda", "size12m", "bfloat16")
+    assert (found["device"], found["model"], found["precision"]) == ("cuda", "size1m", "float32")
     for resource in ("host_ram", "gpu_memory", "disk"):
         sizes = {key: value for key, value in found.items() if key.startswith(f"{resource}.")}
         total, limit = sizes.pop(f"{resource}.total_bytes"), sizes.pop(f"{resource}.limit_bytes")

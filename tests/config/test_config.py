@@ -139,7 +139,7 @@ def test_the_smallest_replay_that_holds_a_window_is_allowed() -> None:
         (("training.total_timesteps=10000",), Compile.none),
         (("training.total_timesteps=10000", "compile=inductor"), Compile.inductor),
         (("training.train_ratio=0.001", "env.num_envs=1"), Compile.inductor),  # for acting alone
-        (("training.train_ratio=0.001", "env.num_envs=2"), Compile.none),
+        (("training.train_ratio=0.001", "env.num_envs=8"), Compile.none),
         (("compile=none",), Compile.none),
     ],
 )
@@ -149,10 +149,12 @@ def test_compiling_pays_for_a_long_run_on_a_cpu_and_can_be_asked_for(
     assert typed(composed("device=cpu", *overrides)).compile is decided
 
 
-def test_nothing_is_compiled_for_a_gpu_unless_asked_for() -> None:
-    assert typed(composed("device=cuda"), must_run_here=False).compile is Compile.none
-    with pytest.raises(UserError, match="compile=inductor needs device=cpu, got device=cuda"):
-        typed(composed("device=cuda", "compile=inductor"), must_run_here=False)
+@pytest.mark.parametrize(
+    ("steps", "decided"), [(400_000, Compile.inductor), (10_000, Compile.graph)], ids=["long", "short"]
+)
+def test_updates_on_a_gpu_are_captured_and_in_a_long_run_compiled_too(steps: int, decided: Compile) -> None:
+    job = composed("device=cuda", f"training.total_timesteps={steps}")
+    assert typed(job, must_run_here=False).compile is decided
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -22,9 +22,11 @@ PONG = EnvSpec(
     action_repeat=4,
 )
 
+PONG_100K = ("experiment=dreamer_atari100k", "env.game=pong")
 
-def flagship(*overrides: str) -> TrainConfig:
-    [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cpu", "run_dir=runs/a", *overrides])
+
+def pong_100k(*overrides: str) -> TrainConfig:
+    [job] = compose_jobs([*PONG_100K, "device=cpu", "run_dir=runs/a", *overrides])
     return typed(job)
 
 
@@ -36,9 +38,9 @@ def updates(config: TrainConfig) -> str:
 
 def test_the_banner_says_in_words_and_units_what_will_run() -> None:
     assert start_banner(
-        flagship(), PONG, recipe_of(flagship()), parameters=686_456, replay_bytes=3 * 2**29
+        pong_100k(), PONG, recipe_of(pong_100k()), parameters=686_456, replay_bytes=3 * 2**29
     ) == [
-        "run          dreamer_ataripong, seed 0",
+        "run          dreamer_atari100k_pong, seed 0",
         "environment  atari/pong, 4 environments, 4 frames per agent step",
         "device       cpu, precision float32, compile inductor",
         "model        small, 686,456 parameters",
@@ -53,15 +55,15 @@ def test_the_banner_says_in_words_and_units_what_will_run() -> None:
 def test_what_was_converted_is_part_of_the_banner() -> None:
     converted = replace(PONG, notices=("`a` is an image", "`b` too"))
     assert "observation  `a` is an image; `b` too" in start_banner(
-        flagship(), converted, recipe_of(flagship()), parameters=1, replay_bytes=1
+        pong_100k(), converted, recipe_of(pong_100k()), parameters=1, replay_bytes=1
     )
 
 
 def test_a_warm_up_is_part_of_the_banner() -> None:
     lines = start_banner(
-        flagship("training.warmup_steps=25000"),
+        pong_100k("training.warmup_steps=25000"),
         PONG,
-        recipe_of(flagship("training.warmup_steps=25000")),
+        recipe_of(pong_100k("training.warmup_steps=25000")),
         parameters=1,
         replay_bytes=1,
     )
@@ -69,24 +71,24 @@ def test_a_warm_up_is_part_of_the_banner() -> None:
 
 
 def test_a_ratio_of_one_update_per_step_is_in_the_singular() -> None:
-    config = flagship("training.train_ratio=128")
+    config = pong_100k("training.train_ratio=128")
     assert updates(config) == "1 update per 1 agent step = 4 frames, 98,913 updates in total, from step 1,088"
 
 
 def test_a_ratio_over_one_update_per_step_counts_updates() -> None:
-    config = flagship("training.train_ratio=256")
+    config = pong_100k("training.train_ratio=256")
     assert updates(config) == "2 updates per agent step = 4 frames, 197,825 updates in total, from step 1,088"
 
 
 def test_a_run_that_ends_before_learning_starts_makes_no_update() -> None:
-    config = flagship("training.total_timesteps=1000")
+    config = pong_100k("training.total_timesteps=1000")
     assert ", 0 updates in total" in updates(config)
     at_start = replace(config, training=DreamerTraining(total_timesteps=1088, learning_starts=1088))
     assert ", 1 update in total" in updates(at_start)
 
 
 def test_the_notice_names_what_the_device_chose_and_how_to_choose_otherwise() -> None:
-    [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cpu"])
+    [job] = compose_jobs([*PONG_100K, "device=cpu"])
     assert device_notice(job) == [
         "device=cpu: chose model=small, env.num_envs=4, training.batch_size=8, "
         "training.checkpoint_interval=5000, training.train_ratio=32, training.sequence_length=16, "
@@ -96,16 +98,14 @@ def test_the_notice_names_what_the_device_chose_and_how_to_choose_otherwise() ->
 
 
 def test_the_notice_on_cuda_names_the_choices_of_cuda() -> None:
-    [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cuda"])
+    [job] = compose_jobs([*PONG_100K, "device=cuda"])
     [line] = device_notice(job)
     assert line.startswith("device=cuda: chose model=size12m, env.num_envs=1, ")
     assert line.endswith("as in model=size25m")
 
 
 def test_what_the_user_chose_was_not_chosen_by_the_device() -> None:
-    [job] = compose_jobs(
-        ["experiment=dreamer_ataripong", "device=cpu", "model=size25m", "training.batch_size=4"]
-    )
+    [job] = compose_jobs([*PONG_100K, "device=cpu", "model=size25m", "training.batch_size=4"])
     [line] = device_notice(job)
     assert "training.batch_size" not in line and "model=" not in line
     assert line.endswith("as in env.num_envs=4")
@@ -118,14 +118,14 @@ def test_an_experiment_without_device_values_has_no_notice() -> None:
 
 def test_a_model_is_named_by_its_sizes_alone() -> None:
     assert (
-        recipe_of(flagship("model=size12m", "model.strided=true")).model_name(
-            flagship("model=size12m", "model.strided=true")
+        recipe_of(pong_100k("model=size12m", "model.strided=true")).model_name(
+            pong_100k("model=size12m", "model.strided=true")
         )
         == "size12m"
     )
     assert (
-        recipe_of(replace(flagship(), model=ModelConfig(units=100))).model_name(
-            replace(flagship(), model=ModelConfig(units=100))
+        recipe_of(replace(pong_100k(), model=ModelConfig(units=100))).model_name(
+            replace(pong_100k(), model=ModelConfig(units=100))
         )
         == "own size"
     )

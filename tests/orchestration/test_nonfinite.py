@@ -13,6 +13,7 @@ from reverie.utils.state_files import load_state
 from reverie.workflows import UpdateOutput
 from reverie.workflows.world_models import DreamerWorkflow
 
+from ..gpu import synchronizing_is
 from ..runs.helpers import differing
 from ..workflows.tiny import make_batch, parameters, tiny_workflow
 
@@ -200,13 +201,10 @@ def test_on_a_gpu_neither_update_nor_guard_makes_the_host_wait_and_the_verdict_i
     guard = NonFiniteGuard(tmp_path, max_in_a_row=3, state=dict)
     workflow.update(make_batch(workflow))  # first calls of CUDA libraries may wait
     batches = [with_bad_reward(make_batch(workflow)), make_batch(workflow)]
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with synchronizing_is("error"):
         guard.check(1, workflow.update(batches[0]), batches[0])
         late = guard.in_a_row
         updated = workflow.update(batches[1])
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert late == 0
     guard.check(2, updated, batches[1])
     assert (guard.total, guard.in_a_row) == (1, 1)

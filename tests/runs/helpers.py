@@ -50,6 +50,7 @@ PONG = (
     "experiment=dreamer_ataripong",
     *SMALL,
     "env.num_envs=1",
+    "buffer.compressed=false",
     "training.learning_starts=8",
     "training.log_interval=20",
     "training.checkpoint_interval=20",

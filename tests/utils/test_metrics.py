@@ -11,6 +11,8 @@ from torch import Tensor
 
 from reverie.utils.metrics import AttachedMetricError, MetricMeans, PhaseTimer
 
+from ..gpu import synchronizing_is
+
 
 def clock_showing(*seconds: float) -> Iterator[float]:
     return iter(seconds)
@@ -118,16 +120,12 @@ def test_on_cuda_adding_never_waits_and_flushing_waits_once() -> None:
     means = MetricMeans()
     values = {name: torch.ones((), device="cuda") for name in "abc"}
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with synchronizing_is("error"):
         for _ in range(10):
             means.add(values)
             means.add({"a": values["a"]})
-        torch.cuda.set_sync_debug_mode("warn")
-        with pytest.warns(UserWarning, match="synchroniz") as waits:
-            result = means.flush()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    with synchronizing_is("warn"), pytest.warns(UserWarning, match="synchronizing") as waits:
+        result = means.flush()
     assert len(waits) == 1
     assert result == {"a": 1.0, "b": 1.0, "c": 1.0}
 
