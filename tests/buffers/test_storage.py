@@ -54,3 +54,21 @@ def test_gpu_memory_holds_what_memory_holds() -> None:
     assert device.sample(1).action.is_cuda and not host.sample(1).action.is_cuda
     for name in host.plan.fields:
         assert torch.equal(held_values(device, name).cpu(), held_values(host, name))
+
+
+@pytest.mark.parametrize(
+    ("storage", "device"),
+    [(ReplayStorage.ram, "cpu"), pytest.param(ReplayStorage.cuda, "cuda", marks=pytest.mark.gpu)],
+)
+def test_latents_of_an_update_that_was_not_finite_are_not_written_back(
+    storage: ReplayStorage, device: str
+) -> None:
+    buffer = make_buffer(storage=storage, device=device)
+    fill(buffer, num_envs=1, steps=30)
+    batch = buffer.sample(8)
+    before = {name: held_values(buffer, name) for name in ("deter", "stoch")}
+    latents = torch.full((8, 3, 2), torch.nan, device=device), torch.full((8, 3, 3), 9, device=device)
+    buffer.write_back(batch.positions, *latents, torch.tensor(False, device=device))
+    assert all(torch.equal(held_values(buffer, name), value) for name, value in before.items())
+    buffer.write_back(batch.positions, *latents, torch.tensor(True, device=device))
+    assert bool(held_values(buffer, "deter").isnan().any())

@@ -20,10 +20,8 @@ _DEVICE_COUNTERS = {
     "large_pool_mb": "allocated_bytes.large_pool.current",
     "inactive_split_mb": "inactive_split_bytes.all.current",
 }
-_PINNED_COUNTERS = {
-    "pinned_reserved_mb": "allocated_bytes.current",
-    "pinned_in_use_mb": "active_bytes.current",
-}
+_PINNED = "allocated_bytes.current"
+"""Not `active_bytes`: PyTorch 2.11 counts what was freed as active for good (pytorch/pytorch#182404)."""
 _REMEDY = (
     'Set "CUDA - Sysmem Fallback Policy" to "Prefer No Sysmem Fallback" in the NVIDIA control panel, or call '
     "torch.cuda.set_per_process_memory_fraction(1.0), so that a full card is an error"
@@ -40,15 +38,13 @@ def gpu_memory_stats() -> dict[str, float]:
         `max_reserved_mb`, their peaks since `torch.cuda.reset_peak_memory_stats()`; `small_pool_mb` and
         `large_pool_mb`, live tensors of at most and over 1 MiB; `inactive_split_mb`, free parts of segments
         in use, which cannot be given back; `pending_free_mb`, freed but waiting for a stream;
-        `pinned_in_use_mb` and `pinned_reserved_mb`, pinned host memory in use, and with what is cached.
+        `pinned_reserved_mb`, pinned host memory in use and cached.
     """
     if not torch.cuda.is_available():
         return {}
     stats = device_stats_mb(torch.cuda.memory_stats())
-    pinned = torch.cuda.host_memory_stats()
-    return stats | {
-        name: pinned[key] / _BYTES_PER_MB for name, key in _PINNED_COUNTERS.items() if key in pinned
-    }
+    pinned = torch.cuda.host_memory_stats().get(_PINNED)
+    return stats if pinned is None else stats | {"pinned_reserved_mb": pinned / _BYTES_PER_MB}
 
 
 def device_stats_mb(counters: Mapping[str, Any]) -> dict[str, float]:
