@@ -32,7 +32,7 @@ from reverie.buffers import (
     ReplaySpec,
     StoredLatent,
 )
-from reverie.checkpoints.weights import load_weights
+from reverie.checkpoints.weights import load_weights, networks_of
 from reverie.commands.options import own_settings
 from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
@@ -75,7 +75,7 @@ class Settings:
     deep: int = 0
     """Steps of new Pong play to add to a replay for ten million; 0 measures the environments instead."""
 
-    weights: str = "docs/results/dreamer_ataripong/seed_1_h100/weights.safetensors"
+    weights: str = "src/pretrained/pong/weights.safetensors"
     """Agent of experiment=dreamer_ataripong whose play is measured too."""
 
     torchrl: str | None = None
@@ -131,7 +131,7 @@ def trained_policy(spec: EnvSpec, weights: str) -> Act:
     """Return the sampled actions of an agent of experiment=dreamer_ataripong."""
     [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cpu"])
     workflow = build_workflow(typed(job, DreamerTrainConfig), spec)
-    load_weights(weights, {"world_model": workflow.world_model, "controller": workflow.controller})
+    load_weights(weights, networks_of(workflow))
     return workflow.eval_policy(ENVS, seed=0, sample=True).act
 
 

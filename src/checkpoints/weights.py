@@ -1,38 +1,46 @@
-"""Begin a run with the networks of an earlier one: `model.init`."""
+"""Networks of an earlier run, or of the package: `model.init`, and what `reverie-evaluate` plays."""
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from ..utils.durable_io import read_tensors
 from ..utils.errors import UserError
 from ..utils.state_files import check_structure
 from .checkpoint import MODEL, latest_checkpoint
+from .pretrained import WEIGHTS_FILE, resolve_pretrained
+
+
+def networks_of(agent: Any) -> dict[str, dict[str, Tensor]]:
+    """Return the live parameters and buffers of an agent that has a world model, by part and name."""
+    state = agent.state_dict()
+    return {name: state[name] for name in ("world_model", "controller")}
 
 
 @torch.no_grad()
-def load_weights(source: str, modules: Mapping[str, nn.Module]) -> None:
-    """Copy parameters and buffers into modules, by `<name of the module>/<name in it>`; the rest is skipped.
+def load_weights(source: str, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Copy parameters and buffers into live state dicts, by `<name of the part>/<name in it>`.
 
-    `source` is a safetensors file, or the folder of a run, whose newest whole checkpoint counts.
+    `source` is a safetensors file, the folder of a run, whose newest whole checkpoint counts, a folder that
+    holds `weights.safetensors`, or `pretrained:<name>`; what else it holds is skipped.
 
     Raises:
         UserError: Before anything changes: if there is no such file, or a tensor of it does not fit.
     """
-    path = Path(source)
+    path = Path(resolve_pretrained(source))
     if not path.exists():
         raise UserError(
             f"model.init={source} does not exist. Name a safetensors file or the folder of a run."
         )
-    file = latest_checkpoint(path).folder / f"{MODEL}.safetensors" if path.is_dir() else path
+    file = path
+    if path.is_dir():
+        weights = path / WEIGHTS_FILE
+        file = weights if weights.is_file() else latest_checkpoint(path).folder / f"{MODEL}.safetensors"
     found = read_tensors(file)
-    own = {
-        f"{name}/{key}": value
-        for name, module in modules.items()
-        for key, value in module.state_dict().items()
-    }
+    own = {f"{name}/{key}": value for name, part in parts.items() for key, value in part.items()}
     try:
         check_structure({name: tensor for name, tensor in found.items() if name in own}, own)
     except ValueError as error:

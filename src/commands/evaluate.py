@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checkpoints.pretrained import WEIGHTS_FILE, read_card, resolve_pretrained
 from ..checkpoints.run_folder import checkpoint_of, load_run
+from ..checkpoints.weights import load_weights, networks_of
 from ..config.schema import Compile, Device
 from ..envs import EnvConfig, EnvironmentCrashed
 from ..envs.episodes import Episode
@@ -30,6 +32,7 @@ Play the newest checkpoint of a run, without learning: reverie-evaluate run=<fol
 
   reverie-evaluate run=experiments/<run>                   one line of JSON: returns, lengths, mean
   reverie-evaluate run=experiments/<run> video=play.mp4    and a video of the first episode
+  reverie-evaluate run=pretrained:pong episodes=10         networks that come with the package
 
 Ctrl-C ends it with what was played so far, open episodes included, and exit code 130.
 
@@ -50,7 +53,7 @@ class EvaluateConfig:
     """Settings of `reverie-evaluate`, typed as key=value."""
 
     run: str | None = None
-    """Folder of the run to play."""
+    """Folder of the run to play, a folder of weights and configuration, or `pretrained:<name>`."""
 
     episodes: int = 20
     """Episodes to play."""
@@ -112,12 +115,17 @@ class _Watch:
 def evaluate_run(config: EvaluateConfig) -> tuple[dict[str, object], NDArray[np.uint8] | None]:
     """Play the newest checkpoint of a run; return what `reverie-evaluate` prints, and an episode's frames."""
     assert config.run is not None
-    run = load_run(config.run, device=config.device)
+    folder = Path(resolve_pretrained(config.run))
+    run = load_run(str(folder), device=config.device)
     run.compile = Compile.none  # nothing is learned
-    checkpoint = checkpoint_of(run, Path(config.run))
+    has_weights_alone = (folder / WEIGHTS_FILE).is_file()
+    checkpoint = None if has_weights_alone else checkpoint_of(run, folder)
     recipe = recipe_of(run)
     workflow = recipe.build_agent(run, environment_spec(run, recipe))
-    checkpoint.restore_workflow(workflow)
+    if checkpoint is None:
+        load_weights(str(folder), networks_of(workflow))
+    else:
+        checkpoint.restore_workflow(workflow)
     if config.video is not None:
         _check_video(Path(config.video), workflow.env)
     policy = config.policy if recipe.samples_actions else PolicyMode.mode
@@ -133,7 +141,7 @@ def evaluate_run(config: EvaluateConfig) -> tuple[dict[str, object], NDArray[np.
         signal.signal(signal.SIGINT, before)
     shown: dict[str, object] = {
         "run": config.run,
-        "step": checkpoint.step,
+        "step": read_card(folder).get("step") if checkpoint is None else checkpoint.step,
         "environment": workflow.env.name,
         "policy": policy.value,
         "seed": config.seed,

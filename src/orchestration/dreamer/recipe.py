@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from ...checkpoints.checkpoint import list_checkpoints
-from ...checkpoints.weights import load_weights
+from ...checkpoints.weights import load_weights, networks_of
 from ...config.dreamer import DreamerTrainConfig
 from ...config.presets import preset_of
 from ...config.schema import Compile, Device
@@ -37,8 +37,7 @@ def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> DreamerParts:
         require_windows(replay)
     workflow = build_workflow(config, environment.spec)
     if config.model.init and not list_checkpoints(run_dir):  # a resumed run has networks of its own
-        modules = {"world_model": workflow.world_model, "controller": workflow.controller}
-        load_weights(config.model.init, modules)
+        load_weights(config.model.init, networks_of(workflow))
     return Parts(environment, replay, workflow, snapshots)
 
 
