@@ -1,4 +1,4 @@
-"""`pretrained:<name>`: networks that come with the package are played, begun with, and what their card says."""
+"""`pretrained:<name>`: networks that come with the package are played and begun with, and have a card."""
 
 import hashlib
 from pathlib import Path
