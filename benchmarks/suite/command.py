@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import torch
@@ -33,7 +34,8 @@ Other settings are those of a run (scripts/train.py --help).
 def main(arguments: list[str] | None = None) -> None:
     """Run the suite; exit code 2 for a mistake in what was asked."""
     typed_here = sys.argv[1:] if arguments is None else arguments
-    usage = f"{_USAGE}Rows:\n" + "".join(f"  {name}\n" for name in ROWS) + "\n"
+    rows = fill(", ".join(ROWS), width=100, initial_indent="  ", subsequent_indent="  ")
+    usage = f"{_USAGE}Rows:\n{rows}\n\n"
     settings, overrides = own_settings(BenchConfig, typed_here, "benchmark", usage, _PREFIX)
     names = chosen_rows(settings.rows)
     bench = Bench(settings, overrides)

@@ -1,5 +1,6 @@
 """Name what presets choose: by device, and by the size of the model."""
 
+from enum import Enum
 from importlib import resources
 from typing import Any
 
@@ -55,4 +56,6 @@ def _typed_form(value: Any) -> str:
     """Return a value as it is typed on the command line."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, Enum):
+        return str(value.value)
     return f"{value:g}" if isinstance(value, float) else str(value)

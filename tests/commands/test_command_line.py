@@ -115,7 +115,7 @@ MISTAKES = {
         ["training.sequence_length=60000"],
         [
             "training.sequence_length=60000",
-            "buffer.capacity=100000",
+            "buffer.capacity=400000",
             "training.sequence_length=24999 or less",
         ],
     ),
@@ -130,7 +130,7 @@ MISTAKES = {
         ["env.id=CartPole-v7", "Did you mean `CartPole-v1`?"],
     ),
     "replay over its budget": (
-        ["buffer.memory_budget_gib=0.25"],
+        ["buffer=ram", "buffer.memory_budget_gib=0.25"],
         ["100,000 steps", "over buffer.memory_budget_gib=0.25. Lower buffer.capacity to"],
     ),
     "replay on a device that is not used": (["buffer=cuda"], ["buffer.storage=cuda needs device=cuda"]),
@@ -243,7 +243,7 @@ def test_a_single_run_is_called_once_with_its_values_and_the_notice(empty_folder
     assert (config.seed, config.run_dir) == (7, None)
     assert isinstance(config, DreamerTrainConfig)
     assert config.world_model.losses == {"decoder": True, "reward": True, "continue": False, "kl": True}
-    assert notices[0].startswith("device=cpu: chose training.batch_size=8")
+    assert notices[0].startswith("device=cpu: chose buffer.memory_budget_gib=1, buffer.storage=ram, ")
     assert list(empty_folder.iterdir()) == []
 
 

@@ -146,7 +146,7 @@ def test_too_large_a_model_is_refused_with_smaller_batches_and_models(
 def test_a_capacity_over_the_budget_alone_is_refused_by_the_budget(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    error = train_error(capsys, CPU, "buffer.memory_budget_gib=0.5")
+    error = train_error(capsys, CPU, "buffer=ram", "buffer.memory_budget_gib=0.5")
     assert "over buffer.memory_budget_gib=0.5. Lower buffer.capacity to" in error
 
 
@@ -165,17 +165,18 @@ def test_with_warn_a_run_over_its_limit_goes_on(
 def test_the_largest_model_for_a_card_fits_it_and_the_next_one_does_not(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = planned(capsys, "plan.fit_gib=6", "buffer.memory_budget_gib=1")
+    plain = ("experiment=dreamer_atari100k", "buffer.memory_budget_gib=1")
+    found = planned(capsys, "plan.fit_gib=6", *plain)
     assert found["fit.model"] == found["model"] and found["device"] == "cuda" and found["fits"]
     assert found["gpu_memory.limit_bytes"] == 6 * GIB
     assert int(str(found["gpu_memory.total_bytes"])) <= 6 * GIB
     larger = model_sizes()[model_sizes().index(str(found["fit.model"])) + 1]
-    beyond = planned(capsys, "device=cuda", f"model={larger}", "buffer.capacity=2000")
+    beyond = planned(capsys, plain[0], "device=cuda", f"model={larger}", "buffer.capacity=2000")
     assert int(str(beyond["gpu_memory.total_bytes"])) > 6 * GIB
     capacity = int(str(found["fit.capacity"]))
-    same = ["device=cuda", f"model={found['fit.model']}", "buffer.memory_budget_gib=1"]
-    assert planned(capsys, *same, f"buffer.capacity={capacity}")["fits"]
-    larger_still = [CPU, same[1], same[2], f"buffer.capacity={capacity + 1000}"]
+    same = [*plain, f"model={found['fit.model']}"]
+    assert planned(capsys, *same, "device=cuda", f"buffer.capacity={capacity}")["fits"]
+    larger_still = [CPU, *same, f"buffer.capacity={capacity + 1000}"]
     assert "over buffer.memory_budget_gib=1" in train_error(capsys, *larger_still)
 
 

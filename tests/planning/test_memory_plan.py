@@ -143,7 +143,9 @@ def test_a_warm_up_is_a_phase_of_its_own_without_the_controllers_activations() -
 
 
 def test_gradients_of_a_large_model_with_a_small_batch_are_part_of_the_peak() -> None:
-    config = configured("model=size12m", "training.batch_size=1", "training.sequence_length=2")
+    config = configured(
+        "model=size12m", "env.num_envs=1", "training.batch_size=1", "training.sequence_length=2"
+    )
     peak = recipe_of(config).dry_run(config, environment_spec(config, recipe_of(config))).peak
     assert 0.9 < peak["gradients"] / peak["parameters"] <= 1.0
 
@@ -180,7 +182,8 @@ def test_disk_has_room_for_the_checkpoints_at_every_moment(tmp_path: Path, evalu
 
 
 def test_a_plan_for_a_gpu_is_made_without_one_and_holds_half_the_bytes_in_bfloat16() -> None:
-    config = typed(compose_jobs(["device=cuda", "model=size12m"])[0], DreamerTrainConfig, must_run_here=False)
+    [job] = compose_jobs(["device=cuda", "model=size12m", "precision=auto"])
+    config = typed(job, DreamerTrainConfig, must_run_here=False)
     assert config.precision is Precision.bfloat16
     spec = environment_spec(config, recipe_of(config))
     half = recipe_of(config).dry_run(config, spec)
