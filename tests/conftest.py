@@ -24,9 +24,15 @@ def fixed_seed() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the folders whose tests take long first: at the end no worker is then left alone with them."""
-    long = ("workflows", "faults", *WHOLE_RUNS)
-    items.sort(key=lambda item: item.path.parent.name not in long)
+    """Put the folders whose tests take long first: at the end no worker is then left alone with them.
+
+    The longest test of all, which compiles for minutes, is the very first.
+    """
+    ranks = {name: rank for rank, name in enumerate(("workflows", "faults", *WHOLE_RUNS))}
+    last = len(ranks)
+    items.sort(
+        key=lambda item: (item.path.name != "test_compiled.py", ranks.get(item.path.parent.name, last))
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
