@@ -38,8 +38,8 @@ WORKER_BYTES = 30_000_000
 the environment itself holds comes on top."""
 
 CUDA_CONTEXT_BYTES = 880_000_000
-"""A CUDA context with its kernels and graphs. Measured once, on an H100 in a compiled run of Pong: 6,895 MiB used
-by nvidia-smi's account, of which the allocator had reserved 6,354 MB."""
+"""A CUDA context with its kernels and graphs. Measured once, on an H100 in a compiled run of Pong: 6,895 MiB
+in use by nvidia-smi's account, of which the allocator had reserved 6,354 MB."""
 
 CUDA_SLACK_SHARE = 0.15
 """Unmeasured: what the caching allocator reserves beyond the tensors, and the workspace of cuDNN and cuBLAS,
