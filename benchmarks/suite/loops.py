@@ -75,7 +75,7 @@ def end_to_end_replay(bench: Bench, row: str, *, preset: bool) -> list[Result]:
     Args:
         bench: The run of the suite.
         row: Name of the row.
-        preset: Whether batch, ratio and environments are those of the CPU preset, or those of `end_to_end`.
+        preset: Whether batch, ratio and environments are those of Atari 100k on a CPU, or those of `end_to_end`.
     """
     forms = {
         OURS: ("buffer.compressed=false",),
@@ -101,7 +101,7 @@ def _one_environment(bench: Bench, *overrides: str) -> DreamerTrainConfig:
 
 
 def _cpu_preset(bench: Bench, *overrides: str) -> DreamerTrainConfig:
-    """Return the CPU preset of Pong."""
+    """Return the CPU preset of Atari 100k, for Pong."""
     batch = ("training.batch_size=8", "training.sequence_length=16")
     return bench.compose(*batch, *overrides, *_untouched(bench, capacity=20_000))
 

@@ -13,7 +13,7 @@ from .dreamer import DreamerWorkflow, Tensors
 
 
 class CompiledDreamer(DreamerWorkflow):
-    """Dreamer on a CPU, whose cost between the large products is the number of its small operators.
+    """Dreamer with fewer small operators: between the large products their number is the cost.
 
     Torch's inductor compiles the step of acting, and the repeated parts of an update: the steps of scan and
     imagination, the actor, the predictions of imagination; each at its first call, once for each shape. All
@@ -68,7 +68,7 @@ class CUDAGraphDreamer(DreamerWorkflow):
 
 
 class CompiledCUDAGraphDreamer(CUDAGraphDreamer, CompiledDreamer):
-    """Dreamer on CUDA whose graphs hold compiled kernels: a fourth of the kernels, each of them a few us.
+    """Dreamer on CUDA whose graphs hold compiled kernels: six tenths as many (docs/performance.md, H100).
 
     Where a kernel costs its launch, all that is not a convolution or a large product is worth compiling.
     """
