@@ -75,7 +75,7 @@ def end_to_end_replay(bench: Bench, row: str, *, preset: bool) -> list[Result]:
     Args:
         bench: The run of the suite.
         row: Name of the row.
-        preset: Whether batch, ratio and environments are those of Atari 100k on a CPU, or those of `end_to_end`.
+        preset: Whether batch, ratio and environments are those of Atari 100k on a CPU, or of `end_to_end`.
     """
     forms = {
         OURS: ("buffer.compressed=false",),
