@@ -169,14 +169,11 @@ def reenact(config: TrainConfig, steps: int, command: str) -> Reenactment:
         return Reenactment(command, config, [], losses, [])
     assert isinstance(config, DreamerTrainConfig)
     gc.freeze()  # what is there now stays; each of the hundred collections to come is then short
-    try:
-        acting = acting_rows(config, steps)
-        with TemporaryDirectory() as folder:
-            parts = build_dreamer(config, Path(folder))
-            with closing(parts.environment):
-                arrays, losses = held_by(parts, config.training.batch_size)
-    finally:
-        gc.unfreeze()
+    acting = acting_rows(config, steps)
+    with TemporaryDirectory() as folder:
+        parts = build_dreamer(config, Path(folder))
+        with closing(parts.environment):
+            arrays, losses = held_by(parts, config.training.batch_size)
     return Reenactment(command, config, acting, losses, arrays)
 
 

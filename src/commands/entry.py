@@ -69,6 +69,7 @@ def _show(kind: type[BaseException], error: BaseException, traceback: TracebackT
 train = command(".train")
 evaluate = command(".evaluate")
 plan = command(".plan")
+probe = command(".probe")
 certify = command(".certify")
 doctor = command(".doctor")
 episodes = command(".episodes")

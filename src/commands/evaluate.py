@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..checkpoints.pretrained import WEIGHTS_FILE, read_card, resolve_pretrained
 from ..checkpoints.run_folder import checkpoint_of, load_run
 from ..checkpoints.weights import load_weights, networks_of
-from ..config.schema import Compile, Device
+from ..config.schema import Compile, Device, TrainConfig
 from ..envs import EnvConfig, EnvironmentCrashed
 from ..envs.episodes import Episode
 from ..orchestration.evaluation import evaluate
@@ -25,6 +25,7 @@ from ..planning.preflight import environment_spec
 from ..utils.errors import UserError, exit_on_user_error, require_range
 from ..utils.timestep import EnvSpec
 from ..utils.video import require_video_path, save_video, unfinished, upscale
+from ..workflows import Agent
 from .options import own_settings
 
 _USAGE = """\
@@ -112,11 +113,10 @@ class _Watch:
         self.is_interrupted = True
 
 
-def evaluate_run(config: EvaluateConfig) -> tuple[dict[str, object], NDArray[np.uint8] | None]:
-    """Play the newest checkpoint of a run; return what `reverie-evaluate` prints, and an episode's frames."""
-    assert config.run is not None
-    folder = Path(resolve_pretrained(config.run))
-    run = load_run(str(folder), device=config.device)
+def load_agent(name: str, device: Device) -> tuple[TrainConfig, Agent, int | None]:
+    """Return configuration, agent and step of the newest checkpoint of a run, or of `pretrained:<name>`."""
+    folder = Path(resolve_pretrained(name))
+    run = load_run(str(folder), device=device)
     run.compile = Compile.none  # nothing is learned
     has_weights_alone = (folder / WEIGHTS_FILE).is_file()
     checkpoint = None if has_weights_alone else checkpoint_of(run, folder)
@@ -124,13 +124,20 @@ def evaluate_run(config: EvaluateConfig) -> tuple[dict[str, object], NDArray[np.
     workflow = recipe.build_agent(run, environment_spec(run, recipe))
     if checkpoint is None:
         load_weights(str(folder), networks_of(workflow))
-    else:
-        checkpoint.restore_workflow(workflow)
+        return run, workflow, read_card(folder).get("step")
+    checkpoint.restore_workflow(workflow)
+    return run, workflow, checkpoint.step
+
+
+def evaluate_run(config: EvaluateConfig) -> tuple[dict[str, object], NDArray[np.uint8] | None]:
+    """Play the newest checkpoint of a run; return what `reverie-evaluate` prints, and an episode's frames."""
+    assert config.run is not None
+    run, workflow, step = load_agent(config.run, config.device)
     if config.video is not None:
         _check_video(Path(config.video), workflow.env)
-    policy = config.policy if recipe.samples_actions else PolicyMode.mode
+    policy = config.policy if recipe_of(run).samples_actions else PolicyMode.mode
     sample, is_recorded = policy is PolicyMode.sample, config.video is not None
-    env = _cut(run.env, workflow.env, config.max_steps)
+    env = cut_episodes(run.env, workflow.env, config.max_steps)
     watch = _Watch(config.episodes, config.max_steps or workflow.env.longest_episode)
     before = signal.signal(signal.SIGINT, watch.interrupt)
     try:
@@ -141,7 +148,7 @@ def evaluate_run(config: EvaluateConfig) -> tuple[dict[str, object], NDArray[np.
         signal.signal(signal.SIGINT, before)
     shown: dict[str, object] = {
         "run": config.run,
-        "step": read_card(folder).get("step") if checkpoint is None else checkpoint.step,
+        "step": step,
         "environment": workflow.env.name,
         "policy": policy.value,
         "seed": config.seed,
@@ -172,7 +179,7 @@ def main() -> None:
         raise SystemExit(INTERRUPTED_EXIT_CODE)
 
 
-def _cut(env: EnvConfig, spec: EnvSpec, max_steps: int | None) -> EnvConfig:
+def cut_episodes(env: EnvConfig, spec: EnvSpec, max_steps: int | None) -> EnvConfig:
     """Return the environments with a limit of `max_steps`, unless theirs is lower."""
     if max_steps is None or (spec.longest_episode is not None and spec.longest_episode <= max_steps):
         return env

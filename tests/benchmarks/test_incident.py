@@ -1,6 +1,5 @@
 """What the incident reports claimed: one whole guard of acting suffices, half of one does not."""
 
-import gc
 import json
 from collections.abc import Iterator
 from contextlib import closing
@@ -24,14 +23,6 @@ STEPS = 20
 ALLOCATORS_OWN = 4096  # bytes by which the allocator's count may be off: it keeps freed blocks at hand
 GROWING = (Detached.half_returned, Detached.half_stoch, Detached.none)
 Rows = dict[tuple[bool, Detached], ActingRow]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def frozen() -> Iterator[None]:
-    """Keep what other tests have left out of every collection: it takes most of the time."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")

@@ -33,8 +33,9 @@ def test_all_memory_is_committed_at_construction() -> None:
     gc.collect()
     trim_heap()  # what earlier tests left resident would be used again
     before = process_rss_mb()
-    buffer = make_buffer(num_envs=2, capacity=1_000_000, cross_episodes=False)
-    assert process_rss_mb() - before > 0.85 * buffer.nbytes() / 1e6  # part of it was resident before
+    buffer = make_buffer(num_envs=2, capacity=5_000_000, cross_episodes=False)
+    # Some 10 MB of what earlier tests freed stay resident and are used again.
+    assert process_rss_mb() - before > 0.9 * buffer.nbytes() / 1e6
 
 
 @pytest.mark.parametrize("cross_episodes", [True, False])

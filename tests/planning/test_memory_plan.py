@@ -80,19 +80,17 @@ def test_the_peak_of_an_update_on_a_gpu_is_within_10_percent_of_its_plan(
 @exact_only
 def test_planning_an_update_of_gigabytes_allocates_nothing_of_its_size() -> None:
     def peak_rise(batch_size: int) -> int:
-        config = configured(
-            "model=size12m", f"training.batch_size={batch_size}", "training.sequence_length=8"
-        )
+        config = configured("model=size1m", f"training.batch_size={batch_size}", "training.sequence_length=8")
         spec = environment_spec(config, recipe_of(config))
         gc.collect()
         before = in_use_bytes()
         with InUsePeak() as in_use:
-            assert sum(recipe_of(config).dry_run(config, spec).peak.values()) > batch_size * 20_000_000
+            assert sum(recipe_of(config).dry_run(config, spec).peak.values()) > batch_size * 5_000_000
         assert in_use.peak > 0
         return in_use.peak - before
 
     peak_rise(1)  # torch's shape functions, imported once
-    assert peak_rise(148) < 30_000_000  # Python's objects: a graph without tensors
+    assert peak_rise(600) < 30_000_000  # Python's objects: a graph without tensors
 
 
 def test_planning_moves_no_generator() -> None:

@@ -1,0 +1,102 @@
+"""Where ball and paddles of Atari Pong are, from the memory of the emulated console."""
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+from ale_py import ALEInterface, Action, LoggerMode, roms
+from numpy.typing import NDArray
+
+from ..utils.errors import UserError
+from .config import EnvConfig, Suite
+
+ADDRESSES = {"ball_x": 49, "ball_y": 54, "player_y": 51, "enemy_y": 50}
+"""Address in memory by name; the table of Anand et al. (2019), Unsupervised State Representation Learning in
+Atari. `ball_y` is 0 while no ball is in play."""
+
+BALL_OFFSET = (-48.5, -12.5)
+"""The ball's centre on the screen, (x, y) in pixels of 160 x 210, is (`ball_x`, `ball_y`) plus this."""
+
+_SCREEN = (210, 160)
+_TOLERANCE = 1.0  # of 255: the environment rounds each channel
+
+
+def check_is_pong(env: EnvConfig) -> None:
+    """Refuse what `pong_memory` cannot play again: another game, or one with chance in it."""
+    if (env.suite, env.game) != (Suite.atari, "pong"):
+        name = env.game if env.suite is Suite.atari else env.suite.value
+        raise UserError(
+            f"the probe reads ball and paddles from the memory of Atari Pong; this run plays {name}."
+        )
+    if env.sticky_actions:
+        raise UserError(
+            f"the probe plays each game again, action for action, and env.sticky_actions={env.sticky_actions:g} "
+            "makes that another game. Train with env.sticky_actions=0 to probe a run."
+        )
+
+
+def pong_memory(env: EnvConfig, frames: NDArray[np.uint8], actions: NDArray[np.integer]) -> NDArray[np.uint8]:
+    """Return the memory at each record of a game that was played, by playing it again.
+
+    The native environments do not show their memory. The emulator has no chance in it, so the same actions
+    after the same number of idle frames are the same game; every frame is compared with the observed one.
+
+    Args:
+        env: The environment's settings.
+        frames: (T, H, W, 3) observed from the first record on.
+        actions: (T - 1,) indices of the actions between them.
+
+    Returns:
+        (T, 4) in the order of `ADDRESSES`.
+
+    Raises:
+        ValueError: If no number of idle frames up to `env.noop_max` leads to these frames.
+    """
+    for idle in range(env.noop_max + 1):
+        memory = np.zeros((len(frames), len(ADDRESSES)), np.uint8)
+        for index, (screen, values) in enumerate(_play(env, idle, actions)):
+            if np.abs(_resize(screen, env.image_size) - frames[index]).max() > _TOLERANCE:
+                break
+            memory[index] = values
+        else:
+            return memory
+    raise ValueError("the emulator does not play this game again: its frames are others")
+
+
+def _play(
+    env: EnvConfig, idle: int, actions: NDArray[np.integer]
+) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
+    """Yield screen (210, 160, 3) and bytes at `ADDRESSES`, first after the idle frames, then per action."""
+    ALEInterface.setLoggerMode(LoggerMode.Error)
+    emulator = ALEInterface()
+    emulator.setFloat("repeat_action_probability", 0.0)
+    emulator.loadROM(roms.get_rom_path(env.game))
+    emulator.reset_game()
+    choices = emulator.getLegalActionSet() if env.full_action_space else emulator.getMinimalActionSet()
+    addresses = list(ADDRESSES.values())
+    for _ in range(idle):
+        emulator.act(Action.NOOP)
+    yield emulator.getScreenRGB(), emulator.getRAM()[addresses]
+    for action in actions:
+        for _ in range(env.action_repeat - 1):
+            emulator.act(choices[action])
+        before = emulator.getScreenRGB()
+        emulator.act(choices[action])
+        yield np.maximum(before, emulator.getScreenRGB()), emulator.getRAM()[addresses]
+
+
+def _resize(screen: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
+    """Return means over equal areas, (size, size, 3)."""
+    rows, columns = (_area_weights(length, size) for length in _SCREEN)
+    height, width = _SCREEN
+    narrow = (rows @ screen.reshape(height, width * 3).astype(np.float32)).reshape(size, width, 3)
+    return columns @ narrow
+
+
+@cache
+def _area_weights(length: int, size: int) -> NDArray[np.float32]:
+    """Return (size, length): how much of each of `length` pixels lies in each of `size`; rows sum to 1."""
+    edges = np.arange(size + 1) * length / size
+    pixel = np.arange(length)
+    overlap = np.minimum(pixel + 1, edges[1:, None]) - np.maximum(pixel, edges[:-1, None])
+    return (overlap.clip(min=0) * size / length).astype(np.float32)
