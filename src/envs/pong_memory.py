@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
-from ale_py import ALEInterface, Action, LoggerMode, roms
+from ale_py import Action, ALEInterface, LoggerMode, roms
 from numpy.typing import NDArray
 
 from ..utils.errors import UserError
@@ -30,8 +30,8 @@ def check_is_pong(env: EnvConfig) -> None:
         )
     if env.sticky_actions:
         raise UserError(
-            f"the probe plays each game again, action for action, and env.sticky_actions={env.sticky_actions:g} "
-            "makes that another game. Train with env.sticky_actions=0 to probe a run."
+            f"env.sticky_actions={env.sticky_actions:g} is chance, and the probe plays each game again. "
+            "Train with env.sticky_actions=0 to probe a run."
         )
 
 
@@ -70,7 +70,7 @@ def _play(
     ALEInterface.setLoggerMode(LoggerMode.Error)
     emulator = ALEInterface()
     emulator.setFloat("repeat_action_probability", 0.0)
-    emulator.loadROM(roms.get_rom_path(env.game))
+    emulator.loadROM(str(roms.get_rom_path(env.game)))
     emulator.reset_game()
     choices = emulator.getLegalActionSet() if env.full_action_space else emulator.getMinimalActionSet()
     addresses = list(ADDRESSES.values())
@@ -90,7 +90,7 @@ def _resize(screen: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
     rows, columns = (_area_weights(length, size) for length in _SCREEN)
     height, width = _SCREEN
     narrow = (rows @ screen.reshape(height, width * 3).astype(np.float32)).reshape(size, width, 3)
-    return columns @ narrow
+    return np.matmul(columns, narrow, dtype=np.float32)
 
 
 @cache

@@ -302,8 +302,8 @@ def test_1_500_samples_and_reports_grow_the_process_by_nothing() -> None:
     # each sample would be 1,500.
     assert abs(blocks[-1] - blocks[0]) <= 100
     if in_use_source().startswith("mallinfo2"):
-        # A table of the interpreter grows once, what is kept at each sample grows in both halves. The smallest
-        # block of malloc takes 32 bytes: one for each sample would be 24,000 in each half.
+        # A table of the interpreter grows once, what is kept at each sample grows in both halves: by 24,000
+        # where it is one of malloc's smallest blocks, of 32 bytes.
         assert min(abs(later - before) for before, later in pairwise(in_use)) <= 4_000
 
 

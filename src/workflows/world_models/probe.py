@@ -9,8 +9,8 @@ from torch import Tensor
 from ...models import LatentState
 from .dreamer import DreamerWorkflow
 
-RIDGE = 1e-3
-"""Penalty of a probe for each sample, on features of variance 1."""
+RIDGE = 1e-2
+"""Penalty of a probe's weights, for each sample, where features have a mean variance of 1."""
 
 
 def held_out_r2(
@@ -19,7 +19,8 @@ def held_out_r2(
 ) -> NDArray[np.float64]:
     """Return the share of each target's variance that a linear probe explains on data it was not fitted to.
 
-    The probe is ridge regression on standardised features; one that never changes counts as 0.
+    The probe is ridge regression on features of one common scale: a scale for each would blow up those that
+    hardly ever change, and with them the error on data that has more of them.
 
     Args:
         features: (N, F) to fit to, (M, F) held out.
@@ -30,8 +31,8 @@ def held_out_r2(
         is worse than that.
     """
     fitted = features[0].astype(np.float64)
-    mean, deviation = fitted.mean(0), fitted.std(0)
-    scale = np.where(deviation > 1e-6, 1 / np.maximum(deviation, 1e-6), 0.0)
+    mean = fitted.mean(0)
+    scale = 1 / np.sqrt(fitted.var(0).mean())
     inputs = [(each - mean) * scale for each in (fitted, features[1])]
     offset = targets[0].mean(0)
     penalty = RIDGE * len(fitted) * np.eye(fitted.shape[1])
