@@ -13,7 +13,7 @@ from reverie.commands import entry as commands
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
-LOADING = ("train", "evaluate", "plan_memory", "certify_memory", "doctor", "benchmark", "sweep")
+LOADING = ("train", "evaluate", "plan_memory", "certify_memory", "doctor", "benchmark", "sweep", "probe")
 ONE_SCREEN = 40  # lines
 LONG_ENOUGH_SECONDS = 60.0
 
@@ -74,7 +74,7 @@ def heed_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate", "plan", "certify", "doctor"])
+@pytest.mark.parametrize("name", ["train", "evaluate", "plan", "probe", "certify", "doctor"])
 def test_on_windows_a_command_is_one_sentence(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

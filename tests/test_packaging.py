@@ -89,6 +89,7 @@ def test_every_command_that_the_wheel_brings_can_be_called(built: Distributions)
         "reverie-episodes",
         "reverie-evaluate",
         "reverie-plan",
+        "reverie-probe",
         "reverie-train",
     ]
     assert all(callable(pkgutil.resolve_name(target)) for target in commands.values())

@@ -1,0 +1,70 @@
+"""What the probe's numbers are: literal values, a slow reference, and the order of imagined steps."""
+
+import numpy as np
+import pytest
+import torch
+
+from reverie.models import LatentState
+from reverie.workflows.world_models.probe import RIDGE, auc, held_out_r2, imagine_along
+
+from .tiny import tiny_workflow
+
+
+def test_auc_is_the_share_of_pairs_in_order_ties_half() -> None:
+    assert auc(np.array([3.0, 1.0]), np.array([1.0, 0.0])) == pytest.approx(3.5 / 4)
+    assert auc(np.array([1.0, 2.0]), np.array([0.0])) == 1.0
+    assert auc(np.array([]), np.array([0.0])) is auc(np.array([0.0]), np.array([])) is None
+
+
+def test_r2_is_one_for_what_features_say_and_none_for_what_they_do_not() -> None:
+    chance = np.random.default_rng(0)
+    features = [chance.standard_normal((count, 5)).astype(np.float32) for count in (400, 300)]
+    targets = [
+        np.stack([each @ [1, 2, 0, 0, -3] + 7, chance.standard_normal(len(each))], 1) for each in features
+    ]
+    said, noise = held_out_r2((features[0], features[1]), (targets[0], targets[1]))
+    assert 0.999 < said <= 1.0
+    assert -0.1 < noise < 0.05
+
+
+def test_the_probe_minimises_squared_error_plus_the_penalty() -> None:
+    chance = np.random.default_rng(1)
+    inputs = chance.standard_normal((50, 3)) * [1, 5, 0.1] + 4
+    targets = inputs @ np.array([[1.0], [0.2], [3.0]]) + chance.standard_normal((50, 1))
+    centred = torch.tensor((inputs - inputs.mean(0)) / np.sqrt(inputs.var(0).mean()))
+    wanted = torch.tensor(targets - targets.mean(0))
+    weights = torch.zeros(3, 1, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights], max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = ((centred @ weights - wanted) ** 2).mean() + RIDGE * (weights**2).sum()
+        loss.backward()
+        return float(loss.detach())
+
+    optimizer.step(closure)
+    left = ((centred @ weights.detach() - wanted) ** 2).sum() / (wanted**2).sum()
+    [found] = held_out_r2((inputs.astype(np.float32),) * 2, (targets,) * 2)
+    assert found == pytest.approx(1 - float(left), abs=1e-5)
+
+
+def test_imagined_states_follow_the_episode_s_own_actions_from_each_of_its_states() -> None:
+    workflow = tiny_workflow()
+    rssm, length, steps = workflow.world_model.rssm, 7, 3
+    start = rssm.initial(length)
+    states = LatentState(torch.randn_like(start.deter), start.stoch)
+    actions = torch.eye(workflow.env.action.size)[torch.arange(length) % workflow.env.action.size]
+    found = imagine_along(workflow, states, actions, steps)
+    assert found.deter.shape[0] == length - steps
+    weight, action_weight = rssm.core.split_weights()
+    # No chance is drawn before the first step's deter: entry i continues state i with action i.
+    once = imagine_along(workflow, states, actions, 1)
+    for i in range(length - 1):
+        one = rssm.core(
+            states.deter[i : i + 1],
+            states.flat_stoch[i : i + 1],
+            rssm.core.action_input(actions[i : i + 1], action_weight),
+            weight,
+        )
+        torch.testing.assert_close(once.deter[i : i + 1], one)
+    assert torch.equal(imagine_along(workflow, states, actions, 0).deter, states.deter)
