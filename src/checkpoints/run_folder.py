@@ -17,6 +17,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from ..buffers import ReplayStorage
+from ..config.dreamer import DreamerTrainConfig
 from ..config.overrides import check_setting
 from ..config.population import Engine
 from ..config.resolve import typed
@@ -26,6 +27,7 @@ from ..config.workflow import require_key, setting_types
 from ..utils.durable_io import read_json, reading, replace_file
 from ..utils.errors import UserError, did_you_mean
 from .checkpoint import Checkpoint, latest_checkpoint
+from .pretrained import resolve_pretrained
 
 CONFIG_FILE, LINEAGE_FILE, IDENTITY_FILE, LOCK_FILE = "config.yaml", "lineage.jsonl", "mirror.json", ".lock"
 MOVED = "the folder was moved or deleted while the run wrote to it"
@@ -156,10 +158,6 @@ def load_run(folder: str, changes: Iterable[Override] = (), device: Device | Non
     its memory. A `UserError` if there is no run, or a change is not a setting, not of its type, or fixed.
     """
     config = _read(folder)
-    for change in changes:
-        check_change(change)
-        require_key(change.key_or_group, config)
-        OmegaConf.update(config, change.key_or_group, change.value())
     config.run_dir = folder
     if device is not None and "engine" in config:
         config.engine = Engine.local  # whoever names a device plays in this process
@@ -167,6 +165,10 @@ def load_run(folder: str, changes: Iterable[Override] = (), device: Device | Non
         config.device, config.precision, config.compile = device, Precision.auto, Compile.auto
         if config.buffer.storage is ReplayStorage.cuda:
             config.buffer.storage = ReplayStorage.ram
+    for change in changes:
+        check_change(change)
+        require_key(change.key_or_group, config)
+        OmegaConf.update(config, change.key_or_group, change.value())
     return typed(config)
 
 
@@ -183,6 +185,19 @@ def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, l
         if old != new:
             sentences.append(f"{key} {old} -> {new}")
     return config, sentences
+
+
+def begin_with(name: str, changes: Iterable[Override], run_dir: str | None) -> tuple[TrainConfig, list[str]]:
+    """Return the configuration of a new run that continues `pretrained:<name>` on this machine, and a notice.
+
+    Its networks come with the package; its replay and the moments of its optimisers do not.
+    """
+    changes = list(changes)
+    devices = [Device(change.value()) for change in changes if change.key_or_group == "device"]
+    config = load_run(resolve_pretrained(name), changes, (devices or [Device.auto])[-1])
+    assert isinstance(config, DreamerTrainConfig)
+    config.run_dir, config.model.init = run_dir, name
+    return config, [f"a new run with the networks and settings of {name}; replay and optimisers are new"]
 
 
 def _check_name(folder: Path) -> None:

@@ -18,7 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from .. import __version__
 from ..checkpoints.mirror import restore
-from ..checkpoints.run_folder import check_change, resume_run
+from ..checkpoints.pretrained import PREFIX
+from ..checkpoints.run_folder import begin_with, check_change, resume_run
 from ..config.compose import HYDRA_VERSION_BASE, compose_jobs, with_experiment
 from ..config.overrides import parse
 from ..config.presets import device_notice
@@ -109,15 +110,18 @@ def _check_runs(configs: list[TrainConfig], compose: Compose | None) -> list[Pre
 
 
 def _resume(task: Task, folder: str, changes: list[Override]) -> None:
-    """Run `task` with the configuration saved in `folder`, a path or the URL of a remote copy."""
+    """Run `task` with the configuration saved in `folder`: a path, a URL, `pretrained:<name>`."""
     restored: list[str] = []
-    if URL_SEPARATOR in folder:
-        typed_folders = [str(change.value()) for change in changes if change.key_or_group == "run_dir"]
+    is_remote, is_pretrained = URL_SEPARATOR in folder, folder.startswith(PREFIX)
+    run_dir = None
+    if is_remote or is_pretrained:
+        run_dir = next((str(each.value()) for each in changes if each.key_or_group == "run_dir"), None)
         changes = [change for change in changes if change.key_or_group != "run_dir"]
         for change in changes:  # before anything is fetched
             check_change(change)
-        folder, restored = restore(folder, next(iter(typed_folders), None))
-    config, notices = resume_run(folder, changes)
+    if is_remote:
+        folder, restored = restore(folder, run_dir)
+    config, notices = begin_with(folder, changes, run_dir) if is_pretrained else resume_run(folder, changes)
     task(config, check_run(config, recipe_of(config)), [*restored, *notices])
 
 

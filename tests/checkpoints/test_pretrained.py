@@ -7,12 +7,15 @@ import pytest
 import torch
 
 from reverie.checkpoints.pretrained import WEIGHTS_FILE, pretrained_names, read_card, resolve_pretrained
+from reverie.checkpoints.run_folder import load_run
 from reverie.commands.evaluate import EvaluateConfig, evaluate_run
+from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.schema import Device
 from reverie.utils.durable_io import read_tensors
 from reverie.utils.errors import UserError
 
 from ..runs.helpers import start
+from ..runs.warm import Server
 
 
 @pytest.mark.parametrize("name", pretrained_names())
@@ -41,6 +44,22 @@ def test_a_run_begins_with_the_networks_of_the_package(tmp_path: Path) -> None:
     own = read_tensors(saved)
     weights = read_tensors(Path(resolve_pretrained("pretrained:pong")) / WEIGHTS_FILE)
     assert run.is_dir() and all(torch.equal(own[name], value) for name, value in weights.items())
+
+
+def test_resuming_the_networks_of_the_package_is_a_new_run_with_their_settings(
+    tmp_path: Path, server: Server
+) -> None:
+    short = ("training.total_timesteps=32", "training.log_interval=16", "buffer.memory_budget_gib=6")
+    ended = server.run(
+        "train", "resume=pretrained:pong", f"run_dir={tmp_path / 'run'}", "device=cpu", *short, "compile=none"
+    )
+    assert ended.code == 0, ended.error
+    assert "a new run with the networks and settings of pretrained:pong" in ended.error
+    config = load_run(str(tmp_path / "run"))
+    assert isinstance(config, DreamerTrainConfig)
+    assert (config.model.init, config.env.num_envs, config.resume) == ("pretrained:pong", 16, None)
+    refused = server.run("train", "resume=pretrained:pong", "env.num_envs=2")
+    assert refused.code == 2 and "env.num_envs cannot change" in refused.error
 
 
 def test_a_name_that_is_none_is_answered_with_those_that_are() -> None:

@@ -21,6 +21,7 @@ from reverie.memory.objects.heap import ELSEWHERE, NATIVE, TOO_SMALL, Heap, grow
 
 from .fresh import in_a_fresh_process
 
+pytestmark = pytest.mark.usefixtures("thawed")
 MB = 1_000_000
 KEPT: dict[str, Any] = {}
 

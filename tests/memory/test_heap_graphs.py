@@ -1,7 +1,7 @@
 import gc
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,20 +13,13 @@ from reverie.memory.objects.heap import measure_heap
 
 from .fresh import in_a_fresh_process
 
+pytestmark = pytest.mark.usefixtures("thawed")
 GLOBAL_TRACE: list[Any] = []
 LAST_HOOK: list[Callable[[], Tensor]] = []
 
 
 class Agent:
     cache: dict[str, Tensor] = {}  # noqa: RUF012 - the mistake that is looked for
-
-
-@pytest.fixture(autouse=True, scope="module")
-def thawed() -> Iterator[None]:
-    """List all objects: the suite's `gc.freeze` has taken the classes of this file from sight."""
-    gc.unfreeze()
-    yield
-    gc.freeze()
 
 
 def graphs(roots: dict[str, Any]) -> list[GraphHolder]:

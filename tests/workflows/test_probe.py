@@ -18,11 +18,12 @@ def test_auc_is_the_share_of_pairs_in_order_ties_half() -> None:
 
 def test_r2_is_one_for_what_features_say_and_none_for_what_they_do_not() -> None:
     chance = np.random.default_rng(0)
-    features = [chance.standard_normal((count, 5)).astype(np.float32) for count in (400, 300)]
-    targets = [
-        np.stack([each @ [1, 2, 0, 0, -3] + 7, chance.standard_normal(len(each))], 1) for each in features
-    ]
-    said, noise = held_out_r2((features[0], features[1]), (targets[0], targets[1]))
+    fitted, held = (chance.standard_normal((count, 5)).astype(np.float32) for count in (400, 300))
+    targets, wanted = (
+        np.stack([each @ [1, 2, 0, 0, -3] + 7, chance.standard_normal(len(each))], 1)
+        for each in (fitted, held)
+    )
+    said, noise = held_out_r2((fitted, held), (targets, wanted))
     assert 0.999 < said <= 1.0
     assert -0.1 < noise < 0.05
 
@@ -44,7 +45,8 @@ def test_the_probe_minimises_squared_error_plus_the_penalty() -> None:
 
     optimizer.step(closure)
     left = ((centred @ weights.detach() - wanted) ** 2).sum() / (wanted**2).sum()
-    [found] = held_out_r2((inputs.astype(np.float32),) * 2, (targets,) * 2)
+    features = inputs.astype(np.float32)
+    [found] = held_out_r2((features, features), (targets, targets))
     assert found == pytest.approx(1 - float(left), abs=1e-5)
 
 

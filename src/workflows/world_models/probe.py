@@ -14,8 +14,8 @@ RIDGE = 1e-2
 
 
 def held_out_r2(
-    features: tuple[NDArray[np.float32], NDArray[np.float32]],
-    targets: tuple[NDArray[np.float64], NDArray[np.float64]],
+    features: tuple[NDArray[np.floating], NDArray[np.floating]],
+    targets: tuple[NDArray[np.floating], NDArray[np.floating]],
 ) -> NDArray[np.float64]:
     """Return the share of each target's variance that a linear probe explains on data it was not fitted to.
 
