@@ -7,8 +7,7 @@ import numpy as np
 from ale_py import Action, ALEInterface, LoggerMode, roms
 from numpy.typing import NDArray
 
-from ..utils.errors import UserError
-from .config import EnvConfig, Suite
+from .config import EnvConfig
 
 ADDRESSES = {"ball_x": 49, "ball_y": 54, "player_y": 51, "enemy_y": 50}
 """Address in memory by name; the table of Anand et al. (2019), Unsupervised State Representation Learning in
@@ -19,20 +18,6 @@ BALL_OFFSET = (-48.5, -12.5)
 
 _SCREEN = (210, 160)
 _TOLERANCE = 1.0  # of 255: the environment rounds each channel
-
-
-def check_is_pong(env: EnvConfig) -> None:
-    """Refuse what `pong_memory` cannot play again: another game, or one with chance in it."""
-    if (env.suite, env.game) != (Suite.atari, "pong"):
-        name = env.game if env.suite is Suite.atari else env.suite.value
-        raise UserError(
-            f"the probe reads ball and paddles from the memory of Atari Pong; this run plays {name}."
-        )
-    if env.sticky_actions:
-        raise UserError(
-            f"env.sticky_actions={env.sticky_actions:g} is chance, and the probe plays each game again. "
-            "Train with env.sticky_actions=0 to probe a run."
-        )
 
 
 def pong_memory(env: EnvConfig, frames: NDArray[np.uint8], actions: NDArray[np.integer]) -> NDArray[np.uint8]:

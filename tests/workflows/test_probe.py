@@ -52,15 +52,15 @@ def test_the_probe_minimises_squared_error_plus_the_penalty() -> None:
 
 def test_imagined_states_follow_the_episode_s_own_actions_from_each_of_its_states() -> None:
     workflow = tiny_workflow()
-    rssm, length, steps = workflow.world_model.rssm, 7, 3
+    model, length = workflow.world_model, 7
+    rssm, noise = model.rssm, workflow.noise["report"]
     start = rssm.initial(length)
     states = LatentState(torch.randn_like(start.deter), start.stoch)
     actions = torch.eye(workflow.env.action.size)[torch.arange(length) % workflow.env.action.size]
-    found = imagine_along(workflow, states, actions, steps)
-    assert found.deter.shape[0] == length - steps
+    assert imagine_along(model, states, actions, 3, noise).deter.shape[0] == length - 3
     weight, action_weight = rssm.core.split_weights()
     # No chance is drawn before the first step's deter: entry i continues state i with action i.
-    once = imagine_along(workflow, states, actions, 1)
+    once = imagine_along(model, states, actions, 1, noise)
     for i in range(length - 1):
         one = rssm.core(
             states.deter[i : i + 1],
@@ -69,4 +69,4 @@ def test_imagined_states_follow_the_episode_s_own_actions_from_each_of_its_state
             weight,
         )
         torch.testing.assert_close(once.deter[i : i + 1], one)
-    assert torch.equal(imagine_along(workflow, states, actions, 0).deter, states.deter)
+    assert torch.equal(imagine_along(model, states, actions, 0, noise).deter, states.deter)

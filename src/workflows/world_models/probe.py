@@ -6,8 +6,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...models import LatentState
-from .dreamer import DreamerWorkflow
+from ...models import LatentState, Noise
+from .world_model import WorldModel
 
 RIDGE = 1e-2
 """Penalty of a probe's weights, for each sample, where features have a mean variance of 1."""
@@ -55,21 +55,25 @@ def auc(higher: NDArray[np.floating], lower: NDArray[np.floating]) -> float | No
 
 @torch.no_grad()
 def imagine_along(
-    workflow: DreamerWorkflow, states: LatentState, actions: Float[Tensor, "time action"], steps: int
+    world_model: WorldModel,
+    states: LatentState,
+    actions: Float[Tensor, "time action"],
+    steps: int,
+    noise: Noise,
 ) -> LatentState:
     """Return the states imagined `steps` steps after each posterior of an episode, along its own actions.
 
     Args:
-        workflow: Whose model imagines; the noise is that of its reports.
+        world_model: Imagines.
         states: Posteriors of T records, (T, ...).
         actions: One-hot or bounded actions chosen after each record.
         steps: Imagined steps, 0 to T - 1; 0 returns the posteriors.
+        noise: Of the imagined latents.
 
     Returns:
         (T - steps, ...): entry i is what is believed of record i + steps, of which nothing was seen.
     """
     count = len(actions) - steps
-    rssm = workflow.world_model.rssm
-    noise = rssm.noise(workflow.noise["report"], steps, count)
-    start = states.select(slice(count))
-    return rssm.imagine(start, lambda step, _: actions[step : step + count], noise)[0][-1]
+    start, latent_noise = states.select(slice(count)), world_model.rssm.noise(noise, steps, count)
+    imagined, _ = world_model.rssm.imagine(start, lambda step, _: actions[step : step + count], latent_noise)
+    return imagined[-1]

@@ -1,0 +1,135 @@
+"""Probe a world model of Pong: play games with its policy, and ask what it knows of them."""
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...envs import EnvConfig, make_environment
+from ...envs.pong_memory import ADDRESSES, BALL_OFFSET, pong_memory
+from ...models import LatentState, Noise
+from ...utils.seeding import named_seed, torch_generator
+from ...workflows.world_models import DreamerWorkflow
+from ...workflows.world_models.probe import auc, held_out_r2, imagine_along
+
+_PATCH = 2  # pixels of the frame around the ball's centre
+_BETWEEN_PADDLES = (35.0, 125.0)  # columns of the screen
+_DRAWN_CONTRAST = 0.5
+_DECODED_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedEpisode:
+    """The T records of a game before its last, and what the model believed at each.
+
+    The last is left out: the emulator stops in the middle of its frames.
+    """
+
+    frames: NDArray[np.uint8]
+    """(T, H, W, 3)."""
+
+    memory: NDArray[np.uint8]
+    """(T, 4) where ball and paddles are, in the order of `ADDRESSES`."""
+
+    rewards: NDArray[np.float32]
+    actions: torch.Tensor
+    """(T, A) one-hot, on the model's device."""
+
+    states: LatentState
+    """Posteriors, (T, ...)."""
+
+    episode_return: float
+
+
+def play(workflow: DreamerWorkflow, env: EnvConfig, episodes: int, seed: int) -> list[PlayedEpisode]:
+    """Play whole games one after the other, with sampled actions."""
+    played: list[PlayedEpisode] = []
+    with closing(make_environment(replace(env, num_envs=1), named_seed(seed, "probe"))) as environment:
+        policy = workflow.eval_policy(1, seed, sample=True)
+        step, records, total = environment.reset(), [], 0.0
+        while len(played) < episodes:
+            action = policy.act(step)
+            total += step.reward[0]
+            if step.is_last[0]:
+                images, rewards, chosen, states = zip(*records, strict=True)
+                frames, actions = np.stack(images), torch.stack(chosen)
+                memory = pong_memory(env, frames, actions[:-1].argmax(-1).cpu().numpy())
+                beliefs = LatentState.stack(list(states), 0)
+                played.append(PlayedEpisode(frames, memory, np.array(rewards), actions, beliefs, total))
+                records, total = [], 0.0
+            else:
+                image = step.observation["image"][0].copy()
+                records.append((image, step.reward[0], policy.prev_action[0], policy.state.select(0)))
+            step = environment.step(action)
+    return played
+
+
+@torch.no_grad()
+def probe_episodes(
+    workflow: DreamerWorkflow, played: list[PlayedEpisode], steps: int, seed: int
+) -> dict[str, Any]:
+    """Return what is believed `steps` steps after the last frame seen: `r2`, `drawn`, `auc` and counts.
+
+    Raises:
+        ValueError: If no ball is in play in half of the games.
+    """
+    noise = Noise(torch_generator(seed, "probe", workflow.device), workflow.device)
+    features, targets, drawn, rewards, predictions = [], [], [], [], []
+    for episode in played:
+        memory = episode.memory[steps:]
+        states = imagine_along(workflow.world_model, episode.states, episode.actions, steps, noise)
+        has_ball = memory[:, list(ADDRESSES).index("ball_y")] > 0
+        features.append(states.feature.cpu().numpy()[has_ball])
+        targets.append(memory[has_ball].astype(np.float64))
+        drawn.append(_drawn(workflow, states, episode.frames, memory, steps))
+        predictions.append(workflow.world_model.predict(states.feature)[0].cpu().numpy())
+        rewards.append(episode.rewards[steps:])
+    half = len(played) // 2
+    split = [(np.concatenate(each[:half]), np.concatenate(each[half:])) for each in (features, targets)]
+    if not min(len(part) for part in split[0]):
+        raise ValueError("no ball is in play in these games")
+    reward, predicted = np.concatenate(rewards), np.concatenate(predictions)
+    won, none, lost = (predicted[reward == value] for value in (1, 0, -1))
+    ratios = np.concatenate(drawn)
+    return {
+        "r2": dict(zip(ADDRESSES, held_out_r2(*split).round(4).tolist(), strict=True)),
+        "drawn": round(float((ratios >= _DRAWN_CONTRAST).mean()), 4) if len(ratios) else None,
+        "auc": {"won_above_none": auc(won, none), "none_above_lost": auc(none, lost)},
+        "frames_with_ball": sum(map(len, features)),
+        "points": {"won": len(won), "lost": len(lost)},
+    }
+
+
+def _drawn(
+    workflow: DreamerWorkflow,
+    states: LatentState,
+    frames: NDArray[np.uint8],
+    memory: NDArray[np.uint8],
+    steps: int,
+) -> NDArray[np.float64]:
+    """Return the ball's contrast in the decoded frame as a share of that in the observed one.
+
+    Contrast is to the median frame, in a patch around the ball, where no paddle can be.
+    """
+    background = np.median(frames[:: max(1, len(frames) // 200)], axis=0)
+    truth = frames[steps:]
+    x, y = (memory[:, i].astype(float) + offset for i, offset in enumerate(BALL_OFFSET))
+    low, high = _BETWEEN_PADDLES
+    has_ball = memory[:, list(ADDRESSES).index("ball_y")] > 0
+    chosen = np.flatnonzero(has_ball & (x > low) & (x < high))
+    columns = (x * truth.shape[2] / 160).astype(int)
+    rows = (y * truth.shape[1] / 210).astype(int)
+    ratios = []
+    for part in np.array_split(chosen, len(chosen) // _DECODED_AT_ONCE + 1):
+        index = torch.from_numpy(part).to(states.deter.device)
+        batch = LatentState(states.deter[index].unsqueeze(0), states.stoch[index].unsqueeze(0))
+        decoder = workflow.world_model.decoder
+        decoded = decoder.to_raw(decoder(batch))["image"][0]
+        for image, i in zip(decoded.cpu().numpy(), part, strict=True):
+            patch = tuple(slice(max(0, at - _PATCH), at + _PATCH + 1) for at in (rows[i], columns[i]))
+            true, drawn = (each[patch] - background[patch] for each in (truth[i], image))
+            ratios.append((true * drawn).sum() / np.maximum((true**2).sum(), 1.0))
+    return np.array(ratios)
