@@ -71,7 +71,7 @@ def probe_run(config: ProbeConfig) -> dict[str, Any]:
     run, workflow, step = load_agent(config.run, config.device)
     if not isinstance(workflow, DreamerWorkflow):
         raise UserError(f"run={config.run} is a population; the probe measures world models.")
-    check_is_pong(run.env)
+    check_is_pong(run.env, f"run={config.run}")
     env = cut_episodes(run.env, workflow.env, config.max_steps)
     played = play(workflow, env, config.episodes, config.seed)
     beliefs = {}

@@ -6,6 +6,7 @@
 import math
 from dataclasses import dataclass, field
 
+from ..envs.config import check_is_pong
 from ..models import ModelConfig, OptimizerConfig
 from ..utils.errors import UserError, require_range
 from ..workflows.world_models import ControllerConfig, WorldModelConfig
@@ -38,6 +39,9 @@ class DreamerTraining(TrainingConfig):
     evaluation_episodes: int = 10
     """Episodes of one evaluation."""
 
+    probe_interval: int = 0
+    """Agent steps between probes of what the model of Pong knows (`probe/...`); 0 makes none."""
+
     video_interval: int = 10_000
     """Agent steps between videos of an episode and of open-loop predictions."""
 
@@ -50,7 +54,7 @@ class DreamerTraining(TrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        intervals = ("warmup_steps", "evaluation_interval", "video_interval")
+        intervals = ("warmup_steps", "evaluation_interval", "probe_interval", "video_interval")
         counts = ("log_interval", "evaluation_episodes", "max_consecutive_nonfinite", "max_updates_per_step")
         require_range("training", self, *intervals, ge=0)
         require_range("training", self, *counts, ge=1)
@@ -87,6 +91,8 @@ class DreamerTrainConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.training.probe_interval:
+            check_is_pong(self.env, f"training.probe_interval={self.training.probe_interval}")
         self._check_windows()
         self._check_updates()
 

@@ -151,15 +151,16 @@ def _import(module: str) -> None:
         importlib.import_module(module)
 
 
-def check_is_pong(env: EnvConfig) -> None:
-    """Refuse to probe what `pong_memory` cannot play again: another game, or one with chance in it."""
+def check_is_pong(env: EnvConfig, asked: str) -> None:
+    """Refuse to probe what `pong_memory` cannot play again: another game, or one with chance in it.
+
+    `asked` is what the user typed for it.
+    """
     if (env.suite, env.game) != (Suite.atari, "pong"):
         name = env.game if env.suite is Suite.atari else env.suite.value
-        raise UserError(
-            f"the probe reads ball and paddles from the memory of Atari Pong; this run plays {name}."
-        )
+        raise UserError(f"{asked}: a probe reads the memory of Atari Pong, and this run plays {name}.")
     if env.sticky_actions:
         raise UserError(
-            f"env.sticky_actions={env.sticky_actions:g} is chance, and the probe plays each game again. "
-            "Train with env.sticky_actions=0 to probe a run."
+            f"{asked}: a probe plays each game again, and env.sticky_actions={env.sticky_actions:g} is "
+            "chance. Train with env.sticky_actions=0."
         )

@@ -1,6 +1,7 @@
 """What a run writes and shows: scalars, episodes, animations, progress."""
 
 import logging
+import math
 import time
 from pathlib import Path
 
@@ -105,6 +106,12 @@ class Reports:
         _LOG.info("step %s: evaluation return %.4g (standard error %.2g)", f"{step:,}", mean, standard_error)
         values = {"return_mean": mean, "return_standard_error": standard_error, "length_mean": mean_length}
         self.writer.scalars(step, {f"evaluation/{name}": value for name, value in values.items()})
+
+    def probe(self, step: int, tags: dict[str, float]) -> None:
+        """Write what a probe found."""
+        ball, drawn = tags["probe/after_0/ball_x_r2"], tags.get("probe/after_0/drawn", math.nan)
+        _LOG.info("step %s: R2 of the ball's x %.3g, ball drawn in %.1f %%", f"{step:,}", ball, 100 * drawn)
+        self.writer.scalars(step, tags)
 
     def animation(self, step: int, name: str, frames: NDArray[np.uint8], fps: float) -> None:
         """Write frames (T, H, W, 3) as a TensorBoard animation and as `videos/<name>_step_<step>.mp4`."""

@@ -24,6 +24,7 @@ from ..utils.state_files import check_structure
 from ..utils.timestep import TimeStep
 from ..workflows.world_models import DreamerWorkflow
 from .dreamer.nonfinite import NonFiniteGuard
+from .dreamer.probe import probe
 from .evaluation import evaluate
 from .orchestrator import OpenedRun, Orchestrator, Parts, StopReason
 from .reports import VIDEO_FPS
@@ -83,6 +84,7 @@ class WorldModelOrchestrator(Orchestrator):
         training, memory = self.config.training, self.config.memory
         video_due = Every(training.video_interval, self.step)
         evaluate_due = Every(training.evaluation_interval, self.step)
+        probe_due = Every(training.probe_interval, self.step)
         log_due = Every(training.log_interval, self.step)
         save_due = Every(training.checkpoint_interval, self.step)
         memory_due = Every(memory.report_interval, self.step)
@@ -102,6 +104,8 @@ class WorldModelOrchestrator(Orchestrator):
             is_last = self.step >= training.total_timesteps
             if video_due(self.step) | is_last:
                 self._show()
+            if probe_due(self.step):
+                self._probe()
             if log_due(self.step) | is_last:
                 self._log()
             if memory_due(self.step) | is_last:
@@ -198,6 +202,13 @@ class WorldModelOrchestrator(Orchestrator):
                 for key, animation in self.parts.workflow.report(batch).items():
                     self.reports.open_loop(self.step, key, animation.numpy())
         self.recorder.request()
+
+    def _probe(self) -> None:
+        """Ask what the model knows of Pong, in games that training does not play."""
+        self.guard.mark_first(self.step, "first probe")
+        with self.watch("report"):
+            tags = probe(self.parts.workflow, self.config.env, self.config.seed)
+            self.reports.probe(self.step, tags)
 
     def _evaluate(self) -> None:
         """Play episodes without learning; a signal to stop postpones it until the run is resumed."""
@@ -315,6 +326,7 @@ def first_times(training: DreamerTraining, step: int) -> list[str]:
     intervals = {
         "first pictures": training.video_interval,
         "first evaluation": training.evaluation_interval,
+        "first probe": training.probe_interval,
         "first checkpoint": training.checkpoint_interval,
     }
     due |= {name: (step // interval + 1) * interval for name, interval in intervals.items() if interval}

@@ -5,10 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from reverie.commands import probe
+from reverie.commands.command_line import run_from_command_line
+from reverie.commands.train import train
+from reverie.utils.durable_io import read_tensors
 
-from ..runs.helpers import error_of
+from ..runs.helpers import error_of, start
 
 Probe = Callable[..., None]
 
@@ -23,9 +27,9 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Probe:
 
 
 def test_networks_that_won_know_where_the_ball_is(command: Probe, capsys: pytest.CaptureFixture[str]) -> None:
-    command("run=pretrained:pong", "episodes=4", "max_steps=300")
+    command("run=pretrained:pong", "episodes=2", "max_steps=300")
     found = json.loads(capsys.readouterr().out)
-    assert found["step"] == 356679 and len(found["returns"]) == len(found["lengths"]) == 4
+    assert found["step"] == 356679 and len(found["returns"]) == len(found["lengths"]) == 2
     for belief in ("after_0_imagined_steps", "after_5_imagined_steps"):
         assert found[belief]["r2"]["ball_x"] > 0.5 and found[belief]["r2"]["ball_y"] > 0.5
         assert found[belief]["drawn"] > 0.7
@@ -40,3 +44,29 @@ def test_what_cannot_be_probed_is_refused(
         capsys, lambda: command("run=pretrained:pong", "max_steps=5")
     )
     assert "this run plays catch" in error_of(capsys, lambda: command(f"run={catch_run}"))
+
+
+def test_a_probe_in_training_is_logged_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reverie.orchestration.dreamer.probe.BRIEF_STEPS", 120)
+    settings = ("device=cpu", "compile=none", "training.total_timesteps=48", "env.num_envs=2")
+    small = ("buffer.capacity=2000", "buffer.chunk_length=32", "training.learning_starts=34")
+    common = ("experiment=dreamer_ataripong", "model.init=pretrained:pong", *settings, *small, "logger=plain")
+    with_probe = start(tmp_path / "probed", *common, "training.probe_interval=40")
+    without = start(tmp_path / "plain", *common)
+    lines = [json.loads(line) for line in (with_probe / "metrics.jsonl").read_text().splitlines()]
+    [tags] = [line for line in lines if "probe/after_0/ball_x_r2" in line]
+    assert tags["step"] == 40 and tags["probe/after_0/drawn"] > 0.5 and tags["probe/after_5/drawn"] > 0.5
+    models = [
+        read_tensors(next(run.glob("checkpoints/step_*/model.safetensors"))) for run in (with_probe, without)
+    ]
+    assert all(torch.equal(models[0][name], value) for name, value in models[1].items())
+
+
+def test_a_probe_of_another_game_is_refused_before_training(capsys: pytest.CaptureFixture[str]) -> None:
+    message = error_of(
+        capsys,
+        lambda: run_from_command_line(train, ["experiment=dreamer_catch", "training.probe_interval=100"]),
+    )
+    assert message.startswith("training.probe_interval=100: a probe reads the memory of Atari Pong")

@@ -48,10 +48,10 @@ def test_another_game_is_noticed(game: tuple[np.ndarray, np.ndarray]) -> None:
 
 
 def test_what_cannot_be_played_again_is_refused() -> None:
-    check_is_pong(PONG)
-    with pytest.raises(UserError, match="this run plays breakout"):
-        check_is_pong(EnvConfig(game="breakout"))
+    check_is_pong(PONG, "run=x")
+    with pytest.raises(UserError, match=r"^run=x: .* and this run plays breakout"):
+        check_is_pong(EnvConfig(game="breakout"), "run=x")
     with pytest.raises(UserError, match="this run plays catch"):
-        check_is_pong(EnvConfig(suite=Suite.catch))
+        check_is_pong(EnvConfig(suite=Suite.catch), "run=x")
     with pytest.raises(UserError, match=r"env\.sticky_actions=0\.25 is chance"):
-        check_is_pong(EnvConfig(sticky_actions=0.25))
+        check_is_pong(EnvConfig(sticky_actions=0.25), "run=x")

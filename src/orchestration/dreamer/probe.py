@@ -19,6 +19,8 @@ _PATCH = 2  # pixels of the frame around the ball's centre
 _BETWEEN_PADDLES = (35.0, 125.0)  # columns of the screen
 _DRAWN_CONTRAST = 0.5
 _DECODED_AT_ONCE = 256
+BRIEF_GAMES, BRIEF_STEPS, BRIEF_IMAGINED = 4, 500, (0, 5)
+"""Games of a probe in training, their greatest length, and imagined steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +135,17 @@ def _drawn(
             true, drawn = (each[patch] - background[patch] for each in (truth[i], image))
             ratios.append((true * drawn).sum() / np.maximum((true**2).sum(), 1.0))
     return np.array(ratios)
+
+
+def probe(workflow: DreamerWorkflow, env: EnvConfig, seed: int) -> dict[str, float]:
+    """Return the probe of a run in training by tag, of a few short games."""
+    brief = replace(env, max_episode_frames=BRIEF_STEPS * env.action_repeat)
+    played = play(workflow, brief, BRIEF_GAMES, seed)
+    tags: dict[str, float] = {}
+    for steps in BRIEF_IMAGINED:
+        found = probe_episodes(workflow, played, steps, seed)
+        values = {f"{name}_r2": value for name, value in found["r2"].items()} | found["auc"]
+        values["drawn"] = found["drawn"]
+        known = {name: value for name, value in values.items() if value is not None}
+        tags |= {f"probe/after_{steps}/{name}": value for name, value in known.items()}
+    return tags
