@@ -151,11 +151,16 @@ def save_identity(identity: Identity, run_dir: Path) -> None:
     replace_file(run_dir / IDENTITY_FILE, [json.dumps(identity._asdict()).encode()])
 
 
-def load_run(folder: str, changes: Iterable[Override] = (), device: Device | None = None) -> TrainConfig:
+def load_run(
+    folder: str,
+    changes: Iterable[Override] = (),
+    device: Device | None = None,
+    fixed: Iterable[str] = FIXED,
+) -> TrainConfig:
     """Return the configuration of the run in `folder`, which may have moved, with some values changed.
 
     On a `device` other than where it ran what belongs to that one is dropped: its precision, and replay in
-    its memory. A `UserError` if there is no run, or a change is not a setting, not of its type, or fixed.
+    its memory. A `UserError` if there is no run, or a change is not a setting, not of its type, or `fixed`.
     """
     config = _read(folder)
     config.run_dir = folder
@@ -166,7 +171,7 @@ def load_run(folder: str, changes: Iterable[Override] = (), device: Device | Non
         if config.buffer.storage is ReplayStorage.cuda:
             config.buffer.storage = ReplayStorage.ram
     for change in changes:
-        check_change(change)
+        check_change(change, fixed)
         require_key(change.key_or_group, config)
         OmegaConf.update(config, change.key_or_group, change.value())
     return typed(config)
@@ -187,16 +192,19 @@ def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, l
     return config, sentences
 
 
-def begin_with(name: str, changes: Iterable[Override], run_dir: str | None) -> tuple[TrainConfig, list[str]]:
+def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
     """Return the configuration of a new run that continues `pretrained:<name>` on this machine, and a notice.
 
-    Its networks come with the package; its replay and the moments of its optimisers do not.
+    Its networks come with the package; its replay and the moments of its optimisers do not, so all but the
+    networks may change.
     """
     changes = list(changes)
     devices = [Device(change.value()) for change in changes if change.key_or_group == "device"]
-    config = load_run(resolve_pretrained(name), changes, (devices or [Device.auto])[-1])
+    device = (devices or [Device.auto])[-1]
+    is_placed = any(change.key_or_group == "run_dir" for change in changes)
+    config = load_run(resolve_pretrained(name), changes, device, fixed=("workflow", "resume", "model"))
     assert isinstance(config, DreamerTrainConfig)
-    config.run_dir, config.model.init = run_dir, name
+    config.run_dir, config.model.init = config.run_dir if is_placed else None, name
     return config, [f"a new run with the networks and settings of {name}; replay and optimisers are new"]
 
 
@@ -219,7 +227,7 @@ def _read(folder: str) -> DictConfig:
     return read_config(path / CONFIG_FILE)
 
 
-def check_change(change: Override) -> None:
+def check_change(change: Override, fixed: Iterable[str] = FIXED) -> None:
     """Refuse what a resumed run cannot change."""
     key = change.key_or_group
     if change.is_delete() or change.is_add() or isinstance(change.value(), dict):
@@ -231,7 +239,7 @@ def check_change(change: Override) -> None:
             "as in training.total_timesteps=200000."
         )
     check_setting(change)
-    if _is_in(key, FIXED):
+    if _is_in(key, fixed):
         raise UserError(
             f"{change.input_line}: {key} cannot change, the checkpoint was made with it. Leave it out, "
             "or start a new run."

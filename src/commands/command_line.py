@@ -111,17 +111,17 @@ def _check_runs(configs: list[TrainConfig], compose: Compose | None) -> list[Pre
 
 def _resume(task: Task, folder: str, changes: list[Override]) -> None:
     """Run `task` with the configuration saved in `folder`: a path, a URL, `pretrained:<name>`."""
+    if folder.startswith(PREFIX):
+        config, notices = begin_with(folder, changes)
+        return task(config, check_run(config, recipe_of(config)), notices)
     restored: list[str] = []
-    is_remote, is_pretrained = URL_SEPARATOR in folder, folder.startswith(PREFIX)
-    run_dir = None
-    if is_remote or is_pretrained:
-        run_dir = next((str(each.value()) for each in changes if each.key_or_group == "run_dir"), None)
+    if URL_SEPARATOR in folder:
+        typed_folders = [str(change.value()) for change in changes if change.key_or_group == "run_dir"]
         changes = [change for change in changes if change.key_or_group != "run_dir"]
         for change in changes:  # before anything is fetched
             check_change(change)
-    if is_remote:
-        folder, restored = restore(folder, run_dir)
-    config, notices = begin_with(folder, changes, run_dir) if is_pretrained else resume_run(folder, changes)
+        folder, restored = restore(folder, next(iter(typed_folders), None))
+    config, notices = resume_run(folder, changes)
     task(config, check_run(config, recipe_of(config)), [*restored, *notices])
 
 

@@ -20,6 +20,7 @@ from ..episodes import (
     action_text,
     find_action,
     find_episodes,
+    require_new,
     spec_of,
     write_episodes,
 )
@@ -146,6 +147,7 @@ def _show(config: ShowConfig) -> None:
 
 
 def _export(config: ExportConfig) -> None:
+    require_new(Path(str(config.to)))
     run = load_run(str(config.run), device=Device.cpu)
     checkpoint, recipe = checkpoint_of(run, Path(str(config.run))), recipe_of(run)
     request = recipe.replay_spec(run, environment_spec(run, recipe))
@@ -158,6 +160,7 @@ def _export(config: ExportConfig) -> None:
 
 
 def _import(config: ImportConfig) -> None:
+    require_new(Path(str(config.to)))
     episodes = find_episodes(Path(str(config.path)))
     action = ActionSpec(config.choices, True) if config.choices else find_action(episodes)
     read = episodes.read(action)

@@ -19,12 +19,13 @@ Measure what a world model of Pong knows about ball, paddles and points: reverie
   reverie-probe run=experiments/<run>      one line of JSON, for the newest checkpoint
   reverie-probe run=pretrained:pong        networks that come with the package
 
-The policy plays `episodes` games. Linear probes are fitted to the features of one half of them, and judged on
-the other half. Each number is given for what the model believes after it saw the frame, and `imagined_steps`
-after the last frame it saw:
+The policy plays `episodes` games. Each is judged by linear probes of the model's features that were fitted to
+all others. Each number is given for what the model believes after it saw the frame, and `imagined_steps`
+after the last frame it saw. Eight games of a good policy take some minutes of one core. A policy that repeats
+its rallies is probed on those: the numbers are of its own play.
 
   r2      share of the variance of ball and paddles that a linear probe explains, where a ball is in play
-  drawn   share of the frames in which the decoder draws the ball with half of its contrast or more
+  drawn   share of the frames, the ball between the paddles, that the decoder draws with half of its contrast
   auc     how often the reward head ranks a won point above no point, and no point above a lost one
 
 """
@@ -38,7 +39,7 @@ class ProbeConfig:
     """Folder of the run, a folder of weights and configuration, or `pretrained:<name>`."""
 
     episodes: int = 8
-    """Games to play; half of them are held out."""
+    """Games to play; each is held out once."""
 
     imagined_steps: int = 5
     """Steps that are imagined without seeing a frame."""

@@ -63,11 +63,13 @@ def _play(
         emulator.act(Action.NOOP)
     yield emulator.getScreenRGB(), emulator.getRAM()[addresses]
     for action in actions:
-        for _ in range(env.action_repeat - 1):
+        last = screen = emulator.getScreenRGB()
+        for _ in range(env.action_repeat):
             emulator.act(choices[action])
-        before = emulator.getScreenRGB()
-        emulator.act(choices[action])
-        yield np.maximum(before, emulator.getScreenRGB()), emulator.getRAM()[addresses]
+            last, screen = screen, emulator.getScreenRGB()
+        # The maximum of the last two frames of one action; an action of one frame has no other.
+        shown = np.maximum(last, screen) if env.action_repeat > 1 else screen
+        yield shown, emulator.getRAM()[addresses]
 
 
 def _resize(screen: NDArray[np.uint8], size: int) -> NDArray[np.float32]:

@@ -11,5 +11,6 @@ from .formats import Episodes as Episodes
 from .formats import Format as Format
 from .formats import find_action as find_action
 from .formats import find_episodes as find_episodes
+from .formats import require_new as require_new
 from .formats import write_episodes as write_episodes
 from .prefill import prefill as prefill

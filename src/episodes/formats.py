@@ -1,5 +1,6 @@
 """Which format a path has, and how each is read and written."""
 
+import shutil
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
@@ -75,7 +76,8 @@ def find_episodes(path: Path) -> Episodes:
     files = sorted(path.glob("*.npz")) if path.is_dir() else [path] if path.suffix == ".npz" else []
     if not files:
         names = f"{own.INDEX}, *.npz or {minari.DATA_FILE}"
-        raise UserError(f"{path} holds no episodes: there is no {names}. Name the folder that has them.")
+        found = "holds no episodes: there is no " + names if path.exists() else "does not exist"
+        raise UserError(f"{path} {found}. Name the folder that has them.")
     is_replay = all(map(dreamerv3.is_chunk, files))
     return Episodes(path, Format.dreamerv3 if is_replay else Format.dreamerv3_torch, None)
 
@@ -106,7 +108,7 @@ def find_action(episodes: Episodes) -> ActionSpec:
 
 
 def write_episodes(folder: Path, form: Format, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
-    """Write episodes of one spec into a new folder; return their number.
+    """Write episodes of one spec into a new folder, all or none; return their number.
 
     Raises:
         UserError: If the folder holds anything or cannot be written, or the format has no place for the name
@@ -114,10 +116,26 @@ def write_episodes(folder: Path, form: Format, episodes: Iterable[EpisodeRecords
     """
     if wrong := [key for key in spec.observation if not _MODULES[form].can_hold(key)]:
         raise UserError(f"`{wrong[0]}` is no name of an observation in format={form.value}. Choose another.")
+    require_new(folder)
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise UserError(f"{folder} is not empty, and nothing is written over. Name a new folder.")
-        return _MODULES[form].write(folder, episodes, spec)
+        shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+        unfinished.mkdir(parents=True)
+        count = _MODULES[form].write(unfinished, episodes, spec)
+        unfinished.rename(folder)
+        return count
     except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror or error}.") from error
+        reason = error.strerror or error
+        raise UserError(f"to={folder} cannot be written: {reason}. Name another folder.") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def require_new(folder: Path) -> None:
+    """Refuse a folder that holds anything already, before the work."""
+    try:
+        is_taken = (folder.is_dir() and any(folder.iterdir())) or folder.is_file()
+    except OSError as error:
+        raise UserError(f"to={folder} cannot be written: {error.strerror}. Name another folder.") from error
+    if is_taken:
+        raise UserError(f"to={folder} is not empty, and nothing is written over. Name a new folder.")

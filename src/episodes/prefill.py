@@ -44,6 +44,12 @@ def prefill(replay: EpisodeReplayBuffer, path: Path, spec: ReplaySpec) -> None:
             f"{key} has {count:,} episodes of {total:,} records, over buffer.capacity={spec.config.capacity}"
             f", in which the first {fitting:,} fit. Raise buffer.capacity to {total}."
         )
+    if replay.total_steps < total:
+        budget = f"buffer.memory_budget_gib={spec.config.memory_budget_gib:g}"
+        raise UserError(
+            f"{key} has {total:,} records, and {budget} holds the codes of {replay.total_steps:,} of them. "
+            "Raise buffer.memory_budget_gib, or name fewer episodes."
+        )
     if not count:
         raise UserError(f"{key} holds no whole episode. Name a folder that has one.")
 

@@ -109,7 +109,7 @@ class Reports:
 
     def probe(self, step: int, tags: dict[str, float]) -> None:
         """Write what a probe found."""
-        ball, drawn = tags["probe/after_0/ball_x_r2"], tags.get("probe/after_0/drawn", math.nan)
+        ball, drawn = tags.get("probe/after_0/ball_x_r2", math.nan), tags.get("probe/after_0/drawn", math.nan)
         _LOG.info("step %s: R2 of the ball's x %.3g, ball drawn in %.1f %%", f"{step:,}", ball, 100 * drawn)
         self.writer.scalars(step, tags)
 

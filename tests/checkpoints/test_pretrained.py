@@ -49,17 +49,17 @@ def test_a_run_begins_with_the_networks_of_the_package(tmp_path: Path) -> None:
 def test_resuming_the_networks_of_the_package_is_a_new_run_with_their_settings(
     tmp_path: Path, server: Server
 ) -> None:
-    short = ("training.total_timesteps=32", "training.log_interval=16", "buffer.memory_budget_gib=6")
-    ended = server.run(
-        "train", "resume=pretrained:pong", f"run_dir={tmp_path / 'run'}", "device=cpu", *short, "compile=none"
-    )
+    short = ("training.total_timesteps=36", "training.learning_starts=34", "env.num_envs=2", "seed=3")
+    small = ("device=cpu", "compile=none", "buffer.capacity=2000", "buffer.compressed=true")
+    ended = server.run("train", "resume=pretrained:pong", f"run_dir={tmp_path / 'run'}", *small, *short)
     assert ended.code == 0, ended.error
     assert "a new run with the networks and settings of pretrained:pong" in ended.error
     config = load_run(str(tmp_path / "run"))
     assert isinstance(config, DreamerTrainConfig)
-    assert (config.model.init, config.env.num_envs, config.resume) == ("pretrained:pong", 16, None)
-    refused = server.run("train", "resume=pretrained:pong", "env.num_envs=2")
-    assert refused.code == 2 and "env.num_envs cannot change" in refused.error
+    assert (config.model.init, config.seed, config.resume) == ("pretrained:pong", 3, None)
+    assert config.optimizer.actor_learning_rate == 1e-4
+    refused = server.run("train", "resume=pretrained:pong", "model.deter=256")
+    assert refused.code == 2 and "model.deter cannot change" in refused.error
 
 
 def test_a_name_that_is_none_is_answered_with_those_that_are() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,12 @@ import torch
 from reverie.commands import probe
 from reverie.commands.command_line import run_from_command_line
 from reverie.commands.train import train
+from reverie.envs import EnvConfig, make_environment
+from reverie.orchestration.dreamer import probe as dreamer_probe
 from reverie.utils.durable_io import read_tensors
 
 from ..runs.helpers import error_of, start
+from ..workflows.tiny import tiny_workflow
 
 Probe = Callable[..., None]
 
@@ -36,6 +40,14 @@ def test_networks_that_won_know_where_the_ball_is(command: Probe, capsys: pytest
         assert found[belief]["auc"]["won_above_none"] > 0.95
 
 
+def test_a_decoder_that_has_learned_nothing_draws_no_ball() -> None:
+    env = EnvConfig(num_envs=1, max_episode_frames=800)
+    with closing(make_environment(env, 0)) as environment:
+        workflow = tiny_workflow(environment.spec.observation)
+    found = dreamer_probe.probe_episodes(workflow, dreamer_probe.play(workflow, env, 2, 0), 0, 0)
+    assert found["drawn"] < 0.05  # noise, where a decoder that has learned draws nine of ten
+
+
 def test_what_cannot_be_probed_is_refused(
     command: Probe, capsys: pytest.CaptureFixture[str], tmp_path: Path, catch_run: Path
 ) -> None:
@@ -57,7 +69,7 @@ def test_a_probe_in_training_is_logged_and_changes_nothing(
     without = start(tmp_path / "plain", *common)
     lines = [json.loads(line) for line in (with_probe / "metrics.jsonl").read_text().splitlines()]
     [tags] = [line for line in lines if "probe/after_0/ball_x_r2" in line]
-    assert tags["step"] == 40 and tags["probe/after_0/drawn"] > 0.5 and tags["probe/after_5/drawn"] > 0.5
+    assert tags["step"] == 40 and tags["probe/after_0/drawn"] > 0.3 and tags["probe/after_5/drawn"] > 0.3
     models = [
         read_tensors(next(run.glob("checkpoints/step_*/model.safetensors"))) for run in (with_probe, without)
     ]

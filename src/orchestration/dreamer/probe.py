@@ -18,7 +18,7 @@ from ...workflows.world_models.probe import auc, held_out_r2, imagine_along
 _PATCH = 2  # pixels of the frame around the ball's centre
 _BETWEEN_PADDLES = (35.0, 125.0)  # columns of the screen
 _DRAWN_CONTRAST = 0.5
-_DECODED_AT_ONCE = 256
+_DECODED_AT_ONCE = _OF_MEDIAN = 200
 BRIEF_GAMES, BRIEF_STEPS, BRIEF_IMAGINED = 4, 500, (0, 5)
 """Games of a probe in training, their greatest length, and imagined steps."""
 
@@ -76,11 +76,11 @@ def probe_episodes(
     """Return what is believed `steps` steps after the last frame seen: `r2`, `drawn`, `auc` and counts.
 
     Raises:
-        ValueError: If no ball is in play in half of the games.
+        ValueError: If a ball is in play in fewer than two of the games.
     """
     noise = Noise(torch_generator(seed, "probe", workflow.device), workflow.device)
     features, targets, drawn, rewards, predictions = [], [], [], [], []
-    for episode in played:
+    for episode in (each for each in played if len(each.frames) > steps):
         memory = episode.memory[steps:]
         states = imagine_along(workflow.world_model, episode.states, episode.actions, steps, noise)
         has_ball = memory[:, list(ADDRESSES).index("ball_y")] > 0
@@ -89,15 +89,15 @@ def probe_episodes(
         drawn.append(_drawn(workflow, states, episode.frames, memory, steps))
         predictions.append(workflow.world_model.predict(states.feature)[0].cpu().numpy())
         rewards.append(episode.rewards[steps:])
-    half = len(played) // 2
-    split = [(np.concatenate(each[:half]), np.concatenate(each[half:])) for each in (features, targets)]
-    if not min(len(part) for part in split[0]):
-        raise ValueError("no ball is in play in these games")
+    seen = [i for i, each in enumerate(features) if len(each)]
+    if len(seen) < 2:
+        raise ValueError("a ball is in play in fewer than two of these games")
+    r2 = held_out_r2([features[i] for i in seen], [targets[i] for i in seen])
     reward, predicted = np.concatenate(rewards), np.concatenate(predictions)
     won, none, lost = (predicted[reward == value] for value in (1, 0, -1))
     ratios = np.concatenate(drawn)
     return {
-        "r2": dict(zip(ADDRESSES, held_out_r2(*split).round(4).tolist(), strict=True)),
+        "r2": dict(zip(ADDRESSES, r2, strict=True)),
         "drawn": round(float((ratios >= _DRAWN_CONTRAST).mean()), 4) if len(ratios) else None,
         "auc": {"won_above_none": auc(won, none), "none_above_lost": auc(none, lost)},
         "frames_with_ball": sum(map(len, features)),
@@ -112,29 +112,36 @@ def _drawn(
     memory: NDArray[np.uint8],
     steps: int,
 ) -> NDArray[np.float64]:
-    """Return the ball's contrast in the decoded frame as a share of that in the observed one.
+    """Return the ball's contrast in each decoded frame as a share of that in the observed one.
 
-    Contrast is to the median frame, in a patch around the ball, where no paddle can be.
+    Contrast is to the median frame, of the observed ones and of the decoded ones each, in a patch around the
+    ball, where no paddle can be: a decoder that always draws the same draws no ball.
     """
-    background = np.median(frames[:: max(1, len(frames) // 200)], axis=0)
     truth = frames[steps:]
     x, y = (memory[:, i].astype(float) + offset for i, offset in enumerate(BALL_OFFSET))
     low, high = _BETWEEN_PADDLES
     has_ball = memory[:, list(ADDRESSES).index("ball_y")] > 0
     chosen = np.flatnonzero(has_ball & (x > low) & (x < high))
-    columns = (x * truth.shape[2] / 160).astype(int)
-    rows = (y * truth.shape[1] / 210).astype(int)
+    columns, rows = (x * truth.shape[2] / 160).astype(int), (y * truth.shape[1] / 210).astype(int)
+    some = np.arange(0, len(truth), max(1, len(truth) // _OF_MEDIAN))
+    fields = [np.median(each, axis=0) for each in (truth[some], _decoded(workflow, states, some))]
     ratios = []
-    for part in np.array_split(chosen, len(chosen) // _DECODED_AT_ONCE + 1):
-        index = torch.from_numpy(part).to(states.deter.device)
-        batch = LatentState(states.deter[index].unsqueeze(0), states.stoch[index].unsqueeze(0))
-        decoder = workflow.world_model.decoder
-        decoded = decoder.to_raw(decoder(batch))["image"][0]
-        for image, i in zip(decoded.cpu().numpy(), part, strict=True):
+    for start in range(0, len(chosen), _DECODED_AT_ONCE):
+        part = chosen[start : start + _DECODED_AT_ONCE]
+        for image, i in zip(_decoded(workflow, states, part), part, strict=True):
             patch = tuple(slice(max(0, at - _PATCH), at + _PATCH + 1) for at in (rows[i], columns[i]))
-            true, drawn = (each[patch] - background[patch] for each in (truth[i], image))
+            pairs = zip((truth[i], image), fields, strict=True)
+            true, drawn = (each[patch] - field[patch] for each, field in pairs)
             ratios.append((true * drawn).sum() / np.maximum((true**2).sum(), 1.0))
     return np.array(ratios)
+
+
+def _decoded(workflow: DreamerWorkflow, states: LatentState, chosen: NDArray[np.intp]) -> NDArray[np.uint8]:
+    """Return the decoder's frames of some states, (n, H, W, 3)."""
+    index = torch.from_numpy(chosen).to(states.deter.device)
+    batch = LatentState(states.deter[index].unsqueeze(0), states.stoch[index].unsqueeze(0))
+    decoder = workflow.world_model.decoder
+    return decoder.to_raw(decoder(batch))["image"][0].cpu().numpy()
 
 
 def probe(workflow: DreamerWorkflow, env: EnvConfig, seed: int) -> dict[str, float]:

@@ -1,5 +1,7 @@
 """What a world model knows: linear probes of its features, and how well it ranks rewards."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -9,36 +11,40 @@ from torch import Tensor
 from ...models import LatentState, Noise
 from .world_model import WorldModel
 
-RIDGE = 1e-2
+RIDGE = 0.1
 """Penalty of a probe's weights, for each sample, where features have a mean variance of 1."""
 
 
 def held_out_r2(
-    features: tuple[NDArray[np.floating], NDArray[np.floating]],
-    targets: tuple[NDArray[np.floating], NDArray[np.floating]],
-) -> NDArray[np.float64]:
-    """Return the share of each target's variance that a linear probe explains on data it was not fitted to.
+    features: Sequence[NDArray[np.floating]], targets: Sequence[NDArray[np.floating]]
+) -> list[float | None]:
+    """Return the share of each target's variance that linear probes explain in episodes new to them.
 
-    The probe is ridge regression on features of one common scale: a scale for each would blow up those that
-    hardly ever change, and with them the error on data that has more of them.
+    Each episode is judged by a probe that was fitted to all others: ridge regression on features of one
+    common scale. A scale for each would blow up those that hardly ever change, and with them the error on
+    data that has more of them.
 
     Args:
-        features: (N, F) to fit to, (M, F) held out.
-        targets: (N, K) and (M, K).
+        features: Of each episode, two or more, (N, F).
+        targets: Of each episode, (N, K).
 
     Returns:
-        (K,) coefficients of determination: 1 is perfect, 0 as good as the mean of the held-out targets, less
-        is worse than that.
+        K coefficients of determination over all episodes: 1 is perfect, 0 as good as the mean of the targets,
+        less is worse than that; None for a target that does not change.
     """
-    fitted = features[0].astype(np.float64)
-    mean = fitted.mean(0)
-    scale = 1 / np.sqrt(fitted.var(0).mean())
-    inputs = [(each - mean) * scale for each in (fitted, features[1])]
-    offset = targets[0].mean(0)
-    penalty = RIDGE * len(fitted) * np.eye(fitted.shape[1])
-    weights = np.linalg.solve(inputs[0].T @ inputs[0] + penalty, inputs[0].T @ (targets[0] - offset))
-    error = ((inputs[1] @ weights + offset - targets[1]) ** 2).sum(0)
-    return 1 - error / ((targets[1] - targets[1].mean(0)) ** 2).sum(0)
+    errors = np.zeros(targets[0].shape[1])
+    for held in range(len(features)):
+        fitted = np.concatenate([each for i, each in enumerate(features) if i != held]).astype(np.float64)
+        wanted = np.concatenate([each for i, each in enumerate(targets) if i != held])
+        mean, offset = fitted.mean(0), wanted.mean(0)
+        scale = 1 / np.sqrt(max(fitted.var(0).mean(), np.finfo(np.float32).tiny))
+        inputs = (fitted - mean) * scale
+        penalty = RIDGE * len(inputs) * np.eye(inputs.shape[1])
+        weights = np.linalg.solve(inputs.T @ inputs + penalty, inputs.T @ (wanted - offset))
+        errors += (((features[held] - mean) * scale @ weights + offset - targets[held]) ** 2).sum(0)
+    every = np.concatenate(targets)
+    spreads = ((every - every.mean(0)) ** 2).sum(0)
+    return [round(float(1 - e / s), 4) if s else None for e, s in zip(errors, spreads, strict=True)]
 
 
 def auc(higher: NDArray[np.floating], lower: NDArray[np.floating]) -> float | None:
