@@ -42,7 +42,7 @@ def test_a_run_is_exported_shown_and_imported(
         (["show"], "path is missing: write path=<folder>."),
         (
             ["show", "path=nowhere"],
-            "nowhere holds no episodes: there is no episodes.json, *.npz or main_data.hdf5.",
+            "nowhere does not exist. Name the folder that has them.",
         ),
         (["export", "run=nowhere", "to=e"], "nowhere is not a folder."),
         (

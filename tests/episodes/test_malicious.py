@@ -269,7 +269,9 @@ def test_descriptions_that_are_none(tmp_path: Path, text: str) -> None:
 
 
 def test_folders_without_episodes(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "nowhere", tmp_path / "a.txt"):
+    assert "nowhere does not exist" in refusal(tmp_path / "nowhere")
+    (tmp_path / "a.txt").touch()
+    for path in (tmp_path, tmp_path / "a.txt"):
         assert "holds no episodes: there is no episodes.json, *.npz or main_data.hdf5" in refusal(path)
 
 

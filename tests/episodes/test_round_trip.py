@@ -1,5 +1,6 @@
 """What is written is read again bit for bit, in every format."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reverie.buffers import EpisodeRecords
 from reverie.episodes import EpisodeSpec, Format, find_action, find_episodes, write_episodes
 from reverie.episodes.episode import DTYPES
 from reverie.utils.errors import UserError
@@ -65,6 +67,22 @@ def test_a_folder_that_is_not_empty_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     with pytest.raises(UserError, match=r"is not empty, and nothing is written over. Name a new folder\.$"):
         write_episodes(tmp_path, Format.own, [episode(CATCH, 3)], CATCH)
+
+
+@pytest.mark.parametrize("form", Format)
+def test_episodes_that_end_in_an_error_leave_no_folder(tmp_path: Path, form: Format) -> None:
+    def broken() -> Iterator[EpisodeRecords]:
+        yield episode(CATCH, 3)
+        raise UserError("the next file is refused")
+
+    with pytest.raises(UserError, match="is refused"):
+        write_episodes(tmp_path / "new", form, broken(), CATCH)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / ".new.unfinished").mkdir()  # of a process that was killed
+    (tmp_path / ".new.unfinished" / "half.npz").touch()
+    assert write_episodes(tmp_path / "new", form, [episode(CATCH, 3)], CATCH) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert len(list(find_episodes(tmp_path / "new").read(CATCH.action))) == 1
 
 
 @pytest.mark.parametrize(
