@@ -173,6 +173,22 @@ def test_a_prefill_that_does_not_fit_is_refused_before_anything_is_left_behind(
     assert not Path("run").exists()
 
 
+def test_a_prefill_beyond_what_a_compressed_budget_holds_is_refused(
+    capsys: pytest.CaptureFixture[str], empty_folder: Path
+) -> None:
+    noise = [episode(VECTOR, 500, seed=seed) for seed in range(40)]
+    write_episodes(Path("e"), Format.own, noise, VECTOR)
+    small = ("buffer.capacity=20500", "buffer.compressed=true", "buffer.memory_budget_gib=0.0014")
+    with pytest.raises(SystemExit) as failure:
+        start(Path("run"), *CARTPOLE, "buffer.prefill=e", *small)
+    *_, warning, message = capsys.readouterr().err.splitlines()
+    assert failure.value.code == 2 and "buffer.memory_budget_gib" in warning
+    assert (
+        "buffer.prefill=e has 20,000 records, and buffer.memory_budget_gib=0.0014 holds the codes" in message
+    )
+    assert not Path("run").exists()
+
+
 def test_floats_and_axes_become_those_of_the_environment(tmp_path: Path) -> None:
     wide = EpisodeSpec({"vector": ArraySpec((2, 2), np.dtype(np.float64))}, VECTOR.action)
     written = [episode(wide, 40, seed=seed) for seed in range(4)]
