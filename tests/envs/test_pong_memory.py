@@ -16,9 +16,13 @@ PONG = EnvConfig(num_envs=1)
 
 @pytest.fixture(scope="module")
 def game() -> tuple[np.ndarray, np.ndarray]:
-    """Frames and actions of random play."""
+    return random_play(PONG)
+
+
+def random_play(env: EnvConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Return frames and actions of random play."""
     chosen = np.random.default_rng(0).integers(0, 6, STEPS)
-    with closing(make_environment(PONG, 3)) as environment:
+    with closing(make_environment(env, 3)) as environment:
         frames = [environment.reset().observation["image"][0].copy()]
         for action in chosen:
             step = environment.step(np.eye(6, dtype=np.float32)[[action]])
@@ -39,6 +43,12 @@ def test_the_ball_is_drawn_where_memory_says(game: tuple[np.ndarray, np.ndarray]
         contrast = np.abs(frames[i] - field).max(-1)[11:58, 12:52]
         row, column = np.unravel_index(contrast.argmax(), contrast.shape)
         assert abs(row + 11 - y[i] * 64 / 210) < 2 and abs(column + 12 - x[i] * 64 / 160) < 2
+
+
+@pytest.mark.parametrize("repeat", [1, 2])
+def test_a_game_of_other_frame_skips_is_played_again(repeat: int) -> None:
+    env = EnvConfig(num_envs=1, action_repeat=repeat)
+    assert pong_memory(env, *random_play(env)).any()
 
 
 def test_another_game_is_noticed(game: tuple[np.ndarray, np.ndarray]) -> None:
