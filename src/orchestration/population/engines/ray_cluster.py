@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from ....utils.errors import UserError
 from . import ray_reaper
 
 _PROBE_SECONDS = 2.0
+_ANSWER_SECONDS = 10.0  # a live head of a busy machine answers sooner
 
 
 class EngineFailed(RuntimeError):
@@ -120,11 +122,32 @@ class Cluster:
         """
         try:
             socket.create_connection(self._address, _PROBE_SECONDS).close()
-            is_alive = any(node["NodeID"] == self._node and node["Alive"] for node in self.ray.nodes())
+            nodes = self._nodes()
         except (OSError, self.ray.exceptions.RayError) as error:
             raise ClusterLost(f"the Ray cluster is lost: its head does not answer ({error}).") from error
-        if not is_alive:
+        if not any(node["NodeID"] == self._node and node["Alive"] for node in nodes):
             raise ClusterLost("the Ray cluster is lost: its node on this machine has died.")
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        """Return what the head knows of its nodes.
+
+        A thread asks: if the head dies before it answers, Ray waits until it ends this process.
+
+        Raises:
+            TimeoutError: If there is no answer in time.
+        """
+        answer: list[list[dict[str, Any]]] = []
+
+        def ask() -> None:
+            with contextlib.suppress(self.ray.exceptions.RayError):
+                answer.append(self.ray.nodes())
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(_ANSWER_SECONDS)
+        if not answer:
+            raise TimeoutError("asked for its nodes")
+        return answer[0]
 
     def close(self) -> None:
         """Leave the cluster, and stop it if it was started here; may be called twice."""
