@@ -32,7 +32,18 @@ from .pretrained import resolve_pretrained
 CONFIG_FILE, LINEAGE_FILE, IDENTITY_FILE, LOCK_FILE = "config.yaml", "lineage.jsonl", "mirror.json", ".lock"
 MOVED = "the folder was moved or deleted while the run wrote to it"
 EXPERIMENTS = Path("experiments")
-FIXED_BY_CHECKPOINT = ("seed", "env", "model", "buffer", "population.size", "td3.hidden_units")
+FIXED_BY_CHECKPOINT = (
+    "seed",
+    "env",
+    "model",
+    "world_model.objective",
+    "world_model.decoder",
+    "world_model.barlow.dims",
+    "world_model.harmony",
+    "buffer",
+    "population.size",
+    "td3.hidden_units",
+)
 """What a checkpoint is made of."""
 
 FIXED = ("name", "workflow", "run_dir", "resume", *FIXED_BY_CHECKPOINT)
@@ -265,11 +276,11 @@ def checkpoint_of(config: TrainConfig, run_dir: Path) -> Checkpoint:
     asked = json.loads(json.dumps(checkpoint_settings(config)))
     with reading(checkpoint.state_path):
         saved = dict(checkpoint.state()[SETTINGS_KEY])
-        keys = sorted(saved.keys() | asked.keys())
+        keys = sorted(saved)  # a setting that is newer than the checkpoint is not among them
     for key in keys:
-        if saved.get(key) != asked.get(key):
+        if saved[key] != asked.get(key):
             raise UserError(
-                f"{checkpoint.folder} was made with {key}={saved.get(key)}, but {run_dir / CONFIG_FILE} says "
+                f"{checkpoint.folder} was made with {key}={saved[key]}, but {run_dir / CONFIG_FILE} says "
                 f"{key}={asked.get(key)}. Put the {CONFIG_FILE} of that run back, or its checkpoints."
             )
     return checkpoint

@@ -100,6 +100,11 @@ class DreamerTrainConfig(TrainConfig):
         """Refuse windows that the replay could never hold."""
         capacity, num_envs = self.buffer.capacity, self.env.num_envs
         length, starts = self.training.sequence_length, self.training.learning_starts
+        if (last := self.controller.imagine_last) > length:
+            raise UserError(
+                f"controller.imagine_last={last} is more than the states of a window of "
+                f"training.sequence_length={length}. Set controller.imagine_last={length} or less, 0 for all."
+            )
         window, share = length + 1, capacity // num_envs
         if window > share:
             raise UserError(

@@ -19,6 +19,7 @@ from reverie.config.schema import Compile, Device, Precision, TrainConfig, actua
 from reverie.envs import EnvConfig
 from reverie.models import ModelConfig
 from reverie.utils.errors import UserError
+from reverie.workflows.world_models import ControllerConfig
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
@@ -111,6 +112,10 @@ RUN = DreamerTrainConfig(device=Device.cpu, model=ModelConfig(), env=EnvConfig()
         (
             {"training": DreamerTraining(train_ratio=1024 * 65)},
             "training.train_ratio=66560 owes 65 updates .* Set training.max_updates_per_step=65 or lower the",
+        ),
+        (
+            {"controller": ControllerConfig(imagine_last=65)},
+            "controller.imagine_last=65 is more .* sequence_length=64. Set controller.imagine_last=64 or less",
         ),
         (
             {"precision": Precision.bfloat16},

@@ -35,6 +35,7 @@ from ..runs.helpers import (
 )
 from ..runs.warm import Server
 
+LEVERS = ("world_model.objective=barlow", "world_model.harmony=true", "controller.imagine_last=4")
 PONG_4 = (*PONG, "env.num_envs=4", "training.learning_starts=32")
 
 
@@ -133,10 +134,11 @@ def test_what_was_written_after_the_checkpoint_is_written_again_after_a_crash(
         ((*CARTPOLE, "training.total_timesteps=120"), (80, 120), False),
         ((*CATCH, "training.total_timesteps=120"), (80, 120), False),
         ((*CATCH, "training.total_timesteps=120"), (80, 120), True),
+        ((*CATCH, *LEVERS, "training.total_timesteps=120"), (80, 120), True),
         (PONG, (40, 60), True),
         ((*PONG, "env.num_envs=4", "training.learning_starts=32"), (40, 60), True),
     ],
-    ids=["cartpole, no latents", "catch, no latents", "catch", "pong", "pong, 4 envs"],
+    ids=["cartpole, no latents", "catch, no latents", "catch", "catch, levers", "pong", "pong, 4 envs"],
 )
 def test_every_kind_of_run_goes_on_bit_for_bit(
     settings: tuple[str, ...], steps: tuple[int, int], stored: bool, tmp_path: Path

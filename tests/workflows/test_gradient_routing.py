@@ -15,6 +15,7 @@ GROUPS = {
     "world_model.rssm.prior.": "prior",
     "world_model.decoder.image.": "image decoder",
     "world_model.decoder.": "vector decoder",
+    "world_model.prediction.": "prediction",
     "world_model.reward.": "reward",
     "world_model.continuation.": "continue",
     "controller.actor.": "actor",

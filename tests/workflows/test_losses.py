@@ -16,6 +16,8 @@ from reverie.workflows.world_models.controller import ImaginedTrajectory, imagin
 from ..models.tiny import MODE, TINY
 from .tiny import ACTIONS, HORIZON, IMAGE, make_batch, tiny_workflow
 
+TOKENS = torch.zeros(0)  # read by objectives other than reconstruction
+
 
 def losses_of(workflow: DreamerWorkflow, batch: SequenceBatch) -> dict[str, Tensor]:
     """Return the losses as of the first batch: the return normaliser, which every call moves, starts anew."""
@@ -51,7 +53,7 @@ def test_kl_below_the_free_nats_costs_them_and_teaches_nothing() -> None:
     posterior.requires_grad_()
     prior = torch.zeros_like(posterior).requires_grad_()
     steps = make_batch(workflow, batch=1, time=2).trained()
-    losses, _ = workflow.world_model.losses(steps, observed_with(posterior, prior))
+    losses, _ = workflow.world_model.losses(steps, TOKENS, observed_with(posterior, prior))
     assert losses.keys() == {"dynamics", "representation"}
     for name, learner, other in (("dynamics", prior, posterior), ("representation", posterior, prior)):
         assert float(losses[name][0, 0].detach()) == 1.0 and float(losses[name][0, 1].detach()) > 2.0
@@ -69,7 +71,7 @@ def test_kl_is_summed_over_latents_before_it_is_clipped() -> None:
     each = float((p * (p.log() + math.log(TINY.classes))).sum(-1)[0, 0, 0])
     assert each < 1.0 < TINY.stoch * each
     steps = make_batch(workflow, batch=1, time=1).trained()
-    losses, _ = workflow.world_model.losses(steps, observed_with(posterior, prior))
+    losses, _ = workflow.world_model.losses(steps, TOKENS, observed_with(posterior, prior))
     assert float(losses["dynamics"]) == pytest.approx(TINY.stoch * each, rel=1e-5)
 
 
@@ -115,7 +117,7 @@ def test_nothing_is_learned_behind_a_predicted_end_and_nothing_from_a_start_that
     discount = torch.full((3, HORIZON + 1), 0.997)
     discount[0, 0] = discount[1, 1] = 0.0
     losses, _ = workflow.controller.losses(
-        imagined_with(workflow.controller.actor, discount), observed, steps
+        imagined_with(workflow.controller.actor, discount), observed.posterior, steps
     )
     for name in ("policy", "value"):
         is_learned = losses[name].detach().abs() > 1e-4
@@ -142,7 +144,7 @@ def test_the_weight_of_a_step_is_the_product_of_continuations_up_to_it() -> None
     steps, (_, observed) = batch.trained(), workflow.world_model.observe(batch, MODE)
     discount = torch.tensor([[0.9, 0.5, 0.8, 0.1], [0.4, 1.0, 0.3, 1.0]])
     losses, _ = workflow.controller.losses(
-        imagined_with(workflow.controller.actor, discount), observed, steps
+        imagined_with(workflow.controller.actor, discount), observed.posterior, steps
     )
     weight = torch.tensor([[0.9, 0.45, 0.36], [0.4, 0.4, 0.12]])
     torch.testing.assert_close(losses["value"].detach(), weight * 2 * math.log(255))
@@ -158,7 +160,7 @@ def test_replayed_values_skip_final_records_and_follow_real_rewards() -> None:
     )  # so that the imagined return of a start is the next imagined reward
     imagined = imagined_with(controller.actor, discount)
     boot = imagined.reward[1].view(3, 5)
-    losses, _ = controller.losses(imagined, observed, steps)
+    losses, _ = controller.losses(imagined, observed.posterior, steps)
     feature = observed.posterior.feature.detach()
     logits = controller.critic(feature).detach()
     slow = controller.slow_critic.mean(controller.slow_critic(feature))
@@ -224,3 +226,16 @@ def test_the_policies_of_a_trajectory_are_those_of_its_features_and_teach_the_ac
         gradients.append(torch.autograd.grad(score, list(actor.parameters())))
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_imagining_from_the_last_states_alone_gives_their_losses_of_before() -> None:
+    workflow = tiny_workflow()
+    batch = make_batch(workflow)  # three windows of five steps
+    whole = losses_of(workflow, batch)
+    workflow.config.controller.imagine_last = 5
+    assert all(torch.equal(each, whole[name]) for name, each in losses_of(workflow, batch).items())
+    workflow.config.controller.imagine_last = 2
+    part = losses_of(workflow, batch)
+    of_windows = whole["value"].detach().unflatten(0, (3, 5))  # a return is its start's alone
+    torch.testing.assert_close(part["value"].detach().unflatten(0, (3, 2)), of_windows[:, -2:])
+    torch.testing.assert_close(part["replay_value"].detach(), whole["replay_value"].detach()[:, -1:])

@@ -29,6 +29,7 @@ def test_an_update_in_bfloat16_gives_every_parameter_a_gradient() -> None:
 def test_every_network_multiplies_in_bfloat16_when_asked() -> None:
     workflow = tiny_workflow(dtype=torch.bfloat16)
     world_model, controller = workflow.world_model, workflow.controller
+    assert world_model.decoder is not None
     layers = {
         "posterior": world_model.rssm.posterior_out,
         "prior": world_model.rssm.prior,

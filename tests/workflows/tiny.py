@@ -1,6 +1,7 @@
 """A small workflow, batches and arrivals for it."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,12 +33,15 @@ def tiny_workflow(
     device: torch.device = CPU,
     is_perturbed: bool = True,
     rates: dict[str, float] | None = None,
+    world_model: dict[str, Any] | None = None,
 ) -> DreamerWorkflow:
     """Return a workflow without warm-up; without free nats, so that both KL losses have gradients."""
     config = DreamerConfig(
         model=TINY,
         world_model=WorldModelConfig(
-            kl=KLConfig(free_nats=free_nats), losses={name: False for name in switched_off}
+            kl=KLConfig(free_nats=free_nats),
+            losses={name: False for name in switched_off},
+            **(world_model or {}),
         ),
         controller=ControllerConfig(horizon=HORIZON),
         optimizer=OptimizerConfig(learning_rate=1e-3, warmup_updates=0, **(rates or {})),

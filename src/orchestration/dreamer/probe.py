@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...envs import EnvConfig, make_environment
 from ...envs.pong_memory import ADDRESSES, BALL_OFFSET, pong_memory
-from ...models import LatentState, Noise
+from ...models import Decoder, LatentState, Noise
 from ...utils.seeding import named_seed, torch_generator
 from ...workflows.world_models import DreamerWorkflow
 from ...workflows.world_models.probe import auc, held_out_r2, imagine_along
@@ -86,7 +86,8 @@ def probe_episodes(
         has_ball = memory[:, list(ADDRESSES).index("ball_y")] > 0
         features.append(states.feature.cpu().numpy()[has_ball])
         targets.append(memory[has_ball].astype(np.float64))
-        drawn.append(_drawn(workflow, states, episode.frames, memory, steps))
+        if workflow.world_model.decoder is not None:
+            drawn.append(_drawn(workflow.world_model.decoder, states, episode.frames, memory, steps))
         predictions.append(workflow.world_model.predict(states.feature)[0].cpu().numpy())
         rewards.append(episode.rewards[steps:])
     seen = [i for i, each in enumerate(features) if len(each)]
@@ -95,7 +96,7 @@ def probe_episodes(
     r2 = held_out_r2([features[i] for i in seen], [targets[i] for i in seen])
     reward, predicted = np.concatenate(rewards), np.concatenate(predictions)
     won, none, lost = (predicted[reward == value] for value in (1, 0, -1))
-    ratios = np.concatenate(drawn)
+    ratios = np.concatenate(drawn) if drawn else np.empty(0)
     return {
         "r2": dict(zip(ADDRESSES, r2, strict=True)),
         "drawn": round(float((ratios >= _DRAWN_CONTRAST).mean()), 4) if len(ratios) else None,
@@ -106,7 +107,7 @@ def probe_episodes(
 
 
 def _drawn(
-    workflow: DreamerWorkflow,
+    decoder: Decoder,
     states: LatentState,
     frames: NDArray[np.uint8],
     memory: NDArray[np.uint8],
@@ -124,11 +125,11 @@ def _drawn(
     chosen = np.flatnonzero(has_ball & (x > low) & (x < high))
     columns, rows = (x * truth.shape[2] / 160).astype(int), (y * truth.shape[1] / 210).astype(int)
     some = np.arange(0, len(truth), max(1, len(truth) // _OF_MEDIAN))
-    fields = [np.median(each, axis=0) for each in (truth[some], _decoded(workflow, states, some))]
+    fields = [np.median(each, axis=0) for each in (truth[some], _decoded(decoder, states, some))]
     ratios = []
     for start in range(0, len(chosen), _DECODED_AT_ONCE):
         part = chosen[start : start + _DECODED_AT_ONCE]
-        for image, i in zip(_decoded(workflow, states, part), part, strict=True):
+        for image, i in zip(_decoded(decoder, states, part), part, strict=True):
             patch = tuple(slice(max(0, at - _PATCH), at + _PATCH + 1) for at in (rows[i], columns[i]))
             pairs = zip((truth[i], image), fields, strict=True)
             true, drawn = (each[patch] - field[patch] for each, field in pairs)
@@ -136,11 +137,10 @@ def _drawn(
     return np.array(ratios)
 
 
-def _decoded(workflow: DreamerWorkflow, states: LatentState, chosen: NDArray[np.intp]) -> NDArray[np.uint8]:
+def _decoded(decoder: Decoder, states: LatentState, chosen: NDArray[np.intp]) -> NDArray[np.uint8]:
     """Return the decoder's frames of some states, (n, H, W, 3)."""
     index = torch.from_numpy(chosen).to(states.deter.device)
     batch = LatentState(states.deter[index].unsqueeze(0), states.stoch[index].unsqueeze(0))
-    decoder = workflow.world_model.decoder
     return decoder.to_raw(decoder(batch))["image"][0].cpu().numpy()
 
 

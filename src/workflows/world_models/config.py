@@ -1,6 +1,7 @@
 """Settings of Dreamer's two learners: the world model and the controller."""
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from ...utils.errors import UserError, did_you_mean, require_range
 
@@ -24,9 +25,68 @@ class KLConfig:
         require_range("world_model.kl", self, "dynamics_scale", "representation_scale", "free_nats", ge=0)
 
 
+class Objective(Enum):
+    """What makes the states hold what is seen."""
+
+    reconstruction = "reconstruction"
+    """The decoder, whose gradient the model takes."""
+    barlow = "barlow"
+    """Predicted tokens of the encoder correlate with the seen ones, and with no other."""
+    infonce = "infonce"
+    """Predicted tokens are nearest to their own among all of the batch."""
+    none = "none"
+    """Reward, end and value alone."""
+
+
+class DecoderUse(Enum):
+    """Whose gradient the decoder gives."""
+
+    auto = "auto"
+    """`joint` for `objective=reconstruction`, else `detached`."""
+    joint = "joint"
+    """The model's and its own."""
+    detached = "detached"
+    """Its own alone, from an eighth of the windows: pictures and probes go on."""
+    off = "off"
+    """There is no decoder, and there are no pictures."""
+
+
+@dataclass(kw_only=True, slots=True)
+class BarlowConfig:
+    """Settings of `objective=barlow`."""
+
+    scale: float = 0.05
+    """Weight of the loss."""
+
+    redundancy_scale: float = 5e-4
+    """Weight, in it, of correlations with other tokens."""
+
+    dims: int = 0
+    """Tokens that are predicted, random directions of all; 0 predicts all, each by itself. Correlations of
+    more tokens than a batch has steps cannot all be small."""
+
+    least_deviation: float = 1e-3
+    """Tokens that change less over a batch are left out."""
+
+    def __post_init__(self) -> None:
+        names = ("scale", "redundancy_scale", "dims", "least_deviation")
+        require_range("world_model.barlow", self, *names, ge=0)
+
+
 @dataclass(kw_only=True, slots=True)
 class WorldModelConfig:
     """Settings of the world model's losses."""
+
+    objective: Objective = Objective.reconstruction
+    """What makes the states hold what is seen."""
+
+    decoder: DecoderUse = DecoderUse.auto
+    """Whose gradient the decoder gives."""
+
+    barlow: BarlowConfig = field(default_factory=BarlowConfig)
+
+    harmony: bool = False
+    """Learn the weights of decoder, reward and KL losses; `decoder_scale` and `kl`'s sum are not read."""
 
     kl: KLConfig = field(default_factory=KLConfig)
 
@@ -45,7 +105,19 @@ class WorldModelConfig:
                     + did_you_mean(name, LOSS_SWITCHES)
                 )
         require_range("world_model", self, "decoder_scale", ge=0)
+        if self.objective is Objective.reconstruction and self.decoder_use is not DecoderUse.joint:
+            raise UserError(
+                f"world_model.decoder={self.decoder_use.value} leaves world_model.objective=reconstruction "
+                "nothing to learn from. Set world_model.objective=barlow, infonce or none."
+            )
         self.losses = {name: self.losses.get(name, True) for name in LOSS_SWITCHES}
+
+    @property
+    def decoder_use(self) -> DecoderUse:
+        """Whose gradient the decoder gives: `decoder`, or what `auto` stands for."""
+        if self.decoder is not DecoderUse.auto:
+            return self.decoder
+        return DecoderUse.joint if self.objective is Objective.reconstruction else DecoderUse.detached
 
 
 @dataclass(kw_only=True, slots=True)
@@ -54,6 +126,10 @@ class ControllerConfig:
 
     horizon: int = 15
     """Imagined steps from every replayed state."""
+
+    imagine_last: int = 0
+    """Imagine from this many last states of each window, and regress the critic at these alone; 0 is all.
+    The author's code calls it `imag_last`."""
 
     discount_horizon: float = 333.0
     """Steps over which rewards count: gamma = 1 - 1 / discount_horizon."""
@@ -87,6 +163,9 @@ class ControllerConfig:
 
     def __post_init__(self) -> None:
         require_range("controller", self, "horizon", ge=1)
+        require_range("controller", self, "imagine_last", ge=0)
+        if self.imagine_last == 1:  # the return of a replayed state is made of what follows it
+            raise UserError("controller.imagine_last=1 leaves no return to regress to. Set 2 or more, or 0.")
         require_range("controller", self, "discount_horizon", gt=1)
         require_range("controller", self, "actor_unimix", ge=0, lt=1)
         shares = ("return_lambda", "slow_critic_decay", "return_rate", "return_low", "return_high")

@@ -14,7 +14,6 @@ from ...models import (
     Noise,
     Policy,
     ReturnNormalizer,
-    RSSMOutput,
     TwoHotHead,
     lambda_return,
 )
@@ -86,14 +85,14 @@ class Controller(nn.Module):
         self.normalizer = ReturnNormalizer(config.return_rate, config.return_low, config.return_high)
 
     def losses(
-        self, imagined: ImaginedTrajectory, observed: RSSMOutput, steps: SequenceBatch
+        self, imagined: ImaginedTrajectory, replayed: LatentState, steps: SequenceBatch
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the losses and the metrics; also update the return normaliser.
 
         Args:
             imagined: Trajectories from every replayed state, in the order of (batch, time).
-            observed: Replayed states; the gradient of `replay_value` flows into them.
-            steps: The replayed steps, `SequenceBatch.trained`.
+            replayed: These states, (B, T); the gradient of `replay_value` flows into them.
+            steps: The steps that led to them.
 
         Returns:
             `policy` and `value`, (B * T, H), and `replay_value`, (B, T - 1), before their scales; and
@@ -112,7 +111,7 @@ class Controller(nn.Module):
         losses = {
             "policy": -weight * score,
             "value": weight * self._critic_loss(logits[:-1], imagined.feature[:-1], returns.t()).t(),
-            "replay_value": self._replay_value_loss(returns[:, 0], observed, steps),
+            "replay_value": self._replay_value_loss(returns[:, 0], replayed, steps),
         }
         metrics = {
             "policy_entropy": entropy.detach().mean(),
@@ -141,14 +140,14 @@ class Controller(nn.Module):
         return self.critic.loss(logits, target, slow_value, self.config.slow_critic_scale)
 
     def _replay_value_loss(
-        self, imagined_return: Tensor, observed: RSSMOutput, steps: SequenceBatch
+        self, imagined_return: Tensor, replayed: LatentState, steps: SequenceBatch
     ) -> Tensor:
         """Regress the critic at replayed states to returns of real rewards, bootstrapped by imagined ones."""
         boot = imagined_return.unflatten(0, steps.reward.shape)
         discount = self.config.discount * (1.0 - steps.is_terminal.float())
         lambda_ = self.config.return_lambda * (1.0 - steps.is_last.float())
         target = lambda_return(steps.reward, discount, boot, lambda_)
-        feature = observed.posterior.feature[:, :-1]
+        feature = replayed.feature[:, :-1]
         loss = self._critic_loss(self.critic(feature), feature, target)
         # After a final record another episode follows: there is no return to regress to.
         return (1.0 - steps.is_last[:, :-1].float()) * loss

@@ -146,22 +146,29 @@ class DreamerWorkflow:
         """
         steps = batch.trained()
         with self._autocast():
-            _, observed = self.world_model.observe(batch, noise)
-            losses, metrics = self.world_model.losses(steps, observed)
+            tokens, observed = self.world_model.observe(batch, noise)
+            losses, metrics = self.world_model.losses(steps, tokens, observed)
         if controller:
-            start, horizon = observed.posterior.flatten(), self.config.controller.horizon
+            horizon, length = self.config.controller.horizon, steps.reward.shape[1]
+            last = slice(length - (self.config.controller.imagine_last or length), length)
+            replayed = observed.posterior.select((slice(None), last))
             with self._autocast():
-                imagined = imagine(self.world_model, self.controller.actor, start, horizon, noise)
+                imagined = imagine(
+                    self.world_model, self.controller.actor, replayed.flatten(), horizon, noise
+                )
             with self._autocast():
-                controller_losses, controller_metrics = self.controller.losses(imagined, observed, steps)
+                controller_losses, controller_metrics = self.controller.losses(
+                    imagined, replayed, steps.select(slice(None), last)
+                )
             losses |= controller_losses
             metrics |= controller_metrics
         return losses, metrics, observed
 
     def total(self, losses: dict[str, Tensor]) -> Tensor:
         """Return the scaled sum of the means of all losses, 0-d float32."""
-        scales = self.world_model.scales() | self.controller.scales()
-        return torch.stack([scales.get(name, 1.0) * loss.mean() for name, loss in losses.items()]).sum()
+        scales = self.controller.scales()
+        means = {name: scales.get(name, 1.0) * loss.mean() for name, loss in losses.items()}
+        return torch.stack([*self.world_model.weighted(means).values()]).sum()
 
     def report(self, batch: SequenceBatch) -> dict[str, Tensor]:
         """Return each image's open-loop predictions: truth, prediction, error stacked, (T, H, W, 3) uint8."""

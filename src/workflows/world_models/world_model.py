@@ -21,24 +21,35 @@ from ...models import (
     unimix_log_probs,
 )
 from ...utils.timestep import EnvSpec
-from .config import WorldModelConfig
+from .config import DecoderUse, Objective, WorldModelConfig
+from .objectives import Harmony, TokenPrediction
 
 SEEN_STEPS = 5  # that the model sees before it predicts alone, as in the reference's report
 SHOWN_SEQUENCES = 6
+_DETACHED_SHARE = 8  # a decoder that teaches nothing needs few frames
 
 
 class WorldModel(nn.Module):
-    """Encoder, RSSM, decoder, reward and continue heads; the continue head's target carries the discount."""
+    """Encoder, RSSM, decoder, reward and continue heads; the continue head's target carries the discount.
+
+    `prediction` and `harmony` are there if the settings ask for them, `decoder` unless it is off.
+    """
 
     def __init__(self, env: EnvSpec, model: ModelConfig, config: WorldModelConfig, discount: float) -> None:
         super().__init__()
-        self.config, self.discount = config, discount
+        self.config, self.discount, self.keys = config, discount, list(env.observation)
         self.feature_size = model.deter + model.stoch * model.classes
         self.encoder = Encoder(env.observation, model)
         self.rssm = RSSM(env.action.size, self.encoder.size, model)
-        self.decoder = Decoder(env.observation, model)
+        is_off = config.decoder_use is DecoderUse.off
+        self.decoder = None if is_off else Decoder(env.observation, model)
         self.reward = TwoHotHead(self.feature_size, model.reward_layers, model)
         self.continuation = ContinueHead(self.feature_size, model)
+        has_tokens = config.objective in (Objective.barlow, Objective.infonce)
+        self.prediction = (
+            TokenPrediction(self.feature_size, self.encoder.size, config) if has_tokens else None
+        )
+        self.harmony = Harmony() if config.harmony else None
 
     def observe(self, batch: SequenceBatch, noise: Noise) -> tuple[Tensor, RSSMOutput]:
         """Return tokens, posteriors and priors of columns 1 to T, which start from the context of column 0.
@@ -64,13 +75,14 @@ class WorldModel(nn.Module):
         return self.reward.mean(self.reward(feature)), self.continuation(feature).sigmoid()
 
     def losses(
-        self, steps: SequenceBatch, observed: RSSMOutput
+        self, steps: SequenceBatch, tokens: Tensor, observed: RSSMOutput
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return each loss of `batch.trained()`, (B, T), before its scale, and detached 0-d metrics.
 
         Switched-off losses are absent. `dynamics` and `representation` are KL in nats, at least
-        `kl.free_nats`; `decoder/<key>` are summed squared errors; `reward` and `continue` are cross-entropies
-        in nats. Metrics are means in nats, summed over latents, the KL before it is clipped.
+        `kl.free_nats`; `decoder/<key>` are summed squared errors, of some windows if it is detached; `reward`
+        and `continue` are cross-entropies in nats; `barlow` or `infonce`, 0-d, is `TokenPrediction`'s.
+        Metrics are means in nats, summed over latents, the KL before it is clipped.
         """
         switches, feature = self.config.losses, observed.posterior.feature
         logits, unimix = (observed.posterior_logits, observed.prior_logits), self.rssm.config.latent_unimix
@@ -87,21 +99,45 @@ class WorldModel(nn.Module):
             # Summed over latents, clipped per step, averaged last; clamp has no gradient below the free nats.
             losses["dynamics"] = kl.clamp(min=free)
             losses["representation"] = categorical_kl(posterior, prior.detach()).clamp(min=free)
-        if switches["decoder"]:
-            decoder_losses = self.decoder.losses(observed.posterior, steps.observation)
+        if self.prediction is not None:
+            name = self.config.objective.value
+            losses[name], found = self.prediction.loss(feature, tokens)
+            metrics |= found
+        if self.decoder is not None and switches["decoder"]:
+            state, truth = observed.posterior, steps.observation
+            if self.config.decoder_use is DecoderUse.detached:
+                few = slice(max(1, len(steps.reward) // _DETACHED_SHARE))
+                state, truth = state.detach().select(few), {key: each[few] for key, each in truth.items()}
+            decoder_losses = self.decoder.losses(state, truth)
             losses |= {f"decoder/{key}": loss for key, loss in decoder_losses.items()}
         if switches["reward"]:
             losses["reward"] = self.reward.loss(self.reward(feature), steps.reward)
         if switches["continue"]:
             logit = self.continuation(feature)
             losses["continue"] = self.continuation.loss(logit, steps.is_terminal.float(), self.discount)
+        if self.harmony is not None:
+            sigmas = self.harmony.log_sigma.items()
+            metrics |= {f"harmony/{group}": s.detach().exp() for group, s in sigmas}
         return losses, metrics
 
-    def scales(self) -> dict[str, float]:
-        """Return the weights of losses in the sum, by name; one that is not named has weight 1."""
-        kl, keys = self.config.kl, [*self.decoder.image_channels, *self.decoder.vector_shapes]
-        scales = {"dynamics": kl.dynamics_scale, "representation": kl.representation_scale}
-        return scales | {f"decoder/{key}": self.config.decoder_scale for key in keys}
+    def weighted(self, means: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the terms of the total, by name: means of losses times their scales, or balanced.
+
+        Names that are not of this model's losses stay as they are.
+        """
+        kl = self.config.kl
+        scales = {
+            "dynamics": kl.dynamics_scale,
+            "representation": kl.representation_scale,
+            "barlow": self.config.barlow.scale,
+        }
+        if self.harmony is not None:  # only the ratio of the two counts
+            both = kl.dynamics_scale + kl.representation_scale
+            scales |= {name: scales[name] / both for name in ("dynamics", "representation")}
+        else:
+            scales |= {f"decoder/{key}": self.config.decoder_scale for key in self.keys}
+        terms = {name: scales.get(name, 1.0) * mean for name, mean in means.items()}
+        return terms if self.harmony is None else self.harmony(terms)
 
 
 def open_loop_animations(world_model: WorldModel, batch: SequenceBatch, noise: Noise) -> dict[str, Tensor]:
@@ -113,9 +149,9 @@ def open_loop_animations(world_model: WorldModel, batch: SequenceBatch, noise: N
     Returns:
         (T, 3 H, n W, 3) uint8 by image key, on the host; empty if nothing is an image or T <= `SEEN_STEPS`.
     """
-    keys = list(world_model.decoder.image_channels)
-    time = batch.reward.shape[1] - 1
-    if not keys or time <= SEEN_STEPS:
+    decoder, time = world_model.decoder, batch.reward.shape[1] - 1
+    keys = list(decoder.image_channels) if decoder is not None else []
+    if decoder is None or not keys or time <= SEEN_STEPS:
         return {}
     shown = batch.select(slice(SHOWN_SEQUENCES), slice(None))
     seen = shown.select(slice(None), slice(SEEN_STEPS + 1))
@@ -125,7 +161,7 @@ def open_loop_animations(world_model: WorldModel, batch: SequenceBatch, noise: N
     latent_noise = world_model.rssm.noise(noise, time - SEEN_STEPS, len(actions))
     states, _ = world_model.rssm.imagine(seen_states[-1], lambda step, _: actions[:, step], latent_noise)
     believed = LatentState.stack([*seen_states, *states[1:]], 1)
-    predictions = world_model.decoder.to_raw(world_model.decoder(believed))
+    predictions = decoder.to_raw(decoder(believed))
     truths = shown.trained().observation
     return {key: _stacked(truths[key], predictions[key]) for key in keys}
 

@@ -1,0 +1,92 @@
+"""What makes states hold what is seen where no decoder teaches them, and a balance of the losses."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ...models.layers import truncated_normal_
+from .config import BarlowConfig, Objective, WorldModelConfig
+
+BALANCED = {"decoder": ("decoder/",), "reward": ("reward",), "kl": ("dynamics", "representation")}
+"""Groups of losses that `Harmony` balances, by the beginnings of their names."""
+
+
+class TokenPrediction(nn.Module):
+    """Predict the encoder's tokens from the state by one linear map; the tokens have no gradient.
+
+    The encoder learns through the posterior alone. Reference: `dreamer.py` of NM512/r2dreamer at 546e4fa
+    (arXiv:2603.18202); statistics are float64 here, and tokens that do not change are left out.
+    """
+
+    projection: Tensor
+
+    def __init__(self, features: int, tokens: int, config: WorldModelConfig) -> None:
+        super().__init__()
+        self.objective, self.barlow = config.objective, config.barlow
+        dims = min(config.barlow.dims or tokens, tokens)
+        self.predictor = nn.Linear(features, dims, bias=False)
+        truncated_normal_(self.predictor.weight, features)
+        # Fixed: one that learned without the tokens' gradient would have none.
+        projection = torch.eye(tokens) if dims == tokens else nn.init.orthogonal_(torch.empty(dims, tokens))
+        self.register_buffer("projection", projection)
+
+    def loss(
+        self, feature: Float[Tensor, "*batch feature"], tokens: Float[Tensor, "*batch tokens"]
+    ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
+        """Return the loss of the objective, a sum over pairs of tokens or a mean in nats, and metrics."""
+        # In float64, which autocast leaves alone: half precision would lose the statistics.
+        predicted = self.predictor(feature).flatten(0, -2).double()
+        target = tokens.detach().flatten(0, -2).double() @ self.projection.double().t()
+        if self.objective is Objective.infonce:
+            return info_nce(predicted, target).float(), {}
+        loss, alive = barlow(predicted, target, self.barlow)
+        return loss.float(), {"dead_tokens": 1.0 - alive.float().mean()}
+
+
+def barlow(
+    predicted: Float[Tensor, "n d"], target: Float[Tensor, "n d"], config: BarlowConfig
+) -> tuple[Float[Tensor, ""], Tensor]:
+    """Return sum_i (C_ii - 1)^2 + redundancy_scale sum_ij C_ij^2 (i != j), and which targets change, (d,).
+
+    C is the correlation of predictions with targets over the n samples, its columns and rows of targets that
+    do not change left out: divided by their deviation they would be noise.
+    """
+    alive = target.std(0) > config.least_deviation
+    correlation = _standard(predicted).t() @ _standard(target) / len(target)
+    diagonal = correlation.diagonal()
+    redundant = correlation.square() * (alive & alive.unsqueeze(1))
+    off_diagonal = redundant.sum() - (diagonal.square() * alive).sum()
+    return ((diagonal - 1.0).square() * alive).sum() + config.redundancy_scale * off_diagonal, alive
+
+
+def _standard(x: Tensor) -> Tensor:
+    """Return x with mean 0 and variance 1 over the first axis; its gradient is finite at variance 0."""
+    return (x - x.mean(0)) * (x.var(0) + 1e-8).rsqrt()
+
+
+def info_nce(predicted: Float[Tensor, "n d"], target: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
+    """Return the mean cross-entropy, in nats, of finding each prediction's own target among all n."""
+    own = torch.arange(len(target), device=target.device)
+    return nn.functional.cross_entropy(predicted @ target.t(), own)
+
+
+class Harmony(nn.Module):
+    """Learned weights of reward, decoder and KL losses: L / sigma + log(1 + sigma), sigma = exp(s).
+
+    Where sigma is large its optimum is L: each group then weighs about 1, whatever its units.
+    Reference: Ma et al. 2024, arXiv:2310.00344; `agent.py` of thuml/HarmonyDream.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_sigma = nn.ParameterDict({group: nn.Parameter(torch.zeros(())) for group in BALANCED})
+
+    def forward(self, means: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the means of losses, by name, with those of each group replaced by the balanced sum."""
+        balanced = dict(means)
+        for group, beginnings in BALANCED.items():
+            of_group = [balanced.pop(name) for name in means if name.startswith(beginnings)]
+            if of_group:
+                s = self.log_sigma[group]
+                balanced[group] = torch.stack(of_group).sum() * (-s).exp() + nn.functional.softplus(s)
+        return balanced
