@@ -1,0 +1,116 @@
+"""Train Pong by many settings, each for the same CPU time, and measure what each has learned.
+
+    python benchmarks/race.py <folder> [minutes] [line ...]
+
+A line trains with one thread until its process has used the CPU for `minutes` (40), is probed, and leaves
+`<folder>/<line>.json`. A line that is there is skipped, one that was broken off continues. CPU time, not
+steps or updates, is what a user pays with; it is that of the machine and of its other load, so lines of one
+race are compared with each other only.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+LINES = {
+    "preset": (),
+    "barlow": ("world_model.objective=barlow",),
+    "barlow_64_dims": ("world_model.objective=barlow", "world_model.barlow.dims=64"),
+    "infonce": ("world_model.objective=infonce",),
+    "harmony": ("world_model.harmony=true",),
+    "imagine_last_8": ("controller.imagine_last=8",),
+    "imagine_last_4": ("controller.imagine_last=4",),
+    "rate_3e-4": ("optimizer.learning_rate=3e-4",),
+    "rate_2e-3": ("optimizer.learning_rate=2e-3",),
+    "actor_rate_1e-3": ("optimizer.actor_learning_rate=1e-3",),
+    "decoder_scale_1": ("world_model.decoder_scale=1",),
+    "warmup_10000": ("training.warmup_steps=10000",),
+    "entropy_3e-4": ("controller.entropy_scale=3e-4",),
+    "batch_16x16": ("training.batch_size=16", "training.train_ratio=64"),
+    "batch_4x32": ("training.batch_size=4", "training.sequence_length=32"),
+    "4_emulators": ("env.num_envs=4",),
+    "ratio_64": ("training.train_ratio=64",),
+}
+"""What each line changes in the preset; the seed is 1 for all."""
+
+_COMMON = (
+    "experiment=dreamer_ataripong",
+    "device=cpu",
+    "seed=1",
+    "training.total_timesteps=1000000",
+    "training.video_interval=0",
+    "logger.tensorboard=false",
+)
+_POLL_SECONDS = 5.0
+_LATEST = 10
+
+
+def race_line(folder: Path, name: str, minutes: float) -> dict[str, Any]:
+    """Train one line up to its CPU time, probe it, and return its row of the table."""
+    run, spent_file = folder / name, folder / f"{name}.cpu_seconds"
+    spent = float(spent_file.read_text()) if spent_file.exists() else 0.0
+    if spent < 60 * minutes:
+        is_new = not (run / "checkpoints").exists()
+        arguments = [*_COMMON, *LINES[name], f"run_dir={run}"] if is_new else [f"resume={run}"]
+        process = subprocess.Popen(
+            [sys.executable, "scripts/train.py", *arguments],
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        before, used = spent, psutil.Process(process.pid)
+        try:
+            while process.poll() is None and spent < 60 * minutes:
+                time.sleep(_POLL_SECONDS)
+                times = used.cpu_times()
+                spent = before + times.user + times.system
+                spent_file.write_text(f"{spent:.0f}")
+        finally:  # also if this process is to stop: the line continues from its checkpoint
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+    command = [sys.executable, "scripts/probe.py", f"run={run}", "episodes=6", "max_steps=1500", "device=cpu"]
+    probed = subprocess.run(command, capture_output=True, text=True, check=False)
+    return {"line": name, "changes": LINES[name], "cpu_minutes": minutes} | row_of(run, probed.stdout)
+
+
+def row_of(run: Path, probed: str) -> dict[str, Any]:
+    """Return what the log and the probe of a run say at its end."""
+    log = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    returns = [line["episode/return"] for line in log if "episode/return" in line]
+    trained = [line for line in log if "train/updates" in line][-_LATEST:]
+    means = {
+        key: round(float(np.mean([line[f"train/{key}"] for line in trained if f"train/{key}" in line])), 3)
+        for key in ("policy_entropy", "kl", "loss/reward", "loss/decoder/image")
+        if any(f"train/{key}" in line for line in trained)
+    }
+    found = json.loads(probed) if probed.strip() else {}
+    return {
+        "steps": log[-1]["step"],
+        "updates": int(trained[-1]["train/updates"]),
+        "last_returns": returns[-_LATEST:],
+        **means,
+        "probe": {key: value for key, value in found.items() if key != "run"},
+    }
+
+
+def main() -> None:
+    """Race the lines that have no result yet, one after the other."""
+    folder, minutes = Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 40.0
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in sys.argv[3:] or LINES:
+        result = folder / f"{name}.json"
+        if not result.exists():
+            result.write_text(json.dumps(race_line(folder, name, minutes), indent=1) + "\n")
+            print(name, flush=True)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    main()
