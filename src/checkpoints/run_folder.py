@@ -196,16 +196,17 @@ def _single_settings(
             continue
         check_change(change, fixed)
         [job] = compose_jobs([f"workflow={config.workflow.value}", str(change.input_line)])
-        chosen, saved = (OmegaConf.to_container(each[GROUP], enum_to_str=True) for each in (job, config))
-        differing = {f"{GROUP}.{key}": value for key, value in chosen.items() if value != saved[key]}
-        of_group += [f"{key}={json.dumps(value)}" for key, value in differing.items()]
-        for key in differing:
-            if _is_in(key, fixed):
-                may = " ".join(each for each in of_group if not _is_in(each.partition("=")[0], fixed))
-                raise UserError(
-                    f"{change.input_line} sets {key}={differing[key]}, but the checkpoint was made with "
-                    f"{OmegaConf.select(config, key)}. Type what may change alone: {may}."
-                )
+        containers = (OmegaConf.to_container(each[GROUP], enum_to_str=True) for each in (job, config))
+        chosen, saved = (dict(leaves(each, f"{GROUP}.")) for each in containers)
+        differing = {key: json.dumps(value) for key, value in chosen.items() if value != saved.get(key)}
+        refused = [key for key in differing if _is_in(key, fixed)]
+        of_group += [f"{key}={value}" for key, value in differing.items() if key not in refused]
+        if refused:
+            repair = f"Type what may change alone: {' '.join(of_group)}." if of_group else "Leave it out."
+            raise UserError(
+                f"{change.input_line} sets {refused[0]}={differing[refused[0]]}, but the checkpoint was made "
+                f"with {saved.get(refused[0])}. {repair}"
+            )
     return [*parse(of_group), *singles]
 
 

@@ -78,7 +78,7 @@ def test_a_run_says_once_what_its_replay_holds_and_again_where_it_is_resumed(tmp
 
 
 def test_a_run_whose_frames_do_not_compress_says_so_and_that_old_episodes_go(tmp_path: Path) -> None:
-    gymnasium.register(NOISE, Noise)
+    gymnasium.register(NOISE, lambda **_: Noise())
     try:
         run = start(
             tmp_path / "run",

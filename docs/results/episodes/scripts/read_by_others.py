@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
-import minari
+import minari  # pyright: ignore[reportMissingImports]
 import numpy as np
 
 LENGTH, BATCH = 65, 16
@@ -24,7 +24,7 @@ def dreamerv3(folder: Path, checkout: Path, episodes: list[dict[str, np.ndarray]
     for name in ("embodied", "embodied.core"):
         sys.modules[name] = package = ModuleType(name)
         package.__path__ = [str(checkout.joinpath(*name.split(".")))]
-    from embodied.core.replay import Replay
+    from embodied.core.replay import Replay  # pyright: ignore[reportMissingImports]
 
     stream = {key: np.concatenate([each[key] for each in episodes]) for key in episodes[0]}
     led = stream.pop("action").argmax(1)
@@ -52,7 +52,7 @@ def dreamerv3(folder: Path, checkout: Path, episodes: list[dict[str, np.ndarray]
 def dreamerv3_torch(folder: Path, checkout: Path, episodes: list[dict[str, np.ndarray]]) -> dict[str, int]:
     """Load by `load_episodes` of its `tools.py` and draw windows by `sample_episodes`."""
     sys.path.insert(0, str(checkout))
-    import tools
+    import tools  # pyright: ignore[reportMissingImports]
 
     loaded = tools.load_episodes(folder, reverse=False)
     assert len(loaded) == len(episodes)
