@@ -28,7 +28,7 @@ _QUICK = (
     "model=debug",
     "training.batch_size=2",
     "training.sequence_length=8",
-    "training.learning_starts=100",
+    "training.learning_starts=150",
 )
 
 

@@ -70,12 +70,15 @@ def end_to_end(bench: Bench, row: str) -> list[Result]:
 
 
 def end_to_end_replay(bench: Bench, row: str, *, preset: bool) -> list[Result]:
-    """Measure an update and the agent steps before it, with the plain and with the compressed replay.
+    """Measure updates and the agent steps before them, with the plain and with the compressed replay.
+
+    A call is a step of every environment at least: of `preset` that owes four updates.
 
     Args:
         bench: The run of the suite.
         row: Name of the row.
-        preset: Whether batch, ratio and environments are those of Atari 100k on a CPU, or of `end_to_end`.
+        preset: Whether model, batch, ratio and environments are those of `dreamer_ataripong` on a CPU, or of
+            `end_to_end`.
     """
     forms = {
         OURS: ("buffer.compressed=false",),
@@ -88,8 +91,10 @@ def end_to_end_replay(bench: Bench, row: str, *, preset: bool) -> list[Result]:
         variants = [
             Local(name, _trainer(_open(config, opened)), bench.device) for name, config in configs.items()
         ]
-        floor = _update_floor(bench, configs[OURS])
-        return compare(bench, row, variants, floor, {"updates/s": 1.0})
+        first = configs[OURS]
+        updates = max(1.0, first.env.num_envs * first.training.updates_per_step)
+        floor = _update_floor(bench, first, updates)
+        return compare(bench, row, variants, floor, {"updates/s": updates})
 
 
 def _one_environment(bench: Bench, *overrides: str) -> DreamerTrainConfig:
@@ -101,15 +106,15 @@ def _one_environment(bench: Bench, *overrides: str) -> DreamerTrainConfig:
 
 
 def _cpu_preset(bench: Bench, *overrides: str) -> DreamerTrainConfig:
-    """Return the CPU preset of Atari 100k, for Pong."""
-    batch = ("training.batch_size=8", "training.sequence_length=16")
-    return bench.compose(*batch, *overrides, *_untouched(bench, capacity=20_000))
+    """Return the CPU preset of Pong."""
+    preset = ("experiment=dreamer_ataripong", "training.batch_size=8", "training.sequence_length=16")
+    return bench.compose(*preset, *overrides, *_untouched(bench, capacity=20_000))
 
 
-def _update_floor(bench: Bench, config: DreamerTrainConfig) -> Floor:
-    """Return the time of one update's operations; acting and the emulator cost nothing there."""
-    work = update_work(bench, config)
-    return Floor(bench.rates().seconds_of(work), "the update's operations alone, at the measured rates")
+def _update_floor(bench: Bench, config: DreamerTrainConfig, updates: float = 1.0) -> Floor:
+    """Return the time of the updates' operations; acting and the emulator cost nothing there."""
+    seconds = updates * bench.rates().seconds_of(update_work(bench, config))
+    return Floor(seconds, "the update's operations alone, at the measured rates")
 
 
 def _untouched(bench: Bench, capacity: int) -> tuple[str, ...]:

@@ -61,6 +61,12 @@ class CompressedStore:
         """Bytes of all pages."""
         return self._data.nbytes
 
+    @property
+    def row_bytes(self) -> float | None:
+        """Bytes of pages for each row that is coded; None while none is."""
+        coded = self._pages.num_stored * self._length
+        return self.used_bytes / coded if coded else None
+
     def to_index_tensor(self, rows: Int64[np.ndarray, "..."]) -> Int64[Tensor, "..."]:
         """See `RecordStore`."""
         return torch.from_numpy(rows)

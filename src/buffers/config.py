@@ -77,11 +77,21 @@ class ReplayConfig:
                 "processor. Set buffer.storage=ram."
             )
         if self.chunk_length % self.latent_every:
-            nearest = math.gcd(self.latent_every, self.chunk_length)
+            nearest = largest_divisor(self.latent_every, self.chunk_length)
             raise UserError(
-                f"buffer.latent_every={self.latent_every} must divide buffer.chunk_length="
-                f"{self.chunk_length}. Set buffer.latent_every={nearest}."
+                f"buffer.latent_every={self.latent_every} does not divide buffer.chunk_length="
+                f"{self.chunk_length}. Set buffer.latent_every={nearest}, the largest below it that does."
             )
+
+
+def largest_divisor(most: int, *numbers: int) -> int:
+    """Return the largest divisor of all numbers that is not above `most`.
+
+    >>> largest_divisor(12, 64, 48)
+    8
+    """
+    common = math.gcd(*numbers)
+    return next(divisor for divisor in range(most, 0, -1) if common % divisor == 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,7 +312,7 @@ class EpisodeReplayBuffer:
     def stats(self) -> dict[str, float]:
         """Return metrics by the last part of their tag: `fill` in [0, 1], `aux_bytes` all but `obs_bytes`.
 
-        Compressed, also the bytes of codes for each record held, and how many such records would fit.
+        Compressed, once there is a code, also its bytes for each record in it, and how many such records fit.
         """
         obs_bytes = self.plan.part_bytes["observations"]
         stats = {
@@ -322,13 +322,13 @@ class EpisodeReplayBuffer:
             "aux_bytes": float(self.nbytes() - obs_bytes),
             "fill": self.total_steps / self.config.capacity,
         }
-        if isinstance(self._store, CompressedStore) and self.total_steps:
-            record_bytes, most = self._store.used_bytes / self.total_steps, self._store.most_bytes
-            holds = min(self.config.capacity, most / record_bytes) if record_bytes else self.config.capacity
+        if isinstance(self._store, CompressedStore) and (record_bytes := self._store.row_bytes):
+            holds = self._store.most_bytes / record_bytes
+            most = max(self.total_steps, min(self.config.capacity, holds))
             stats |= {
                 "record_bytes": record_bytes,
-                "holds_steps": float(holds),
-                "fill": self.total_steps / max(holds, self.total_steps),
+                "holds_steps": holds,
+                "fill": self.total_steps / most,
             }
         return stats
 

@@ -36,6 +36,11 @@ class Pages:
         self.num_free = len(self._free)
         self._nbytes[:] = 0
 
+    @property
+    def num_stored(self) -> int:
+        """Strings that are stored."""
+        return int(np.count_nonzero(self._nbytes))
+
     def nbytes_of_tables(self) -> int:
         """Return the bytes held, the arena apart."""
         return self._next.nbytes + self._free.nbytes + self._first.nbytes + self._nbytes.nbytes

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from ..utils.errors import UserError
 from .chunked_queues import rows_needed
 from .codec import WORD, RecordLayout
-from .config import LATENT_FIELDS, FieldSpec, ReplaySpec, record_fields, step_fields_of
+from .config import LATENT_FIELDS, FieldSpec, ReplaySpec, largest_divisor, record_fields, step_fields_of
 from .episode_index import EpisodeIndex
 from .pages import BYTES_PER_PAGE, BYTES_PER_STRING, PAGE_BYTES, pages_needed
 
@@ -116,10 +116,12 @@ def plan_replay(spec: ReplaySpec) -> ReplayPlan:
             f"over buffer.capacity={config.capacity}. Raise buffer.capacity to {smallest}{or_shorter}."
         )
     if (spec.window_length - 1) % spec.start_every:
+        chunk = config.chunk_length
+        nearest = largest_divisor(spec.start_every, spec.window_length - 1, chunk)
         raise UserError(
-            f"buffer.latent_every={spec.start_every} must divide training.sequence_length="
-            f"{spec.window_length - 1}, so that every step is replayed equally often. "
-            f"Set buffer.latent_every={math.gcd(spec.start_every, spec.window_length - 1)}."
+            f"buffer.latent_every={spec.start_every} does not divide training.sequence_length="
+            f"{spec.window_length - 1}, so steps would be replayed unequally often. Set buffer.latent_every="
+            f"{nearest}, the largest below it that divides this and buffer.chunk_length={chunk}."
         )
     plan = plan_unchecked(spec)
     budget = int(config.memory_budget_gib * GIB)

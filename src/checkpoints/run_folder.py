@@ -17,8 +17,9 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from ..buffers import ReplayStorage
+from ..config.compose import compose_jobs
 from ..config.dreamer import DreamerTrainConfig
-from ..config.overrides import check_setting
+from ..config.overrides import check_setting, parse
 from ..config.population import Engine
 from ..config.resolve import typed
 from ..config.saved import read_config
@@ -55,6 +56,9 @@ RESUMABLE_EXCEPTIONS = (
     "buffer.compressed",
     "buffer.latent_every",
 )
+GROUP = "buffer"
+"""The one group that a resumed run may choose from, as far as its settings may change."""
+
 SETTINGS_KEY = "made_with"
 """Where the state of the loop has what `checkpoint_settings` returns."""
 
@@ -181,19 +185,49 @@ def load_run(
         config.device, config.precision, config.compile = device, Precision.auto, Compile.auto
         if config.buffer.storage is ReplayStorage.cuda:
             config.buffer.storage = ReplayStorage.ram
-    for change in changes:
+    for change in _single_settings(changes, config, fixed):
         check_change(change, fixed)
         require_key(change.key_or_group, config)
         OmegaConf.update(config, change.key_or_group, change.value())
     return typed(config)
 
 
+def _single_settings(
+    changes: Iterable[Override], config: DictConfig, fixed: Iterable[str] = FIXED
+) -> list[Override]:
+    """Return changes with a choice of the group `buffer` as the settings that it changes, these first.
+
+    Raises:
+        UserError: If one of them is `fixed`.
+    """
+    singles, of_group = [], []
+    for change in changes:
+        if change.key_or_group != GROUP:
+            singles.append(change)
+            continue
+        check_change(change, fixed)
+        [job] = compose_jobs([f"workflow={config.workflow.value}", str(change.input_line)])
+        containers = (OmegaConf.to_container(each[GROUP], enum_to_str=True) for each in (job, config))
+        chosen, saved = (dict(leaves(each, f"{GROUP}.")) for each in containers)
+        differing = {key: json.dumps(value) for key, value in chosen.items() if value != saved.get(key)}
+        refused = [key for key in differing if _is_in(key, fixed)]
+        of_group += [f"{key}={value}" for key, value in differing.items() if key not in refused]
+        if refused:
+            repair = f"Type what may change alone: {' '.join(of_group)}." if of_group else "Leave it out."
+            raise UserError(
+                f"{change.input_line} sets {refused[0]}={differing[refused[0]]}, but the checkpoint was made "
+                f"with {saved.get(refused[0])}. {repair}"
+            )
+    return [*parse(of_group), *singles]
+
+
 def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
     """Return the configuration with which the run in `folder` continues, and its changes as sentences."""
-    changes = list(changes)
+    before = _read(folder)  # unchecked: its device may be gone
+    changes = _single_settings(changes, before)
     config = load_run(folder, changes)
     config.resume = folder
-    before, after = _read(folder), OmegaConf.structured(config)  # unchecked: its device may be gone
+    after = OmegaConf.structured(config)
     sentences = [f"resuming {folder}"]
     for key in dict.fromkeys(change.key_or_group for change in changes):
         values = [OmegaConf.select(each, key) for each in (before, after)]
@@ -243,6 +277,8 @@ def check_change(change: Override, fixed: Iterable[str] = FIXED) -> None:
     key = change.key_or_group
     if change.is_delete() or change.is_add() or isinstance(change.value(), dict):
         raise UserError(f"{change.input_line}: a saved run takes only changes of the form key=value.")
+    if key == GROUP:
+        return  # which of its settings would change depends on the run
     sections = {name.partition(".")[0] for name in setting_types() if "." in name}
     if key in ("experiment", "workflow", *sections):
         raise UserError(

@@ -20,6 +20,7 @@ from ..memory.objects.census import Component
 from ..memory.snapshots import SnapshotRecorder
 from ..utils.metrics import PhaseTimer
 from ..utils.seeding import choose_deterministic_kernels, numpy_generator, seed_global
+from .outlook import OutlookOnce
 from .reports import Reports
 from .signals import Signals
 
@@ -77,6 +78,7 @@ class Orchestrator(ABC):
         self.is_best = False  # and no checkpoint holds it yet
         self.saved_step: int | None = None
         self.mirror: Mirror | None = None  # `open_run` gives it
+        self._outlook = OutlookOnce(self.parts.replay)
 
     @abstractmethod
     def run(self) -> StopReason:
@@ -106,7 +108,10 @@ class Orchestrator(ABC):
         with self.watch("memory"):
             counters, found = self.guard.counters(), components(self.parts, others)
             metrics = diagnostics(counters, self.parts)
-            return metrics | self.guard.sample(self.step, counters, self.roots(), found)
+            metrics |= self.guard.sample(self.step, counters, self.roots(), found)
+        if steady := self._outlook(self.step):
+            _LOG.info("step %s: replay: %s", f"{self.step:,}", steady)
+        return metrics
 
     def report_memory(self, is_last: bool) -> None:
         """Write what holds what."""

@@ -19,6 +19,7 @@ from ..utils.logging import configure_logging
 from ..utils.timestep import EnvSpec
 from ..utils.units import count_text, size_text
 from .orchestrator import OpenedRun, Orchestrator
+from .outlook import outlook
 from .recipes import RunRecipe
 from .reports import Reports
 from .signals import Signals
@@ -65,7 +66,13 @@ def open_run(
         parameters = parts.workflow.num_parameters
         guaranteed = parts.replay.plan.guaranteed if config.buffer.compressed else None
         banner = start_banner(
-            config, spec, recipe, parameters=parameters, replay_bytes=replay_bytes, guaranteed=guaranteed
+            config,
+            spec,
+            recipe,
+            parameters=parameters,
+            replay_bytes=replay_bytes,
+            guaranteed=guaranteed,
+            codes=outlook(parts.replay),
         )
         for line in [*notices, *banner, *(plan_lines(plan) if plan else [])]:
             _LOG.info(line)
@@ -102,11 +109,12 @@ def start_banner(
     parameters: int,
     replay_bytes: int,
     guaranteed: int | None = None,
+    codes: str | None = None,
 ) -> list[str]:
     """Return what a run is about to do, one line per item.
 
     `parameters` are trained numbers, `guaranteed` are records that replay holds whatever they are, if that
-    is less than its capacity.
+    is less than its capacity, `codes` is what those of a replay tell that already has some.
     """
     buffer = config.buffer
     records = f"{buffer.capacity:,} records"
@@ -121,6 +129,7 @@ def start_banner(
         f"{config.compile.value}",
         "model": f"{recipe.model_name(config)}, {parameters:,} parameters",
         "replay": f"{records}, {size_text(replay_bytes)} in {buffer.storage.value}",
+        **({"codes": codes} if codes else {}),
         **({"prefill": f"the episodes of {buffer.prefill}"} if buffer.prefill else {}),
     }
     lines |= recipe.banner_lines(config, spec)

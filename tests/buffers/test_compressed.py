@@ -273,8 +273,8 @@ def test_an_episode_that_may_not_fit_is_refused_before_anything_changes() -> Non
 def test_the_world_of_a_gpu_and_chunks_that_latents_do_not_divide_are_refused() -> None:
     with pytest.raises(UserError, match=r"buffer\.compressed=true needs buffer.storage=ram or mmap"):
         ReplayConfig(compressed=True, storage=ReplayStorage.cuda)
-    with pytest.raises(UserError, match=r"buffer\.latent_every=5 must divide buffer\.chunk_length=48\. Set"):
+    with pytest.raises(UserError, match=r"every=5 does not divide buffer\.chunk_length=48\. Set \S+every=4,"):
         ReplayConfig(latent_every=5)
-    with pytest.raises(UserError, match=r"must divide training\.sequence_length=6, so that"):
-        make_buffer(window_length=7, latent_every=4)
+    with pytest.raises(UserError, match=r"not divide training\.sequence_length=64.* Set \S+every=8,"):
+        make_buffer(window_length=65, capacity=500, chunk_length=48, latent_every=12)
     advance(make_buffer(latent_every=1), ToyWorld(1), 1, np.random.default_rng(0))
