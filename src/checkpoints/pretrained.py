@@ -9,7 +9,7 @@ from ..utils.errors import UserError, did_you_mean
 
 PREFIX = "pretrained:"
 WEIGHTS_FILE = "weights.safetensors"
-_CARD_FILE = "card.json"
+CARD_FILE = "card.json"
 
 
 def pretrained_names() -> list[str]:
@@ -36,7 +36,7 @@ def resolve_pretrained(source: str) -> str:
 
 def read_card(folder: Path) -> dict[str, Any]:
     """Return the card of networks that come with the package; {} for any other folder."""
-    path = folder / _CARD_FILE
+    path = folder / CARD_FILE
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
