@@ -148,22 +148,27 @@ def test_a_run_that_learns_nothing_is_behind_and_warned_of_once(
     assert "env.action_repeat=16: " in warning
 
 
-def test_a_run_logs_its_band_and_a_resumed_run_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_logs_the_band_of_its_last_games_also_of_those_before_a_resume(
+    script: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reverie.orchestration.world_model_orchestrator.UPDATES_BETWEEN", 5)
-    unbroken = start(tmp_path / "unbroken", *SHORT_GAMES)
-    broken = start(tmp_path / "broken", *SHORT_GAMES, "training.total_timesteps=130")
-    resume(broken, "training.total_timesteps=240")
-    lines = compared(metrics_of(unbroken))
-    assert len(lines) == 2 and lines == compared(metrics_of(broken))
-    before = [line for line in metrics_of(unbroken) if line["step"] <= lines[-1]["step"]]
-    last = [line["episode/return"] for line in before if "episode/return" in line][-16:]
-    standing = reference_at(128).standing(lines[-1]["on_track/updates"], float(np.mean(last)))
-    assert lines[-1]["on_track/return"] == standing.episode_return
-    assert (lines[-1]["on_track/low"], lines[-1]["on_track/high"]) == (standing.low, standing.high)
-    assert f": {standing}\n" in (unbroken / "train.log").read_text()
-    events = events_of(unbroken)
+    run = start(tmp_path / "run", *SHORT_GAMES, "training.total_timesteps=130")
+    resume(run, "training.total_timesteps=240")
+    by_script = script["means_of"](run / "metrics.jsonl", script["pace_of"](run))
+    lines = compared(metrics_of(run))
+    assert len(lines) == 2
+    for line in lines:
+        so_far = [each for each in metrics_of(run) if each["step"] <= line["step"]]
+        returns = [each["episode/return"] for each in so_far if "episode/return" in each]
+        updates, episode_return = by_script[len(returns) - GAMES]
+        assert line["on_track/return"] == np.mean(returns[-GAMES:]) == episode_return
+        assert line["on_track/updates"] == pytest.approx(
+            updates, abs=1.0
+        )  # the script reads them from log lines
+        standing = reference_at(128).standing(line["on_track/updates"], line["on_track/return"])
+        assert (line["on_track/low"], line["on_track/high"]) == (standing.low, standing.high)
+        assert f": {standing}\n" in (run / "train.log").read_text()
+    events = events_of(run)
     assert scalars_of(events)["on_track/high"] == series_of(lines)["on_track/high"]
     [layout] = tags_of(events, "custom_scalars")
     shown = layout_pb2.Layout.FromString(
