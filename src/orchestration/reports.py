@@ -107,6 +107,12 @@ class Reports:
         values = {"return_mean": mean, "return_standard_error": standard_error, "length_mean": mean_length}
         self.writer.scalars(step, {f"evaluation/{name}": value for name, value in values.items()})
 
+    def on_track(self, step: int, values: dict[str, float], text: str) -> None:
+        """Write how the last games stand in the band of other runs; `values` has return, low and high."""
+        _LOG.info("step %s: %s", f"{step:,}", text)
+        self.writer.scalars(step, {f"on_track/{name}": value for name, value in values.items()})
+        self.writer.band(step, "on_track")
+
     def probe(self, step: int, tags: dict[str, float]) -> None:
         """Write what a probe found."""
         ball, drawn = tags.get("probe/after_0/ball_x_r2", math.nan), tags.get("probe/after_0/drawn", math.nan)

@@ -24,6 +24,7 @@ from ..utils.state_files import check_structure
 from ..utils.timestep import TimeStep
 from ..workflows.world_models import DreamerWorkflow
 from .dreamer.nonfinite import NonFiniteGuard
+from .dreamer.on_track import GAMES, UPDATES_BETWEEN, OnTrack
 from .dreamer.probe import probe
 from .evaluation import evaluate
 from .orchestrator import OpenedRun, Orchestrator, Parts, StopReason
@@ -49,6 +50,7 @@ class WorldModelOrchestrator(Orchestrator):
         self.means = MetricMeans()
         most = training.max_consecutive_nonfinite
         self.nonfinite = NonFiniteGuard(self.run_dir, most, parts.workflow.state_dict)
+        self.on_track = OnTrack(config, self.run_dir)
         self.best_return: float | None = None
         self.best_step: int | None = None
         self.owes_evaluation = False
@@ -84,6 +86,7 @@ class WorldModelOrchestrator(Orchestrator):
         training, memory = self.config.training, self.config.memory
         video_due = Every(training.video_interval, self.step)
         evaluate_due = Every(training.evaluation_interval, self.step)
+        compare_due = Every(0 if training.evaluation_interval else UPDATES_BETWEEN, self.updates)
         probe_due = Every(training.probe_interval, self.step)
         log_due = Every(training.log_interval, self.step)
         save_due = Every(training.checkpoint_interval, self.step)
@@ -110,6 +113,8 @@ class WorldModelOrchestrator(Orchestrator):
                 self._log()
             if memory_due(self.step) | is_last:
                 self.report_memory(is_last)
+            if compare_due(self.updates):
+                self.on_track.report(self.step, self.reports)
             if snapshot_due(self.step):
                 self.parts.snapshots.save(self.step)
             if evaluate_due(self.step):  # after all that is written of this step: it may be put off
@@ -152,6 +157,7 @@ class WorldModelOrchestrator(Orchestrator):
             self.step += int((~time_step.is_first).sum())
             for episode in self.tracker.add(time_step):
                 self.reports.episode(self.step, episode)
+                self.on_track.games.add(episode, self.updates)
             frames = self.recorder.add(time_step)
             collected = workflow.collect_step(time_step)
             replay.add(time_step, collected.action, collected.latent if replay.stores_latents else None)
@@ -224,6 +230,7 @@ class WorldModelOrchestrator(Orchestrator):
             if self.best_return is None or result.mean > self.best_return:
                 self.best_return, self.best_step, self.is_best = result.mean, self.step, True
             self.reports.evaluation(self.step, result.mean, result.standard_error, float(np.mean(lengths)))
+            self.on_track.report(self.step, self.reports)
 
     def _log(self) -> None:
         require_run_folder(self.run_dir)
@@ -244,6 +251,7 @@ class WorldModelOrchestrator(Orchestrator):
             "recorder": self.recorder.state_dict(),
             "means": self.means.state_dict(),
             "nonfinite": self.nonfinite.state_dict(),
+            "last_games": self.on_track.games.state_dict(),
             "best_return": self.best_return,
             "owes_evaluation": self.owes_evaluation,
             "global_generators": global_state(),
@@ -265,6 +273,8 @@ class WorldModelOrchestrator(Orchestrator):
             self.recorder.load_state_dict(state["recorder"])
             self.means.load_state_dict(state["means"])
             self.nonfinite.load_state_dict(state["nonfinite"])
+            if "last_games" in state:  # version 0.2 wrote none
+                self.on_track.games.load_state_dict(state["last_games"])
             self.best_return = state["best_return"]
 
     def _check_form(self, state: Mapping[str, Any]) -> None:
@@ -282,6 +292,9 @@ class WorldModelOrchestrator(Orchestrator):
             "nonfinite": self.nonfinite.state_dict(),
         }
         check_structure({name: state[name] for name in own}, own)
+        if "last_games" in state:
+            games = state["last_games"]
+            check_structure(games, np.empty((min(len(games), GAMES), 2)), "last_games")
         environment, recorder = state["environment"], state["recorder"]
         lengths = [len(environment["actions"][name]) for name in sorted(environment["actions"])]
         check_structure(environment, state_form(self.parts.environment.spec, lengths))

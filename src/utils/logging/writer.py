@@ -21,6 +21,8 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG, PLUGIN_NAME
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ..durable_io import writing
@@ -92,6 +94,11 @@ class MetricsWriter:
         if self._events:
             self._events.text(step, tag, markdown)
 
+    def band(self, step: int, group: str) -> None:
+        """Show `<group>/return` between `<group>/low` and `<group>/high` in TensorBoard's Custom Scalars."""
+        if self._events:
+            self._events.band(step, group)
+
     def flush(self) -> None:
         """Bring the lines to disk, where a loss of power leaves them."""
         self._lines.flush()
@@ -146,15 +153,28 @@ class EventFile:
 
     def text(self, step: int, tag: str, markdown: str) -> None:
         """Write a text, which TensorBoard renders as Markdown."""
-        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
-        tensor = TensorProto(dtype=DT_STRING, string_val=[markdown.encode()])
-        shown = Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
-        self._write(step=step, summary=Summary(value=[shown]))
+        self._bytes(step, tag, "text", markdown.encode())
+
+    def band(self, step: int, group: str) -> None:
+        """Write the layout of a chart of a value between two others; the last one holds for the whole run."""
+        names = {"value": "return", "lower": "low", "upper": "high"}
+        tags = {role: f"{group}/{name}" for role, name in names.items()}
+        margin = layout_pb2.MarginChartContent(series=[layout_pb2.MarginChartContent.Series(**tags)])
+        chart = layout_pb2.Chart(title=group, margin=margin)
+        layout = layout_pb2.Layout(category=[layout_pb2.Category(title=group, chart=[chart])])
+        self._bytes(step, CONFIG_SUMMARY_TAG, PLUGIN_NAME, layout.SerializeToString())
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         with writing(self._path):
             self._records.close()
+
+    def _bytes(self, step: int, tag: str, plugin: str, content: bytes) -> None:
+        """Write what a plugin of TensorBoard shows in its own way."""
+        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name=plugin))
+        tensor = TensorProto(dtype=DT_STRING, string_val=[content])
+        shown = Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
+        self._write(step=step, summary=Summary(value=[shown]))
 
     def _write(self, **content: Any) -> None:
         with writing(self._path):

@@ -1,0 +1,165 @@
+"""Make the reference of `on track` from our logs and a published table: `python on_track.py`.
+
+Writes `src/orchestration/dreamer/on_track.json`, and prints how each run stands when it is left out of the
+reference, and how runs stand that went wrong.
+"""
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from reverie.envs.episodes import Episode
+from reverie.orchestration.dreamer import on_track
+from reverie.orchestration.dreamer.on_track import LOWEST_RETURN, Curve, LastGames, Reference
+from reverie.utils.logging.json_lines import read_lines
+
+RUNS = Path(__file__).parents[1]
+OURS = ("seed_1_h100", "long/preset_seed1", "long/a_seed1")
+OTHERS = {  # runs that are no part of the reference, and the folder with their settings
+    "negative_frame_skip_16/metrics.jsonl": "negative_frame_skip_16",
+    "negative_rates_1e-3_seed_7.jsonl": "seed_1",
+    "negative_changing_decoder_scale.jsonl": "seed_1",
+    "seed_1/metrics.jsonl": "seed_1",
+    "controller_rate_1e-4_seed_7.jsonl": "seed_1",
+}
+PUBLISHED_RATIO = 1024.0
+PUBLISHED_STEPS = 1024
+PUBLISHED = {  # mean return of 100 evaluations; an update an agent step, of 16 windows of 64 steps
+    "DreamerV3": (
+        (-17, -15, -12, -2, 7, 11),
+        (-18, -6, 16, 18, 19, 20),
+        (-21, -19, -13, -6, 1, 14),
+        (-16, -15, 0, 13, 15, 15),
+        (-20, -16, -3, 13, 18, 20),
+    ),
+    "Harmony": (
+        (-18, -11, 3, 9, 13, 19),
+        (-15, -8, 7, 19, 19, 20),
+        (-18, 3, 16, 18, 19, 20),
+        (-15, -4, -4, 2, 13, 17),
+        (-19, -18, -13, -4, 14, 18),
+    ),
+}
+PUBLISHED_UPDATES = (10_000, 20_000, 30_000, 50_000, 75_000, 100_000)
+PUBLISHED_SOURCE = "thuml/HarmonyDream, scores/{}.json, seed {}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a run makes updates, from its `config.yaml`."""
+
+    trained_steps: int
+    train_ratio: float
+    updates_per_round: float
+
+
+def pace_of(run: str) -> Pace:
+    settings = yaml.safe_load((RUNS / run / "config.yaml").read_text())
+    training = settings["training"]
+    steps, ratio = training["batch_size"] * training["sequence_length"], training["train_ratio"]
+    return Pace(steps, ratio, settings["env"]["num_envs"] * ratio / steps)
+
+
+def means_of(metrics: Path, pace: Pace) -> list[tuple[float, float]]:
+    """Updates and return of the last games after each game, as the run itself finds them."""
+    lines = list(read_lines(metrics))
+    logged = np.array([(line["step"], line["train/updates"]) for line in lines if "train/updates" in line])
+    games, means = LastGames(pace.updates_per_round), []
+    for line in lines:
+        if "episode/return" in line:
+            updates = int(np.interp(line["step"], *logged.T))
+            games.add(Episode(0, line["episode/return"], int(line["episode/length"])), updates)
+            means.append(games.mean())
+    return [mean for mean in means if mean is not None]
+
+
+def our_curve(run: str) -> Curve:
+    means = means_of(RUNS / run / "metrics.jsonl", pace_of(run))
+    points = [(0.0, LOWEST_RETURN), *sorted((round(x), round(y, 2)) for x, y in means)]
+    return Curve(run, False, np.array(points, float))
+
+
+def published_curves() -> list[Curve]:
+    return [
+        Curve(
+            PUBLISHED_SOURCE.format(name.lower(), seed),
+            True,
+            np.array([(0, LOWEST_RETURN), *zip(PUBLISHED_UPDATES, returns, strict=True)], float),
+        )
+        for name, seeds in PUBLISHED.items()
+        for seed, returns in enumerate(seeds, 1)
+    ]
+
+
+def without(reference: Reference, curve: Curve) -> Reference:
+    return replace(reference, curves=tuple(each for each in reference.curves if each is not curve))
+
+
+def points_below(reference: Reference, points: list[tuple[float, float]]) -> list[float]:
+    """By how many points each mean is below the worst run of a reference; negative above it."""
+    bare = replace(reference, margin=0.0)
+    return [bare.standing(*point).low - point[1] for point in points]
+
+
+def references() -> dict[int, Reference]:
+    """By trained steps in an update; the margin is the least that calls no run behind when it is left out."""
+    found = {}
+    for steps in sorted({pace_of(run).trained_steps for run in OURS}):
+        runs = [run for run in OURS if pace_of(run).trained_steps == steps]
+        curves, ratios = [our_curve(run) for run in runs], [pace_of(run).train_ratio for run in runs]
+        if steps == PUBLISHED_STEPS:
+            curves += published_curves()
+            ratios.append(PUBLISHED_RATIO)
+        reference = Reference(tuple(curves), 0.0, max(ratios))
+        most = max(
+            shortfall
+            for curve in curves
+            for shortfall in points_below(without(reference, curve), curve.points.tolist())
+        )
+        found[steps] = replace(reference, margin=float(math.ceil(most)))
+    return found
+
+
+def as_json(found: dict[int, Reference]) -> str:
+    """One curve a line."""
+    blocks = []
+    for steps, reference in sorted(found.items()):
+        curves = [
+            json.dumps(
+                {"source": curve.source, "is_published": curve.is_published, "points": curve.points.tolist()}
+            )
+            for curve in reference.curves
+        ]
+        head = f'"{steps}": {{"margin": {reference.margin}, "train_ratio": {reference.train_ratio}'
+        blocks.append(head + ', "curves": [\n' + ",\n".join(curves) + "\n]}")
+    return '{"pong": {\n' + ",\n".join(blocks) + "\n}}\n"
+
+
+def row(name: str, reference: Reference, points: list[tuple[float, float]]) -> str:
+    standings = [reference.standing(*point) for point in points]
+    below = points_below(reference, points)
+    behind = [each for each in standings if each.is_behind]
+    when = f"from {behind[0].updates:,.0f} on, {len(behind)} of {len(standings)}" if behind else "never"
+    updates, last = points[-1]
+    return f"| {name} | {updates:,.0f} | {last:.1f} | {max(below):.1f} | {reference.margin:g} | {when} |"
+
+
+def main() -> None:
+    found = references()
+    Path(on_track.__file__).with_suffix(".json").write_text(as_json(found))
+    print("| run | updates at its last mean | that mean | most below the worst other | margin | behind |")
+    print("|---|---|---|---|---|---|")
+    for steps, reference in found.items():
+        for curve in reference.curves:
+            print(row(f"{curve.source} ({steps})", without(reference, curve), curve.points.tolist()))
+    for metrics, run in OTHERS.items():
+        pace = pace_of(run)
+        print(row(metrics, found[pace.trained_steps], means_of(RUNS / metrics, pace)))
+
+
+if __name__ == "__main__":
+    main()

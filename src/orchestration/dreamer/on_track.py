@@ -1,0 +1,188 @@
+"""Whether a run of Pong learns as fast as runs that learned did: its last games next to a band of returns.
+
+`on_track.json` has the curves of those runs, ours and published ones, written from their logs by
+`docs/results/dreamer_ataripong/scripts/on_track.py`. Runs are compared at equal updates, and only with those
+of as many trained steps in an update: no other axis is common to the curves.
+"""
+
+import json
+import logging
+import os
+from collections import deque
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...config.dreamer import DreamerTrainConfig
+from ...envs.config import Suite
+from ...envs.episodes import Episode
+from ...utils.units import count_text
+from ..reports import Reports
+
+_LOG = logging.getLogger(__name__)
+GAMES = 16
+"""Games of one mean, as many as the preset has emulators. Fewer would be the lost ones: they end first."""
+
+LOWEST_RETURN = -21.0
+UPDATES_BETWEEN = 2_000
+"""Updates between two comparisons of a run without evaluations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """How the return of a run grew."""
+
+    source: str
+    """The folder in `docs/results/dreamer_ataripong`, or the publication."""
+
+    is_published: bool
+    points: NDArray[np.float64]
+    """(n, 2) updates, from 0 on and never falling, and mean return."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A return next to what other runs had after as many updates."""
+
+    updates: float
+    episode_return: float
+    low: float
+    high: float
+    has_risen: bool
+    """Whether the return is above the lowest one by more than the margin: it has learned something."""
+
+    runs: int
+    published: int
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the return is below that of every other run, by more than the margin."""
+        return self.episode_return < self.low
+
+    def __str__(self) -> str:
+        """Return "on track: return -3.1, reference -9.4 to 2.0 at 18,000 updates (11 runs, 10 published)"."""
+        word = "behind" if self.is_behind else "on track" if self.has_risen else "too early to say"
+        band = f"reference {self.low:.1f} to {self.high:.1f} at {self.updates:,.0f} updates"
+        runs = f"{count_text(self.runs, 'run')}, {self.published} published"
+        return f"{word}: return {self.episode_return:.1f}, {band} ({runs})"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Curves of runs that learned, all of as many trained steps in an update."""
+
+    curves: tuple[Curve, ...]
+    margin: float
+    """Points below the worst curve that are not yet behind."""
+
+    train_ratio: float
+    """The highest ratio of these runs."""
+
+    def standing(self, updates: float, episode_return: float) -> Standing:
+        """Compare with the runs that came this far; after the longest one, with its end."""
+        at = min(updates, max(curve.points[-1, 0] for curve in self.curves))
+        curves = [curve for curve in self.curves if curve.points[-1, 0] >= at]
+        returns = [float(np.interp(at, *curve.points.T)) for curve in curves]
+        low = max(LOWEST_RETURN, min(returns) - self.margin)
+        has_risen = episode_return - self.margin > LOWEST_RETURN
+        published = sum(curve.is_published for curve in curves)
+        return Standing(updates, episode_return, low, max(returns), has_risen, len(curves), published)
+
+
+def reference_of(game: str, trained_steps: int) -> Reference | None:
+    """Return the runs of a game with so many trained steps in an update; None if there are none."""
+    found = _references().get(game, {}).get(str(trained_steps))
+    if found is None:
+        return None
+    curves = (
+        Curve(each["source"], each["is_published"], np.array(each["points"])) for each in found["curves"]
+    )
+    return Reference(tuple(curves), found["margin"], found["train_ratio"])
+
+
+@cache
+def _references() -> dict[str, dict[str, Any]]:
+    return json.loads(Path(__file__).with_suffix(".json").read_text())
+
+
+class LastGames:
+    """The mean of a run's last `GAMES` finished games, and the updates made when these were half played.
+
+    By the middle of each game: one of 16 emulators lasts for thousands of updates, and its player is as old.
+    `updates_per_round` are made for each step of all environments.
+    """
+
+    def __init__(self, updates_per_round: float) -> None:
+        self._updates_per_round = updates_per_round
+        self._games: deque[list[float]] = deque(maxlen=GAMES)
+
+    def add(self, episode: Episode, updates: int) -> None:
+        """Count a game that ended after so many updates."""
+        middle = updates - episode.length * self._updates_per_round / 2
+        self._games.append([max(0.0, middle), episode.episode_return])
+
+    def mean(self) -> tuple[float, float] | None:
+        """Return updates and return; None before there are `GAMES` games."""
+        if len(self._games) < GAMES:
+            return None
+        updates, episode_return = np.mean(self._games, axis=0).tolist()
+        return updates, episode_return
+
+    def state_dict(self) -> NDArray[np.float64]:
+        """Return updates and return of each game, (n, 2)."""
+        return np.array(self._games, np.float64).reshape(-1, 2)
+
+    def load_state_dict(self, state: NDArray[np.float64]) -> None:
+        """Load the games."""
+        self._games.extend(state.tolist())
+
+
+class OnTrack:
+    """Follows a run of Atari Pong, and says how it stands; of any other run it says nothing."""
+
+    def __init__(self, config: DreamerTrainConfig, run_dir: Path) -> None:
+        env, training = config.env, config.training
+        game = env.game if env.suite is Suite.atari else env.suite.value
+        self.reference = reference_of(game, training.batch_size * training.sequence_length)
+        self.games = LastGames(env.num_envs * training.updates_per_step)
+        self._config, self._run_dir = config, run_dir
+        self._has_warned = False
+
+    def report(self, step: int, reports: Reports) -> None:
+        """Write how the last games stand; warn once in a process if they are behind."""
+        if self.reference is None or (mean := self.games.mean()) is None:
+            return
+        standing = self.reference.standing(*mean)
+        tags = {"return": standing.episode_return, "low": standing.low, "high": standing.high}
+        reports.on_track(step, tags | {"updates": standing.updates}, str(standing))
+        if standing.is_behind and not self._has_warned:
+            self._has_warned = True
+            _LOG.warning("%s", usual_causes(self._config, self.reference, self._run_dir))
+
+
+def usual_causes(config: DreamerTrainConfig, reference: Reference, run_dir: Path) -> str:
+    """Return why a run may be behind every run of the reference, as far as its settings show it."""
+    skip, ratio = config.env.action_repeat, config.training.train_ratio
+    scale, losses = config.world_model.decoder_scale, config.world_model.losses
+    rate, own = config.optimizer.of("actor").learning_rate, config.optimizer.actor_learning_rate is not None
+    name = f"optimizer.{'actor_' if own else ''}learning_rate"
+    causes = {
+        f"env.action_repeat={skip}: the reference repeats each action 4 times": skip != 4,
+        f"training.train_ratio={ratio:g}: an update brings fewer new games than in the reference, at most "
+        f"{reference.train_ratio:g}": ratio > reference.train_ratio,
+        f"world_model.decoder_scale={scale:g}: a ball of two pixels may cost more than it saves; the preset "
+        "has 200": scale < 200,
+        "world_model.losses.decoder=false: nothing asks the model to see the ball": not losses["decoder"],
+        f"{name}={rate:g}: the policy may lose its entropy before the model sees a ball; the preset has 1e-4 "
+        "for the actor": rate > 1e-4,
+    }
+    found = [text for text, holds in causes.items() if holds]
+    shown = "; ".join(found) if found else "none that the settings show"
+    probe = f"reverie-probe run={os.path.relpath(run_dir)}"
+    return (
+        f"behind the worst run of the reference. Usual causes: {shown}. Does the model see the ball? {probe}"
+    )

@@ -1,0 +1,182 @@
+"""A run of Pong is compared with runs that learned: a good seed is never behind, a run that went wrong is."""
+
+import logging
+import runpy
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+# Protocol buffers make their classes when they are imported, where no type checker sees them.
+# pyright: reportAttributeAccessIssue=false
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.util import tensor_util
+
+from reverie.config.compose import compose_jobs
+from reverie.config.dreamer import DreamerTrainConfig
+from reverie.config.resolve import typed
+from reverie.envs.episodes import Episode
+from reverie.orchestration.dreamer import on_track
+from reverie.orchestration.dreamer.on_track import GAMES, OnTrack, Reference, reference_of, usual_causes
+from reverie.orchestration.recipes import recipe_of
+from reverie.orchestration.reports import Reports
+from reverie.planning.preflight import environment_spec
+from reverie.utils.logging import ProgressMode
+from reverie.utils.logging.json_lines import read_lines
+
+from ..runs.helpers import PONG, events_of, metrics_of, resume, scalars_of, series_of, start, tags_of
+
+RUNS = Path(__file__).parents[2] / "docs" / "results" / "dreamer_ataripong"
+SHORT_GAMES = (
+    *PONG,
+    "env.num_envs=4",
+    "env.max_episode_frames=40",  # 10 agent steps
+    "training.batch_size=64",
+    "training.sequence_length=2",  # 128 trained steps in an update, as cheap as can be
+    "training.train_ratio=16",
+    "training.learning_starts=68",
+    "training.checkpoint_interval=130",
+    "training.video_interval=0",
+    "training.total_timesteps=240",
+    "controller.horizon=1",
+    "world_model.losses.decoder=false",
+)
+
+
+@pytest.fixture(scope="module")
+def script() -> dict[str, Any]:
+    return runpy.run_path(str(RUNS / "scripts" / "on_track.py"))
+
+
+def reference_at(trained_steps: int) -> Reference:
+    found = reference_of("pong", trained_steps)
+    assert found is not None
+    return found
+
+
+def configured(*overrides: str) -> DreamerTrainConfig:
+    [job] = compose_jobs(("experiment=dreamer_ataripong", "device=cpu", *overrides))
+    config = typed(job)
+    assert isinstance(config, DreamerTrainConfig)
+    return config
+
+
+def compared(lines: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [line for line in lines if "on_track/low" in line]
+
+
+def test_the_reference_of_the_package_is_what_the_script_makes_of_the_logs(script: dict[str, Any]) -> None:
+    shipped = Path(on_track.__file__).with_suffix(".json").read_text()
+    assert shipped == script["as_json"](script["references"]())
+
+
+@pytest.mark.parametrize("run", ["seed_1_h100", "long/preset_seed1", "long/a_seed1"])
+def test_a_good_seed_is_never_behind_when_it_is_left_out(script: dict[str, Any], run: str) -> None:
+    pace = script["pace_of"](run)
+    reference = reference_at(pace.trained_steps)
+    [curve] = [curve for curve in reference.curves if curve.source == run]
+    others = script["without"](reference, curve)
+    assert len(others.curves) == len(reference.curves) - 1 > 0
+    means = script["means_of"](RUNS / run / "metrics.jsonl", pace)
+    assert len(means) > 15
+    assert not [mean for mean in means if others.standing(*mean).is_behind]
+
+
+def test_a_good_seed_that_is_not_in_the_reference_is_never_behind(script: dict[str, Any]) -> None:
+    means = script["means_of"](RUNS / "controller_rate_1e-4_seed_7.jsonl", script["pace_of"]("seed_1"))
+    assert len(means) > 15 and not [mean for mean in means if reference_at(128).standing(*mean).is_behind]
+
+
+def test_published_curves_say_nothing_before_20_000_updates_and_then_find_a_run_that_learns_nothing() -> None:
+    reference = reference_at(1024)
+    words = {n: str(reference.standing(1000.0 * n, -20.5)).partition(":")[0] for n in (5, 20, 27, 28, 300)}
+    assert words == dict.fromkeys((5, 20, 27), "too early to say") | dict.fromkeys((28, 300), "behind")
+    standing = str(reference.standing(40_000.0, 6.06))
+    expected = "on track: return 6.1, reference -15.5 to 20.4 at 40,000 updates (11 runs, 10 published)"
+    assert standing == expected
+    assert not reference.standing(40_000.0, -15.5).is_behind and reference.standing(40_000.0, -15.6).is_behind
+    assert str(reference.standing(5_000.0, 20.0)).startswith("on track")  # a run that begins with networks
+
+
+def test_other_games_and_other_batches_have_no_reference() -> None:
+    assert reference_of("pong", 128) and reference_of("pong", 1024)
+    assert reference_of("pong", 512) is None and reference_of("breakout", 128) is None
+
+
+def test_the_causes_are_those_that_the_settings_show(tmp_path: Path) -> None:
+    small, large = reference_at(128), reference_at(1024)
+    assert "Usual causes: none that the settings show." in usual_causes(configured(), small, tmp_path)
+    wrong = configured(
+        "env.action_repeat=16",
+        "world_model.decoder_scale=1",
+        "training.train_ratio=256",
+        "optimizer.actor_learning_rate=null",
+    )
+    text = usual_causes(wrong, small, tmp_path)
+    for cause in (
+        "env.action_repeat=16: ",
+        "world_model.decoder_scale=1: ",
+        "training.train_ratio=256: ",
+        "optimizer.learning_rate=0.001: ",
+        "reverie-probe run=",
+    ):
+        assert cause in text
+    assert "train_ratio" not in usual_causes(wrong, large, tmp_path)  # published runs had 1,024
+
+
+def test_a_run_that_learns_nothing_is_behind_and_warned_of_once(
+    script: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Real games of a run with a frame skip of 16, at the updates where its flat curve meets the band."""
+    config = configured("env.action_repeat=16", f"run_dir={tmp_path}")
+    spec = environment_spec(config, recipe_of(config))
+    follower = OnTrack(config, tmp_path)
+    lines = read_lines(RUNS / "negative_frame_skip_16" / "metrics.jsonl")
+    games = [line for line in lines if "episode/return" in line][-GAMES:]
+    caplog.set_level(logging.INFO)
+    with closing(Reports(config, tmp_path, spec, ProgressMode.plain)) as reports:
+        for updates in range(2_000, 20_000, 2_000):
+            for game in games:
+                follower.games.add(Episode(0, game["episode/return"], int(game["episode/length"])), updates)
+            follower.report(updates * 4, reports)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "INFO"]
+    words = [text.split(": ")[1] for text in said]
+    assert words == ["too early to say"] * 5 + ["behind"] * 4
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "env.action_repeat=16: " in warning
+
+
+def test_a_run_logs_the_band_of_its_last_games_also_of_those_before_a_resume(
+    script: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reverie.orchestration.world_model_orchestrator.UPDATES_BETWEEN", 5)
+    run = start(tmp_path / "run", *SHORT_GAMES, "training.total_timesteps=130")
+    resume(run, "training.total_timesteps=240")
+    by_script = script["means_of"](run / "metrics.jsonl", script["pace_of"](run))
+    lines = compared(metrics_of(run))
+    assert len(lines) == 2
+    for line in lines:
+        so_far = [each for each in metrics_of(run) if each["step"] <= line["step"]]
+        returns = [each["episode/return"] for each in so_far if "episode/return" in each]
+        updates, episode_return = by_script[len(returns) - GAMES]
+        assert line["on_track/return"] == np.mean(returns[-GAMES:]) == episode_return
+        assert line["on_track/updates"] == pytest.approx(
+            updates, abs=1.0
+        )  # the script reads them from log lines
+        standing = reference_at(128).standing(line["on_track/updates"], line["on_track/return"])
+        assert (line["on_track/low"], line["on_track/high"]) == (standing.low, standing.high)
+        assert f": {standing}\n" in (run / "train.log").read_text()
+    events = events_of(run)
+    assert scalars_of(events)["on_track/high"] == series_of(lines)["on_track/high"]
+    [layout] = tags_of(events, "custom_scalars")
+    shown = layout_pb2.Layout.FromString(
+        tensor_util.make_ndarray(events.Tensors(layout)[-1].tensor_proto).item()
+    )
+    [series] = shown.category[0].chart[0].margin.series
+    assert (series.value, series.lower, series.upper) == ("on_track/return", "on_track/low", "on_track/high")
+
+
+def test_a_run_of_another_game_is_compared_with_nothing(catch_run: Path) -> None:
+    assert not compared(metrics_of(catch_run)) and not tags_of(events_of(catch_run), "custom_scalars")
