@@ -35,6 +35,13 @@ class OptimizerConfig:
     warmup_updates: int = 1000
     """Updates over which the step size grows linearly from 0, its value at the first update. 0 for none."""
 
+    decay_from: int = 0
+    """Updates after which the step size falls as `decay_from` / updates; 0 for never. It needs no end of the
+    run, so a run can be made longer."""
+
+    least_learning_rate: float = 1e-4
+    """Step size below which the decay does not go; a smaller one stays as it is."""
+
     agc_clip: float = 0.3
     """Largest gradient norm of a tensor, as a share of the tensor's own norm."""
 
@@ -52,8 +59,8 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         rates = ("learning_rate", *(f"{part}_learning_rate" for part in LEARNERS))
-        require_range("optimizer", self, *rates, "agc_clip", "agc_floor", "eps", gt=0)
-        require_range("optimizer", self, "warmup_updates", ge=0)
+        require_range("optimizer", self, *rates, "least_learning_rate", "agc_clip", "agc_floor", "eps", gt=0)
+        require_range("optimizer", self, "warmup_updates", "decay_from", ge=0)
         require_range("optimizer", self, "beta1", "beta2", ge=0, lt=1)
 
     def of(self, learner: str) -> "OptimizerConfig":
@@ -76,8 +83,8 @@ class LaProp(Optimizer):
     An update with gradients that are not finite, as only the device knows, is made with gradients of 0,
     decays of 1 and a step size of 0: it changes nothing.
 
-    There is one group of parameters, in a fixed order. Its `lr` is the step size after the warm-up, which a
-    learning-rate scheduler may change.
+    There is one group of parameters, in a fixed order. Its `lr` is the step size after the warm-up and before
+    the decay, which a learning-rate scheduler may change.
 
     Raises:
         ValueError: If there is no parameter, or a second group.
@@ -168,9 +175,12 @@ class LaProp(Optimizer):
 
     def learning_rate(self) -> Tensor:
         """Return the step size of the next update, 0-d float32 on the parameters' device."""
-        warmup = self.config.warmup_updates
-        share = (self.updates / warmup).clamp(max=1.0) if warmup else torch.ones_like(self.updates)
-        return self.param_groups[0]["lr"] * share
+        c, updates, rate = self.config, self.updates, self.param_groups[0]["lr"]
+        share = (updates / c.warmup_updates).clamp(max=1.0) if c.warmup_updates else torch.ones_like(updates)
+        if c.decay_from:
+            decayed = rate * (c.decay_from / updates.clamp(min=c.decay_from))
+            rate = decayed.clamp(min=min(rate, c.least_learning_rate))
+        return rate * share
 
     def change(
         self,

@@ -55,6 +55,22 @@ def step(optimizer: LaProp, values: list[Tensor]) -> dict[str, Tensor]:
     return optimizer.step(finite=FINITE)
 
 
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [(8e-3, [0.0, 4e-3, 8e-3, 8e-3, 8e-3, 6.4e-3, 4e-3, 3e-3]), (2e-3, [0.0, 1e-3, *[2e-3] * 6])],
+    ids=["down to the least", "below the least"],
+)
+def test_the_step_size_falls_as_one_over_the_updates_but_not_below_the_least(
+    rate: float, expected: list[float]
+) -> None:
+    config = OptimizerConfig(learning_rate=rate, warmup_updates=2, decay_from=4, least_learning_rate=3e-3)
+    optimizer, found = LaProp([Parameter(torch.ones(2))], config), []
+    for updates in (0, 1, 2, 3, 4, 5, 8, 100):
+        optimizer.updates.fill_(updates)
+        found.append(float(optimizer.learning_rate()))
+    assert found == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("warmup", [0, 7])
 def test_thirty_updates_equal_the_slow_form(warmup: int) -> None:
     config = OptimizerConfig(learning_rate=1e-2, warmup_updates=warmup)
