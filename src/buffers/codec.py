@@ -38,15 +38,16 @@ class Changes:
 
     def paint(self, start: int, targets: list[tuple[slice, Rows]]) -> None:
         """Write records from `start` on into targets: words of a record, and the rows to fill."""
-        record = self.first.copy()
+        record, where, value = self.first.copy(), self.where, self.value
+        sources = [(record[words], target) for words, target in targets]
         done = self.bounds[start]
-        record[self.where[:done]] = self.value[:done]  # of several changes of a word the last one stays
+        record[where[:done]] = value[:done]  # of several changes of a word the last one stays
         for row, until in enumerate(self.bounds[start : start + len(targets[0][1])]):
             if until > done:
-                record[self.where[done:until]] = self.value[done:until]
+                record[where[done:until]] = value[done:until]
                 done = until
-            for words, target in targets:
-                target[row] = record[words]
+            for source, target in sources:
+                target[row] = source
 
 
 class RecordLayout:
