@@ -5,7 +5,7 @@
 A line trains with one thread until its process has used the CPU for `minutes` (40), is probed, and leaves
 `<folder>/<line>.json`. A line that is there is skipped, one that was broken off continues. CPU time, not
 steps or updates, is what a user pays with; it is that of the machine and of its other load, so lines of one
-race are compared with each other only.
+race are compared with each other only. Compiling counts.
 """
 
 import json
@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import psutil
 
+from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
+
 LINES = {
     "preset": (),
     "barlow": ("world_model.objective=barlow",),
@@ -28,6 +30,7 @@ LINES = {
     "harmony": ("world_model.harmony=true",),
     "imagine_last_8": ("controller.imagine_last=8",),
     "imagine_last_4": ("controller.imagine_last=4",),
+    "no_decay": ("optimizer.decay_from=0",),
     "rate_3e-4": ("optimizer.learning_rate=3e-4",),
     "rate_2e-3": ("optimizer.learning_rate=2e-3",),
     "actor_rate_1e-3": ("optimizer.actor_learning_rate=1e-3",),
@@ -74,9 +77,10 @@ def race_line(folder: Path, name: str, minutes: float) -> dict[str, Any]:
                 spent_file.write_text(f"{spent:.0f}")
         finally:  # also if this process is to stop: the line continues from its checkpoint
             process.send_signal(signal.SIGTERM)
-            process.wait()
+            if process.wait() not in (0, RESUME_ME_EXIT_CODE, -signal.SIGTERM):
+                raise SystemExit(f"{name}: the run ended with exit code {process.returncode}")
     command = [sys.executable, "scripts/probe.py", f"run={run}", "episodes=6", "max_steps=1500", "device=cpu"]
-    probed = subprocess.run(command, capture_output=True, text=True, check=False)
+    probed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return {"line": name, "changes": LINES[name], "cpu_minutes": minutes} | row_of(run, probed.stdout)
 
 
@@ -90,7 +94,7 @@ def row_of(run: Path, probed: str) -> dict[str, Any]:
         for key in ("policy_entropy", "kl", "loss/reward", "loss/decoder/image")
         if any(f"train/{key}" in line for line in trained)
     }
-    found = json.loads(probed) if probed.strip() else {}
+    found = json.loads(probed)
     return {
         "steps": log[-1]["step"],
         "updates": int(trained[-1]["train/updates"]),
@@ -102,9 +106,13 @@ def row_of(run: Path, probed: str) -> dict[str, Any]:
 
 def main() -> None:
     """Race the lines that have no result yet, one after the other."""
-    folder, minutes = Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 40.0
+    _, given, minutes_text, *names = [*sys.argv, *["", "40"][len(sys.argv) - 1 :]]
+    if not given or not minutes_text.replace(".", "", 1).isdecimal() or not set(names) <= LINES.keys():
+        sys.stderr.write(f"{__doc__}\nLines: {', '.join(LINES)}\n")
+        sys.exit(2)
+    folder, minutes = Path(given), float(minutes_text)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in sys.argv[3:] or LINES:
+    for name in names or LINES:
         result = folder / f"{name}.json"
         if not result.exists():
             result.write_text(json.dumps(race_line(folder, name, minutes), indent=1) + "\n")

@@ -33,14 +33,19 @@ from .pretrained import resolve_pretrained
 CONFIG_FILE, LINEAGE_FILE, IDENTITY_FILE, LOCK_FILE = "config.yaml", "lineage.jsonl", "mirror.json", ".lock"
 MOVED = "the folder was moved or deleted while the run wrote to it"
 EXPERIMENTS = Path("experiments")
-FIXED_BY_CHECKPOINT = (
-    "seed",
-    "env",
+NETWORKS = (
     "model",
     "world_model.objective",
     "world_model.decoder",
     "world_model.barlow.dims",
     "world_model.harmony",
+)
+"""What decides which networks there are, and their sizes."""
+
+FIXED_BY_CHECKPOINT = (
+    "seed",
+    "env",
+    *NETWORKS,
     "buffer",
     "population.size",
     "td3.hidden_units",
@@ -195,11 +200,7 @@ def load_run(
 def _single_settings(
     changes: Iterable[Override], config: DictConfig, fixed: Iterable[str] = FIXED
 ) -> list[Override]:
-    """Return changes with a choice of the group `buffer` as the settings that it changes, these first.
-
-    Raises:
-        UserError: If one of them is `fixed`.
-    """
+    """Return changes, with a choice of the group `buffer` as those settings of it that may change, first."""
     singles, of_group = [], []
     for change in changes:
         if change.key_or_group != GROUP:
@@ -209,15 +210,11 @@ def _single_settings(
         [job] = compose_jobs([f"workflow={config.workflow.value}", str(change.input_line)])
         containers = (OmegaConf.to_container(each[GROUP], enum_to_str=True) for each in (job, config))
         chosen, saved = (dict(leaves(each, f"{GROUP}.")) for each in containers)
-        differing = {key: json.dumps(value) for key, value in chosen.items() if value != saved.get(key)}
-        refused = [key for key in differing if _is_in(key, fixed)]
-        of_group += [f"{key}={value}" for key, value in differing.items() if key not in refused]
-        if refused:
-            repair = f"Type what may change alone: {' '.join(of_group)}." if of_group else "Leave it out."
-            raise UserError(
-                f"{change.input_line} sets {refused[0]}={differing[refused[0]]}, but the checkpoint was made "
-                f"with {saved.get(refused[0])}. {repair}"
-            )
+        of_group += [
+            f"{key}={json.dumps(value)}"
+            for key, value in chosen.items()
+            if value != saved.get(key) and not _is_in(key, fixed)
+        ]
     return [*parse(of_group), *singles]
 
 
@@ -247,7 +244,7 @@ def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, lis
     devices = [Device(change.value()) for change in changes if change.key_or_group == "device"]
     device = (devices or [Device.auto])[-1]
     is_placed = any(change.key_or_group == "run_dir" for change in changes)
-    config = load_run(resolve_pretrained(name), changes, device, fixed=("workflow", "resume", "model"))
+    config = load_run(resolve_pretrained(name), changes, device, fixed=("workflow", "resume", *NETWORKS))
     assert isinstance(config, DreamerTrainConfig)
     config.run_dir, config.model.init = config.run_dir if is_placed else None, name
     return config, [f"a new run with the networks and settings of {name}; replay and optimisers are new"]

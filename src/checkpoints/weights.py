@@ -46,7 +46,8 @@ def load_weights(source: str, parts: Mapping[str, Mapping[str, Tensor]]) -> None
     except ValueError as error:
         raise UserError(
             f"model.init={source} does not fit the networks: {error}. "
-            "Choose the model.* settings and the environment that it was trained with."
+            "Choose the environment, the model.* settings, and world_model.objective, decoder and harmony "
+            "that it was trained with."
         ) from error
     for name, tensor in own.items():
         tensor.copy_(found[name])

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from ..utils.errors import require_range
+from ..utils.errors import UserError, require_range
 
 LEARNERS = ("world_model", "actor", "critic")
 """What has its own optimiser, and may have its own learning rate."""
@@ -62,6 +62,11 @@ class OptimizerConfig:
         require_range("optimizer", self, *rates, "least_learning_rate", "agc_clip", "agc_floor", "eps", gt=0)
         require_range("optimizer", self, "warmup_updates", "decay_from", ge=0)
         require_range("optimizer", self, "beta1", "beta2", ge=0, lt=1)
+        if 0 < self.decay_from < self.warmup_updates:
+            raise UserError(
+                f"optimizer.decay_from={self.decay_from} is within optimizer.warmup_updates="
+                f"{self.warmup_updates}. Set it to {self.warmup_updates} or more, or 0 for no decay."
+            )
 
     def of(self, learner: str) -> "OptimizerConfig":
         """Return the settings of one of `LEARNERS`: its own learning rate, or the common one."""

@@ -115,8 +115,10 @@ class Reports:
 
     def probe(self, step: int, tags: dict[str, float]) -> None:
         """Write what a probe found."""
-        ball, drawn = tags.get("probe/after_0/ball_x_r2", math.nan), tags.get("probe/after_0/drawn", math.nan)
-        _LOG.info("step %s: R2 of the ball's x %.3g, ball drawn in %.1f %%", f"{step:,}", ball, 100 * drawn)
+        found = f"R2 of the ball's x {tags.get('probe/after_0/ball_x_r2', math.nan):.3g}"
+        if (drawn := tags.get("probe/after_0/drawn")) is not None:  # there may be no decoder
+            found += f", ball drawn in {100 * drawn:.1f} %"
+        _LOG.info("step %s: %s", f"{step:,}", found)
         self.writer.scalars(step, tags)
 
     def animation(self, step: int, name: str, frames: NDArray[np.uint8], fps: float) -> None:

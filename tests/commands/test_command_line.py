@@ -352,14 +352,15 @@ def test_a_resumed_run_keeps_its_configuration_and_lists_what_changes(finished: 
     ]
 
 
-def test_a_resumed_run_takes_the_group_of_its_replay_where_only_what_may_change_differs(
+def test_a_resumed_run_takes_of_the_group_of_its_replay_what_may_change(
     empty_folder: Path,
 ) -> None:
-    single = ("buffer.latent_every=1", "buffer.memory_budget_gib=2")
+    single = ("buffer.latent_every=1", "buffer.memory_budget_gib=2", "buffer.capacity=30000")
     [(config, _)] = run("experiment=dreamer_catch", CPU, "run_dir=earlier", "buffer=compressed", *single)
     save_config(config, create_run_folder(config))
     [(resumed, notices)] = run("resume=earlier", "buffer.latent_every=4", "buffer=compressed")
     assert (resumed.buffer.memory_budget_gib, resumed.buffer.latent_every) == (1.0, 4)  # as in a new run
+    assert resumed.buffer.capacity == 30000
     assert notices[1:] == ["buffer.memory_budget_gib 2.0 -> 1.0", "buffer.latent_every 1 -> 4"]
 
 
@@ -372,10 +373,6 @@ def test_a_run_that_moved_is_resumed_where_it_is(finished: str, empty_folder: Pa
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (
-            ["buffer=compressed"],
-            "buffer=compressed sets buffer.capacity=1000000, but the checkpoint was made with",
-        ),
         (["buffer=compresed"], "there is no buffer `compresed`"),
         (["model=size12m"], "model=size12m: a saved run keeps its groups and sections"),
         (["experiment=dreamer_catch"], "a saved run keeps its groups"),

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from reverie.models import LaProp, OptimizerConfig
+from reverie.utils.errors import UserError
 
 FINITE = torch.tensor(True)
 SHAPES = [(5, 3), (7,), (2, 2, 4), (1,)]
@@ -69,6 +70,11 @@ def test_the_step_size_falls_as_one_over_the_updates_but_not_below_the_least(
         optimizer.updates.fill_(updates)
         found.append(float(optimizer.learning_rate()))
     assert found == pytest.approx(expected)
+
+
+def test_a_decay_within_the_warm_up_is_refused() -> None:
+    with pytest.raises(UserError, match=r"optimizer.decay_from=10 is within optimizer.warmup_updates=1000"):
+        OptimizerConfig(decay_from=10)
 
 
 @pytest.mark.parametrize("warmup", [0, 7])

@@ -9,7 +9,7 @@ import torch
 
 from reverie.utils.errors import UserError
 from reverie.workflows.world_models import DreamerWorkflow, WorldModelConfig
-from reverie.workflows.world_models.config import BarlowConfig, DecoderUse, Objective
+from reverie.workflows.world_models.config import BarlowConfig, DecoderUse, KLConfig, Objective
 from reverie.workflows.world_models.objectives import BALANCED, Harmony, barlow, info_nce
 
 from .test_gradient_routing import SEEN, taught
@@ -92,6 +92,7 @@ def test_fewer_dims_are_random_directions_of_the_tokens() -> None:
     ).world_model.prediction
     assert prediction is not None
     projection = prediction.projection
+    assert projection is not None
     torch.testing.assert_close(projection @ projection.t(), torch.eye(4), atol=1e-5, rtol=0)
     assert prediction.predictor.weight.shape[0] == 4
 
@@ -115,6 +116,11 @@ def test_without_a_decoder_there_are_no_pictures_and_an_update_changes_all_that_
 def test_reconstruction_needs_a_decoder_that_teaches() -> None:
     with pytest.raises(UserError, match=r"world_model.decoder=off .* Set world_model.objective=barlow"):
         WorldModelConfig(decoder=DecoderUse.off)
+
+
+def test_harmony_needs_a_ratio_of_the_kl_scales() -> None:
+    with pytest.raises(UserError, match=r"both are 0. Set world_model.losses.kl=false"):
+        WorldModelConfig(harmony=True, kl=KLConfig(dynamics_scale=0.0, representation_scale=0.0))
 
 
 def test_harmony_is_loss_over_sigma_plus_the_log_of_one_more() -> None:

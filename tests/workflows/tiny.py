@@ -32,7 +32,7 @@ def tiny_workflow(
     dtype: torch.dtype = torch.float32,
     device: torch.device = CPU,
     is_perturbed: bool = True,
-    rates: dict[str, float] | None = None,
+    rates: dict[str, Any] | None = None,
     world_model: dict[str, Any] | None = None,
 ) -> DreamerWorkflow:
     """Return a workflow without warm-up; without free nats, so that both KL losses have gradients."""

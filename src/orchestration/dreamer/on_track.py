@@ -21,6 +21,7 @@ from ...config.dreamer import DreamerTrainConfig
 from ...envs.config import Suite
 from ...envs.episodes import Episode
 from ...utils.units import count_text
+from ...workflows.world_models.config import Objective
 from ..reports import Reports
 
 _LOG = logging.getLogger(__name__)
@@ -167,16 +168,20 @@ class OnTrack:
 def usual_causes(config: DreamerTrainConfig, reference: Reference, run_dir: Path) -> str:
     """Return why a run may be behind every run of the reference, as far as its settings show it."""
     skip, ratio = config.env.action_repeat, config.training.train_ratio
-    scale, losses = config.world_model.decoder_scale, config.world_model.losses
+    model = config.world_model
+    is_taught = model.objective is Objective.reconstruction
     rate, own = config.optimizer.of("actor").learning_rate, config.optimizer.actor_learning_rate is not None
     name = f"optimizer.{'actor_' if own else ''}learning_rate"
     causes = {
         f"env.action_repeat={skip}: the reference repeats each action 4 times": skip != 4,
         f"training.train_ratio={ratio:g}: an update brings fewer new games than in the reference, at most "
         f"{reference.train_ratio:g}": ratio > reference.train_ratio,
-        f"world_model.decoder_scale={scale:g}: a ball of two pixels may cost more than it saves; the preset "
-        "has 200": scale < 200,
-        "world_model.losses.decoder=false: nothing asks the model to see the ball": not losses["decoder"],
+        f"world_model.decoder_scale={model.decoder_scale:g}: a ball of two pixels may cost more than it "
+        "saves; the preset has 200": is_taught and not model.harmony and model.decoder_scale < 200,
+        "world_model.losses.decoder=false: nothing asks the model to see the ball": is_taught
+        and not model.losses["decoder"],
+        "world_model.objective=none: nothing asks the model to see the ball": model.objective
+        is Objective.none,
         f"{name}={rate:g}: the policy may lose its entropy before the model sees a ball; the preset has 1e-4 "
         "for the actor": rate > 1e-4,
     }

@@ -53,7 +53,7 @@ class DecoderUse(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class BarlowConfig:
-    """Settings of `objective=barlow`."""
+    """Settings of `objective=barlow`; `dims` is `infonce`'s too."""
 
     scale: float = 0.05
     """Weight of the loss."""
@@ -109,6 +109,11 @@ class WorldModelConfig:
             raise UserError(
                 f"world_model.decoder={self.decoder_use.value} leaves world_model.objective=reconstruction "
                 "nothing to learn from. Set world_model.objective=barlow, infonce or none."
+            )
+        if self.harmony and not self.kl.dynamics_scale + self.kl.representation_scale:
+            raise UserError(
+                "world_model.harmony=true weighs the KL losses by the ratio of their scales, and both are 0. "
+                "Set world_model.losses.kl=false to leave them out."
             )
         self.losses = {name: self.losses.get(name, True) for name in LOSS_SWITCHES}
 

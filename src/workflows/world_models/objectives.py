@@ -18,7 +18,7 @@ class TokenPrediction(nn.Module):
     (arXiv:2603.18202); statistics are float64 here, and tokens that do not change are left out.
     """
 
-    projection: Tensor
+    projection: Tensor | None
 
     def __init__(self, features: int, tokens: int, config: WorldModelConfig) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class TokenPrediction(nn.Module):
         self.predictor = nn.Linear(features, dims, bias=False)
         truncated_normal_(self.predictor.weight, features)
         # Fixed: one that learned without the tokens' gradient would have none.
-        projection = torch.eye(tokens) if dims == tokens else nn.init.orthogonal_(torch.empty(dims, tokens))
+        projection = None if dims == tokens else nn.init.orthogonal_(torch.empty(dims, tokens))
         self.register_buffer("projection", projection)
 
     def loss(
@@ -36,7 +36,9 @@ class TokenPrediction(nn.Module):
         """Return the loss of the objective, a sum over pairs of tokens or a mean in nats, and metrics."""
         # In float64, which autocast leaves alone: half precision would lose the statistics.
         predicted = self.predictor(feature).flatten(0, -2).double()
-        target = tokens.detach().flatten(0, -2).double() @ self.projection.double().t()
+        target = tokens.detach().flatten(0, -2).double()
+        if self.projection is not None:
+            target = target @ self.projection.double().t()
         if self.objective is Objective.infonce:
             return info_nce(predicted, target).float(), {}
         loss, alive = barlow(predicted, target, self.barlow)

@@ -135,18 +135,24 @@ class Cluster:
 
         Raises:
             TimeoutError: If there is no answer in time.
+            RayError: If Ray answers so.
         """
         answer: list[list[dict[str, Any]]] = []
+        failed: list[Exception] = []
 
         def ask() -> None:
-            with contextlib.suppress(self.ray.exceptions.RayError):
+            try:
                 answer.append(self.ray.nodes())
+            except Exception as error:
+                failed.append(error)
 
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
         asking.join(_ANSWER_SECONDS)
+        if failed:
+            raise failed[0]
         if not answer:
-            raise TimeoutError("asked for its nodes")
+            raise TimeoutError(f"no list of nodes within {_ANSWER_SECONDS:g} s")
         return answer[0]
 
     def close(self) -> None:
