@@ -26,7 +26,7 @@ from reverie.utils.errors import UserError
 from ..runs.helpers import start
 from ..runs.warm import Server
 
-NAMES = ("catch", "pong")
+NAMES = ("cartpole", "catch", "pong")
 MAKE = Path(__file__).parents[2] / "scripts" / "make_pretrained.py"
 
 
@@ -49,7 +49,7 @@ def test_the_networks_of_the_package_are_few_megabytes() -> None:
 
 @pytest.mark.parametrize(
     ("name", "episodes", "max_steps", "least"),
-    [("catch", 20, None, 0.7), ("pong", 1, 300, 2)],
+    [("cartpole", 4, 100, 95), ("catch", 20, None, 0.7), ("pong", 1, 300, 2)],
 )
 def test_the_agents_that_come_with_the_package_play_well(
     name: str, episodes: int, max_steps: int | None, least: float
@@ -90,7 +90,7 @@ def test_resuming_the_networks_of_the_package_is_a_new_run_with_their_settings(
 
 
 def test_a_name_that_is_none_is_answered_with_those_that_are() -> None:
-    known = "pretrained:catch, pretrained:pong"
+    known = "pretrained:cartpole, pretrained:catch, pretrained:pong"
     with pytest.raises(UserError, match=rf"which has {known}\. Did you mean `pong`"):
         resolve_pretrained("pretrained:pang")
 
