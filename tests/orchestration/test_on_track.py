@@ -89,6 +89,13 @@ def test_a_good_seed_that_is_not_in_the_reference_is_never_behind(script: dict[s
     assert len(means) > 15 and not [mean for mean in means if reference_at(128).standing(*mean).is_behind]
 
 
+def test_a_run_made_bad_on_purpose_is_behind_in_its_own_log(script: dict[str, Any]) -> None:
+    bad = "negative_frame_skip_16"
+    means = script["means_of"](RUNS / bad / "metrics.jsonl", script["pace_of"](bad))
+    behind = [standing for mean in means if (standing := reference_at(128).standing(*mean)).is_behind]
+    assert 9_000 < behind[0].updates < 11_000 and reference_at(128).standing(*means[-1]).is_behind
+
+
 def test_published_curves_say_nothing_before_20_000_updates_and_then_find_a_run_that_learns_nothing() -> None:
     reference = reference_at(1024)
     words = {n: str(reference.standing(1000.0 * n, -20.5)).partition(":")[0] for n in (5, 20, 27, 28, 300)}
