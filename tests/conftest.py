@@ -27,13 +27,12 @@ def fixed_seed() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the folders whose tests take long first: at the end no worker is then left alone with them.
 
-    The longest test of all, which compiles for minutes, is the very first.
+    The longest test of all, which compiles for minutes, is the very first; then come those that mostly wait.
     """
+    files = {"test_compiled.py": 0, "test_ray_engine.py": 1}
     ranks = {name: rank for rank, name in enumerate(("workflows", "faults", *WHOLE_RUNS))}
     last = len(ranks)
-    items.sort(
-        key=lambda item: (item.path.name != "test_compiled.py", ranks.get(item.path.parent.name, last))
-    )
+    items.sort(key=lambda item: (files.get(item.path.name, 2), ranks.get(item.path.parent.name, last)))
 
 
 def pytest_collection_finish() -> None:
