@@ -80,8 +80,9 @@ def begun(server: Server, run_dir: Path, *arguments: str) -> tuple[Process, Path
 def kill(process: Process, name: str, frozen_seconds: float = 0.0) -> None:
     """Kill the first process of a run's cluster that has this name, frozen for some seconds before."""
     pid = next(pid for pid, command in processes_of(process.pid) if name in command)
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(frozen_seconds)
+    if frozen_seconds:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(frozen_seconds)
     os.kill(pid, signal.SIGKILL)
 
 
@@ -127,12 +128,13 @@ def test_a_killed_driver_leaves_nothing_and_the_resumed_run_is_that_of_one_proce
     require_equal(run_dir, local_run)
 
 
+@pytest.mark.parametrize("frozen_seconds", [0.0, 4.0], ids=["between questions", "before it answers"])
 def test_a_lost_cluster_ends_the_run_where_it_can_be_resumed(
-    tmp_path: Path, server: Server, local_run: Path
+    frozen_seconds: float, tmp_path: Path, server: Server, local_run: Path
 ) -> None:
     run_dir = tmp_path / "run"
     process, folder = begun(server, run_dir, *RAY, f"run_dir={run_dir}")
-    kill(process, "gcs_server", frozen_seconds=4.0)  # so that the run asks, and has no answer, when it dies
+    kill(process, "gcs_server", frozen_seconds)
     ended = process.end()
     assert (ended.code, "Traceback" in ended.error) == (CLUSTER_EXIT_CODE, False), ended.error
     assert "the Ray cluster is lost: its head does not answer" in ended.error

@@ -119,7 +119,7 @@ def test_reconstruction_needs_a_decoder_that_teaches() -> None:
 
 
 def test_harmony_needs_a_ratio_of_the_kl_scales() -> None:
-    with pytest.raises(UserError, match=r"both are 0. Set world_model.losses.kl=false"):
+    with pytest.raises(UserError, match=r"both are 0. Set world_model.kl.dynamics_scale"):
         WorldModelConfig(harmony=True, kl=KLConfig(dynamics_scale=0.0, representation_scale=0.0))
 
 

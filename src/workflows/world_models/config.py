@@ -46,7 +46,7 @@ class DecoderUse(Enum):
     joint = "joint"
     """The model's and its own."""
     detached = "detached"
-    """Its own alone, from an eighth of the windows: pictures and probes go on."""
+    """Its own alone, from an eighth of the windows: pictures and probes stay."""
     off = "off"
     """There is no decoder, and there are no pictures."""
 
@@ -113,7 +113,7 @@ class WorldModelConfig:
         if self.harmony and not self.kl.dynamics_scale + self.kl.representation_scale:
             raise UserError(
                 "world_model.harmony=true weighs the KL losses by the ratio of their scales, and both are 0. "
-                "Set world_model.losses.kl=false to leave them out."
+                "Set world_model.kl.dynamics_scale or representation_scale above 0."
             )
         self.losses = {name: self.losses.get(name, True) for name in LOSS_SWITCHES}
 
