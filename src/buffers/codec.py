@@ -153,8 +153,10 @@ class ChunkCodec:
         position -= 1
         if changes and not (is_forward and position[-1] < most):
             raise ValueError("its changes lie outside its records")
-        bounds = np.searchsorted(position, np.arange(count) * words).tolist()
-        return Changes(first, position - position // words * words, value, bounds)
+        starts = np.arange(count) * words
+        bounds = np.searchsorted(position, starts)
+        position -= np.repeat(starts[:-1], np.diff(bounds))
+        return Changes(first, position, value, bounds.tolist())
 
     def rows(self, code: bytes | memoryview, count: int) -> Rows:
         """Return the records of a code; raises as `decode` does."""

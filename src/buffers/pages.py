@@ -8,7 +8,7 @@ PAGE_BYTES = 256
 
 _NUMBER = np.dtype(np.int32)
 BYTES_PER_PAGE = PAGE_BYTES + 2 * _NUMBER.itemsize
-BYTES_PER_STRING = 2 * _NUMBER.itemsize
+BYTES_PER_STRING = 2 * _NUMBER.itemsize + 1
 
 
 def pages_needed(nbytes: int) -> int:
@@ -28,6 +28,7 @@ class Pages:
         self._free = np.full(len(data), 0, _NUMBER)  # the last ones are given out first
         self._first = np.full(num_strings, 0, _NUMBER)
         self._nbytes = np.full(num_strings, 0, _NUMBER)
+        self._is_whole = np.full(num_strings, False)
         self.clear()
 
     def clear(self) -> None:
@@ -43,7 +44,7 @@ class Pages:
 
     def nbytes_of_tables(self) -> int:
         """Return the bytes held, the arena apart."""
-        return self._next.nbytes + self._free.nbytes + self._first.nbytes + self._nbytes.nbytes
+        return self._next.nbytes + self._free.nbytes + self._first.nbytes + self._nbytes.nbytes + self._is_whole.nbytes
 
     def put(self, string: int, code: bytes) -> None:
         """Store a string in the place of none; the caller has made sure that there is room."""
@@ -61,10 +62,14 @@ class Pages:
             self._data[pages[-1], : len(rest)] = np.frombuffer(rest, np.uint8)
         self._next[pages[:-1]] = pages[1:]
         self._first[string], self._nbytes[string] = pages[0], len(code)
+        self._is_whole[string] = (np.diff(pages) == 1).all()
 
     def get(self, string: int) -> memoryview:
-        """Return a copy of a string."""
-        return self._data[self._pages(string)].reshape(-1)[: self._nbytes[string]].data
+        """Return a string, valid until it is freed."""
+        first, nbytes = int(self._first[string]), int(self._nbytes[string])
+        is_whole = self._is_whole[string]
+        pages = slice(first, first + pages_needed(nbytes)) if is_whole else self._pages(string)
+        return self._data[pages].reshape(-1)[:nbytes].data
 
     def free(self, strings: Int64[np.ndarray, "strings"]) -> None:
         """Forget strings; those that are not stored are skipped."""
