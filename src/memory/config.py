@@ -35,7 +35,7 @@ class MemoryConfig:
     (`classify_trend` in `leaks/verdict.py`)."""
     leak_share: float = 0.05
     """Share of the memory that is left, in [0, 1], which steady growth has to take before it is a leak for
-    certain. Growth that has a name is one after 480 log intervals, too; with 0 any growth is one at once."""
+    certain. Growth that has a name is one after 480 samples, too; with 0 any growth is one at once."""
     check_interval: int = 100
     """Updates between searches for autograd graphs that outlive their update."""
     on_leak: OnLeak = OnLeak.warn

@@ -4,10 +4,11 @@ import base64
 import io
 from collections.abc import Iterable, Mapping
 from html import escape
+from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+if TYPE_CHECKING:  # pages without figures are made in processes that must not import it
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _STYLE = """
 :root { --ink: #1f2430; --soft: #667085; --line: #e4e7ec; --paper: #fff; --ground: #f5f6f8; }
@@ -67,15 +68,17 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[str]], kind: str = ""
     )
 
 
-def tidy(axis: Axes) -> None:
+def tidy(axis: "Axes") -> None:
     """Leave two spines and a faint grid behind what is drawn."""
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25)
     axis.set_axisbelow(True)
 
 
-def png(figure: Figure) -> bytes:
+def png(figure: "Figure") -> bytes:
     """Return the figure as a PNG file; without pyplot nothing global is set, and nothing stays."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     buffer = io.BytesIO()
     FigureCanvasAgg(figure).print_png(buffer)
     return buffer.getvalue()

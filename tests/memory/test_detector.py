@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.memory.counters.glibc import in_use_bytes, in_use_source, resident_bytes_by_kind
+from reverie.memory.counters.glibc import in_use_bytes, in_use_source, kernel_counts
 from reverie.memory.leaks.detector import LeakDetector, classify_resident, confirm, hours_to_limit
 from reverie.memory.leaks.verdict import TrendClass, TrendTest, classify_trend
 
@@ -162,7 +162,7 @@ def bursts() -> tuple[list[int], list[int]]:
         pin = burst[-1]
         del burst
         in_use.append(in_use_bytes())
-        resident.append(resident_bytes_by_kind()["rss_anon"])
+        resident.append(kernel_counts()["rss_anon"])
     del pin
     return in_use, resident
 

@@ -12,7 +12,7 @@ from reverie.memory.counters.glibc import (
     counts_allocations,
     in_use_bytes,
     in_use_source,
-    resident_bytes_by_kind,
+    kernel_counts,
 )
 
 BLOCK_OVERHEAD_BYTES = 1024  # of one array: header, alignment, the object around it
@@ -47,10 +47,10 @@ def test_arrays_count_by_their_bytes_and_leave_with_them(make, size: int) -> Non
 
 @exact_only
 def test_memory_that_was_never_touched_is_in_use() -> None:
-    before, resident = in_use_bytes(), resident_bytes_by_kind()["rss_anon"]
+    before, resident = in_use_bytes(), kernel_counts()["rss_anon"]
     held = torch.empty(64_000_000, dtype=torch.uint8)
     assert in_use_bytes() - before == pytest.approx(held.nbytes, abs=2 * PAGE_BYTES)
-    assert resident_bytes_by_kind()["rss_anon"] - resident < 1_000_000
+    assert kernel_counts()["rss_anon"] - resident < 1_000_000
 
 
 @pytest.mark.skipif(in_use_source() != "mallinfo2 + pymalloc", reason="needs Python's own count")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reverie.memory.counters.glibc import parse_status, resident_bytes_by_kind
+from reverie.memory.counters.glibc import kernel_counts, parse_status
 from reverie.memory.counters.process import (
     folder_disk_bytes,
     footprint_stats,
@@ -31,7 +31,9 @@ WAITING_CHILD = (
 
 def test_the_text_of_status_is_read_in_bytes() -> None:
     text = "Name:\tpython\nVmRSS:\t 300 kB\nRssAnon:\t  112 kB\nRssFile:\t 1636 kB\nRssShmem:\t 0 kB\n"
-    assert parse_status(text) == {"rss_anon": 112 * 1024, "rss_file": 1636 * 1024, "rss_shmem": 0}
+    text += "VmData:\t 1024 kB\nThreads:\t3\n"
+    sizes = {"rss_anon": 112 * 1024, "rss_file": 1636 * 1024, "rss_shmem": 0, "mapped": 1 << 20}
+    assert parse_status(text) == sizes | {"threads": 3}
 
 
 def test_a_system_that_does_not_tell_the_kinds_apart_has_no_keys() -> None:
@@ -44,14 +46,14 @@ def test_private_file_and_shared_memory_are_told_apart(tmp_path: Path) -> None:
     file.write_bytes(b"1" * 32 * MB)
 
     # Over 32 MiB, so glibc maps it anew: it cannot lie in memory that was freed before.
-    before = resident_bytes_by_kind()
+    before = kernel_counts()
     private = np.ones(64 * MB, np.uint8)
     mapped = np.memmap(file, np.uint8, mode="r")
     assert mapped.sum() == 32 * MB * ord("1")
     with mmap.mmap(-1, 24 * MB) as shared:  # anonymous and shared: what worker processes write into
         for _ in range(24):
             shared.write(b"1" * MB)
-        after = resident_bytes_by_kind()
+        after = kernel_counts()
 
     rise = {kind: after[kind] - before[kind] for kind in before}
     assert rise["rss_anon"] == pytest.approx(private.nbytes, abs=4 * MB)
@@ -123,7 +125,7 @@ def test_a_log_line_has_every_count_under_a_name_with_its_unit() -> None:
     stats = host_memory_stats()
     assert set(stats) == {
         "rss_mb", "in_use_mb", "rss_anon_mb", "rss_file_mb", "rss_shmem_mb", "shared_memory_mb",
-        "open_files_count", "children_count",
+        "mapped_mb", "threads_count", "open_files_count", "children_count",
     }  # fmt: skip
     kinds = stats["rss_anon_mb"] + stats["rss_file_mb"] + stats["rss_shmem_mb"]
     assert kinds == pytest.approx(stats["rss_mb"], rel=0.05)

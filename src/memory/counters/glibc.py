@@ -15,7 +15,8 @@ import psutil
 import torch
 
 _STATUS = Path("/proc/self/status")
-_RESIDENT_PART = re.compile(r"^Rss(Anon|File|Shmem):\s*(\d+)", re.MULTILINE)
+_STATUS_PART = re.compile(r"^(RssAnon|RssFile|RssShmem|VmData|Threads):\s*(\d+)( kB)?", re.MULTILINE)
+_STATUS_NAMES = {"VmData": "mapped", "Threads": "threads"}
 _TEST_BYTES, _TEST_TRIALS = 8_000_000, 3
 _TEST_TOLERANCE_BYTES = 256_000  # other threads allocate meanwhile
 _TEST_OBJECTS, _LEAST_OBJECT_BYTES = 10_000, 24  # floats, before rounding up
@@ -47,19 +48,22 @@ def in_use_source() -> str:
     return _source()[0]
 
 
-def resident_bytes_by_kind() -> dict[str, int]:
-    """Return the resident bytes of this process by what backs them; {} where /proc does not say.
+def kernel_counts() -> dict[str, int]:
+    """Return what the kernel counts of this process; {} where /proc does not say.
 
-    `rss_anon` is private memory: heap, arrays, and what the C allocator keeps for later; `rss_file` is mapped
-    files and libraries, which the kernel can drop; `rss_shmem` is shared memory this process has touched.
+    In bytes: `rss_anon` is private memory: heap, arrays, and what the C allocator keeps for later; `rss_file`
+    is mapped files and libraries, which the kernel can drop; `rss_shmem` is shared memory this process has
+    touched; `mapped` is private memory that it may write, touched or not, stacks included. And `threads`.
     """
     return parse_status(_STATUS.read_text()) if _STATUS.is_file() else {}
 
 
 def parse_status(text: str) -> dict[str, int]:
-    """Return the resident bytes by kind that the text of /proc/<pid>/status holds, {} where it has none."""
-    # What the file calls kB is 1024 bytes.
-    return {f"rss_{kind.lower()}": int(kib) * 1024 for kind, kib in _RESIDENT_PART.findall(text)}
+    """Return bytes and counts that the text of /proc/<pid>/status holds, {} where it has none."""
+    return {
+        _STATUS_NAMES.get(name, f"rss_{name[3:].lower()}"): int(number) * (1024 if in_kib else 1)
+        for name, number, in_kib in _STATUS_PART.findall(text)  # what the file calls kB is 1024 bytes
+    }
 
 
 def trim_heap() -> None:
@@ -102,8 +106,8 @@ def _source() -> tuple[str, Callable[[], int]]:
             if read_small is None:
                 return "mallinfo2", read
             return "mallinfo2 + pymalloc", lambda: read() + read_small()
-    if "rss_anon" in resident_bytes_by_kind():
-        return "RssAnon", lambda: resident_bytes_by_kind()["rss_anon"]
+    if "rss_anon" in kernel_counts():
+        return "RssAnon", lambda: kernel_counts()["rss_anon"]
     return "USS", lambda: psutil.Process().memory_full_info().uss
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from .cuda import gpu_memory_stats
-from .glibc import in_use_bytes, resident_bytes_by_kind
+from .glibc import in_use_bytes, kernel_counts
 
 _BYTES_PER_BLOCK = 512  # POSIX: st_blocks counts these, whatever the file system's own block is
 _SHARED_MEMORY = Path("/dev/shm")
@@ -31,15 +31,18 @@ def host_memory_stats() -> dict[str, float]:
 
     Returns:
         `rss_mb`; `in_use_mb`, held by live objects; `rss_anon_mb`, `rss_file_mb` and `rss_shmem_mb`, the
-        resident memory by what backs it; `shared_memory_mb`, used in /dev/shm by everyone;
-        `open_files_count`; `children_count`, descendants that run.
+        resident memory by what backs it; `mapped_mb`, private memory that may be written, touched or not;
+        `shared_memory_mb`, used in /dev/shm by everyone; `threads_count`; `open_files_count`;
+        `children_count`, descendants that run.
     """
     stats = {"rss_mb": process_rss_mb(), "in_use_mb": in_use_bytes() / _BYTES_PER_MB}
-    stats |= {f"{name}_mb": size / _BYTES_PER_MB for name, size in resident_bytes_by_kind().items()}
+    counted = kernel_counts()
+    threads = {"threads_count": counted.pop("threads")} if "threads" in counted else {}
+    stats |= {f"{name}_mb": size / _BYTES_PER_MB for name, size in counted.items()}
     shared = shared_memory_used_bytes()
     if shared is not None:
         stats["shared_memory_mb"] = shared / _BYTES_PER_MB
-    counts = {"open_files_count": open_files_count(), "children_count": live_children_count()}
+    counts = threads | {"open_files_count": open_files_count(), "children_count": live_children_count()}
     return stats | {name: float(count) for name, count in counts.items()}
 
 

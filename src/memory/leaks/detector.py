@@ -176,7 +176,7 @@ class WatchedCounter:
 
     @property
     def source_is_certain(self) -> bool:
-        """Whether steady growth is a leak at once: nothing fills up with files, processes, shared memory."""
+        """Whether steady growth is a leak at once: nothing fills up with files, threads, shared memory."""
         return self.source is not None and self.kept_from is None
 
     @property
@@ -212,6 +212,7 @@ def watched_counters(threshold_mb: float, on_cuda: bool) -> list[WatchedCounter]
         ("shared memory", "rss_shmem_mb", threshold, "MB", "blocks that are not closed"),
         ("open files", "open_files_count", 4, "files", "descriptors that are not closed"),
         ("child processes", "children_count", 1, "processes", "workers that are not stopped"),
+        ("threads", "threads_count", 4, "threads", "threads that do not end"),
     ):
         scale, what = _MB if unit == "MB" else 1, f"{name}: {source}"
         found.append(WatchedCounter(name, f"debug/cpu/{tag}", tolerance, unit, scale, source=what))

@@ -40,6 +40,7 @@ _SAMPLES_PER_GRAPH_CHECK = 8
 _PATIENCE = 480  # samples of unbroken growth, after which growth that has a name is a leak however slow it is
 _GARBAGE = "only the garbage collector frees it: objects in reference cycles"
 _Roots = Mapping[str, Any]
+_PRIVATE_TAG, _MAPPED_TAG = "debug/cpu/rss_anon_mb", "debug/cpu/mapped_mb"
 _MAPPED = "no Python object holds it: memory that a library maps itself, past the C allocator"
 
 
@@ -55,6 +56,11 @@ class _Suspicion:
     def rise(self, counter: WatchedCounter) -> float:
         """Return by how much a counter has risen since."""
         return _now(counter) - self.counters[counter.tag] * counter.scale
+
+    def rise_of(self, tag: str) -> float | None:
+        """Return by how many bytes a counter in MB has risen since; None where the system has none."""
+        now = memory_counters()
+        return (now[tag] - self.counters[tag]) * _BYTES_PER_MB if tag in now else None
 
 
 @dataclass(slots=True)
@@ -88,6 +94,7 @@ class MemoryGuard:
         }
         self._awaited = set(events)
         self._began, self._samples = 0.0, 0  # when comparable samples began, and how many there are
+        self._began_at = self._step = 0  # the steps of the first and of the last of them
         self._suspicion: _Suspicion | None = None
         self._growths: dict[WatchedCounter, _Growth] = {}
         self._grown_components: dict[str, TrendClass] = {}  # as reported
@@ -104,12 +111,21 @@ class MemoryGuard:
         """Begin anew after a first update, evaluation, checkpoint: more memory is normal from here."""
         if name in self._awaited:
             self._awaited.remove(name)
-            for detector in self._watched.values():
-                detector.restart(step, name)
-            self.tracker.restart(step, name)
-            self.steady_since = step
-            self._samples = 0
-            self._forget()
+            self.restart(step, name)
+
+    def restart(self, step: int, reason: str) -> None:
+        """Judge only what comes after this step."""
+        for detector in self._watched.values():
+            detector.restart(step, reason)
+        self.tracker.restart(step, reason)
+        self.steady_since = step
+        self._samples = 0
+        self._forget()
+
+    def trends(self) -> dict[str, TrendTest]:
+        """Return the test of each counter that this system has, over the samples that are judged now."""
+        tests = {counter.name: detector.trend_test() for counter, detector in self._watched.items()}
+        return {name: test for name, test in tests.items() if test.samples}
 
     def report(self, step: int) -> MemoryReport | None:
         """Return what holds what, None if nothing is tracked."""
@@ -133,8 +149,9 @@ class MemoryGuard:
             warning = driver_paging_warning()
             if warning is not None:
                 _LOG.warning(warning)
-            self._began = time.monotonic()
+            self._began, self._began_at = time.monotonic(), step
         self._samples += 1
+        self._step = step
         is_judged_anew = self.tracker.sample(step, components, roots)
         held = {device: self.tracker.accounted_bytes(device) for device in self._devices}
         held["cpu"] += self._own_bytes
@@ -223,16 +240,18 @@ class MemoryGuard:
             growth = self._growths[counter] = _Growth(GrowthSources(sources, is_named=bool(sources)))
         growth.trend_tests += 1
         is_power_of_two = growth.trend_tests & (growth.trend_tests - 1) == 0
-        if not growth.found.is_named and is_power_of_two:  # a search takes seconds
+        if (not growth.found.is_named or growth.found.is_filling) and is_power_of_two:  # it takes seconds
             growth.found = self._search(step, counter, suspicion, roots)
             if ELSEWHERE in growth.found.lines:  # the next trend test can name it
                 self._suspect(step, roots, is_whole=True)
                 growth.trend_tests = 0
                 return
-        is_leak = self._is_certain(counter, detector, growth.found.is_named)
+        is_filling = growth.found.is_filling
+        is_leak = not is_filling and self._is_certain(counter, detector, growth.found.is_named)
         if is_leak and growth.reported == (TrendClass.growing, True) and counter.source is None:
             growth.found = self._search(step, counter, suspicion, roots)  # far more has grown since
-        seen = (TrendClass.leak if is_leak else TrendClass.growing, growth.found.is_named)
+        grows = TrendClass.filling if is_filling else TrendClass.growing
+        seen = (TrendClass.leak if is_leak else grows, growth.found.is_named)
         if seen != growth.reported:
             growth.reported = seen
             self._report_growth(step, counter, seen[0], growth.found.lines)
@@ -254,6 +273,9 @@ class MemoryGuard:
         trim_heap()
         if before - _now(counter) >= test.rise_bytes / 2:  # the allocator had only kept it for later
             return TrendClass.flat, ()
+        touched, mapped = suspicion.rise(counter), suspicion.rise_of(_MAPPED_TAG)
+        if counter.tag == _PRIVATE_TAG and mapped is not None and mapped < touched / 2:
+            return TrendClass.filling, (_filling_text(),)
         system, was = system_bytes(), suspicion.system_bytes
         if system is not None and was is not None and system - was < suspicion.rise(counter) / 2:
             return TrendClass.growing, ()  # the C allocator never had it: maps of Python or a library
@@ -299,7 +321,9 @@ class MemoryGuard:
 
     def _rate(self, counter: WatchedCounter, test: TrendTest) -> str:
         """Return how fast a counter grows, and when nothing is left of it, as text."""
-        text = f", {test.slope_bytes_per_sample / counter.scale:+.3f} {counter.unit} per log interval"
+        steps = max(1, self._step - self._began_at) / max(1, self._samples - 1)  # between two samples
+        slope = 1000 * test.slope_bytes_per_sample / counter.scale / steps
+        text = f", {slope:+,.3f} {counter.unit} per 1,000 steps"
         if counter.unit == "MB":
             seconds = (time.monotonic() - self._began) / self._samples
             hours = hours_to_limit(test, seconds, _headroom_bytes(counter))
@@ -317,12 +341,20 @@ class MemoryGuard:
         is_leak = finding.verdict is TrendClass.leak
         if is_leak or len(self.findings) < _MOST_FINDINGS:
             self.findings.append(finding)
-        _LOG.log(logging.ERROR if is_leak else logging.WARNING, finding.text())
+        is_news = finding.verdict is not TrendClass.filling
+        _LOG.log(logging.ERROR if is_leak else logging.WARNING if is_news else logging.INFO, finding.text())
 
 
 def _now(counter: WatchedCounter) -> int:
     """Return the counter as it is at this moment, what is planned of it included."""
     return int(memory_counters()[counter.tag] * counter.scale)
+
+
+def _filling_text() -> str:
+    """Return what is known of memory that was asked for at once and is touched little by little."""
+    counters = memory_counters()
+    left = counters[_MAPPED_TAG] - counters[_PRIVATE_TAG]
+    return f"memory that was asked for before is used for the first time: at most {left:,.0f} MB more"
 
 
 def _headroom_bytes(counter: WatchedCounter) -> int:

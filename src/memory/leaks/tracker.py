@@ -1,7 +1,7 @@
 """Track how much each part of a run holds, and how that changes."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -62,16 +62,20 @@ class MemoryTracker:
         Raises:
             UserError: If the name is taken or no name, or the path leads nowhere.
         """
-        if not name or name != name.strip("/") or "//" in name:
-            raise UserError(f"A memory component is named by words with `/` between them, got {name!r}.")
-        if name in self._followed or name in self._paths or name == _TOTAL:
-            raise UserError(f"The memory component `{name}` exists already. {_OTHER_NAME.format(name)}")
+        self.check_name(name, ())
         if roots is not None:
             try:
                 resolve(roots, path)
             except KeyError as error:
                 raise UserError(f"The memory component `{name}` is not there: {error.args[0]}") from error
         self._paths[name] = path
+
+    def check_name(self, name: str, taken: Container[str]) -> None:
+        """Raise a `UserError` if a component cannot have this name, or it is taken here or there."""
+        if not name or name != name.strip("/") or "//" in name:
+            raise UserError(f"A memory component is named by words with `/` between them, got {name!r}.")
+        if name in self._followed or name in self._paths or name == _TOTAL or name in taken:
+            raise UserError(f"The memory component `{name}` exists already. {_OTHER_NAME.format(name)}")
 
     def sample(self, step: int, components: Mapping[str, Component], roots: Mapping[str, Any]) -> bool:
         """Measure everything once, and return whether any component was judged anew.

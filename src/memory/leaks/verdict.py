@@ -37,6 +37,7 @@ class TrendClass(StrEnum):
     leak = "leak"
     collectable = "collectable"
     retention = "allocator retention"
+    filling = "filling"
     undecided = "undecided"
 
 

@@ -4,6 +4,8 @@ One walk begins at the run's own objects, the local variables of all threads, an
 request also at all libraries, and at what no name leads to. Only texts and numbers are kept.
 """
 
+import collections
+import functools
 import gc
 import sys
 import sysconfig
@@ -12,11 +14,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from .children import Role
+from .children import Kind, Role
 from .graph import grad_fn
 from .graph_holders import GraphReport, measure_graphs
 from .readers import PRIMITIVE_IDS, SCAN, frame_locals, gradient_of, type_attribute, type_name
@@ -35,6 +37,7 @@ _LEAST_BYTES = 20_000  # growth below this is noise of any run
 _LEAST_SHARE = 0.1  # of the largest holder's growth, below which another one is not worth a line
 _NODE_BYTES = 200  # of one node of a graph, about
 _EXPLAINED = 0.2  # share of the growth below which what holds it is not found yet
+_CAPACITIES = ("maxlen", "max_len", "maxsize", "max_size", "capacity", "_maxlen", "_max_size", "_capacity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,17 @@ class Heap:
     graphs: GraphReport
     is_whole: bool
     """Whether libraries, and what nothing names, are included."""
+    stores: dict[str, "Store"]
+    """Containers that have a capacity, by path."""
+
+
+class Store(NamedTuple):
+    """How full a container is."""
+
+    held: int
+    capacity: int
+    limit: str
+    """What gives the capacity, such as `maxlen`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +72,8 @@ class GrowthSources:
     """One for each likely holder, the surest first."""
     is_named: bool = True
     """Whether they name a holder, or say for certain that nobody in Python is one."""
+    is_filling: bool = False
+    """Whether the largest holder is a container that is not full yet."""
 
 
 def growth_sources(
@@ -83,8 +99,16 @@ def growth_sources(
     risen = now.totals.get(device, 0.0) - before.totals.get(device, 0.0)
     lines = _grown_graphs(before.graphs, now.graphs, max(1, steps), least)
     if lines or risen >= _EXPLAINED * rise_bytes:
-        lines += _grown_paths(before.held.get(device, {}), now.held.get(device, {}))
-        return GrowthSources(tuple(lines)) if lines else GrowthSources((TOO_SMALL,), is_named=False)
+        paths = _grown_paths(before.held.get(device, {}), now.held.get(device, {}))
+        filling = None if lines or not paths else _filling(next(iter(paths)), before, now, max(1, steps))
+        lines += paths.values()
+        if filling is not None:
+            lines.insert(0, filling)
+        return (
+            GrowthSources(tuple(lines), is_filling=filling is not None)
+            if lines
+            else GrowthSources((TOO_SMALL,), is_named=False)
+        )
     if rise_bytes < _LEAST_BYTES:
         return GrowthSources((TOO_SMALL,), is_named=False)
     if not now.is_whole:
@@ -109,12 +133,27 @@ def _grown_graphs(before: GraphReport, after: GraphReport, steps: int, least: fl
     return lines[:_TOP]
 
 
-def _grown_paths(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    """Return a line for each path that holds far more bytes than before."""
+def _filling(path: str, before: Heap, now: Heap, steps: int) -> str | None:
+    """Return how full the container of a path is, as text; None if it has no capacity, or has reached it."""
+    name = max((name for name in now.stores if path.startswith(f"{name}[")), key=len, default=None)
+    if name is None:
+        return None
+    store = now.stores[name]
+    added = store.held - before.stores[name].held if name in before.stores else 0
+    if added <= 0 or store.held >= store.capacity:
+        return None
+    left = (store.capacity - store.held) * steps / added
+    return f"{name} has {store.held:,} of {store.capacity:,} ({store.limit}), full in about {left:,.0f} steps"
+
+
+def _grown_paths(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, str]:
+    """Return a line for each path that holds far more bytes than before, the largest first."""
     growth = {path: nbytes - before.get(path, 0.0) for path, nbytes in after.items()}
     largest = sorted(growth, key=lambda path: -growth[path])[:_TOP]
     least = max(_LEAST_BYTES, _LEAST_SHARE * growth[largest[0]]) if largest else 0.0
-    return [f"{path} holds {growth[path] / 1e6:,.2f} MB more" for path in largest if growth[path] > least]
+    return {
+        path: f"{path} holds {growth[path] / 1e6:,.2f} MB more" for path in largest if growth[path] > least
+    }
 
 
 def measure_heap(roots: Mapping[str, Any], is_whole: bool) -> Heap:
@@ -143,29 +182,28 @@ class _Measurement:
         self._reachable: list[Found] = []  # tensors, arrays and nodes that a name leads to
         self._storages = set[StorageKey]()
         self._held: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self._stores: dict[str, Store] = {}
 
     def of(self, roots: Mapping[str, Any]) -> Heap:
         """Return what is held."""
         for each in self._existing:
             if type(each) is Heap:  # a former measurement
-                self._visitor.seen.update(map(id, (each, each.held, each.totals, *each.held.values())))
+                own = (each, each.held, each.totals, each.stores, *each.held.values(), *each.stores.values())
+                self._visitor.seen.update(map(id, own))
         for found in self._visitor.visit(self._starts(roots)):
             self._count(found)
         kept, totals = {}, {}
         for device, paths in self._held.items():
             kept[device] = {path: nbytes for path, nbytes in paths.items() if nbytes >= _LEAST_HELD_BYTES}
             totals[device] = sum(paths.values())
-        return Heap(kept, totals, measure_graphs(self._reachable), self._is_whole)
+        return Heap(kept, totals, measure_graphs(self._reachable), self._is_whole, self._stores)
 
     def _starts(self, roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield what a program can reach by name, the user's own before that of libraries; then the rest."""
         yield from roots.items()
-        for frame in sys._current_frames().values():  # the innermost of each thread
-            while frame is not None:
-                if not frame.f_code.co_filename.startswith(_OWN_FOLDER):
-                    for variable, value in frame_locals(frame):
-                        yield f"frame {frame.f_code.co_name} {variable}", value
-                frame = frame.f_back
+        for frame in sorted(_frames(), key=lambda each: each.f_code.co_filename.startswith(_LIBRARIES)):
+            for variable, value in frame_locals(frame):
+                yield f"frame {frame.f_code.co_name} {variable}", value
         modules = [m for m in list(sys.modules.values()) if issubclass(type(m), types.ModuleType)]
         read = type_attribute(types.ModuleType, "__dict__")["__dict__"].__get__
         namespaces = [read(module) for module in modules]
@@ -199,6 +237,7 @@ class _Measurement:
         """Add the bytes of one object."""
         value = found.value
         kind = self._visitor.children.kind_of(value)
+        self._count_stores(found, kind)
         if found.role is not Role.plain and not found.pattern.startswith("<"):
             self._reachable.append(found)
         if id(kind.type) in PRIMITIVE_IDS:
@@ -211,6 +250,26 @@ class _Measurement:
         elif not issubclass(kind.type, (type, types.ModuleType)):  # which are starts themselves
             nbytes = kind.size(value) + self._unvisited_bytes(value)
             self._held["cpu"][found.pattern] += found.weight * nbytes
+
+    def _count_stores(self, found: Found, kind: Kind) -> None:
+        """Note how full a container is that has a capacity, its own or that of the object it belongs to."""
+        value, pattern = found.value, found.pattern
+        if issubclass(kind.type, collections.deque):
+            most = _MAXLEN(value)
+            if most is not None:
+                self._stores[pattern] = Store(collections.deque.__len__(value), most, "maxlen")
+        elif issubclass(kind.type, functools._lru_cache_wrapper):
+            cache = functools._lru_cache_wrapper.cache_info(value)
+            if cache.maxsize is not None:
+                self._stores[pattern] = Store(cache.currsize, cache.maxsize, "maxsize")
+        elif kind.dictionary is not None and kind.role is Role.plain:
+            own = kind.dictionary.__get__(value)
+            if type(own) is not dict:
+                return
+            for limit in [name for name in _CAPACITIES if type(own.get(name)) is int][:1]:
+                for name, member in own.items():
+                    if type(member) is list or type(member) is dict:
+                        self._stores[f"{pattern}.{name}"] = Store(len(member), own[limit], limit)
 
     def _unvisited_bytes(self, value: Any) -> float:
         """Return the bytes of what the walk passes over: numbers and texts, each once, and the `__dict__`."""
@@ -230,6 +289,9 @@ class _Measurement:
         return total
 
 
+_MAXLEN: Any = collections.deque.maxlen.__get__  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def _kind_of(value: Tensor) -> str:
     """Return type, shape and maker of a tensor as text."""
     node, gradient = grad_fn(value), gradient_of(value)
@@ -238,6 +300,17 @@ def _kind_of(value: Tensor) -> str:
     is_cycle = gradient is not None and grad_fn(gradient) is not None
     cycle = ", whose grad has grad_fn: a create_graph cycle" if is_cycle else ""
     return f"{type_name(type(value))} {shape_of(value)} from {made_by}{cycle}"
+
+
+def _frames() -> list[types.FrameType]:
+    """Return what all threads are in, of each the innermost function first; without our own."""
+    found = []
+    for frame in sys._current_frames().values():
+        while frame is not None:
+            if not frame.f_code.co_filename.startswith(_OWN_FOLDER):
+                found.append(frame)
+            frame = frame.f_back
+    return found
 
 
 def _members(name: str, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

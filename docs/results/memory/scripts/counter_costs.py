@@ -33,7 +33,7 @@ def chain() -> torch.Tensor:
 if __name__ == "__main__":
     cost("process_rss_mb", process.process_rss_mb)
     cost("in_use_bytes", glibc.in_use_bytes)
-    cost("resident_bytes_by_kind", glibc.resident_bytes_by_kind)
+    cost("kernel_counts", glibc.kernel_counts)
     cost("shared_memory_used_bytes", process.shared_memory_used_bytes)
     cost("open_files_count", process.open_files_count)
     cost("live_children_count", process.live_children_count)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.memory.counters.glibc import in_use_bytes, resident_bytes_by_kind
+from reverie.memory.counters.glibc import in_use_bytes, kernel_counts
 from reverie.memory.objects.graph_holders import find_graph_holders
 
 COUNT, NUMBERS = 50, 250_000  # float32: 1 MB
@@ -25,9 +25,9 @@ BATCH = torch.randn(1024, 64)
 def line(name: str, make: Callable[[], Any]) -> None:
     """Print in MB what `make` leaves, what a collection leaves of it, and what is left without its result."""
     gc.collect()
-    before, resident = in_use_bytes(), resident_bytes_by_kind()
+    before, resident = in_use_bytes(), kernel_counts()
     kept = make()
-    now = resident_bytes_by_kind()
+    now = kernel_counts()
     grown = [in_use_bytes() - before, *(now[kind] - resident[kind] for kind in ("rss_anon", "rss_file"))]
     gc.collect()
     collected = in_use_bytes() - before
@@ -118,9 +118,9 @@ def growth() -> None:
     line("torch.empty of 50 MB, never touched", lambda: torch.empty(50_000_000, dtype=torch.uint8))
     line("memory-mapped file of 50 MB, written once", mapped)
     line("4,000 x 60 KB, every 100th kept", lambda: [torch.ones(15_000) for _ in range(4000)][::100])
-    before = resident_bytes_by_kind()["rss_anon"]
+    before = kernel_counts()["rss_anon"]
     ctypes.CDLL(None).malloc_trim(0)
-    given_back = before - resident_bytes_by_kind()["rss_anon"]
+    given_back = before - kernel_counts()["rss_anon"]
     print(f"malloc_trim(0) then gives back {given_back / 1e6:.1f} MB of RssAnon")
 
 

@@ -1,0 +1,152 @@
+"""Run any PyTorch program, unchanged, and say whether its memory grows and who holds it."""
+
+import argparse
+import logging
+import os
+import runpy
+import sys
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ...utils.errors import UserError, exit_on_user_error
+from ..leaks.verdict import TrendClass
+from .report import WATCH_HTML
+from .watch import LEAST_SECONDS, Watch
+
+LEAK_EXIT_CODE = 1
+_PACKAGE = __name__.partition(".")[0]
+_DESCRIPTION = """\
+Run a program and judge its memory: flat, filling, leak, or undecided. Everything after the script is its own.
+
+  reverie-watch train.py --epochs 3
+  reverie-watch --fail-on-leak -m package.train --epochs 3
+  torchrun --no-python --nproc-per-node 2 reverie-watch train.py
+"""
+
+
+class _Program:
+    """A script or a module, to be run as `__main__` in this process."""
+
+    def __init__(self, name: str, arguments: Sequence[str], is_module: bool) -> None:
+        self.name = name.rpartition(".")[2] if is_module else Path(name).stem
+        self._name, self._arguments, self._is_module = name, arguments, is_module
+        if not is_module and not Path(name).is_file():
+            raise UserError(f"There is no script {name}. Name a file, or a module with -m.")
+
+    def run(self) -> None:
+        """Run it as `python` would."""
+        sys.argv = [self._name, *self._arguments]
+        if self._is_module:
+            sys.path[0] = os.getcwd()
+            runpy.run_module(self._name, run_name="__main__", alter_sys=True)
+            return
+        path = Path(self._name)
+        sys.path[0] = str(path.resolve().parent)
+        module = types.ModuleType("__main__")
+        module.__dict__.update(__file__=self._name, __builtins__=__builtins__, __spec__=None)
+        sys.modules["__main__"] = module
+        exec(compile(path.read_bytes(), self._name, "exec"), module.__dict__)
+
+
+def main() -> None:
+    """Command `reverie-watch`."""
+    parser = argparse.ArgumentParser(
+        prog="reverie-watch", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--report", metavar="FOLDER", help="for watch.json and watch.html; watch_<program> without it"
+    )
+    parser.add_argument(
+        "--fail-on-leak", action="store_true", help=f"exit with {LEAK_EXIT_CODE} if memory leaks"
+    )
+    parser.add_argument(
+        "--at", metavar="MODULE:FUNCTION", help="count calls of this, not steps of the optimiser"
+    )
+    parser.add_argument(
+        "--trace", action="store_true", help="after a leak, name the lines that allocate (slower)"
+    )
+    parser.add_argument("--seconds", type=float, default=LEAST_SECONDS, help="least time between two samples")
+    parser.add_argument("--threshold-mb", type=float, default=1.0, help="growth up to which memory is flat")
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE ...", help="run a module"
+    )
+    parser.add_argument("script", nargs="?", help="the program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
+    asked = parser.parse_args()
+    with exit_on_user_error():
+        if asked.module == [] or (asked.module is None and asked.script is None):
+            raise UserError("No program is named. Give a script and its arguments, or -m and a module.")
+        for name, value in (("--seconds", asked.seconds), ("--threshold-mb", asked.threshold_mb)):
+            if not value > 0:
+                raise UserError(f"{name} must be over 0, got {value}.")
+        name, *arguments = asked.module or [asked.script, *asked.arguments]
+        program = _Program(name, arguments, is_module=asked.module is not None)
+        folder = Path(asked.report or f"watch_{program.name}")
+        if "RANK" in os.environ:  # of torchrun
+            folder /= f"rank_{os.environ['RANK']}"
+        _log_to_stderr()
+        watch = Watch(
+            seconds=asked.seconds,
+            threshold_mb=asked.threshold_mb,
+            folder=folder,
+            trace=asked.trace,
+            automatic=True,
+            at=asked.at,
+        )
+    _run(program, watch, folder.absolute(), asked.fail_on_leak)
+
+
+def _run(program: _Program, watch: Watch, folder: Path, fail_on_leak: bool) -> None:
+    """Run the program to its end, whatever that is, and say what was seen."""
+    process = os.getpid()
+    hook = sys.excepthook
+    try:
+        with watch:
+            program.run()
+    except BaseException as error:
+        if os.getpid() == process:
+            _show(watch, folder)
+            if fail_on_leak and watch.verdict == TrendClass.leak.value and isinstance(error, SystemExit):
+                sys.exit(LEAK_EXIT_CODE)
+            if sys.excepthook is hook:
+                sys.excepthook = _without_own_frames(hook)
+        raise
+    if os.getpid() == process:
+        _show(watch, folder)
+        if fail_on_leak and watch.verdict == TrendClass.leak.value:
+            sys.exit(LEAK_EXIT_CODE)
+
+
+def _show(watch: Watch, folder: Path) -> None:
+    for line in watch.report().lines():
+        print(f"reverie-watch: {line}", file=sys.stderr)
+    print(f"reverie-watch: {folder / WATCH_HTML}", file=sys.stderr)
+
+
+def _log_to_stderr() -> None:
+    """Keep our lines out of whatever handlers the program sets up."""
+    log = logging.getLogger(_PACKAGE)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("reverie-watch: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+
+def _without_own_frames(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook that shows an exception of the program as Python would without us."""
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        while trace is not None and trace.tb_next is not None and _is_own(trace):
+            trace = trace.tb_next
+        hook(kind, error, trace)
+
+    return show
+
+
+def _is_own(trace: TracebackType) -> bool:
+    name = trace.tb_frame.f_code.co_filename
+    return name.startswith((str(Path(__file__).parent), "<frozen runpy>"))

@@ -1,0 +1,134 @@
+"""Find a fixed phase of a program that nobody edited: after steps of its optimiser, else by a clock."""
+
+import ctypes
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from ...utils.errors import UserError
+
+_LOG = logging.getLogger(__name__)
+_TICK_SECONDS = 0.5
+_SILENT_SECONDS = 20.0  # without a step, after which the clock takes over
+_OTHER_STEPS = 200  # of other optimisers in a row, after which one of them counts
+
+_Sample = Callable[[int], None]
+
+
+class Phase:
+    """Calls `sample` with a count, at one phase of the program, in a thread of the program.
+
+    The count is of steps of one optimiser: the first one that steps, until it stops. Where none steps, it is
+    of ticks of a clock: the main thread itself then samples, between two of its instructions.
+    """
+
+    def __init__(self, sample: _Sample, restart: _Sample, at: str | None = None) -> None:
+        self._sample, self._restart = sample, restart
+        self.is_timed = False
+        """Whether the clock counts."""
+        self._count = 0
+        self._optimizer: Callable[[], Optimizer | None] = lambda: None
+        self._others = 0
+        self._stepped_at = time.monotonic()
+        self._stopped = threading.Event()
+        self._hook: Any = None
+        self._clock = threading.Thread(target=self._run_clock, name="reverie-watch", daemon=True)
+        self._pending = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._tick)
+        self._is_waiting = False  # for the main thread
+        self._pid = os.getpid()
+        self._at = at
+        if at is not None:
+            self._follow(at)
+
+    def start(self) -> None:
+        """Begin to count."""
+        if self._at is None:
+            self._hook = register_optimizer_step_post_hook(self._after_step)
+            self._clock.start()
+
+    def stop(self) -> None:
+        """End it; the program goes on as without."""
+        self._stopped.set()
+        if self._hook is not None:
+            self._hook.remove()
+
+    def _follow(self, place: str) -> None:
+        """Count calls of a function."""
+        module_name, _, path = place.partition(":")
+        *owners, name = path.split(".")
+        try:
+            owner: Any = import_module(module_name)
+            for each in owners:
+                owner = getattr(owner, each)
+            function = getattr(owner, name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UserError(
+                f"--at={place} leads to no function ({error}). Name one as package.module:function, in a "
+                "module that can be imported."
+            ) from error
+
+        @wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._count_one()
+
+        setattr(owner, name, counted)
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer is not self._optimizer():
+            self._others += 1
+            if self._optimizer() is not None and self._others < _OTHER_STEPS:
+                return
+            self._optimizer = weakref.ref(optimizer)
+        self._others = 0
+        if self.is_timed:
+            self.is_timed = False
+            self._guarded(self._restart)
+        self._count_one()
+
+    def _count_one(self) -> None:
+        self._count += 1
+        self._stepped_at = time.monotonic()
+        self._guarded(self._sample)
+
+    def _run_clock(self) -> None:
+        while not self._stopped.wait(_TICK_SECONDS):
+            if os.getpid() != self._pid:
+                return
+            if self.is_timed or time.monotonic() - self._stepped_at > _SILENT_SECONDS:
+                if not self._is_waiting:
+                    self._is_waiting = ctypes.pythonapi.Py_AddPendingCall(self._pending, None) == 0
+
+    def _tick(self, _: Any) -> int:
+        """Sample in the main thread, which has come to a point where it handles signals, too."""
+        self._is_waiting = False
+        if not self._stopped.is_set() and os.getpid() == self._pid:
+            if not self.is_timed:
+                self.is_timed = True
+                self._guarded(self._restart)
+            self._count += 1
+            self._guarded(self._sample)
+        return 0
+
+    def _guarded(self, call: _Sample) -> None:
+        """Watch no more rather than break the program."""
+        if self._stopped.is_set():
+            return
+        try:
+            call(self._count)
+        except Exception:
+            self._stopped.set()
+            _LOG.exception(
+                "the watch has ended at step %s by an error of its own; the program continues", self._count
+            )

@@ -1,0 +1,243 @@
+"""Sample the memory of a program while it runs, judge it, and name what holds growth."""
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ..config import MemoryConfig
+from ..leaks.detector import WINDOW
+from ..leaks.guard import MemoryGuard
+from ..leaks.table import Finding
+from ..leaks.verdict import TrendClass
+from ..objects.census import Component
+from .allocations import NewestAllocations
+from .phase import Phase
+from .report import Series, TimedFinding, WatchReport, write_report
+
+LEAST_SECONDS = 0.5
+_OWN_SHARE = 0.01  # of the time, which samples may take
+_STAGE_SAMPLES = 256  # after which they are taken half as often: slower leaks need a longer window
+_LEAST_SAMPLES = WINDOW // 2  # before which nothing is judged
+_WRITE_SECONDS = 5.0
+
+
+class Watch:
+    """Judges whether the memory of this process grows while a program runs, and names the holder.
+
+    Call `sample` after each step of the program, at one fixed phase. It measures seldom: so that it takes
+    1 % of the time or less while nothing is suspected, and at least `seconds` apart, twice as far after each
+    256 samples. A first verdict takes 48 of them, which is 24 s. What grows is a leak unless a container with
+    a capacity that is not reached yet holds it, or memory that was asked for before is only touched now. A
+    search for the holder takes 0.3 s to some seconds, in growing distances.
+
+    It reads, and changes nothing of the program but for full collections of garbage. A forked child is not
+    watched.
+
+    Args:
+        roots: Long-lived objects by name, to be named first; what they do not reach is named by module,
+            class, or function and variable.
+        seconds: Least time between two samples.
+        threshold_mb: Growth over the judged samples, in MB of 1e6 bytes, up to which memory counts as flat.
+        folder: Where `watch.json` and `watch.html` are kept up to date; None for nowhere.
+        trace: Name the lines that allocate, once there is a leak: from then on allocations are traced, and
+            the program is slower. Of a tensor Python sees the object, not its bytes.
+        automatic: Sample by itself: after steps of the optimiser, or by time in a program without one.
+        at: Sample by itself after each call of this function, `package.module:function`.
+
+    Raises:
+        UserError: If `at` leads to no function.
+
+    >>> with Watch() as watch:
+    ...     for step in range(3):
+    ...         watch.sample(step)
+    >>> watch.report().verdict
+    'undecided'
+    """
+
+    def __init__(
+        self,
+        roots: Mapping[str, Any] | None = None,
+        *,
+        seconds: float = LEAST_SECONDS,
+        threshold_mb: float = 1.0,
+        folder: str | Path | None = None,
+        trace: bool = False,
+        automatic: bool = False,
+        at: str | None = None,
+    ) -> None:
+        self._roots = dict(roots or {})
+        self._folder = None if folder is None else Path(folder)
+        # A share of 0: what grows for certain is a leak at once.
+        self._guard = MemoryGuard(
+            MemoryConfig(leak_threshold_mb=threshold_mb, leak_share=0.0, check_interval=0)
+        )
+        self._components: dict[str, Callable[[], Any]] = {}
+        self._least_seconds = seconds
+        self._phase = Phase(self.sample, self.restart, at) if automatic or at is not None else None
+        self._trace = NewestAllocations() if trace else None
+        self._series = Series()
+        self._found: dict[tuple[str, TrendClass], TimedFinding] = {}
+        self._seen = 0  # findings of the guard that are listed
+        self._began = self._sampled_at = time.perf_counter()
+        self._written_at = -math.inf
+        self._own_seconds, self._cost, self._write_cost = 0.0, 0.0, 0.0
+        self._step = self._first_step = self._next_step = 0
+        self._samples = self._stage_samples = 0
+        self._was_judged = False
+        self._stride: int | None = None  # steps between two samples, None before that is known
+        self._distance = seconds  # in seconds, of two samples of this stage
+        self._pid = os.getpid()
+
+    def __enter__(self) -> Self:
+        if self._phase is not None:
+            self._phase.start()
+        _ACTIVE.append(self)
+        for name, component in _WAITING.items():
+            self.track(name, component)
+        _WAITING.clear()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _ACTIVE.remove(self)
+        if self._phase is not None:
+            self._phase.stop()
+        if os.getpid() == self._pid:
+            self._write()
+        if self._trace is not None:
+            self._trace.stop()
+
+    def track(self, name: str, component: Callable[[], Any]) -> None:
+        """Follow the size of what a callable returns, and judge it; with `/` a part of the one named before.
+
+        Raises:
+            UserError: If the name is taken or no name.
+        """
+        self._guard.tracker.check_name(name, self._components)
+        self._components[name] = component
+
+    def sample(self, step: int) -> None:
+        """Take a sample if one is due after this step; steps only rise."""
+        if step < self._next_step:
+            return
+        now = time.perf_counter()
+        since = now - self._sampled_at
+        if self._stage_samples and self._stride is None:
+            if since < self._distance:
+                return
+            self._stride = max(1, step - self._step)
+        elif self._stage_samples and since < self._distance / 4:  # the program has become faster
+            self.restart(step)
+            return
+        if os.getpid() != self._pid:
+            self._next_step = sys.maxsize  # a forked child
+            return
+        began = time.thread_time()  # of this thread alone: other programs on this core are no cost of ours
+        self._take(step)
+        self._sampled_at = time.perf_counter()
+        cost = time.thread_time() - began
+        # One search for a holder says little about the cost of a sample.
+        self._cost = cost if not self._cost else min(max(cost, 0.8 * self._cost), 1.2 * self._cost)
+        self._own_seconds += cost
+        if self._stage_samples >= _STAGE_SAMPLES:
+            self._least_seconds *= 2
+            self.restart(step)
+
+    def restart(self, step: int) -> None:
+        """Judge only what comes after this step, because more memory is normal from here on."""
+        self._guard.restart(step, "more memory is normal")
+        self._stage_samples, self._stride, self._next_step = 0, None, step + 1
+        self._distance = max(self._least_seconds, self._cost / _OWN_SHARE)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found, in order."""
+        return [each.finding for each in self._found.values()]
+
+    @property
+    def verdict(self) -> str:
+        """`leak`, `filling`, `flat`, or `undecided`: too few samples, or growth that is not certain."""
+        found = {finding.verdict for finding in self.findings}
+        if found & {TrendClass.leak, TrendClass.growing}:
+            return TrendClass.leak.value
+        memory = next(iter(self._guard.trends().values()), None)
+        if not self._was_judged or (memory is not None and memory.verdict is TrendClass.growing):
+            return TrendClass.undecided.value
+        return TrendClass.filling.value if TrendClass.filling in found else TrendClass.flat.value
+
+    def metrics(self) -> dict[str, float]:
+        """Return `memory/<name>/size_mb` and `..._growth_mb_per_report` of all that is tracked."""
+        return {} if not self._components else self._guard.tracker.report(self._step).tags()
+
+    def report(self) -> WatchReport:
+        """Return what is known now."""
+        is_timed = self._phase is not None and self._phase.is_timed
+        return WatchReport(
+            verdict=self.verdict,
+            findings=tuple(self._found.values()),
+            newest_allocations=() if self._trace is None else tuple(self._trace.lines()),
+            trends=self._guard.trends(),
+            series=self._series,
+            steps=self._step - self._first_step,
+            unit="ticks of a clock" if is_timed else "steps",
+            samples=self._samples,
+            seconds=time.perf_counter() - self._began,
+            own_seconds=self._own_seconds,
+        )
+
+    def _take(self, step: int) -> None:
+        if not self._samples:
+            self._first_step = step
+        self._step = step
+        self._samples += 1
+        self._stage_samples += 1
+        self._next_step = step + (self._stride or 1)
+        counters = self._guard.counters()
+        components = {name: Component((each(),)) for name, each in self._components.items()}
+        self._guard.sample(step, counters, self._roots, components)
+        elapsed = time.perf_counter() - self._began
+        self._series.add(step, elapsed, counters)
+        self._was_judged |= self._stage_samples >= _LEAST_SAMPLES
+        for finding in self._guard.findings[self._seen :]:
+            key = finding.resource, finding.verdict
+            first = self._found.get(key)  # what is found again may have a name now
+            self._found[key] = (
+                TimedFinding(finding, elapsed, step) if first is None else replace(first, finding=finding)
+            )
+        self._seen = len(self._guard.findings)
+        if self._trace is not None and self.verdict == TrendClass.leak.value:
+            self._trace.sample()
+        if elapsed - self._written_at > max(_WRITE_SECONDS, self._write_cost / _OWN_SHARE):
+            self._write()
+
+    def _write(self) -> None:
+        if self._folder is not None:
+            began = time.thread_time()
+            write_report(self.report(), self._folder)
+            self._write_cost = time.thread_time() - began
+            self._written_at = time.perf_counter() - self._began
+
+
+_ACTIVE: list[Watch] = []
+_WAITING: dict[str, Callable[[], Any]] = {}
+
+
+def track(name: str, component: Callable[[], Any]) -> None:
+    """Follow the size of what a callable returns in the innermost watch, or in the next one to begin.
+
+    >>> track("replay", lambda: [])
+
+    Raises:
+        UserError: If the name is taken or no name.
+    """
+    if _ACTIVE:
+        _ACTIVE[-1].track(name, component)
+    else:
+        _WAITING[name] = component
