@@ -1,6 +1,7 @@
-"""Memory counters of this process and of its GPU; sizes, graphs and growth of what a training loop holds."""
+"""Counters, holders and growth of memory, for any PyTorch program: docs/find_a_leak.md."""
 
-from .counters.cuda import gpu_memory_stats
-from .counters.process import process_rss_mb
+from .checks import budget, no_growth
+from .objects.graph_holders import find_graph_holders as graph_holders
+from .watch.watch import Watch, track
 
-__all__ = ["gpu_memory_stats", "process_rss_mb"]
+__all__ = ["Watch", "budget", "graph_holders", "no_growth", "track"]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from reverie.buffers import EpisodeReplayBuffer
-from reverie.memory import process_rss_mb
 from reverie.memory.counters.glibc import trim_heap
+from reverie.memory.counters.process import process_rss_mb
 
 from .memory import in_use_bytes
 from .reference import ToyWorld, advance, fill, make_buffer

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.memory import gpu_memory_stats, process_rss_mb
+from reverie.memory.counters.cuda import gpu_memory_stats
+from reverie.memory.counters.process import process_rss_mb
 
 FORK_SCRIPT = """
 import os
 import numpy as np
-from reverie.memory import process_rss_mb
+from reverie.memory.counters.process import process_rss_mb
 process_rss_mb()
 if os.fork() == 0:
     before = process_rss_mb()

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from reverie.checkpoints.run_folder import load_run
-from reverie.memory import process_rss_mb
-from reverie.memory.counters.process import memory_counters
+from reverie.memory.counters.process import memory_counters, process_rss_mb
 from reverie.orchestration.orchestrator import Parts, diagnostics
 from reverie.orchestration.recipes import recipe_of
 

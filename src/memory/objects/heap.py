@@ -37,6 +37,7 @@ _LEAST_BYTES = 20_000  # growth below this is noise of any run
 _LEAST_SHARE = 0.1  # of the largest holder's growth, below which another one is not worth a line
 _NODE_BYTES = 200  # of one node of a graph, about
 _EXPLAINED = 0.2  # share of the growth below which what holds it is not found yet
+_MINOR = 0.2  # share of the growth up to which something else may grow beside what fills
 _CAPACITIES = ("maxlen", "max_len", "maxsize", "max_size", "capacity", "_maxlen", "_max_size", "_capacity")
 
 
@@ -100,15 +101,13 @@ def growth_sources(
     lines = _grown_graphs(before.graphs, now.graphs, max(1, steps), least)
     if lines or risen >= _EXPLAINED * rise_bytes:
         paths = _grown_paths(before.held.get(device, {}), now.held.get(device, {}))
-        filling = None if lines or not paths else _filling(next(iter(paths)), before, now, max(1, steps))
-        lines += paths.values()
-        if filling is not None:
-            lines.insert(0, filling)
-        return (
-            GrowthSources(tuple(lines), is_filling=filling is not None)
-            if lines
-            else GrowthSources((TOO_SMALL,), is_named=False)
-        )
+        filling = {path: _filling(path, before, now, max(1, steps)) for path in paths}
+        named = sorted(paths, key=lambda path: filling[path] is not None)  # what fills comes last
+        lines += [filling[path] or f"{path} holds {paths[path] / 1e6:,.2f} MB more" for path in named]
+        other = sum(paths[path] for path in named if filling[path] is None)
+        is_filling = bool(named) and len(lines) == len(named) and other < _MINOR * sum(paths.values())
+        found = GrowthSources(tuple(lines), is_filling=is_filling)
+        return found if lines else GrowthSources((TOO_SMALL,), is_named=False)
     if rise_bytes < _LEAST_BYTES:
         return GrowthSources((TOO_SMALL,), is_named=False)
     if not now.is_whole:
@@ -134,7 +133,7 @@ def _grown_graphs(before: GraphReport, after: GraphReport, steps: int, least: fl
 
 
 def _filling(path: str, before: Heap, now: Heap, steps: int) -> str | None:
-    """Return how full the container of a path is, as text; None if it has no capacity, or has reached it."""
+    """Return how full the container of a path is; None if it has no capacity, or has reached it."""
     name = max((name for name in now.stores if path.startswith(f"{name}[")), key=len, default=None)
     if name is None:
         return None
@@ -143,17 +142,16 @@ def _filling(path: str, before: Heap, now: Heap, steps: int) -> str | None:
     if added <= 0 or store.held >= store.capacity:
         return None
     left = (store.capacity - store.held) * steps / added
-    return f"{name} has {store.held:,} of {store.capacity:,} ({store.limit}), full in about {left:,.0f} steps"
+    full = f"full in about {left:,.0f} steps"
+    return f"{path}: {name} has {store.held:,} of {store.capacity:,} ({store.limit}), {full}"
 
 
-def _grown_paths(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, str]:
-    """Return a line for each path that holds far more bytes than before, the largest first."""
+def _grown_paths(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Return by how many bytes those paths grew that grew most, the largest first."""
     growth = {path: nbytes - before.get(path, 0.0) for path, nbytes in after.items()}
     largest = sorted(growth, key=lambda path: -growth[path])[:_TOP]
     least = max(_LEAST_BYTES, _LEAST_SHARE * growth[largest[0]]) if largest else 0.0
-    return {
-        path: f"{path} holds {growth[path] / 1e6:,.2f} MB more" for path in largest if growth[path] > least
-    }
+    return {path: growth[path] for path in largest if growth[path] > least}
 
 
 def measure_heap(roots: Mapping[str, Any], is_whole: bool) -> Heap:
@@ -307,7 +305,7 @@ def _frames() -> list[types.FrameType]:
     found = []
     for frame in sys._current_frames().values():
         while frame is not None:
-            if not frame.f_code.co_filename.startswith(_OWN_FOLDER):
+            if not frame.f_code.co_filename.startswith((_OWN_FOLDER, "<frozen runpy>")):
                 found.append(frame)
             frame = frame.f_back
     return found

@@ -3,8 +3,8 @@
 import tracemalloc
 from pathlib import Path
 
-_FRAMES = 12
-_SAMPLES = 16  # between two looks
+_FRAMES = 6
+_SAMPLES = 16  # before the first look; the next ones come after twice as many
 _TOP = 3
 _OWN_FOLDER = str(Path(__file__).parents[1])
 
@@ -13,7 +13,7 @@ class NewestAllocations:
     """Traces what Python and NumPy allocate from the first call of `sample` on; of tensors the objects."""
 
     def __init__(self) -> None:
-        self._samples = 0
+        self._samples, self._next_look = 0, _SAMPLES
         self._started_it = False
         self._lines: list[str] = []
 
@@ -23,7 +23,8 @@ class NewestAllocations:
             tracemalloc.start(_FRAMES)
             self._started_it = True
         self._samples += 1
-        if self._samples % _SAMPLES == 0:
+        if self._samples == self._next_look:
+            self._next_look *= 2
             self._look()
 
     def stop(self) -> None:

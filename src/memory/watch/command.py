@@ -46,9 +46,9 @@ class _Program:
         path = Path(self._name)
         sys.path[0] = str(path.resolve().parent)
         module = types.ModuleType("__main__")
-        module.__dict__.update(__file__=self._name, __builtins__=__builtins__, __spec__=None)
+        module.__dict__.update(__file__=str(path.absolute()), __builtins__=__builtins__, __spec__=None)
         sys.modules["__main__"] = module
-        exec(compile(path.read_bytes(), self._name, "exec"), module.__dict__)
+        exec(compile(path.read_bytes(), str(path.absolute()), "exec"), module.__dict__)
 
 
 def main() -> None:
@@ -69,6 +69,7 @@ def main() -> None:
         "--trace", action="store_true", help="after a leak, name the lines that allocate (slower)"
     )
     parser.add_argument("--seconds", type=float, default=LEAST_SECONDS, help="least time between two samples")
+    parser.add_argument("--share", type=float, default=0.01, help="part of the time that samples may take")
     parser.add_argument("--threshold-mb", type=float, default=1.0, help="growth up to which memory is flat")
     parser.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE ...", help="run a module"
@@ -82,6 +83,8 @@ def main() -> None:
         for name, value in (("--seconds", asked.seconds), ("--threshold-mb", asked.threshold_mb)):
             if not value > 0:
                 raise UserError(f"{name} must be over 0, got {value}.")
+        if not 0 < asked.share <= 1:
+            raise UserError(f"--share must be over 0 and at most 1, got {asked.share}.")
         name, *arguments = asked.module or [asked.script, *asked.arguments]
         program = _Program(name, arguments, is_module=asked.module is not None)
         folder = Path(asked.report or f"watch_{program.name}")
@@ -90,6 +93,7 @@ def main() -> None:
         _log_to_stderr()
         watch = Watch(
             seconds=asked.seconds,
+            share=asked.share,
             threshold_mb=asked.threshold_mb,
             folder=folder,
             trace=asked.trace,
@@ -142,7 +146,7 @@ def _without_own_frames(hook: Callable[..., Any]) -> Callable[..., Any]:
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         while trace is not None and trace.tb_next is not None and _is_own(trace):
             trace = trace.tb_next
-        hook(kind, error, trace)
+        hook(kind, error.with_traceback(trace), trace)
 
     return show
 

@@ -17,8 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ...utils.errors import UserError
 
 _LOG = logging.getLogger(__name__)
-_TICK_SECONDS = 0.5
-_SILENT_SECONDS = 20.0  # without a step, after which the clock takes over
+_SILENT_SECONDS = 10.0  # without a step, after which the clock takes over
 _OTHER_STEPS = 200  # of other optimisers in a row, after which one of them counts
 
 _Sample = Callable[[int], None]
@@ -31,8 +30,8 @@ class Phase:
     of ticks of a clock: the main thread itself then samples, between two of its instructions.
     """
 
-    def __init__(self, sample: _Sample, restart: _Sample, at: str | None = None) -> None:
-        self._sample, self._restart = sample, restart
+    def __init__(self, sample: _Sample, restart: _Sample, seconds: float, at: str | None = None) -> None:
+        self._sample, self._restart, self._seconds = sample, restart, seconds
         self.is_timed = False
         """Whether the clock counts."""
         self._count = 0
@@ -103,7 +102,7 @@ class Phase:
         self._guarded(self._sample)
 
     def _run_clock(self) -> None:
-        while not self._stopped.wait(_TICK_SECONDS):
+        while not self._stopped.wait(self._seconds):
             if os.getpid() != self._pid:
                 return
             if self.is_timed or time.monotonic() - self._stepped_at > _SILENT_SECONDS:

@@ -21,7 +21,6 @@ from .phase import Phase
 from .report import Series, TimedFinding, WatchReport, write_report
 
 LEAST_SECONDS = 0.5
-_OWN_SHARE = 0.01  # of the time, which samples may take
 _STAGE_SAMPLES = 256  # after which they are taken half as often: slower leaks need a longer window
 _LEAST_SAMPLES = WINDOW // 2  # before which nothing is judged
 _WRITE_SECONDS = 5.0
@@ -43,6 +42,7 @@ class Watch:
         roots: Long-lived objects by name, to be named first; what they do not reach is named by module,
             class, or function and variable.
         seconds: Least time between two samples.
+        share: Part of the time that samples may take, in (0, 1]; more gives a verdict sooner.
         threshold_mb: Growth over the judged samples, in MB of 1e6 bytes, up to which memory counts as flat.
         folder: Where `watch.json` and `watch.html` are kept up to date; None for nowhere.
         trace: Name the lines that allocate, once there is a leak: from then on allocations are traced, and
@@ -65,6 +65,7 @@ class Watch:
         roots: Mapping[str, Any] | None = None,
         *,
         seconds: float = LEAST_SECONDS,
+        share: float = 0.01,
         threshold_mb: float = 1.0,
         folder: str | Path | None = None,
         trace: bool = False,
@@ -78,8 +79,8 @@ class Watch:
             MemoryConfig(leak_threshold_mb=threshold_mb, leak_share=0.0, check_interval=0)
         )
         self._components: dict[str, Callable[[], Any]] = {}
-        self._least_seconds = seconds
-        self._phase = Phase(self.sample, self.restart, at) if automatic or at is not None else None
+        self._least_seconds, self._share = seconds, share
+        self._phase = Phase(self.sample, self.restart, seconds, at) if automatic or at is not None else None
         self._trace = NewestAllocations() if trace else None
         self._series = Series()
         self._found: dict[tuple[str, TrendClass], TimedFinding] = {}
@@ -154,7 +155,7 @@ class Watch:
         """Judge only what comes after this step, because more memory is normal from here on."""
         self._guard.restart(step, "more memory is normal")
         self._stage_samples, self._stride, self._next_step = 0, None, step + 1
-        self._distance = max(self._least_seconds, self._cost / _OWN_SHARE)
+        self._distance = max(self._least_seconds, self._cost / self._share)
 
     @property
     def findings(self) -> list[Finding]:
@@ -167,10 +168,10 @@ class Watch:
         found = {finding.verdict for finding in self.findings}
         if found & {TrendClass.leak, TrendClass.growing}:
             return TrendClass.leak.value
-        memory = next(iter(self._guard.trends().values()), None)
-        if not self._was_judged or (memory is not None and memory.verdict is TrendClass.growing):
-            return TrendClass.undecided.value
-        return TrendClass.filling.value if TrendClass.filling in found else TrendClass.flat.value
+        if TrendClass.filling in found:
+            return TrendClass.filling.value
+        grows = any(test.verdict is TrendClass.growing for test in self._guard.trends().values())
+        return (TrendClass.flat if self._was_judged and not grows else TrendClass.undecided).value
 
     def metrics(self) -> dict[str, float]:
         """Return `memory/<name>/size_mb` and `..._growth_mb_per_report` of all that is tracked."""
@@ -214,7 +215,7 @@ class Watch:
         self._seen = len(self._guard.findings)
         if self._trace is not None and self.verdict == TrendClass.leak.value:
             self._trace.sample()
-        if elapsed - self._written_at > max(_WRITE_SECONDS, self._write_cost / _OWN_SHARE):
+        if elapsed - self._written_at > max(_WRITE_SECONDS, self._write_cost / self._share):
             self._write()
 
     def _write(self) -> None:

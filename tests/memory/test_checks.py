@@ -1,0 +1,60 @@
+"""`no_growth` and `budget`, as decorator, marker, fixture and block."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reverie.memory import budget, no_growth
+from reverie.memory.checks import MemoryGrows
+
+KEPT: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Any:
+    yield
+    KEPT.clear()
+
+
+def leak() -> None:
+    KEPT.append(np.empty(20_000))
+
+
+def test_growth_with_the_calls_fails_with_bytes_a_call_and_the_holder() -> None:
+    with pytest.raises(MemoryGrows, match=r"leak leaves \+160,[0-9]{3} bytes a call") as raised:
+        no_growth(steps=24)(leak)()
+    assert f"module {__name__}.KEPT[*] holds" in str(raised.value)
+
+
+def test_the_fixture_checks_a_function(no_growth: Callable[..., Any]) -> None:
+    assert no_growth(lambda value: value + 1, 41, steps=24) == 42
+    with pytest.raises(MemoryGrows):
+        no_growth(leak, steps=24)
+
+
+CALLS: list[int] = []
+
+
+@pytest.mark.no_growth(steps=24)
+def test_a_marked_test_runs_often() -> None:
+    CALLS.append(1)
+
+
+def test_the_marker_has_called_it_with_its_warm_up() -> None:
+    assert len(CALLS) == 36
+
+
+def test_too_few_calls_are_refused() -> None:
+    with pytest.raises(ValueError, match="24 or more"):
+        no_growth(steps=3)
+
+
+def test_a_block_has_a_budget() -> None:
+    with budget(mb=1) as spent:
+        leak()
+    assert spent.mb == pytest.approx(0.16, abs=0.02)
+    with pytest.raises(MemoryGrows, match=r"leaves 1\.6[0-9] MB in memory, 1 are allowed"), budget(mb=1):
+        for _ in range(10):
+            leak()

@@ -1,0 +1,218 @@
+"""A program that nobody edited does the same under `reverie-watch`, and what it leaks has a name."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reverie.memory import Watch, track
+from reverie.memory.watch.report import WATCH_HTML, WATCH_JSON
+from reverie.utils.errors import UserError
+
+KB = 1000
+HELD: dict[str, Any] = {}
+FAST = 1e-6
+
+
+@pytest.fixture(autouse=True)
+def nothing_held() -> Any:
+    yield
+    HELD.clear()
+
+
+def watched(grow: Any, samples: int = 160, **options: Any) -> Watch:
+    with Watch(seconds=FAST, threshold_mb=2.0, **options) as watch:
+        for step in range(samples):
+            watch._stride, watch._next_step, watch._distance = 1, step, 0.0  # after each step
+            grow(step)
+            watch.sample(step)
+    return watch
+
+
+def test_what_is_held_for_ever_is_a_leak_and_has_a_name() -> None:
+    HELD["history"] = []
+    watch = watched(lambda step: HELD["history"].append(np.empty(200 * KB, np.uint8)))
+    assert watch.verdict == "leak"
+    [finding] = watch.findings
+    assert f"module {__name__}.HELD['history'][*] holds" in finding.text()
+    assert "hours" in finding.text() and "per 1,000 steps" in finding.text()
+
+
+def test_a_store_with_a_capacity_is_filling_and_says_how_long_it_will() -> None:
+    HELD["replay"] = deque(maxlen=100_000)
+    watch = watched(lambda step: HELD["replay"].append(np.empty(200 * KB, np.uint8)))
+    assert watch.verdict == "filling"
+    [finding] = watch.findings
+    assert f"module {__name__}.HELD['replay'] has 56 of 100,000 (maxlen)" in finding.text()
+    assert "full in about 99,944 steps" in finding.text()
+
+
+def test_a_leak_beside_what_fills_is_a_leak_and_comes_first() -> None:
+    HELD["replay"], HELD["history"] = deque(maxlen=100_000), []
+
+    def grow(step: int) -> None:
+        HELD["replay"].append(np.empty(200 * KB, np.uint8))
+        HELD["history"].append(np.empty(80 * KB, np.uint8))
+
+    watch = watched(grow)
+    assert watch.verdict == "leak"
+    assert "HELD['history'][*] holds" in watch.findings[0].sources[0]
+    assert "maxlen" in watch.findings[0].sources[1]
+
+
+class Ring:
+    def __init__(self) -> None:
+        self.capacity, self.steps = 160, list[np.ndarray]()
+
+
+def test_a_store_that_grows_beyond_its_capacity_is_a_leak() -> None:
+    HELD["ring"] = Ring()
+    assert (
+        watched(lambda step: HELD["ring"].steps.append(np.empty(200 * KB, np.uint8)), 100).verdict
+        == "filling"
+    )
+    HELD["ring"] = Ring()
+    HELD["ring"].capacity = 20
+    assert (
+        watched(lambda step: HELD["ring"].steps.append(np.empty(200 * KB, np.uint8)), 100).verdict == "leak"
+    )
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_that_was_asked_for_at_once_is_filling_while_it_is_touched() -> None:
+    HELD["replay"] = np.empty((400, 1000 * KB), np.uint8)
+
+    def touch(step: int) -> None:
+        HELD["replay"][step] = 1
+
+    watch = watched(touch)
+    assert watch.verdict == "filling"
+    assert "used for the first time" in watch.findings[0].text()
+
+
+def test_a_tracked_component_is_judged_by_its_name_and_logged() -> None:
+    HELD["buffer"] = [np.zeros(100)]
+    track("buffer", lambda: HELD["buffer"])
+    with Watch() as watch:
+        with pytest.raises(UserError, match="exists already"):
+            track("buffer", list)
+        watch.sample(0)
+        assert watch.metrics()["memory/buffer/size_mb"] == pytest.approx(800 / 1e6)
+    watch = watched(lambda step: HELD["buffer"].append(np.empty(200 * KB, np.uint8)))
+    assert "buffer" not in watch.metrics()  # it was the other watch's
+    assert watch.verdict == "leak"
+
+
+def test_few_samples_are_no_verdict_and_a_calm_program_is_flat() -> None:
+    assert watched(lambda step: None, 20).verdict == "undecided"
+    assert watched(lambda step: None).verdict == "flat"
+
+
+TRAIN = """
+    import hashlib, os, sys, threading
+    import torch
+    from torch import nn
+    torch.manual_seed(0)
+    model = nn.Linear(64, 64)
+    optimizer = torch.optim.Adam(model.parameters())
+    kept = []
+    class Trainer:
+        def update(self):
+            loss = model(torch.randn(16, 64)).square().mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+            if "leak" in sys.argv:
+                kept.append(bytearray(60_000))
+    trainer = Trainer()
+    for step in range(int(sys.argv[1])):
+        trainer.update()
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+    weights = model.weight.detach().numpy().tobytes()
+    print(hashlib.sha256(weights).hexdigest(), __name__, sys.argv[1:], __file__)
+    sys.exit(3)
+"""
+
+
+def write(folder: Path, text: str, name: str = "train.py") -> None:
+    (folder / name).write_text(textwrap.dedent(text))
+
+
+def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+
+
+WATCH = ("-m", "reverie.memory.watch", "--report", "report", "--share", "0.5", "--seconds", "0.002")
+
+
+def read(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "report" / WATCH_JSON).read_text())
+
+
+def test_a_watched_program_does_what_it_does_without(tmp_path: Path) -> None:
+    write(tmp_path, TRAIN)
+    alone, seen = python(tmp_path, "train.py", "400"), python(tmp_path, *WATCH, "train.py", "400")
+    assert (seen.stdout, seen.returncode) == (alone.stdout, alone.returncode) and alone.returncode == 3
+    report = read(tmp_path)
+    assert report["samples"] > 20 and 300 <= report["steps"] <= 400 and report["verdict"] != "leak"
+    assert "polyline" in (tmp_path / "report" / WATCH_HTML).read_text()
+
+
+def test_a_leak_fails_where_asked_and_names_holder_and_line(tmp_path: Path) -> None:
+    write(tmp_path, TRAIN)
+    seen = python(tmp_path, *WATCH, "--trace", "--fail-on-leak", "-m", "train", "600", "leak")
+    report = read(tmp_path)
+    assert seen.returncode == 1 and report["verdict"] == "leak", seen.stderr
+    assert "module __main__.kept holds" in report["findings"][0]["sources"][0]
+    assert any("train.py:14" in line for line in report["newest_allocations"])
+
+
+def test_a_program_without_optimiser_is_watched_by_the_clock_and_kill_leaves_a_report(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        """
+        import time
+        kept = []
+        for _ in range(100_000):
+            kept.append(bytearray(100_000))
+            time.sleep(0.002)
+        """,
+    )
+    program = subprocess.Popen([sys.executable, *WATCH[:-1], "0.05", "train.py"], cwd=tmp_path)
+    try:
+        for _ in range(600):
+            time.sleep(0.1)
+            if (tmp_path / "report" / WATCH_JSON).exists() and read(tmp_path)["verdict"] == "leak":
+                break
+    finally:
+        program.send_signal(signal.SIGKILL)
+        program.wait()
+    report = read(tmp_path)
+    assert report["unit"] == "ticks of a clock" and report["verdict"] == "leak"
+    assert "module __main__.kept holds" in report["findings"][0]["sources"][0]
+
+
+def test_errors_and_wrong_use_read_as_without_us(tmp_path: Path) -> None:
+    write(tmp_path, "def f():\n    raise ValueError('own')\nf()\n")
+    alone, seen = python(tmp_path, "train.py"), python(tmp_path, *WATCH, "train.py")
+    assert seen.returncode == alone.returncode == 1
+    own = [line for line in seen.stderr.splitlines() if not line.startswith("reverie-watch:")]
+    assert "\n".join(own).replace(f"{tmp_path}/", "") == alone.stderr.rstrip().replace(f"{tmp_path}/", "")
+    for wrong, sentence in (
+        (("no.py",), "There is no script no.py"),
+        (("--at", "x:y", "train.py"), "--at=x:y"),
+    ):
+        refused = python(tmp_path, *WATCH, *wrong)
+        assert refused.returncode == 2 and sentence in refused.stderr and "Traceback" not in refused.stderr
+    assert os.listdir(tmp_path / "report")
