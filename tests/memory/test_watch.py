@@ -106,7 +106,9 @@ def test_a_tracked_component_is_judged_by_its_name_and_logged() -> None:
         with pytest.raises(UserError, match="exists already"):
             track("buffer", list)
         watch.sample(0)
-        assert watch.metrics()["memory/buffer/size_mb"] == pytest.approx(800 / 1e6)
+        tags = watch.metrics(per="epoch")
+        assert tags["memory/buffer/size_mb"] == pytest.approx(800 / 1e6)
+        assert tags["memory/buffer/growth_mb_per_epoch"] == 0
     watch = watched(lambda step: HELD["buffer"].append(np.empty(200 * KB, np.uint8)))
     assert "buffer" not in watch.metrics()  # it was the other watch's
     assert watch.verdict == "leak"

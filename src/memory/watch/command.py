@@ -51,8 +51,8 @@ class _Program:
         exec(compile(path.read_bytes(), str(path.absolute()), "exec"), module.__dict__)
 
 
-def main() -> None:
-    """Command `reverie-watch`."""
+def options() -> argparse.ArgumentParser:
+    """Return what reads the command line."""
     parser = argparse.ArgumentParser(
         prog="reverie-watch", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -76,7 +76,12 @@ def main() -> None:
     )
     parser.add_argument("script", nargs="?", help="the program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
-    asked = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Command `reverie-watch`."""
+    asked = options().parse_args()
     with exit_on_user_error():
         if asked.module == [] or (asked.module is None and asked.script is None):
             raise UserError("No program is named. Give a script and its arguments, or -m and a module.")

@@ -55,7 +55,7 @@ class Phase:
             self._clock.start()
 
     def stop(self) -> None:
-        """End it; the program goes on as without."""
+        """End it; the program continues as without."""
         self._stopped.set()
         if self._hook is not None:
             self._hook.remove()

@@ -173,9 +173,13 @@ class Watch:
         grows = any(test.verdict is TrendClass.growing for test in self._guard.trends().values())
         return (TrendClass.flat if self._was_judged and not grows else TrendClass.undecided).value
 
-    def metrics(self) -> dict[str, float]:
-        """Return `memory/<name>/size_mb` and `..._growth_mb_per_report` of all that is tracked."""
-        return {} if not self._components else self._guard.tracker.report(self._step).tags()
+    def metrics(self, per: str = "report") -> dict[str, float]:
+        """Return `memory/<name>/size_mb` and `memory/<name>/growth_mb_per_<per>` of all that is tracked.
+
+        Call it once for each `per`, such as "epoch": growth is that since the call before, MB are 1e6 bytes.
+        """
+        tags = self._guard.tracker.report(self._step).tags() if self._components else {}
+        return {tag.replace("_per_report", f"_per_{per}"): value for tag, value in tags.items()}
 
     def report(self) -> WatchReport:
         """Return what is known now."""

@@ -1,0 +1,81 @@
+"""Measure what a watch costs: blocks of steps with and without it, in turns in one process; prints JSON.
+
+    python -m benchmarks.watched.overhead [seconds of each loop]
+
+`ratio` compares the CPU time of a step in watched and unwatched blocks, `own_share` is what the watch says.
+"""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from benchmarks.suite.data import random_batch
+from reverie.config.compose import compose_jobs
+from reverie.config.dreamer import DreamerTrainConfig
+from reverie.config.resolve import typed
+from reverie.envs import spec_of
+from reverie.memory import Watch
+from reverie.orchestration.dreamer.recipe import build_workflow
+
+_BLOCK_SECONDS = 4.0
+
+
+def dreamer() -> Callable[[], object]:
+    """Return an update of size1m, 8 windows of 16 steps of Pong."""
+    [job] = compose_jobs(["experiment=dreamer_ataripong", "device=cpu", "compile=none"])
+    config = typed(job, DreamerTrainConfig)
+    workflow = build_workflow(config, spec_of(config.env))
+    batch = random_batch(config, workflow.env)
+    return lambda: workflow.update(batch)
+
+
+def linear() -> Callable[[], object]:
+    """Return a step of a linear model, as fast as Python gets."""
+    weight = nn.Parameter(torch.zeros(4))
+    weight.grad = torch.ones(4)
+    optimizer = torch.optim.SGD([weight], lr=1e-3, foreach=False)
+    return optimizer.step
+
+
+def measure(step: Callable[[], object], seconds: float) -> dict[str, float]:
+    """Return CPU time a step with and without a watch, and what the watch did."""
+    costs: dict[bool, list[float]] = {True: [], False: []}
+    with Watch(automatic=True) as watch:
+        assert watch._phase is not None
+        end = time.process_time() + seconds
+        is_watched = True
+        while time.process_time() < end:
+            began, steps = time.process_time(), 0
+            while time.process_time() - began < _BLOCK_SECONDS:
+                step()
+                steps += 1
+            costs[is_watched].append((time.process_time() - began) / steps)
+            is_watched = not is_watched
+            if is_watched:
+                watch._phase._hook = register_optimizer_step_post_hook(watch._phase._after_step)
+            else:
+                watch._phase._hook.remove()
+    report = watch.report()
+    ratios = [on / off for on, off in zip(costs[True][1:], costs[False][1:], strict=False)]
+    return {
+        "steps_per_second": round(1 / statistics.median(costs[False]), 1),
+        "ratio": round(statistics.median(ratios), 4),
+        "lowest": round(min(ratios), 4),
+        "highest": round(max(ratios), 4),
+        "blocks": len(ratios),
+        "samples": report.samples,
+        "own_share": round(report.own_seconds / (seconds / 2), 5),
+        "verdict_is_leak": float(report.verdict == "leak"),
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    budget = float(sys.argv[1]) if len(sys.argv) > 1 else 120.0
+    print(json.dumps({make.__name__: measure(make(), budget) for make in (dreamer, linear)}, indent=1))
