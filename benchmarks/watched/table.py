@@ -1,0 +1,184 @@
+"""Watch programs that nobody here wrote, clean and with each leak put in, and write a line for each.
+
+    python benchmarks/watched/table.py <folder> [--programs sb3_dqn ...] [--leaks none dict ...]
+
+`<folder>/table.jsonl` gets one JSON object for each pair; a pair that is there is skipped, so what was
+broken off continues. `none` is the clean program: right if its memory is `flat` or `filling`. It runs twice,
+with the watch and without, for the overhead. A leak is right if the verdict is `leak` and a finding names its
+holder; its run ends 15 s after that. Run this with the Python that has the programs. The environment decides
+the rest: CLEANRL is the folder of CleanRL's checkout (and GYMNASIUM_029 one with gymnasium 0.29, which it
+wants), WATCH_CPU the number of the core to run on.
+"""
+
+import argparse
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import leaks
+
+HERE = Path(__file__).resolve().parent
+EVENTS_A_SECOND = {"losses": 50.0, "optimizer": 50.0, "state": 50.0, "descriptors": 1.5, "threads": 1.5}
+"""How often a leak takes place; the others 8 times, which is 0.5 MB."""
+_LINGER_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program, and how fast it is on a part of a core."""
+
+    package: str
+    steps_a_second: float
+    """Of the optimiser, with backward passes and steps of all its optimisers."""
+    frames_a_second: float
+    """Steps of an environment; 0 without one."""
+    script: str = ""
+    """In CleanRL's folder; empty for a driver that lies here."""
+    steps_of_one: float = 1.0
+    """What `--steps` (or CleanRL's `--total-timesteps`) is for one step of the optimiser."""
+    more: tuple[str, ...] = ()
+
+
+PROGRAMS = {
+    "sb3_dqn": Program("stable_baselines3", 140, 140),
+    "sb3_ppo": Program("stable_baselines3", 140, 900),
+    "torchrl_replay": Program("torchrl", 60, 240),
+    "sheeprl_ppo": Program("sheeprl", 95, 300),
+    "sheeprl_dreamer": Program("sheeprl", 42, 14, steps_of_one=1 / 3),
+    "cleanrl_dqn": Program(
+        "cleanrl", 120, 480, "cleanrl/dqn.py", 4.0, ("--train-frequency", "4", "--learning-starts", "1000")
+    ),
+    "cleanrl_ppo": Program("cleanrl", 30, 900, "cleanrl/ppo.py", 32.0),
+    "hf_trainer": Program("transformers", 55, 0),
+    "lightning_fit": Program("lightning", 240, 0),
+}
+
+
+def command(name: str, leak: str, seconds: float) -> list[str]:
+    """Return what to run after `python`: the program, with its leak put in if it has one."""
+    program = PROGRAMS[name]
+    count = str(int(program.steps_a_second * seconds * program.steps_of_one))
+    if program.script:
+        script = Path(os.environ["CLEANRL"]) / program.script
+        own = [str(script), "--no-cuda", "--total-timesteps", count, *program.more]
+    else:
+        own = [str(HERE / f"{name}.py"), "--steps", count]
+    if leak == "none":
+        return own
+    speed = program.frames_a_second if leak == "frames" else program.steps_a_second
+    every = max(1, round(speed / EVENTS_A_SECOND.get(leak, 8.0)))
+    return [str(HERE / "leaky.py"), f"{leak}:{every}", *own]
+
+
+def environment(name: str) -> dict[str, str]:
+    """Return the environment of a program: one thread, and CleanRL's own modules for CleanRL."""
+    values = os.environ | {"OMP_NUM_THREADS": "1"}
+    if PROGRAMS[name].script:
+        folders = [
+            os.environ.get("GYMNASIUM_029", ""),
+            os.environ["CLEANRL"],
+            os.environ.get("PYTHONPATH", ""),
+        ]
+        values["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
+    return values
+
+
+def named(report: dict[str, Any], leak: str) -> bool:
+    """Whether a finding of a leak names what holds this one."""
+    found = [each for each in report["findings"] if each["verdict"] in ("leak", "growing")]
+    text = " ".join(" ".join([each["resource"], *each["sources"]]) for each in found).lower()
+    return any(part.lower() in text for part in leaks.EXPECTED[leak])
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def run(name: str, leak: str, seconds: float, folder: Path, watched: bool) -> dict[str, float]:
+    """Run a program to its end, or until its leak is found; return its times and its exit code."""
+    folder.mkdir(parents=True, exist_ok=True)
+    watch = ["-m", "reverie.memory.watch", "--report", str(folder)] if watched else []
+    core = ["taskset", "-c", os.environ["WATCH_CPU"]] if "WATCH_CPU" in os.environ else []
+    began, found_at = time.monotonic(), 0.0
+    with (folder / ("watched.log" if watched else "plain.log")).open("w") as log:
+        child = subprocess.Popen(
+            [*core, sys.executable, *watch, *command(name, leak, seconds)],
+            cwd=folder,
+            env=environment(name),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        while (done := os.wait4(child.pid, os.WNOHANG))[0] == 0:
+            time.sleep(0.5)
+            report = _read(folder / "watch.json") if leak != "none" and not found_at else None
+            if report and report["verdict"] == "leak" and named(report, leak):
+                found_at = time.monotonic()
+            if found_at and time.monotonic() - found_at > _LINGER_SECONDS:
+                os.kill(child.pid, signal.SIGTERM)
+                found_at = math.inf
+    usage = done[2]
+    return {
+        "rc": os.waitstatus_to_exitcode(done[1]),
+        "wall_seconds": round(time.monotonic() - began, 1),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
+        "most_rss_mb": round(usage.ru_maxrss / 1024, 1),
+    }
+
+
+def row(name: str, leak: str, seconds: float, folder: Path) -> dict[str, Any]:
+    """Run one pair and return its line of the table."""
+    package = PROGRAMS[name].package
+    fields: dict[str, Any] = {"program": name, "leak": leak}
+    fields["version"] = f"{package} " + ("at a commit" if package == "cleanrl" else version(package))
+    (folder / "watch.json").unlink(missing_ok=True)
+    fields["watched"] = run(name, leak, seconds, folder, watched=True)
+    report = _read(folder / "watch.json") or {"verdict": "no report", "findings": []}
+    findings = [each for each in report["findings"] if each["verdict"] in ("leak", "growing")]
+    first = min(findings, key=lambda each: each["seconds"], default={})
+    fields |= {"verdict": report["verdict"], "holders": findings}
+    if leak == "none":
+        fields["right"] = report["verdict"] in ("flat", "filling")
+        fields["plain"] = run(name, leak, seconds, folder, watched=False)
+        fields["overhead"] = round(fields["watched"]["cpu_seconds"] / fields["plain"]["cpu_seconds"] - 1, 4)
+    else:
+        fields["right"] = report["verdict"] == "leak" and named(report, leak)
+    fields |= {"steps_until": first.get("step"), "seconds_until": first.get("seconds")}
+    return fields | {key: report.get(key) for key in ("steps", "samples", "seconds", "own_seconds")}
+
+
+def main() -> None:
+    """Fill the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
+    parser.add_argument("--leaks", nargs="+", choices=("none", *leaks.NAMES), default=["none", *leaks.NAMES])
+    parser.add_argument("--seconds", type=float, default=120.0, help="of one run, on a part of a core")
+    asked = parser.parse_args()
+    folder = asked.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "table.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    there = {(line["program"], line["leak"]) for line in map(json.loads, lines)}
+    for leak in asked.leaks:
+        for name in asked.programs:
+            without = leak == "frames" and not PROGRAMS[name].frames_a_second
+            if (name, leak) in there or without:
+                continue
+            line = row(name, leak, asked.seconds, folder / f"{name}_{leak}")
+            with path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            print(name, leak, line["verdict"], "right" if line["right"] else "WRONG", flush=True)
+
+
+if __name__ == "__main__":
+    main()
