@@ -5,9 +5,11 @@
 `<folder>/table.jsonl` gets one JSON object for each pair; a pair that is there is skipped, so what was
 broken off continues. `none` is the clean program: right if its memory is `flat` or `filling`. It runs twice,
 with the watch and without, for the overhead. A leak is right if the verdict is `leak` and a finding names its
-holder; its run ends 15 s after that. Run this with the Python that has the programs. The environment decides
-the rest: CLEANRL is the folder of CleanRL's checkout (and GYMNASIUM_029 one with gymnasium 0.29, which it
-wants), WATCH_CPU the number of the core to run on.
+holder (`named_first` says whether before all others); its run ends 15 s after that.
+
+Run this with the Python that has the programs. The environment decides the rest: CLEANRL is the folder of
+CleanRL's checkout (and GYMNASIUM_029 one with gymnasium 0.29, which it wants), WATCH_CPU the number of the
+core to run on.
 """
 
 import argparse
@@ -26,8 +28,9 @@ from typing import Any
 import leaks
 
 HERE = Path(__file__).resolve().parent
-EVENTS_A_SECOND = {"losses": 50.0, "optimizer": 50.0, "state": 50.0, "descriptors": 1.5, "threads": 1.5}
-"""How often a leak takes place; the others 8 times, which is 0.5 MB."""
+EVENTS_A_SECOND = {"descriptors": 1.5, "threads": 1.5}
+"""How often a leak takes place; the others 8 times, which is 0.5 MB, and graphs for 0.5 MB too."""
+OF_GRAPHS = ("losses", "optimizer", "state")
 _LINGER_SECONDS = 15.0
 
 
@@ -45,6 +48,8 @@ class Program:
     steps_of_one: float = 1.0
     """What `--steps` (or CleanRL's `--total-timesteps`) is for one step of the optimiser."""
     more: tuple[str, ...] = ()
+    graph_kb: float = 8.0
+    """What is left of a loss's graph after its backward pass."""
 
 
 PROGRAMS = {
@@ -52,12 +57,12 @@ PROGRAMS = {
     "sb3_ppo": Program("stable_baselines3", 140, 900),
     "torchrl_replay": Program("torchrl", 60, 240),
     "sheeprl_ppo": Program("sheeprl", 95, 300),
-    "sheeprl_dreamer": Program("sheeprl", 42, 14, steps_of_one=1 / 3),
+    "sheeprl_dreamer": Program("sheeprl", 42, 14, steps_of_one=1 / 3, graph_kb=425.0),
     "cleanrl_dqn": Program(
         "cleanrl", 120, 480, "cleanrl/dqn.py", 4.0, ("--train-frequency", "4", "--learning-starts", "1000")
     ),
     "cleanrl_ppo": Program("cleanrl", 30, 900, "cleanrl/ppo.py", 32.0),
-    "hf_trainer": Program("transformers", 55, 0),
+    "hf_trainer": Program("transformers", 55, 0, graph_kb=86.0),
     "lightning_fit": Program("lightning", 240, 0),
 }
 
@@ -74,7 +79,8 @@ def command(name: str, leak: str, seconds: float) -> list[str]:
     if leak == "none":
         return own
     speed = program.frames_a_second if leak == "frames" else program.steps_a_second
-    every = max(1, round(speed / EVENTS_A_SECOND.get(leak, 8.0)))
+    often = 500.0 / program.graph_kb if leak in OF_GRAPHS else EVENTS_A_SECOND.get(leak, 8.0)
+    every = max(1, round(speed / often))
     return [str(HERE / "leaky.py"), f"{leak}:{every}", *own]
 
 
@@ -91,11 +97,15 @@ def environment(name: str) -> dict[str, str]:
     return values
 
 
-def named(report: dict[str, Any], leak: str) -> bool:
-    """Whether a finding of a leak names what holds this one."""
+def named(report: dict[str, Any], leak: str, first: bool = False) -> bool:
+    """Whether a finding of a leak names what holds this one; if `first`, before all else that it names."""
     found = [each for each in report["findings"] if each["verdict"] in ("leak", "growing")]
-    text = " ".join(" ".join([each["resource"], *each["sources"]]) for each in found).lower()
-    return any(part.lower() in text for part in leaks.EXPECTED[leak])
+    texts = [text for each in found for text in (each["resource"], *each["sources"])]
+    if first:
+        texts = [
+            text.partition(" -> ")[0] for each in found for text in (each["resource"], *each["sources"][:1])
+        ]
+    return any(part.lower() in text.lower() for part in leaks.EXPECTED[leak] for text in texts)
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -150,6 +160,7 @@ def row(name: str, leak: str, seconds: float, folder: Path) -> dict[str, Any]:
         fields["overhead"] = round(fields["watched"]["cpu_seconds"] / fields["plain"]["cpu_seconds"] - 1, 4)
     else:
         fields["right"] = report["verdict"] == "leak" and named(report, leak)
+        fields["named_first"] = named(report, leak, first=True)
     fields |= {"steps_until": first.get("step"), "seconds_until": first.get("seconds")}
     return fields | {key: report.get(key) for key in ("steps", "samples", "seconds", "own_seconds")}
 
