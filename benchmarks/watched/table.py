@@ -57,7 +57,7 @@ PROGRAMS = {
     "sb3_ppo": Program("stable_baselines3", 140, 900),
     "torchrl_replay": Program("torchrl", 60, 240),
     "sheeprl_ppo": Program("sheeprl", 95, 300),
-    "sheeprl_dreamer": Program("sheeprl", 42, 14, steps_of_one=1 / 3, graph_kb=425.0),
+    "sheeprl_dreamer": Program("sheeprl", 42, 14, steps_of_one=1 / 3, graph_kb=142.0),
     "cleanrl_dqn": Program(
         "cleanrl", 120, 480, "cleanrl/dqn.py", 4.0, ("--train-frequency", "4", "--learning-starts", "1000")
     ),
@@ -81,6 +81,7 @@ def command(name: str, leak: str, seconds: float) -> list[str]:
     speed = program.frames_a_second if leak == "frames" else program.steps_a_second
     often = 500.0 / program.graph_kb if leak in OF_GRAPHS else EVENTS_A_SECOND.get(leak, 8.0)
     every = max(1, round(speed / often))
+    every += every % 3 == 0  # of three losses in turn it must not always be the same
     return [str(HERE / "leaky.py"), f"{leak}:{every}", *own]
 
 
