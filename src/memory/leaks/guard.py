@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..config import MemoryConfig, OnLeak
@@ -19,6 +20,7 @@ from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
 from ..objects.heap import ELSEWHERE, NATIVE, GrowthSources, Heap, growth_sources, measure_heap
 from .detector import (
+    WINDOW,
     LeakDetector,
     WatchedCounter,
     accounted_tag,
@@ -29,7 +31,7 @@ from .detector import (
 )
 from .table import Finding, MemoryReport
 from .tracker import MemoryTracker
-from .verdict import TrendClass, TrendTest
+from .verdict import TrendClass, TrendTest, classify_trend, saturates
 
 LEAK_EXIT_CODE = 3
 _LOG = logging.getLogger(__name__)
@@ -37,7 +39,7 @@ _BYTES_PER_MB = 1e6
 _MOST_FINDINGS = 100
 _MOST_GRAPHS = 3
 _SAMPLES_PER_GRAPH_CHECK = 8
-_PATIENCE = 480  # samples of unbroken growth, after which growth that has a name is a leak however slow it is
+_PATIENCE = 480
 _GARBAGE = "only the garbage collector frees it: objects in reference cycles"
 _Roots = Mapping[str, Any]
 _PRIVATE_TAG, _MAPPED_TAG = "debug/cpu/rss_anon_mb", "debug/cpu/mapped_mb"
@@ -80,8 +82,9 @@ class MemoryGuard:
     each takes memory that stays. Keeps numbers and texts, no reference to a part.
     """
 
-    def __init__(self, config: MemoryConfig, events: Sequence[str] = ()) -> None:
+    def __init__(self, config: MemoryConfig, events: Sequence[str] = (), patience: int = _PATIENCE) -> None:
         self.config = config
+        self._patience = patience  # samples of unbroken growth, after which growth that has a name is a leak
         self.tracker = MemoryTracker(config)
         self.findings: list[Finding] = []
         self.trim_heap = False  # before each sample: resident memory is exact then
@@ -100,6 +103,8 @@ class MemoryGuard:
         self._grown_components: dict[str, TrendClass] = {}  # as reported
         self._own_bytes = 0  # what searches have left behind in host memory
         self._shown_graphs: set[str] = set()
+        saturates(np.arange(float(WINDOW)))  # what NumPy sets up at its first use is none of the run's growth
+        classify_trend(np.arange(float(WINDOW)), tolerance_bytes=1.0)
 
     @property
     def must_stop(self) -> bool:
@@ -312,7 +317,7 @@ class MemoryGuard:
 
         Nobody knows how long a cache fills: it is urgent once it took `memory.leak_share` of what is left.
         """
-        is_patient = is_named and detector.growing_samples >= _PATIENCE
+        is_patient = is_named and detector.growing_samples >= self._patience
         return counter.source_is_certain or is_patient or self._is_urgent(counter, detector)
 
     def _is_urgent(self, counter: WatchedCounter, detector: LeakDetector) -> bool:

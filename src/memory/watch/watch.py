@@ -4,6 +4,7 @@ import math
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ LEAST_SECONDS = 0.5
 _STAGE_SAMPLES = 256  # after which they are taken half as often: slower leaks need a longer window
 _LEAST_SAMPLES = WINDOW // 2  # before which nothing is judged
 _WRITE_SECONDS = 5.0
+_COSTS = 8  # samples, of which the cheapest says what one costs
 
 
 class Watch:
@@ -74,10 +76,8 @@ class Watch:
     ) -> None:
         self._roots = dict(roots or {})
         self._folder = None if folder is None else Path(folder)
-        # A share of 0: what grows for certain is a leak at once.
-        self._guard = MemoryGuard(
-            MemoryConfig(leak_threshold_mb=threshold_mb, leak_share=0.0, check_interval=0)
-        )
+        # What grows and has a name is a leak at once.
+        self._guard = MemoryGuard(MemoryConfig(leak_threshold_mb=threshold_mb, check_interval=0), patience=0)
         self._components: dict[str, Callable[[], Any]] = {}
         self._least_seconds, self._share = seconds, share
         self._phase = Phase(self.sample, self.restart, seconds, at) if automatic or at is not None else None
@@ -87,7 +87,8 @@ class Watch:
         self._seen = 0  # findings of the guard that are listed
         self._began = self._sampled_at = time.perf_counter()
         self._written_at = -math.inf
-        self._own_seconds, self._cost, self._write_cost = 0.0, 0.0, 0.0
+        self._own_seconds, self._write_cost = 0.0, 0.0
+        self._costs = deque[float](maxlen=_COSTS)
         self._step = self._first_step = self._next_step = 0
         self._samples = self._stage_samples = 0
         self._was_judged = False
@@ -144,8 +145,7 @@ class Watch:
         self._take(step)
         self._sampled_at = time.perf_counter()
         cost = time.thread_time() - began
-        # One search for a holder says little about the cost of a sample.
-        self._cost = cost if not self._cost else min(max(cost, 0.8 * self._cost), 1.2 * self._cost)
+        self._costs.append(cost)
         self._own_seconds += cost
         if self._stage_samples >= _STAGE_SAMPLES:
             self._least_seconds *= 2
@@ -155,7 +155,8 @@ class Watch:
         """Judge only what comes after this step, because more memory is normal from here on."""
         self._guard.restart(step, "more memory is normal")
         self._stage_samples, self._stride, self._next_step = 0, None, step + 1
-        self._distance = max(self._least_seconds, self._cost / self._share)
+        cost = min(self._costs, default=0.0)  # without a search for a holder, and the first collection
+        self._distance = max(self._least_seconds, cost / self._share)
 
     @property
     def findings(self) -> list[Finding]:
