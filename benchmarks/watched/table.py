@@ -5,7 +5,7 @@
 `<folder>/table.jsonl` gets one JSON object for each pair; a pair that is there is skipped, so what was
 broken off continues. `none` is the clean program: right if its memory is `flat` or `filling`. It runs twice,
 with the watch and without, for the overhead. A leak is right if the verdict is `leak` and a finding names its
-holder (`named_first` says whether before all others); its run ends 15 s after that.
+holder (`named_first` says whether before all others); its run ends 2 s after that.
 
 Run this with the Python that has the programs. The environment decides the rest: CLEANRL is the folder of
 CleanRL's checkout (and GYMNASIUM_029 one with gymnasium 0.29, which it wants), WATCH_CPU the number of the
@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 EVENTS_A_SECOND = {"descriptors": 1.5, "threads": 1.5}
 """How often a leak takes place; the others 8 times, which is 0.5 MB, and graphs for 0.5 MB too."""
 OF_GRAPHS = ("losses", "optimizer", "state")
-_LINGER_SECONDS = 15.0
+_LINGER_SECONDS = 2.0
 
 
 @dataclass(frozen=True)

@@ -111,10 +111,10 @@ class Watch:
         _ACTIVE.remove(self)
         if self._phase is not None:
             self._phase.stop()
-        if os.getpid() == self._pid:
-            self._write()
         if self._trace is not None:
             self._trace.stop()
+        if os.getpid() == self._pid:
+            self._write()
 
     def track(self, name: str, component: Callable[[], Any]) -> None:
         """Follow the size of what a callable returns, and judge it; with `/` a part of the one named before.
@@ -167,10 +167,9 @@ class Watch:
     def verdict(self) -> str:
         """`leak`, `filling`, `flat`, or `undecided`: too few samples, or growth that is not certain."""
         found = {finding.verdict for finding in self.findings}
-        if found & {TrendClass.leak, TrendClass.growing}:
-            return TrendClass.leak.value
-        if TrendClass.filling in found:
-            return TrendClass.filling.value
+        for certain in (TrendClass.leak, TrendClass.filling):
+            if certain in found:
+                return certain.value
         grows = any(test.verdict is TrendClass.growing for test in self._guard.trends().values())
         return (TrendClass.flat if self._was_judged and not grows else TrendClass.undecided).value
 

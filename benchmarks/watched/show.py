@@ -1,0 +1,45 @@
+"""Print the tables of docs/find_a_leak.md from what `table.py` wrote: show.py <table.jsonl>."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def clean_rows(rows: list[dict[str, Any]]) -> list[str]:
+    """Return the rows of clean programs."""
+    lines = [
+        "| program | verdict | optimiser steps | seconds | CPU seconds with and without | of that, watching |"
+    ]
+    lines.append("|---|---|---|---|---|---|")
+    for row in rows:
+        cpu = f"{row['watched']['cpu_seconds']}, {row['plain']['cpu_seconds']}"
+        share = f"{row['own_seconds']:.1f}"
+        cells = (row["version"], row["verdict"], f"{row['steps']:,}", f"{row['seconds']:.0f}", cpu, share)
+        lines.append(f"| `{row['program']}`: " + " | ".join(map(str, cells)) + " |")
+    return lines
+
+
+def leak_rows(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a row for each leak, a cell for each program: seconds until the finding, and how it was named."""
+    programs = list(dict.fromkeys(row["program"] for row in rows))
+    lines = [f"| leak | {' | '.join(programs)} |", "|---" * (len(programs) + 1) + "|"]
+    for leak in dict.fromkeys(row["leak"] for row in rows):
+        cells = []
+        for program in programs:
+            found = [row for row in rows if (row["program"], row["leak"]) == (program, leak)]
+            cells.append(_cell(found[0]) if found else "-")
+        lines.append(f"| {leak} | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(row: dict[str, Any]) -> str:
+    if not row["right"]:
+        return f"**{row['verdict']}, not named**" if row["verdict"] == "leak" else f"**{row['verdict']}**"
+    return f"{row['seconds_until']:.0f} s" + ("" if row["named_first"] else ", not named first")
+
+
+if __name__ == "__main__":
+    lines = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
+    print("\n".join(clean_rows([line for line in lines if line["leak"] == "none"])), end="\n\n")
+    print("\n".join(leak_rows([line for line in lines if line["leak"] != "none"])))
