@@ -21,7 +21,7 @@ def clean_rows(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def leak_rows(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a row for each leak, a cell for each program: seconds until the finding, and how it was named."""
+    """Return a row for each leak: for each program the seconds until its finding, and how it was named."""
     programs = list(dict.fromkeys(row["program"] for row in rows))
     lines = [f"| leak | {' | '.join(programs)} |", "|---" * (len(programs) + 1) + "|"]
     for leak in dict.fromkeys(row["leak"] for row in rows):
