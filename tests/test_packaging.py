@@ -1,5 +1,6 @@
 """What a user installs is whole: every module and every YAML file, under one name only."""
 
+import configparser
 import importlib
 import os
 import pkgutil
@@ -81,8 +82,9 @@ def test_the_wheel_is_importable_away_from_the_repository(built: Distributions, 
 def test_every_command_that_the_wheel_brings_can_be_called(built: Distributions) -> None:
     archive = zipfile.ZipFile(built.wheel)
     [entry_points] = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
-    lines = archive.read(entry_points).decode().strip().splitlines()[1:]
-    commands = dict(line.split(" = ") for line in lines)
+    groups = configparser.ConfigParser()
+    groups.read_string(archive.read(entry_points).decode())
+    commands = dict(groups["console_scripts"])
     assert sorted(commands) == [
         "reverie-analyze-snapshots",
         "reverie-certify",
@@ -92,8 +94,10 @@ def test_every_command_that_the_wheel_brings_can_be_called(built: Distributions)
         "reverie-plan",
         "reverie-probe",
         "reverie-train",
+        "reverie-watch",
     ]
     assert all(callable(pkgutil.resolve_name(target)) for target in commands.values())
+    assert pkgutil.resolve_name(groups["pytest11"]["reverie"]).no_growth_fixture
 
 
 def test_the_wheel_has_the_version_that_the_code_tells(built: Distributions) -> None:

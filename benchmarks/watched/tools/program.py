@@ -1,0 +1,54 @@
+"""A small training with one of five leaks, for the comparison of tools: program.py <leak> <steps>."""
+
+import ctypes
+import os
+import sys
+from collections import deque
+
+import numpy as np
+import torch
+from torch import nn
+
+LIBC = ctypes.CDLL(None)
+LIBC.malloc.restype = ctypes.c_void_p
+LIBC.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+
+
+class Trainer:
+    """Holds what leaks."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(256, 256)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+        self.history: list[torch.Tensor] = []
+        self.window: deque[np.ndarray] = deque()
+        self.by_step: dict[int, torch.Tensor] = {}
+
+    def update(self, leak: str, step: int) -> None:
+        """Take one step of the optimiser, and leak."""
+        loss = self.model(torch.randn(64, 256)).square().mean()
+        self.optimizer.zero_grad()
+        if leak == "graph":
+            self.history.append(self.model(torch.randn(64, 256)).square().mean())
+        elif leak == "view":
+            self.window.append(np.full(65_536, 1, np.uint8)[:1])
+        elif leak == "tensors":
+            self.by_step[step] = torch.full((16_384,), 1.0)
+        elif leak == "native":
+            LIBC.memset(LIBC.malloc(65_536), 1, 65_536)
+        elif leak == "files" and step % 10 == 0:
+            os.open("/dev/null", os.O_RDONLY)
+        loss.backward()
+        self.optimizer.step()
+
+
+def main(leak: str, steps: int) -> None:
+    """Train."""
+    torch.set_num_threads(1)
+    trainer = Trainer()
+    for step in range(steps):
+        trainer.update(leak, step)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
