@@ -7,6 +7,7 @@ import runpy
 import sys
 import types
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -112,6 +113,7 @@ def _run(program: _Program, watch: Watch, folder: Path, fail_on_leak: bool) -> N
     """Run the program to its end, whatever that is, and say what was seen."""
     process = os.getpid()
     hook = sys.excepthook
+    _say(f"watching {program.name}; the report is kept in {folder}")
     try:
         with watch:
             program.run()
@@ -130,9 +132,13 @@ def _run(program: _Program, watch: Watch, folder: Path, fail_on_leak: bool) -> N
 
 
 def _show(watch: Watch, folder: Path) -> None:
-    for line in watch.report().lines():
+    for line in (*watch.report().lines(), str(folder / WATCH_HTML)):
+        _say(line)
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # nobody reads: that must not change how the program ends
         print(f"reverie-watch: {line}", file=sys.stderr)
-    print(f"reverie-watch: {folder / WATCH_HTML}", file=sys.stderr)
 
 
 def _log_to_stderr() -> None:

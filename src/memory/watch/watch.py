@@ -15,7 +15,7 @@ from ..config import MemoryConfig
 from ..leaks.detector import WINDOW
 from ..leaks.guard import MemoryGuard
 from ..leaks.table import Finding
-from ..leaks.verdict import TrendClass
+from ..leaks.verdict import MIN_SAMPLES, TrendClass
 from ..objects.census import Component
 from .allocations import NewestAllocations
 from .phase import Phase
@@ -25,6 +25,7 @@ LEAST_SECONDS = 0.5
 _STAGE_SAMPLES = 256  # after which they are taken half as often: slower leaks need a longer window
 _LEAST_SAMPLES = WINDOW // 2  # before which nothing is judged
 _WRITE_SECONDS = 5.0
+_BEYOND_COMPONENTS = ", not accounted for"
 _COSTS = 8  # samples, of which the cheapest says what one costs
 
 
@@ -91,7 +92,7 @@ class Watch:
         self._costs = deque[float](maxlen=_COSTS)
         self._step = self._first_step = self._next_step = 0
         self._samples = self._stage_samples = 0
-        self._was_judged = False
+        self._was_judged = self._grew = False
         self._stride: int | None = None  # steps between two samples, None before that is known
         self._distance = seconds  # in seconds, of two samples of this stage
         self._pid = os.getpid()
@@ -136,7 +137,7 @@ class Watch:
                 return
             self._stride = max(1, step - self._step)
         elif self._stage_samples and since < self._distance / 4:  # the program has become faster
-            self.restart(step)
+            self._next_step = step + (self._stride or 1)
             return
         if os.getpid() != self._pid:
             self._next_step = sys.maxsize  # a forked child
@@ -153,6 +154,7 @@ class Watch:
 
     def restart(self, step: int) -> None:
         """Judge only what comes after this step, because more memory is normal from here on."""
+        self._grew = self._grows()
         self._guard.restart(step, "more memory is normal")
         self._stage_samples, self._stride, self._next_step = 0, None, step + 1
         cost = min(self._costs, default=0.0)  # without a search for a holder, and the first collection
@@ -170,8 +172,8 @@ class Watch:
         for certain in (TrendClass.leak, TrendClass.filling):
             if certain in found:
                 return certain.value
-        grows = any(test.verdict is TrendClass.growing for test in self._guard.trends().values())
-        return (TrendClass.flat if self._was_judged and not grows else TrendClass.undecided).value
+        is_flat = self._was_judged and not self._grows()
+        return (TrendClass.flat if is_flat else TrendClass.undecided).value
 
     def metrics(self, per: str = "report") -> dict[str, float]:
         """Return `memory/<name>/size_mb` and `memory/<name>/growth_mb_per_<per>` of all that is tracked.
@@ -197,6 +199,12 @@ class Watch:
             own_seconds=self._own_seconds,
         )
 
+    def _grows(self) -> bool:
+        """Return whether anything grows, by the samples of this stage, or else those of the one before."""
+        if self._stage_samples < MIN_SAMPLES:
+            return self._grew
+        return any(test.verdict is TrendClass.growing for test in self._guard.trends().values())
+
     def _take(self, step: int) -> None:
         if not self._samples:
             self._first_step = step
@@ -210,7 +218,10 @@ class Watch:
         elapsed = time.perf_counter() - self._began
         self._series.add(step, elapsed, counters)
         self._was_judged |= self._stage_samples >= _LEAST_SAMPLES
-        for finding in self._guard.findings[self._seen :]:
+        for found in self._guard.findings[self._seen :]:
+            finding = found
+            if not self._components:
+                finding = replace(found, resource=found.resource.removesuffix(_BEYOND_COMPONENTS))
             key = finding.resource, finding.verdict
             first = self._found.get(key)  # what is found again may have a name now
             self._found[key] = (
