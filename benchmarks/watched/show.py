@@ -36,7 +36,7 @@ def leak_rows(rows: list[dict[str, Any]]) -> list[str]:
 def _cell(row: dict[str, Any]) -> str:
     if not row["right"]:
         return f"**{row['verdict']}, not named**" if row["verdict"] == "leak" else f"**{row['verdict']}**"
-    return f"{row['seconds_until']:.0f} s" + ("" if row["named_first"] else ", not named first")
+    return f"{row['seconds_until']:.0f} s" + ("" if row.get("named_first", True) else ", not named first")
 
 
 if __name__ == "__main__":
