@@ -119,14 +119,16 @@ def budget(mb: float, device: str = "cpu") -> Iterator[Spent]:
 def _called(times: int, call: Callable[[], _R]) -> tuple[_R, dict[str, list[int]]]:
     """Return the last result, and the bytes in use after each call by device."""
     series: dict[str, list[int]] = {device: [] for device in _devices()}
-    for _ in range(times - 1):
-        call()
+
+    def measured() -> _R:
+        result = call()
         for device, values in series.items():
             values.append(_in_use(device))
-    result = call()
-    for device, values in series.items():
-        values.append(_in_use(device))
-    return result, series
+        return result
+
+    for _ in range(times - 1):
+        measured()
+    return measured(), series
 
 
 def _devices() -> tuple[str, ...]:

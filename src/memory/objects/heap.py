@@ -37,7 +37,7 @@ _LEAST_BYTES = 20_000  # growth below this is noise of any run
 _LEAST_SHARE = 0.1  # of the largest holder's growth, below which another one is not worth a line
 _NODE_BYTES = 200  # of one node of a graph, about
 _EXPLAINED = 0.2  # share of the growth below which what holds it is not found yet
-_MINOR = 0.2  # share of the growth up to which something else may grow beside what fills
+_MINOR = 0.2  # if less than this share of the growth lies elsewhere, the growth counts as filling
 _CAPACITIES = ("maxlen", "max_len", "maxsize", "max_size", "capacity", "_maxlen", "_max_size", "_capacity")
 
 
