@@ -1,7 +1,9 @@
 """A program that nobody edited does the same under `reverie-watch`, and what it leaks has a name."""
 
 import json
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from reverie.memory import Watch, track
 from reverie.memory.watch.report import WATCH_HTML, WATCH_JSON
@@ -30,7 +33,7 @@ def nothing_held() -> Any:
 
 
 def watched(grow: Any, samples: int = 160, **options: Any) -> Watch:
-    with Watch(seconds=FAST, threshold_mb=2.0, **options) as watch:
+    with Watch(seconds=FAST, share=math.inf, threshold_mb=2.0, **options) as watch:
         for step in range(samples):
             watch._stride, watch._next_step, watch._distance = 1, step, 0.0  # after each step
             grow(step)
@@ -45,6 +48,35 @@ def test_what_is_held_for_ever_is_a_leak_and_has_a_name() -> None:
     [finding] = watch.findings
     assert f"module {__name__}.HELD['history'][*] holds" in finding.text()
     assert "hours" in finding.text() and "per 1,000 steps" in finding.text()
+    assert re.search(r"\.HELD\['history'\]: list of \d+ ndarray, \d+ more", finding.text())
+
+
+def test_a_dict_that_grows_says_how_its_entries_are_keyed() -> None:
+    HELD["cache"] = {}
+    watch = watched(lambda step: HELD["cache"].update({torch.zeros(1): np.empty(200 * KB, np.uint8)}))
+    [finding] = watch.findings
+    assert re.search(r"HELD\['cache'\]: dict of \d+ by Tensor, \d+ more", finding.text())
+
+
+def test_growth_before_a_new_stage_stays_growth_until_the_new_one_is_judged() -> None:
+    HELD["history"] = []
+    watch = watched(lambda step: HELD["history"].append(np.empty(200 * KB, np.uint8)), 60)
+    watch._found.clear()  # as if its holder were not found yet
+    watch.restart(60)
+    assert watch.verdict == "undecided"
+    watch = watched(lambda step: None, 60)
+    watch.restart(60)
+    assert watch.verdict == "flat"
+
+
+def test_samples_that_cost_much_are_farther_apart_but_the_first_ones_do_not_count() -> None:
+    watch = Watch(seconds=0.5, share=0.01)
+    watch._costs.extend([0.2] * 7)
+    watch.restart(0)
+    assert watch._distance == 0.5
+    watch._costs.append(0.02)
+    watch.restart(0)
+    assert watch._distance == 2.0
 
 
 def test_a_store_with_a_capacity_is_filling_and_says_how_long_it_will() -> None:
@@ -109,6 +141,9 @@ def test_a_tracked_component_is_judged_by_its_name_and_logged() -> None:
         tags = watch.metrics(per="epoch")
         assert tags["memory/buffer/size_mb"] == pytest.approx(800 / 1e6)
         assert tags["memory/buffer/growth_mb_per_epoch"] == 0
+    track("buffer", lambda: HELD["buffer"], threshold_mb=100.0)
+    watch = watched(lambda step: HELD["buffer"].append(np.empty(200 * KB, np.uint8)))
+    assert watch.verdict == "flat"  # 19 MB in the judged samples, which it accounts for
     watch = watched(lambda step: HELD["buffer"].append(np.empty(200 * KB, np.uint8)))
     assert "buffer" not in watch.metrics()  # it was the other watch's
     assert watch.verdict == "leak"

@@ -77,6 +77,8 @@ def process_tree_pss_bytes() -> int | None:
 
 def live_children_count() -> int:
     """Return how many descendants of this process run; those that ended but were not waited for are none."""
+    if _has_no_children():
+        return 0
     count = 0
     for child in _descendants():
         with suppress(psutil.NoSuchProcess):
@@ -111,6 +113,15 @@ def folder_disk_bytes(folder: Path) -> int:
                     nbytes = found.st_size if blocks is None else blocks * _BYTES_PER_BLOCK
                     sizes[found.st_dev, found.st_ino] = nbytes
     return sum(sizes.values())
+
+
+def _has_no_children() -> bool:
+    """Return whether Linux says at once that no thread of this process has a child: a full look takes 2 ms."""
+    try:
+        children = [path.read_bytes() for path in Path("/proc/self/task").glob("*/children")]
+    except OSError:  # a thread has ended meanwhile
+        return False
+    return bool(children) and not any(children)
 
 
 def _descendants() -> list[psutil.Process]:

@@ -44,9 +44,10 @@ class MemoryTracker:
 
     def __init__(self, config: MemoryConfig) -> None:
         self._tolerance_bytes = config.leak_threshold_mb * _BYTES_PER_MB
+        self._thresholds: dict[str, float] = {}  # in bytes, of those that have their own
         self._paths: dict[str, str] = {}
         self._followed: dict[str, _Followed] = {}
-        self._total = self._new()
+        self._total = self._new(_TOTAL)
         self._bytes_by_device: dict[str, int] = {}
         self._notes: tuple[str, ...] = ()
         self._reported_step: int | None = None
@@ -69,6 +70,10 @@ class MemoryTracker:
             except KeyError as error:
                 raise UserError(f"The memory component `{name}` is not there: {error.args[0]}") from error
         self._paths[name] = path
+
+    def set_threshold(self, name: str, threshold_mb: float) -> None:
+        """Let a component that is not sampled yet count as flat while it grows by no more than this."""
+        self._thresholds[name] = threshold_mb * _BYTES_PER_MB
 
     def check_name(self, name: str, taken: Container[str]) -> None:
         """Raise a `UserError` if a component cannot have this name, or it is taken here or there."""
@@ -98,7 +103,7 @@ class MemoryTracker:
         sizes = own.sizes | registered.sizes
         # In the order of the census, components before their parts; then what is gone.
         names = dict.fromkeys((*sizes, *self._paths, *self._followed))
-        self._followed = {name: self._followed.get(name) or self._new() for name in names}
+        self._followed = {name: self._followed.get(name) or self._new(name) for name in names}
         is_judged_anew = False
         for name, followed in self._followed.items():
             followed.size, followed.is_gone = sizes.get(name, _NOTHING), name not in sizes
@@ -143,8 +148,8 @@ class MemoryTracker:
         held = self._bytes_by_device.items()
         return sum(nbytes for place, nbytes in held if place.partition(":")[0] == device)
 
-    def _new(self) -> _Followed:
-        return _Followed(LeakDetector(self._tolerance_bytes))
+    def _new(self, name: str) -> _Followed:
+        return _Followed(LeakDetector(self._thresholds.get(name, self._tolerance_bytes)))
 
 
 def _beyond_plan(census: Census, components: Mapping[str, Component]) -> tuple[dict[str, int], int]:

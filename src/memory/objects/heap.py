@@ -5,13 +5,15 @@ request also at all libraries, and at what no name leads to. Only texts and numb
 """
 
 import collections
+import contextlib
 import functools
 import gc
+import re
 import sys
 import sysconfig
 import types
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +40,7 @@ _LEAST_SHARE = 0.1  # of the largest holder's growth, below which another one is
 _NODE_BYTES = 200  # of one node of a graph, about
 _EXPLAINED = 0.2  # share of the growth below which what holds it is not found yet
 _MINOR = 0.2  # if less than this share of the growth lies elsewhere, the growth counts as filling
+_STEP_INTO = re.compile(r"\[|\.<key")  # of a path, into a container
 _CAPACITIES = ("maxlen", "max_len", "maxsize", "max_size", "capacity", "_maxlen", "_max_size", "_capacity")
 
 
@@ -54,6 +57,8 @@ class Heap:
     """Whether libraries, and what nothing names, are included."""
     stores: dict[str, "Store"]
     """Containers that have a capacity, by path."""
+    entries: dict[str, "Entries"]
+    """Containers on the way to what is `held`, by path."""
 
 
 class Store(NamedTuple):
@@ -63,6 +68,20 @@ class Store(NamedTuple):
     capacity: int
     limit: str
     """What gives the capacity, such as `maxlen`."""
+
+
+class Entries(NamedTuple):
+    """What the containers of one path have in them."""
+
+    count: int
+    container: str
+    """Type of the container."""
+    newest: str
+    """Type of the newest entry; of a dict, that of its key."""
+
+    def text(self) -> str:
+        """Return it as `list of 120 Tensor` or `dict of 120 by int`."""
+        return f"{self.container} of {self.count:,} {self.newest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +122,9 @@ def growth_sources(
         paths = _grown_paths(before.held.get(device, {}), now.held.get(device, {}))
         filling = {path: _filling(path, before, now, max(1, steps)) for path in paths}
         named = sorted(paths, key=lambda path: filling[path] is not None)  # what fills comes last
-        lines += [filling[path] or f"{path} holds {paths[path] / 1e6:,.2f} MB more" for path in named]
+        for path in named:
+            more = f"{path} holds {paths[path] / 1e6:,.2f} MB more{_more_entries(path, before, now)}"
+            lines.append(filling[path] or more)
         other = sum(paths[path] for path in named if filling[path] is None)
         is_filling = bool(named) and len(lines) == len(named) and other < _MINOR * sum(paths.values())
         found = GrowthSources(tuple(lines), is_filling=is_filling)
@@ -146,6 +167,26 @@ def _filling(path: str, before: Heap, now: Heap, steps: int) -> str | None:
     return f"{path}: {name} has {store.held:,} of {store.capacity:,} ({store.limit}), {full}"
 
 
+def _more_entries(path: str, before: Heap, now: Heap) -> str:
+    """Return which container on the way to a path has more entries, the outermost; empty if none has."""
+    for name in _containers(path):
+        if name in now.entries:
+            entries = now.entries[name]
+            added = entries.count - (before.entries[name].count if name in before.entries else 0)
+            if added > 0:
+                return f"; {name}: {entries.text()}, {added:,} more"
+    return ""
+
+
+def _containers(path: str) -> list[str]:
+    """Return what a path leads through, and the path itself: the outermost first.
+
+    >>> _containers("agent.episodes[*]['obs']")
+    ['agent.episodes', 'agent.episodes[*]', "agent.episodes[*]['obs']"]
+    """
+    return [*(path[: step.start()] for step in _STEP_INTO.finditer(path)), path]
+
+
 def _grown_paths(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
     """Return by how many bytes those paths grew that grew most, the largest first."""
     growth = {path: nbytes - before.get(path, 0.0) for path, nbytes in after.items()}
@@ -181,20 +222,25 @@ class _Measurement:
         self._storages = set[StorageKey]()
         self._held: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._stores: dict[str, Store] = {}
+        self._entries: dict[str, Entries] = {}
 
     def of(self, roots: Mapping[str, Any]) -> Heap:
         """Return what is held."""
         for each in self._existing:
             if type(each) is Heap:  # a former measurement
-                own = (each, each.held, each.totals, each.stores, *each.held.values(), *each.stores.values())
-                self._visitor.seen.update(map(id, own))
+                parts = (each.held, each.totals, each.stores, each.entries)
+                inner = (part for whole in parts for part in whole.values())
+                self._visitor.seen.update(map(id, (each, *parts, *inner)))
         for found in self._visitor.visit(self._starts(roots)):
             self._count(found)
         kept, totals = {}, {}
         for device, paths in self._held.items():
             kept[device] = {path: nbytes for path, nbytes in paths.items() if nbytes >= _LEAST_HELD_BYTES}
             totals[device] = sum(paths.values())
-        return Heap(kept, totals, measure_graphs(self._reachable), self._is_whole, self._stores)
+        named = {name for paths in kept.values() for path in paths for name in _containers(path)}
+        entries = {name: self._entries[name] for name in named & self._entries.keys()}
+        graphs = measure_graphs(self._reachable)
+        return Heap(kept, totals, graphs, self._is_whole, self._stores, entries)
 
     def _starts(self, roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield what a program can reach by name, the user's own before that of libraries; then the rest."""
@@ -236,6 +282,7 @@ class _Measurement:
         value = found.value
         kind = self._visitor.children.kind_of(value)
         self._count_stores(found, kind)
+        self._count_entries(found, kind)
         if found.role is not Role.plain and not found.pattern.startswith("<"):
             self._reachable.append(found)
         if id(kind.type) in PRIMITIVE_IDS:
@@ -269,6 +316,17 @@ class _Measurement:
                     if type(member) is list or type(member) is dict:
                         self._stores[f"{pattern}.{name}"] = Store(len(member), own[limit], limit)
 
+    def _count_entries(self, found: Found, kind: Kind) -> None:
+        """Note how much is in a container."""
+        for base, newest in _NEWEST.items():
+            if issubclass(kind.type, base):
+                before = self._entries.get(found.pattern)
+                count = round(found.weight * base.__len__(found.value)) + (before.count if before else 0)
+                what = before.newest if before else ""
+                with contextlib.suppress(IndexError, RuntimeError, StopIteration):  # empty, or changed now
+                    what = newest(found.value)
+                self._entries[found.pattern] = Entries(count, type_name(kind.type), what)
+
     def _unvisited_bytes(self, value: Any) -> float:
         """Return the bytes of what the walk passes over: numbers and texts, each once, and the `__dict__`."""
         seen, held, total = self._visitor.seen, gc.get_referents(value), 0.0
@@ -287,6 +345,12 @@ class _Measurement:
         return total
 
 
+_NEWEST: dict[type, Callable[[Any], str]] = {
+    list: lambda value: type_name(type(list.__getitem__(value, -1))),
+    dict: lambda value: f"by {type_name(type(next(dict.__reversed__(value))))}",
+    set: lambda value: type_name(type(next(set.__iter__(value)))),
+    collections.deque: lambda value: type_name(type(collections.deque.__getitem__(value, -1))),
+}
 _MAXLEN: Any = collections.deque.maxlen.__get__  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -101,8 +101,8 @@ class Watch:
         if self._phase is not None:
             self._phase.start()
         _ACTIVE.append(self)
-        for name, component in _WAITING.items():
-            self.track(name, component)
+        for name, waiting in _WAITING.items():
+            self.track(name, *waiting)
         _WAITING.clear()
         return self
 
@@ -117,14 +117,22 @@ class Watch:
         if os.getpid() == self._pid:
             self._write()
 
-    def track(self, name: str, component: Callable[[], Any]) -> None:
+    def track(self, name: str, component: Callable[[], Any], threshold_mb: float | None = None) -> None:
         """Follow the size of what a callable returns, and judge it; with `/` a part of the one named before.
+
+        Args:
+            name: As in findings and metrics.
+            component: Called at each sample; returns the object, or a container of several.
+            threshold_mb: Its own growth over the judged samples up to which it counts as flat, in MB of 1e6
+                bytes; None for that of the watch.
 
         Raises:
             UserError: If the name is taken or no name.
         """
         self._guard.tracker.check_name(name, self._components)
         self._components[name] = component
+        if threshold_mb is not None:
+            self._guard.tracker.set_threshold(name, threshold_mb)
 
     def sample(self, step: int) -> None:
         """Take a sample if one is due after this step; steps only rise."""
@@ -148,8 +156,10 @@ class Watch:
         cost = time.thread_time() - began
         self._costs.append(cost)
         self._own_seconds += cost
+        is_known_dear = self._samples == _COSTS and min(self._costs) / self._share > self._distance
         if self._stage_samples >= _STAGE_SAMPLES:
             self._least_seconds *= 2
+        if self._stage_samples >= _STAGE_SAMPLES or is_known_dear:
             self.restart(step)
 
     def restart(self, step: int) -> None:
@@ -157,8 +167,9 @@ class Watch:
         self._grew = self._grows()
         self._guard.restart(step, "more memory is normal")
         self._stage_samples, self._stride, self._next_step = 0, None, step + 1
-        cost = min(self._costs, default=0.0)  # without a search for a holder, and the first collection
-        self._distance = max(self._least_seconds, cost / self._share)
+        self._distance = self._least_seconds
+        if len(self._costs) == _COSTS:  # the first ones are cold, and one may have searched for a holder
+            self._distance = max(self._distance, min(self._costs) / self._share)
 
     @property
     def findings(self) -> list[Finding]:
@@ -242,11 +253,13 @@ class Watch:
 
 
 _ACTIVE: list[Watch] = []
-_WAITING: dict[str, Callable[[], Any]] = {}
+_WAITING: dict[str, tuple[Callable[[], Any], float | None]] = {}
 
 
-def track(name: str, component: Callable[[], Any]) -> None:
+def track(name: str, component: Callable[[], Any], threshold_mb: float | None = None) -> None:
     """Follow the size of what a callable returns in the innermost watch, or in the next one to begin.
+
+    The arguments are those of `Watch.track`.
 
     >>> track("replay", lambda: [])
 
@@ -254,6 +267,6 @@ def track(name: str, component: Callable[[], Any]) -> None:
         UserError: If the name is taken or no name.
     """
     if _ACTIVE:
-        _ACTIVE[-1].track(name, component)
+        _ACTIVE[-1].track(name, component, threshold_mb)
     else:
-        _WAITING[name] = component
+        _WAITING[name] = component, threshold_mb
