@@ -116,7 +116,7 @@ def folder_disk_bytes(folder: Path) -> int:
 
 
 def _has_no_children() -> bool:
-    """Return whether Linux says at once that no thread of this process has a child: a full look takes 2 ms."""
+    """Return whether Linux says at once that no thread has a child: looking at all processes takes 2 ms."""
     try:
         children = [path.read_bytes() for path in Path("/proc/self/task").glob("*/children")]
     except OSError:  # a thread has ended meanwhile

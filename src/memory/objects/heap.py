@@ -73,7 +73,7 @@ class Store(NamedTuple):
 class Entries(NamedTuple):
     """What the containers of one path have in them."""
 
-    count: int
+    length: int
     container: str
     """Type of the container."""
     newest: str
@@ -81,7 +81,7 @@ class Entries(NamedTuple):
 
     def text(self) -> str:
         """Return it as `list of 120 Tensor` or `dict of 120 by int`."""
-        return f"{self.container} of {self.count:,} {self.newest}"
+        return f"{self.container} of {self.length:,} {self.newest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def _more_entries(path: str, before: Heap, now: Heap) -> str:
     for name in _containers(path):
         if name in now.entries:
             entries = now.entries[name]
-            added = entries.count - (before.entries[name].count if name in before.entries else 0)
+            added = entries.length - (before.entries[name].length if name in before.entries else 0)
             if added > 0:
                 return f"; {name}: {entries.text()}, {added:,} more"
     return ""
@@ -321,11 +321,11 @@ class _Measurement:
         for base, newest in _NEWEST.items():
             if issubclass(kind.type, base):
                 before = self._entries.get(found.pattern)
-                count = round(found.weight * base.__len__(found.value)) + (before.count if before else 0)
+                length = round(found.weight * base.__len__(found.value)) + (before.length if before else 0)
                 what = before.newest if before else ""
                 with contextlib.suppress(IndexError, RuntimeError, StopIteration):  # empty, or changed now
                     what = newest(found.value)
-                self._entries[found.pattern] = Entries(count, type_name(kind.type), what)
+                self._entries[found.pattern] = Entries(length, type_name(kind.type), what)
 
     def _unvisited_bytes(self, value: Any) -> float:
         """Return the bytes of what the walk passes over: numbers and texts, each once, and the `__dict__`."""
