@@ -7,7 +7,6 @@ from fractions import Fraction
 from itertools import chain
 from pathlib import Path
 
-import av
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -81,6 +80,8 @@ def encode_animation(frames: NDArray[np.uint8], fps: float) -> bytes:
 def _write_mp4(path: Path, first: Frame, rest: Iterator[Frame], fps: float) -> None:
     """Encode with x264 as yuv420p, the only pixel format that every player and browser shows."""
     height, width = first.shape[:2]
+    import av  # a run that makes no MP4 needs none of its libraries
+
     with av.open(str(path), "w", format="mp4") as container:
         rate = Fraction(fps).limit_denominator(1000)
         stream = container.add_stream("libx264", rate=rate, options=_X264_OPTIONS)

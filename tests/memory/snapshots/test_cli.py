@@ -12,7 +12,7 @@ import pytest
 
 from reverie.commands.snapshots import COLUMNS, main
 from reverie.memory.snapshots.series import ALLOCATED_TAG, RESERVED_TAG
-from reverie.utils.logging.writer import EventFile
+from reverie.utils.logging.event_file import EventFile
 
 from . import writer
 

@@ -9,7 +9,7 @@ import pytest
 from reverie.memory.snapshots.reader import Summary, summarize
 from reverie.memory.snapshots.series import ALLOCATED_TAG, RESERVED_TAG, correlate, correlation
 from reverie.utils.errors import UserError
-from reverie.utils.logging.writer import EventFile
+from reverie.utils.logging.event_file import EventFile
 
 from . import writer
 
