@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import types
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +41,10 @@ _NODE_BYTES = 200  # of one node of a graph, about
 _EXPLAINED = 0.2  # share of the growth below which what holds it is not found yet
 _MINOR = 0.2  # if less than this share of the growth lies elsewhere, the growth counts as filling
 _STEP_INTO = re.compile(r"\[|\.<key")  # of a path, into a container
+_CONTAINERS: dict[int, Any] = {
+    **{id(each): each for each in (list, set, collections.deque)},
+    **{id(each): dict for each in (dict, collections.OrderedDict, collections.defaultdict)},
+}  # by id, as `PRIMITIVE_IDS`: the type whose methods read it
 _CAPACITIES = ("maxlen", "max_len", "maxsize", "max_size", "capacity", "_maxlen", "_max_size", "_capacity")
 
 
@@ -318,14 +322,14 @@ class _Measurement:
 
     def _count_entries(self, found: Found, kind: Kind) -> None:
         """Note how much is in a container."""
-        for base, newest in _NEWEST.items():
-            if issubclass(kind.type, base):
-                before = self._entries.get(found.pattern)
-                length = round(found.weight * base.__len__(found.value)) + (before.length if before else 0)
-                what = before.newest if before else ""
-                with contextlib.suppress(IndexError, RuntimeError, StopIteration):  # empty, or changed now
-                    what = newest(found.value)
-                self._entries[found.pattern] = Entries(length, type_name(kind.type), what)
+        if (base := _CONTAINERS.get(id(kind.type))) is None:
+            return
+        before = self._entries.get(found.pattern)
+        length = round(found.weight * base.__len__(found.value)) + (before.length if before else 0)
+        what = before.newest if before else ""
+        with contextlib.suppress(IndexError, RuntimeError, StopIteration):  # empty, or changed now
+            what = _newest_of(base, found.value)
+        self._entries[found.pattern] = Entries(length, type_name(kind.type), what)
 
     def _unvisited_bytes(self, value: Any) -> float:
         """Return the bytes of what the walk passes over: numbers and texts, each once, and the `__dict__`."""
@@ -345,13 +349,14 @@ class _Measurement:
         return total
 
 
-_NEWEST: dict[type, Callable[[Any], str]] = {
-    list: lambda value: type_name(type(list.__getitem__(value, -1))),
-    dict: lambda value: f"by {type_name(type(next(dict.__reversed__(value))))}",
-    set: lambda value: type_name(type(next(set.__iter__(value)))),
-    collections.deque: lambda value: type_name(type(collections.deque.__getitem__(value, -1))),
-}
 _MAXLEN: Any = collections.deque.maxlen.__get__  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _newest_of(base: Any, value: Any) -> str:
+    """Return the type of the newest entry of a container; that of its key where it has keys."""
+    if base is dict:
+        return f"by {type_name(type(next(dict.__reversed__(value))))}"
+    return type_name(type(next(set.__iter__(value)) if base is set else base.__getitem__(value, -1)))
 
 
 def _kind_of(value: Tensor) -> str:
