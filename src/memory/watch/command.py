@@ -18,7 +18,7 @@ from .report import WATCH_HTML
 from .watch import LEAST_SECONDS, Watch
 
 LEAK_EXIT_CODE = 1
-_PACKAGE = __name__.partition(".")[0]
+_LOGGED = __name__.partition(".watch")[0]  # by the watch and all that it uses
 _DESCRIPTION = """\
 Run a program and judge its memory: flat, filling, leak, or undecided. Everything after the script is its own.
 
@@ -143,7 +143,7 @@ def _say(line: str) -> None:
 
 def _log_to_stderr() -> None:
     """Keep our lines out of whatever handlers the program sets up."""
-    log = logging.getLogger(_PACKAGE)
+    log = logging.getLogger(_LOGGED)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("reverie-watch: %(message)s"))
     log.addHandler(handler)
