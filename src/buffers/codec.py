@@ -155,7 +155,7 @@ class ChunkCodec:
             raise ValueError("its changes lie outside its records")
         starts = np.arange(count) * words
         bounds = np.searchsorted(position, starts)
-        position -= np.repeat(starts[:-1], np.diff(bounds))
+        position -= np.repeat(starts[:-1], bounds[1:] - bounds[:-1])
         return Changes(first, position, value, bounds.tolist())
 
     def rows(self, code: bytes | memoryview, count: int) -> Rows:
