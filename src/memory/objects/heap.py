@@ -41,6 +41,7 @@ _NODE_BYTES = 200  # of one node of a graph, about
 _EXPLAINED = 0.2  # share of the growth below which what holds it is not found yet
 _MINOR = 0.2  # if less than this share of the growth lies elsewhere, the growth counts as filling
 _STEP_INTO = re.compile(r"\[|\.<key")  # of a path, into a container
+_FEW = 4  # entries, of which most containers have fewer
 _CONTAINERS: dict[int, Any] = {
     **{id(each): each for each in (list, set, collections.deque)},
     **{id(each): dict for each in (dict, collections.OrderedDict, collections.defaultdict)},
@@ -322,7 +323,8 @@ class _Measurement:
 
     def _count_entries(self, found: Found, kind: Kind) -> None:
         """Note how much is in a container."""
-        if (base := _CONTAINERS.get(id(kind.type))) is None:
+        base = _CONTAINERS.get(id(kind.type))
+        if base is None or base.__len__(found.value) < _FEW:
             return
         before = self._entries.get(found.pattern)
         length = round(found.weight * base.__len__(found.value)) + (before.length if before else 0)
