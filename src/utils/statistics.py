@@ -1,0 +1,42 @@
+"""Aggregate scores over seeds: the interquartile mean, and its bootstrap interval.
+
+Reference:
+    Agarwal et al. 2021, arXiv:2108.13264, "Deep Reinforcement Learning at the Edge of the
+    Statistical Precipice".
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST_SEEDS = 4
+"""Fewest seeds with a whole seed in each quarter; of fewer the interquartile mean is the mean."""
+
+_RESAMPLES = 2000
+_PERCENTILES = (2.5, 97.5)
+
+
+def interquartile_mean(scores: NDArray[np.float64], axis: int = 0) -> NDArray[np.float64]:
+    """Return the mean along an axis without the lowest and the highest quarter, each rounded down.
+
+    >>> float(interquartile_mean(np.array([1.0, 2.0, 4.0, 100.0])))
+    3.0
+    """
+    ordered = np.sort(np.moveaxis(scores, axis, 0), axis=0)
+    cut = len(ordered) // 4
+    return ordered[cut : len(ordered) - cut].mean(axis=0)
+
+
+def bootstrap_interval(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return both ends of the 95 % percentile interval of the interquartile mean.
+
+    Whole rows are drawn again, with replacement, 2,000 times and from one seed: equal scores have equal ends.
+
+    Args:
+        scores: (seeds, ...) one row for each seed of one group, the stratum.
+
+    Returns:
+        Two arrays (...), the lower and the upper ends; one seed has an interval of width 0.
+    """
+    drawn = np.random.default_rng(0).integers(len(scores), size=(_RESAMPLES, len(scores)))
+    low, high = np.percentile(interquartile_mean(scores[drawn], axis=1), _PERCENTILES, axis=0)
+    return low, high
