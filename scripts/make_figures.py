@@ -14,6 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from PIL import Image
 
+from reverie.commands.plot import main as plot
 from reverie.utils.errors import FlagParser, exit_on_user_error
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
@@ -65,6 +66,11 @@ def main() -> None:
     draw_strip(pong / "open_loop.mp4", FIGURES / "pong_open_loop.png")
     draw_performance(FIGURES / "performance.png")
     draw_swimmer(FIGURES / "swimmer.png")
+    with_and_without_decoder = [
+        *sorted(RESULTS.glob("dreamer_catch/seed_*")),
+        RESULTS / "objectives" / "catch_barlow",
+    ]
+    plot([*map(str, with_and_without_decoder), f"out={FIGURES / 'compared.png'}"])
 
 
 def draw_curves(axis: Axes, name: str) -> None:

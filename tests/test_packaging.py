@@ -92,6 +92,7 @@ def test_every_command_that_the_wheel_brings_can_be_called(built: Distributions)
         "reverie-episodes",
         "reverie-evaluate",
         "reverie-plan",
+        "reverie-plot",
         "reverie-probe",
         "reverie-train",
         "reverie-watch",

@@ -36,7 +36,8 @@ Logged = tuple["array[float]", "array[float]"]
 _UPDATES, _SPEED = "train/updates", "speed/steps_per_second"
 _NOT_COMPARED = (
     "seed run_dir resume checkpoint memory logger training.total_timesteps training.checkpoint_interval "
-    "training.keep_checkpoints training.log_interval training.video_interval"
+    "training.keep_checkpoints training.log_interval training.video_interval training.evaluation_interval "
+    "training.probe_interval"
 ).split()
 _NAMED_LAST = ("device", "precision", "compile", "deterministic", "buffer.")
 _MOST_PARTS = 60

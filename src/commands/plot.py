@@ -1,5 +1,6 @@
 """`reverie-plot`: compare runs on a page that opens offline, or as a picture."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -46,7 +47,7 @@ svg { width: 100%; max-width: 760px; height: auto; overflow: visible; }
 b { display: inline-block; width: 20px; height: 4px; margin-right: 8px; vertical-align: middle; }
 td:first-child, th:first-child { text-align: left; }
 @media (max-width: 600px) {
-  main { padding: 16px 12px; } svg text { font-size: 15px !important; }
+  main { padding: 16px 12px; } svg text { font-size: 14px !important; }
   td:first-child { white-space: normal; min-width: 150px; overflow-wrap: anywhere; }
 }
 """
@@ -67,9 +68,9 @@ class PlotConfig:
 
     def __post_init__(self) -> None:
         for path in self.files():
-            if path.suffix not in (".html", ".png") or path.is_dir():
+            if path.suffix not in (".html", ".png") or os.path.isdir(path):
                 raise UserError(f"out={path} must be a file that ends in .html or .png.")
-            if not path.parent.is_dir():
+            if not os.path.isdir(path.parent):
                 raise UserError(f"out={path} cannot be written: {path.parent} is not a folder.")
 
     def files(self) -> list[Path]:
@@ -140,7 +141,7 @@ def _figure(groups: Sequence[Group], tag: str, axis: Axis, inches: tuple[float, 
     tidy(plot)
     plot.set_title(tag, loc="left", fontsize=11)
     plot.set_xlabel(axis.value)
-    plot.xaxis.set_major_locator(MaxNLocator(5))
+    plot.xaxis.set_major_locator(MaxNLocator(4))
     plot.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     return figure
 

@@ -29,6 +29,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { padding: 5px 12px; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th { font-size: 12px; color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; }
 tr:last-child td { border-bottom: 0; }
+svg text { fill: var(--ink); }
 """
 # The browser may load nothing.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -98,5 +99,5 @@ def svg(figure: "Figure", name: str) -> str:
         axis.patch.set_visible(False)
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue().replace("#000000", "var(--ink)").replace("<text ", "<text fill='var(--ink)' ")
+    text = buffer.getvalue().replace("#000000", "var(--ink)")
     return text[text.index("<svg") :].replace("<svg ", f"<svg role='img' aria-label='{escape(name)}' ", 1)

@@ -1,0 +1,257 @@
+"""`reverie-plot`, as it is typed; what it wrote is read back."""
+
+import re
+from collections.abc import Mapping, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from reverie.commands.comparison import Axis, find_runs, on_grid, read_run
+from reverie.commands.plot import main
+from reverie.utils.logging.json_lines import JsonLines
+
+SVG = "{http://www.w3.org/2000/svg}"
+EPISODES = 20  # episodes of a run
+
+
+def write_run(folder: str, lines: Sequence[Mapping[str, float]], settings: str = "seed: 1") -> Path:
+    """Write a run's folder with its own writer of metrics."""
+    path = Path(folder)
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(f"name: catch\n{settings}\n")
+    log = JsonLines(path / "metrics.jsonl")
+    log.write(*lines)
+    log.close()
+    return path
+
+
+def episodes(last: float, count: int = EPISODES) -> list[dict[str, float]]:
+    """Return lines of returns 0, the last tenth of which are `last`."""
+    first_last = count - count // 10
+    return [
+        {"step": 100 * (at + 1), "episode/return": last if at >= first_last else 0.0} for at in range(count)
+    ]
+
+
+class Page(HTMLParser):
+    """The rows of each table, as text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tables: list[list[list[str]]] = []
+        self.tags: list[str] = []
+        self.is_in_cell = False
+        self.text = path.read_text()
+        self.feed(self.text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.is_in_cell |= tag in ("td", "th")
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.is_in_cell &= tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self.is_in_cell:
+            self.tables[-1][-1][-1] += data
+
+    def drawing(self) -> ElementTree.Element:
+        """Return the picture."""
+        return ElementTree.fromstring(self.text[self.text.index("<svg") : self.text.index("</svg>") + 6])
+
+
+def lines_of(drawing: ElementTree.Element, name: str) -> list[np.ndarray]:
+    """Return the points (N, 2) of each line with an id."""
+    paths = [path for group in drawing.iter(f"{SVG}g") if group.get("id") == name for path in group]
+    texts = [path.get("d") or "" for path in paths if path.tag == f"{SVG}path"]
+    return [np.array(re.findall(r"-?[\d.]+", text), float).reshape(-1, 2) for text in texts]
+
+
+@pytest.fixture
+def two_groups(empty_folder: Path) -> Path:
+    """Return a folder of four seeds that score 1, 2, 3, 10, and of two with another rate that score 0, 1."""
+    for seed, score in enumerate((1, 2, 3, 10)):
+        steps = 1000 + seed  # how long a run is does not part it from others
+        write_run(f"runs/a_{seed}", episodes(score), f"seed: {seed}\ntraining: {{total_timesteps: {steps}}}")
+    for seed, score in enumerate((0, 1)):
+        settings = f"seed: {seed}\ndevice: cpu\noptimizer: {{learning_rate: 0.5}}"
+        write_run(f"runs/b_{seed}", episodes(score), settings)
+    return Path("runs")
+
+
+def test_the_table_has_the_scores_of_each_group(two_groups: Path) -> None:
+    main([str(two_groups), "out=r.html"])
+    page = Page(Path("r.html"))
+    scores, runs, settings = page.tables
+    assert scores[0] == "group,IQM,95 % interval,mean,min,max,seeds,steps,updates,hours".split(",")
+    first, second = scores[1:]
+    assert first[0] == "1. optimizer.learning_rate=4e-05 (+1 more): IQM of 4 seeds"
+    assert first[1:] == ["2.5", "1 to 10", "4", "1", "10", "4", "2,000", "-", "-"]
+    assert second[0] == "2. optimizer.learning_rate=0.5 (+1 more): mean of 2 seeds"
+    assert second[1:] == ["0.5", "0 to 1", "0.5", "0", "1", "2", "2,000", "-", "-"]
+    assert runs[4] == ["1", "3", "10", "runs/a_3"]
+    assert settings[1:] == [["device", "auto", "cpu"], ["optimizer.learning_rate", "4e-05", "0.5"]]
+    assert not {"script", "link", "img"} & set(page.tags)
+
+
+def test_curves_lie_in_the_picture_where_the_numbers_say(two_groups: Path) -> None:
+    main([str(two_groups), "out=r.html"])
+    drawing = Page(Path("r.html")).drawing()
+    _, _, width, height = map(float, drawing.attrib["viewBox"].split())
+    seeds, groups, bands = (lines_of(drawing, name) for name in ("seed", "group", "band"))
+    assert (len(seeds), len(groups), len(bands)) == (6, 2, 2)
+    for points in (*seeds, *groups, *bands):
+        assert ((points > 0) & (points < (width, height))).all()
+    bottom, top = seeds[0][0, 1], seeds[3][-1, 1]  # 0, and the last return of the best seed
+    ends = [(bottom - line[-1, 1]) / (bottom - top) * 10 for line in (*seeds[:4], *groups)]
+    assert np.allclose(ends, [1, 2, 3, 10, 2.5, 0.5], atol=1e-3)
+    ends = [(bottom - band[:, 1]) / (bottom - top) * 10 for band in bands]
+    assert np.allclose([end.max() for end in ends], [10, 1], atol=1e-3)
+    for text in drawing.iter(f"{SVG}text"):
+        assert 0 < float(text.attrib["x"]) < width and 0 < float(text.attrib["y"]) < height
+
+
+def test_the_same_runs_give_the_same_bytes_as_a_page_and_as_a_picture(two_groups: Path) -> None:
+    for name in ("first", "second"):
+        main([str(two_groups), f"out={name}.html", f"out={name}.png"])
+    for kind in ("html", "png"):
+        assert Path(f"first.{kind}").read_bytes() == Path(f"second.{kind}").read_bytes()
+    with Image.open("first.png") as picture:
+        assert picture.size == (750, 450)
+    assert not list(Path().glob("*.unfinished"))
+
+
+def test_the_last_evaluation_counts_where_every_run_has_one(empty_folder: Path) -> None:
+    evaluations = [{"step": 500, "evaluation/return_mean": 3.0}, {"step": 900, "evaluation/return_mean": 8.0}]
+    write_run("runs/1", [*episodes(1.0)[:9], *evaluations])
+    main(["runs"])
+    page = Page(Path("report.html"))
+    assert page.tables[0][1][:2] == ["1. catch: 1 seed", "8"] and "evaluation/return_mean" in page.text
+    write_run("runs/2", episodes(1.0), "seed: 1")
+    main(["runs"])
+    page = Page(Path("report.html"))
+    assert page.tables[0][1][:2] == ["1. catch: mean of 2 seeds", "0.5"]
+    assert "A seed is more than once in group 1" in page.text
+
+
+def test_a_run_that_is_being_written_is_read_to_its_last_whole_line(empty_folder: Path) -> None:
+    path = write_run("run", [{"step": 1, "train/kl": 2.0}, {"step": 2, "train/kl": float("nan")}])
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "train/k')
+    main(["run", "metric=kl"])
+    assert Page(Path("report.html")).tables[1][1] == ["1", "1", "2", "run"]
+
+
+def test_every_axis_is_in_its_unit(empty_folder: Path) -> None:
+    paces = [(100, 10.0, 0), (200, 0.0, 40), (300, 20.0, 80)]  # 10 s, unknown, 5 s
+    lines = [{"step": s, "speed/steps_per_second": v, "train/updates": u, "a": s} for s, v, u in paces]
+    write_run("run", [*lines[:1], {"step": 150, "a": 1}, *lines[1:]], "seed: 1\nenv: {action_repeat: 4}")
+    run = read_run(Path("run"))
+    places = {axis.name: run.points("a", axis)[0].tolist() for axis in Axis}
+    assert places["steps"] == [100, 150, 200, 300] and places["frames"] == [400, 600, 800, 1200]
+    assert places["updates"] == [0, 20, 40, 80]
+    assert places["wall"] == pytest.approx([10 / 3600, 10 / 3600, 10 / 3600, 15 / 3600])
+    assert run.end(Axis.wall) == pytest.approx(15 / 3600)
+
+
+def test_a_grid_has_the_mean_of_each_part() -> None:
+    long = np.arange(8.0), np.array([0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0])
+    short = np.array([0.0, 1.0, 4.9, 5.0]), np.array([1.0, 3.0, 8.0, 8.0])
+    grid, rows = on_grid([long, short])  # 12 values of 2 seeds: 3 parts of 7 / 3
+    assert np.allclose(grid, [7 / 6, 21 / 6, 35 / 6])
+    assert np.allclose(rows, [[2, 7, 12], [2, 5, 8]])  # 5 is interpolated
+
+
+def test_a_seed_ends_where_its_values_do() -> None:
+    long = np.arange(12.0), np.arange(12.0)
+    _, rows = on_grid([long, (np.array([4.0, 4.5]), np.array([7.0, 9.0])), long])
+    assert np.flatnonzero(~np.isnan(rows[1])).tolist() == [1] and rows[1][1] == 8
+
+
+def test_runs_are_found_by_folder_pattern_and_once(empty_folder: Path) -> None:
+    for name in ("runs/x=1,y=2", "runs/x=2,y=2", "other/1"):
+        write_run(name, episodes(1.0))
+    assert [str(path) for path in find_runs(["other", "runs/x=2*", "runs", "runs/x=1,y=2"])] == [
+        "other/1",
+        "runs/x=2,y=2",
+        "runs/x=1,y=2",
+    ]
+    main(["runs/x=1,y=2", "runs/x=[2]*"])  # names with a = are no settings
+    assert len(Page(Path("report.html")).tables[1]) == 3
+
+
+def test_names_are_text_and_nothing_else(empty_folder: Path) -> None:
+    write_run("runs/1", episodes(1.0), "seed: 1\nmodel: {init: '<b>$x_1$'}")
+    write_run("runs/2", episodes(1.0), "seed: 1\nmodel: {init: '$\\frac{$'}")
+    main(["runs", "out=r.html", "out=r.png"])
+    page = Page(Path("r.html"))
+    assert page.tables[0][1][0] == "1. model.init=<b>$x_1$: 1 seed"
+
+
+def test_metric_list_lists_every_tag(two_groups: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run("runs/more", [{"step": 1, "train/loss/decoder/image": 2.0}])
+    main(["runs", "metric=list"])
+    assert capsys.readouterr().out == "episode/return\ntrain/loss/decoder/image\n"
+    main(["runs/more", "metric=loss/image"])
+    assert "train/loss/decoder/image" in Page(Path("report.html")).text
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ([], "no run is named: write reverie-plot experiments/<run>; --help shows more."),
+        (["nowhere"], "nowhere does not exist. Name folders of runs"),
+        (["nowhere/*"], "nowhere/* does not exist."),
+        (["empty"], "empty holds no run: there is no metrics.jsonl in it."),
+        (["bare"], "bare holds no run: it has no config.yaml."),
+        (["silent"], "silent/metrics.jsonl has no whole line yet."),
+        (["wrong"], "Line 1 of wrong/metrics.jsonl is none that Reverie wrote."),
+        (
+            ["runs", "metric=episode/retrn"],
+            "metric=episode/retrn is no tag of these runs. The closest are epi",
+        ),
+        (["runs", "metric=nothing"], "metric=nothing is no tag of these runs. metric=list lists all."),
+        (
+            ["runs", "more"],
+            "no tag of evaluation/return_mean, episode/return, population/fitness_best is in ",
+        ),
+        (["runs", "more", "metric=a"], "runs/a_0 has logged no a so far"),
+        (["runs", "x=updates"], "runs/a_0 has logged no train/updates so far, so x=updates cannot be drawn"),
+        (["nan", "metric=a"], "nan has logged no finite a"),
+        (["runs", "x=cpu"], "x=cpu: x must be one of steps, updates, frames, wall"),
+        (["runs", "metrik=a"], "metrik= is not a setting of plot. Did you mean `metric`?"),
+        (["runs", "--fast"], "--fast is not a setting of plot"),
+        (["runs", "out=r.pdf"], "out=r.pdf must be a file that ends in .html or .png."),
+        (["runs", "out=no/r.html"], "out=no/r.html cannot be written: no is not a folder."),
+        (["runs", f"out={'r' * 300}.html"], "cannot be written: File name too long."),
+        (["many"], "these are 9 groups; 8 can be told apart. Name fewer runs."),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_writes_nothing(
+    typed: list[str], message: str, two_groups: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("empty").mkdir()
+    write_run("bare", episodes(1.0)).joinpath("config.yaml").unlink()
+    write_run("silent", []).joinpath("metrics.jsonl").write_text('{"step": 1, "a"')
+    write_run("wrong", []).joinpath("metrics.jsonl").write_text("hello\n")
+    write_run("more", [{"step": 1, "a": 1.0}])
+    write_run("nan", [{"step": 1, "a": float("inf")}])
+    for seed in range(9 if typed == ["many"] else 0):
+        write_run(f"many/{seed}", episodes(1.0), f"seed: 1\nmodel: {{units: {64 + seed}}}")
+    before = sorted(Path().rglob("*"))
+    with pytest.raises(SystemExit) as ended:
+        main(typed)
+    shown = capsys.readouterr()
+    assert ended.value.code == 2 and shown.out == ""
+    assert message in shown.err and shown.err.count("\n") == 1
+    assert sorted(Path().rglob("*")) == before
