@@ -178,9 +178,8 @@ def _is_short_for(parts: list[str], whole: list[str]) -> bool:
 def group_runs(runs: Sequence[Run], tag: str, axis: Axis) -> tuple[list[Group], dict[str, list[str]]]:
     """Return the groups of runs, and of each setting that differs its text in each group.
 
-    Neither seed and folder part runs, nor how long one is and what it shows and stores. A group is named by
-    the fewest settings that tell all groups apart, and how many more differ. A `UserError` if a run lacks tag
-    or axis.
+    Seed, folder, length, and what is shown and stored do not part runs. A group is named by the fewest
+    settings that tell all groups apart, and how many more differ. A `UserError` if a run lacks tag or axis.
     """
     of_group: dict[tuple[tuple[str, str], ...], list[Run]] = {}
     for run in runs:
