@@ -141,7 +141,7 @@ def _figure(groups: Sequence[Group], tag: str, axis: Axis, inches: tuple[float, 
     tidy(plot)
     plot.set_title(tag, loc="left", fontsize=11)
     plot.set_xlabel(axis.value)
-    plot.xaxis.set_major_locator(MaxNLocator(4))
+    plot.xaxis.set_major_locator(MaxNLocator(5))
     plot.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     return figure
 
