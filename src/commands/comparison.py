@@ -88,7 +88,9 @@ class Run:
         tag = _UPDATES if axis is Axis.updates else _SPEED
         known, values = (np.array([0.0, *column]) for column in self._column(tag, f"x={axis.name}"))
         if axis is Axis.wall:
-            hours = np.diff(known) / np.where(values[1:] > 0, values[1:], math.inf) / 3600
+            spans = np.diff(known)
+            spans[0] = spans[:2].min()  # a log may begin in the middle of a run
+            hours = spans / np.where(values[1:] > 0, values[1:], math.inf) / 3600
             values = np.array([0.0, *np.cumsum(hours)])
         return np.interp(steps, known, values)
 

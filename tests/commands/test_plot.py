@@ -164,6 +164,11 @@ def test_every_axis_is_in_its_unit(empty_folder: Path) -> None:
     assert run.end(Axis.wall) == pytest.approx(15 / 3600)
 
 
+def test_hours_are_those_that_are_logged(empty_folder: Path) -> None:
+    lines = [{"step": step, "speed/steps_per_second": 10.0} for step in (9000, 9100, 9200)]
+    assert read_run(write_run("run", lines)).end(Axis.wall) == pytest.approx(30 / 3600)
+
+
 def test_a_grid_has_the_mean_of_each_part() -> None:
     long = np.arange(8.0), np.array([0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0])
     short = np.array([0.0, 1.0, 4.9, 5.0]), np.array([1.0, 3.0, 8.0, 8.0])
