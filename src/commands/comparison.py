@@ -19,10 +19,10 @@ from ..checkpoints.run_folder import CONFIG_FILE
 from ..config.saved import read_config
 from ..config.schema import leaves
 from ..utils.errors import UserError, printable
-from ..utils.logging.json_lines import read_lines
+from ..utils.logging import read_lines
+from ..utils.logging.writer import METRICS_FILE
 from ..utils.statistics import LEAST_SEEDS
 
-METRICS_FILE = "metrics.jsonl"
 RETURN = "return"
 RETURN_TAGS = ("evaluation/return_mean", "episode/return", "population/fitness_best")
 """What `return` is: the first of them that every run logs."""
