@@ -49,6 +49,16 @@ def test_a_list_in_a_module_that_no_root_reaches_is_named() -> None:
     assert graphs({"weight": weight}) == []
 
 
+def test_of_one_graph_a_container_is_named_before_the_variables_of_this_step() -> None:
+    weight = nn.Parameter(torch.ones(10))
+    GLOBAL_TRACE.append(weight.exp())
+    loss = GLOBAL_TRACE[0].sum()
+    held = measure_heap({"weight": weight}, is_whole=False).graphs.holders
+    [holder] = [each for each in held if loss.requires_grad and "GLOBAL_TRACE" in str(each.paths)]
+    assert holder.paths[0] == f"module {__name__}.GLOBAL_TRACE[0]"
+    assert holder.paths[1].startswith("frame test_of_one_graph")
+
+
 def test_what_a_root_reaches_has_the_name_of_the_root() -> None:
     weight = nn.Parameter(torch.ones(10))
     trace(weight, 3)

@@ -19,6 +19,7 @@ import torch
 
 from reverie.memory import Watch, track
 from reverie.memory.watch import command
+from reverie.memory.watch.phase import Phase
 from reverie.memory.watch.report import WATCH_HTML, WATCH_JSON
 from reverie.utils.errors import UserError
 
@@ -153,6 +154,23 @@ def test_a_tracked_component_is_judged_by_its_name_and_logged() -> None:
 def test_few_samples_are_no_verdict_and_a_calm_program_is_flat() -> None:
     assert watched(lambda step: None, 20).verdict == "undecided"
     assert watched(lambda step: None).verdict == "flat"
+
+
+def test_a_sample_that_takes_long_is_no_silence_of_the_program() -> None:
+    seen: list[str] = []
+
+    def sample(step: int) -> None:
+        seen.append(f"sample {step}")
+        phase._stepped_at = -math.inf  # a search through the heap, in which the clock ticks
+        phase._tick(None)
+
+    phase = Phase(sample, lambda step: seen.append("restart"), seconds=0.5)
+    phase._count_one()
+    phase._tick(None)  # asked for before the search was over
+    assert seen == ["sample 1"] and not phase.is_timed
+    phase._stepped_at = -math.inf
+    phase._tick(None)
+    assert seen == ["sample 1", "restart", "sample 2"] and phase.is_timed
 
 
 TRAIN = """

@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import types
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -224,6 +224,7 @@ class _Measurement:
         self._existing, self._is_whole = existing, is_whole
         self._visitor = Visitor(everything=True)
         self._reachable: list[Found] = []  # tensors, arrays and nodes that a name leads to
+        self._variables = set[str]()
         self._storages = set[StorageKey]()
         self._held: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._stores: dict[str, Store] = {}
@@ -236,7 +237,7 @@ class _Measurement:
                 parts = (each.held, each.totals, each.stores, each.entries)
                 inner = (part for whole in parts for part in whole.values())
                 self._visitor.seen.update(map(id, (each, *parts, *inner)))
-        for found in self._visitor.visit(self._starts(roots)):
+        for found in self._visitor.visit(self._noted(self._starts(roots))):
             self._count(found)
         kept, totals = {}, {}
         for device, paths in self._held.items():
@@ -244,8 +245,14 @@ class _Measurement:
             totals[device] = sum(paths.values())
         named = {name for paths in kept.values() for path in paths for name in _containers(path)}
         entries = {name: self._entries[name] for name in named & self._entries.keys()}
-        graphs = measure_graphs(self._reachable)
+        # A variable is bound anew at each step; what an attribute or a container holds stays, and comes first.
+        graphs = measure_graphs(sorted(self._reachable, key=lambda each: each.path in self._variables))
         return Heap(kept, totals, graphs, self._is_whole, self._stores, entries)
+
+    def _noted(self, starts: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+        for name, value in starts:
+            self._variables.add(name)
+            yield name, value
 
     def _starts(self, roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield what a program can reach by name, the user's own before that of libraries; then the rest."""

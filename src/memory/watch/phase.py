@@ -38,6 +38,9 @@ class Phase:
         self._optimizer: Callable[[], Optimizer | None] = lambda: None
         self._others = 0
         self._stepped_at = time.monotonic()
+        self._is_busy = (
+            False  # with a sample, which may search for seconds: that is no silence of the program
+        )
         self._stopped = threading.Event()
         self._hook: Any = None
         self._clock = threading.Thread(target=self._run_clock, name="reverie-watch", daemon=True)
@@ -98,21 +101,24 @@ class Phase:
 
     def _count_one(self) -> None:
         self._count += 1
-        self._stepped_at = time.monotonic()
         self._guarded(self._sample)
 
     def _run_clock(self) -> None:
         while not self._stopped.wait(self._seconds):
             if os.getpid() != self._pid:
                 return
-            if self.is_timed or time.monotonic() - self._stepped_at > _SILENT_SECONDS:
-                if not self._is_waiting:
-                    self._is_waiting = ctypes.pythonapi.Py_AddPendingCall(self._pending, None) == 0
+            if self._is_due() and not self._is_waiting:
+                self._is_waiting = ctypes.pythonapi.Py_AddPendingCall(self._pending, None) == 0
+
+    def _is_due(self) -> bool:
+        """Return whether the clock has to count, because nothing else does."""
+        is_silent = time.monotonic() - self._stepped_at > _SILENT_SECONDS
+        return not self._is_busy and (self.is_timed or is_silent)
 
     def _tick(self, _: Any) -> int:
         """Sample in the main thread, which has come to a point where it handles signals, too."""
         self._is_waiting = False
-        if not self._stopped.is_set() and os.getpid() == self._pid:
+        if self._is_due() and not self._stopped.is_set() and os.getpid() == self._pid:
             if not self.is_timed:
                 self.is_timed = True
                 self._guarded(self._restart)
@@ -124,6 +130,7 @@ class Phase:
         """Watch no more rather than break the program."""
         if self._stopped.is_set():
             return
+        self._is_busy = True
         try:
             call(self._count)
         except Exception:
@@ -131,3 +138,6 @@ class Phase:
             _LOG.exception(
                 "the watch has ended at step %s by an error of its own; the program continues", self._count
             )
+        finally:
+            self._is_busy = False
+            self._stepped_at = time.monotonic()
