@@ -15,11 +15,12 @@ from safetensors.torch import save
 from reverie.checkpoints.pretrained import CARD_FILE, WEIGHTS_FILE, resolve_pretrained
 from reverie.checkpoints.run_folder import CONFIG_FILE
 from reverie.checkpoints.weights import networks_of
-from reverie.commands.evaluate import EvaluateConfig, evaluate_run, load_agent
+from reverie.commands.evaluate import EvaluateConfig, evaluate_run
 from reverie.commands.options import own_settings
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.saved import read_config
 from reverie.config.schema import Device
+from reverie.orchestration.trained import load_agent
 from reverie.utils.errors import UserError, exit_on_user_error
 
 _USAGE = """\

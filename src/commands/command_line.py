@@ -27,7 +27,7 @@ from ..config.resolve import CONFIG_PACKAGE, register_schemas, typed
 from ..config.schema import TrainConfig
 from ..config.workflow import in_own_schema
 from ..orchestration.recipes import recipe_of
-from ..planning import Compose, Preflight, check_run, preflight_of
+from ..planning import Preflight, check_run, preflight_of
 from ..utils.errors import FlagParser, UserError, did_you_mean, exit_on_user_error
 from ..utils.remote_urls import URL_SEPARATOR
 
@@ -55,21 +55,36 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
             if options:
                 what = f"resume={resume} continues one run as it was saved"
                 raise UserError(f"{what}; it takes values, not flags.")
-            return _resume(task, str(resume), [item for item in overrides if item.key_or_group != "resume"])
-        composed = compose_jobs(named, multirun=flags.multirun, config_dir=flags.config_dir)
-        if flags.cfg == "job" and not flags.multirun:
-            return print(OmegaConf.to_yaml(composed[0], resolve=flags.resolve))
-        if flags.help or flags.info or flags.cfg:
-            return _leave_to_hydra(for_hydra, task)
-
-        def compose(change: str) -> TrainConfig:
-            return typed(compose_jobs([*named, change], config_dir=flags.config_dir)[0])
-
-        configs = [typed(job) for job in composed]
-        checked = _check_runs(configs, None if flags.multirun else compose)
-        if flags.multirun:
+        elif flags.multirun or flags.help or flags.info or flags.cfg:
+            composed = compose_jobs(named, multirun=flags.multirun, config_dir=flags.config_dir)
+            if flags.cfg == "job" and not flags.multirun:
+                return print(OmegaConf.to_yaml(composed[0], resolve=flags.resolve))
+            if flags.help or flags.info or flags.cfg:
+                return _leave_to_hydra(for_hydra, task)
+            _check_jobs([typed(job) for job in composed])
             return _leave_to_hydra(for_hydra, task, is_shown_at_once=True)
-        task(configs[0], checked[0], device_notice(composed[0]))
+        task(*checked_run(named, flags.config_dir))
+
+
+def checked_run(
+    arguments: Sequence[str], config_dir: str | None = None
+) -> tuple[TrainConfig, Preflight, list[str]]:
+    """Return what a `Task` takes, for the run that overrides ask for: a new one, or one to resume.
+
+    Raises:
+        UserError: If one of them is wrong, or the run cannot be made on this machine; nothing was created.
+    """
+    overrides = parse(arguments)
+    resume = {item.key_or_group: item.value() for item in overrides}.get("resume")
+    if resume is not None:
+        return _resumed(str(resume), [item for item in overrides if item.key_or_group != "resume"])
+
+    def compose(change: str) -> TrainConfig:
+        return typed(compose_jobs([*arguments, change], config_dir=config_dir)[0])
+
+    [composed] = compose_jobs(arguments, config_dir=config_dir)
+    config = typed(composed)
+    return config, check_run(config, recipe_of(config), compose), device_notice(composed)
 
 
 def _parse_flags(arguments: list[str]) -> argparse.Namespace:
@@ -100,20 +115,21 @@ def _parse_flags(arguments: list[str]) -> argparse.Namespace:
     return flags
 
 
-def _check_runs(configs: list[TrainConfig], compose: Compose | None) -> list[Preflight]:
-    """Check every job before the first one starts; return what is known of each."""
+def _check_jobs(configs: list[TrainConfig]) -> None:
+    """Check every job before the first one starts."""
     folders = [config.run_dir for config in configs if config.run_dir is not None]
     if len(set(folders)) < len(folders):
         repair = f"Leave it out, or name the folder of all jobs by hydra.sweep.dir={folders[0]}."
         raise UserError(f"run_dir={folders[0]} would hold {len(folders)} runs. {repair}")
-    return [check_run(config, recipe_of(config), compose) for config in configs]
+    for config in configs:
+        check_run(config, recipe_of(config))
 
 
-def _resume(task: Task, folder: str, changes: list[Override]) -> None:
-    """Run `task` with the configuration saved in `folder`: a path, a URL, `pretrained:<name>`."""
+def _resumed(folder: str, changes: list[Override]) -> tuple[TrainConfig, Preflight, list[str]]:
+    """Return what a `Task` takes, for the run saved in `folder`: a path, a URL, `pretrained:<name>`."""
     if folder.startswith(PREFIX):
         config, notices = begin_with(folder, changes)
-        return task(config, check_run(config, recipe_of(config)), notices)
+        return config, check_run(config, recipe_of(config)), notices
     restored: list[str] = []
     if URL_SEPARATOR in folder:
         typed_folders = [str(change.value()) for change in changes if change.key_or_group == "run_dir"]
@@ -122,7 +138,7 @@ def _resume(task: Task, folder: str, changes: list[Override]) -> None:
             check_change(change)
         folder, restored = restore(folder, next(iter(typed_folders), None))
     config, notices = resume_run(folder, changes)
-    task(config, check_run(config, recipe_of(config)), [*restored, *notices])
+    return config, check_run(config, recipe_of(config)), [*restored, *notices]
 
 
 def _leave_to_hydra(arguments: list[str], task: Task, *, is_shown_at_once: bool = False) -> None:

@@ -12,20 +12,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checkpoints.pretrained import WEIGHTS_FILE, read_card, resolve_pretrained
-from ..checkpoints.run_folder import checkpoint_of, load_run
-from ..checkpoints.weights import load_weights, networks_of
-from ..config.schema import Compile, Device, TrainConfig
+from ..config.schema import Device
 from ..envs import EnvConfig, EnvironmentCrashed
 from ..envs.episodes import Episode
 from ..orchestration.evaluation import evaluate
 from ..orchestration.recipes import recipe_of
 from ..orchestration.reports import VIDEO_FPS, VIDEO_SCALE
-from ..planning.preflight import environment_spec
+from ..orchestration.trained import load_agent
 from ..utils.errors import UserError, exit_on_user_error, require_range
 from ..utils.timestep import EnvSpec
 from ..utils.video import require_video_path, save_video, unfinished, upscale
-from ..workflows import Agent
 from .options import own_settings
 
 _USAGE = """\
@@ -111,22 +107,6 @@ class _Watch:
         if self.is_interrupted:
             raise KeyboardInterrupt
         self.is_interrupted = True
-
-
-def load_agent(name: str, device: Device) -> tuple[TrainConfig, Agent, int | None]:
-    """Return configuration, agent and step of the newest checkpoint of a run, or of `pretrained:<name>`."""
-    folder = Path(resolve_pretrained(name))
-    run = load_run(str(folder), device=device)
-    run.compile = Compile.none  # nothing is learned
-    has_weights_alone = (folder / WEIGHTS_FILE).is_file()
-    checkpoint = None if has_weights_alone else checkpoint_of(run, folder)
-    recipe = recipe_of(run)
-    workflow = recipe.build_agent(run, environment_spec(run, recipe))
-    if checkpoint is None:
-        load_weights(str(folder), networks_of(workflow))
-        return run, workflow, read_card(folder).get("step")
-    checkpoint.restore_workflow(workflow)
-    return run, workflow, checkpoint.step
 
 
 def evaluate_run(config: EvaluateConfig) -> tuple[dict[str, object], NDArray[np.uint8] | None]:

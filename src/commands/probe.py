@@ -8,9 +8,10 @@ from typing import Any
 from ..config.schema import Device
 from ..envs.config import check_is_pong
 from ..orchestration.dreamer.probe import play, probe_episodes
+from ..orchestration.trained import load_agent
 from ..utils.errors import UserError, exit_on_user_error, require_range
 from ..workflows.world_models import DreamerWorkflow
-from .evaluate import cut_episodes, load_agent
+from .evaluate import cut_episodes
 from .options import own_settings
 
 _USAGE = """\

@@ -20,6 +20,7 @@ from ..orchestration.run import open_run
 from ..orchestration.signals import RESUME_ME_EXIT_CODE, Signals
 from ..planning import Preflight
 from ..utils.errors import UserError
+from ..utils.logging import OnLine
 from .command_line import run_from_command_line
 
 ENVIRONMENT_EXIT_CODE = 5
@@ -31,25 +32,42 @@ _LOG = logging.getLogger(__name__)
 
 
 def train(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None:
-    """Run one checked configuration; `notices` are lines to show first.
+    """Run one checked configuration, as `train_until` does, and let signals stop it."""
+    with Signals() as signals:
+        train_until(signals, config, preflight, notices)
+
+
+def train_until(
+    signals: Signals,
+    config: TrainConfig,
+    preflight: Preflight,
+    notices: list[str],
+    on_line: OnLine | None = None,
+) -> None:
+    """Run one checked configuration to its end, or until signals stop it; `notices` are lines to show first.
 
     Raises:
         SystemExit: With a code of `docs/reliability.md` if the run ended before all steps were taken.
         UserError: If what was asked cannot be done, or the disk is full.
     """
     reason, has_rolled_back = StopReason.rollback, False
-    with Signals() as signals:  # one for all: what was asked before a rollback still holds after it
-        while reason is StopReason.rollback:
-            reason = _run_once(config, signals, preflight, notices, has_rolled_back)
-            config.resume, has_rolled_back = config.run_dir, True
+    while reason is StopReason.rollback:  # what was asked before a rollback still holds after it
+        reason = _run_once(config, signals, preflight, notices, has_rolled_back, on_line)
+        config.resume, has_rolled_back = config.run_dir, True
 
 
 def _run_once(
-    config: TrainConfig, signals: Signals, preflight: Preflight, notices: list[str], has_rolled_back: bool
+    config: TrainConfig,
+    signals: Signals,
+    preflight: Preflight,
+    notices: list[str],
+    has_rolled_back: bool,
+    on_line: OnLine | None,
 ) -> StopReason:
     """Run until something stops it; return why if it is finished, or rolls back to its newest checkpoint."""
     try:
         with open_run(config, signals, recipe_of(config), preflight.plan, notices) as run:
+            run.reports.writer.on_line = on_line
             if has_rolled_back:
                 run.begin_after_rollback()
             try:

@@ -2,8 +2,11 @@
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
 
 import ale_py
+import gymnasium
 import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium import spaces
@@ -93,3 +96,44 @@ class AtariBackend:
         if self._vector is None:
             raise RuntimeError(f"{self.spec.name} is closed.")
         return self._vector
+
+
+class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
+    """One emulator as the agent sees it: frames (size, size, 3) uint8, one choice for `action_repeat` frames."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012, Gymnasium's own form
+
+    def __init__(self, config: EnvConfig, render_mode: str | None = None) -> None:
+        self._backend = AtariBackend(replace(config, num_envs=1))
+        self.render_mode = render_mode
+        [image] = self._backend.spec.observation.values()
+        self.observation_space = spaces.Box(0, 255, image.shape, np.uint8)
+        self.action_space = spaces.Discrete(self._backend.spec.action.size)
+        self._frame: NDArray[np.uint8] | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """Begin an episode; the seed, below 2**31, is the emulator's own."""
+        super().reset(seed=seed)
+        drawn = int(self.np_random.integers(2**31)) if seed is None else seed
+        return self._advance(np.zeros(self._backend.spec.action.size), {0: drawn})[0], {}
+
+    def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        """Make a choice, for `action_repeat` frames or to the end of the episode."""
+        frame, step = self._advance(np.eye(self._backend.spec.action.size)[action], {})
+        terminated, ended = bool(step.is_terminal[0]), bool(step.is_last[0])
+        return frame, float(step.reward[0]), terminated, ended and not terminated, {}
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """Return the newest frame, if `render_mode` is rgb_array."""
+        return self._frame if self.render_mode == "rgb_array" else None
+
+    def close(self) -> None:
+        """Release the emulator."""
+        self._backend.close()
+
+    def _advance(self, action: NDArray, seeds: Mapping[int, int]) -> tuple[NDArray[np.uint8], TimeStep]:
+        step, _ = self._backend.step_or_reset(action[None].astype(np.float32), seeds)
+        self._frame = step.observation["image"][0]
+        return self._frame, step

@@ -1,5 +1,7 @@
 """Convert between Gymnasium spaces and the model's form: RGB bytes, float vectors, actions in [-1, 1]."""
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from .backend import EnvironmentFailed
 
 _CHANNELS = (1, 3)
 _WIDEST_RANGE = 65_535  # of the values of pixels; wider bounds, such as the largest float, mean none
+_MOST_CHOICES = 1_000  # that several choices at once may be as one
 _LEAST_SIDE = 32  # in pixels, of an image that is not of bytes; smaller arrays may be boards or tables
 
 
@@ -54,7 +57,13 @@ def action_spec(space: spaces.Space) -> ActionSpec:
         return ActionSpec(size=int(space.n), is_discrete=True)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return ActionSpec(size=int(np.prod(space.shape)), is_discrete=False)
-    raise UserError(f"has actions in {space}; Reverie acts in Discrete and in Box of floats only.")
+    repair = "Offer a Box of floats, and round in step()."
+    sizes = _sizes(space)
+    if sizes and math.prod(sizes) <= _MOST_CHOICES:
+        one = f"lambda choice: np.array(np.unravel_index(choice, {sizes}))"
+        wrapped = f"gymnasium.wrappers.TransformAction(env, {one}, gymnasium.spaces.Discrete({math.prod(sizes)}))"
+        repair = f"Make every combination one choice: {wrapped}."
+    raise UserError(f"has actions in {space}; Reverie acts in Discrete and in Box of floats only. {repair}")
 
 
 def convert_action(space: spaces.Space, action: NDArray[np.float32]) -> Any:
@@ -72,6 +81,61 @@ def convert_action(space: spaces.Space, action: NDArray[np.float32]) -> Any:
     scaled = low + (np.clip(action, -1, 1) + 1) / 2 * (high - low)
     value = np.where(is_bounded, np.clip(scaled, low, high), action)
     return value.reshape(space.shape).astype(space.dtype)
+
+
+def require_observation(space: spaces.Space, observation: Any, name: str) -> None:
+    """Refuse what is no observation of `space`, that of the environment called `name`.
+
+    Raises:
+        UserError: Naming the key, shape and dtype that were given, and those of the environment.
+    """
+    repair = "Pass what reset() or step() of one environment returned, without a batch axis."
+    parts = _parts(space)
+    if isinstance(space, spaces.Dict):
+        keys = list(observation) if isinstance(observation, Mapping) else None
+        if keys is None or set(keys) != set(parts):
+            found = f"is {type(observation).__name__}" if keys is None else f"has the keys {sorted(keys)}"
+            raise UserError(f"The observation {found}; {name} gives a dict of {sorted(parts)}. {repair}")
+    for key, part in parts.items():
+        value = observation[key] if isinstance(space, spaces.Dict) else observation
+        what = f"The observation `{key}`" if isinstance(space, spaces.Dict) else "The observation"
+        wanted = f"{part}" if isinstance(part, spaces.Discrete) else f"{part.dtype} of shape {part.shape}"
+        if not _fits(part, value):
+            raise UserError(f"{what} is {_described(value)}; {name} gives {wanted}. {repair}")
+
+
+def _fits(space: spaces.Space, value: Any) -> bool:
+    """Whether a value has the shape of a part, and numbers that its dtype can stand for."""
+    if not isinstance(space, spaces.Box):
+        return space.contains(value)
+    array = _array(value)
+    if array is None:
+        return False
+    both_whole = np.issubdtype(array.dtype, np.integer) and np.issubdtype(space.dtype, np.integer)
+    return array.shape == space.shape and (both_whole or np.can_cast(array.dtype, space.dtype, "same_kind"))
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, int | np.integer):
+        return str(value)
+    array = _array(value)
+    return type(value).__name__ if array is None else f"{array.dtype} of shape {array.shape}"
+
+
+def _array(value: Any) -> NDArray | None:
+    """Return a value as numbers; None for what is none: a dict, or rows of different lengths."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return None
+    return array if np.issubdtype(array.dtype, np.number) or array.dtype == np.bool_ else None
+
+
+def _sizes(space: spaces.Space) -> tuple[int, ...]:
+    """Return how many values each part of several choices at once has; () for other spaces."""
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not space.start.any():
+        return tuple(space.nvec.tolist())
+    return (2,) * int(space.n) if isinstance(space, spaces.MultiBinary) and np.ndim(space.n) == 0 else ()
 
 
 def _parts(space: spaces.Space) -> dict[str, spaces.Space]:
@@ -129,9 +193,12 @@ def _part_space(key: str, space: spaces.Space, image_size: int) -> spaces.Box:
         return spaces.Box(0, 1, (int(space.n),), np.float32)
     if isinstance(space, spaces.Box) and (space.dtype != np.uint8 or len(space.shape) < 3):
         return spaces.Box(-np.inf, np.inf, (int(np.prod(space.shape)),), _float_dtype(space).type)
+    repair = "Wrap it: gymnasium.wrappers.FlattenObservation(env)."
+    if isinstance(space, spaces.Box):
+        repair = "Give every picture a key of its own in a Dict."
     raise UserError(
         f"has an observation `{key}` in {space}; Reverie takes Box, Discrete and a flat Dict of them, and"
-        f" images as (height, width), and with 1 or 3 channels in front or behind."
+        f" images as (height, width), and with 1 or 3 channels in front or behind. {repair}"
     )
 
 

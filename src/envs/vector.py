@@ -5,16 +5,18 @@ from contextlib import closing
 from dataclasses import fields, replace
 from typing import Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from ..utils.timestep import EnvSpec, TimeStep
-from .atari import AtariBackend
+from .atari import AtariBackend, AtariEnv
 from .backend import EnvBackend, EnvironmentCrashed, Restarts
 from .catch import CATCH_ID
-from .config import EnvConfig, Suite, Vectorization, validate_env
+from .config import EnvConfig, Suite, Vectorization, find_registration, validate_env
 from .episode_log import ActionLog, EpisodeLog, matches, replay_actions
 from .gymnasium_vector import GymnasiumBackend
+from .workers import LocalEnv
 
 
 class VectorEnvironment:
@@ -164,6 +166,20 @@ def make_backend(config: EnvConfig, render: bool = False) -> EnvBackend:
     if config.suite is Suite.catch:
         return GymnasiumBackend(config, CATCH_ID, "catch")
     return GymnasiumBackend(config, config.id, config.id, render)
+
+
+def make_single(config: EnvConfig, render_mode: str | None = None) -> gymnasium.Env:
+    """Return one environment of `config` with Gymnasium's interface, its actions repeated as in training.
+
+    Raises:
+        UserError: If the environment is unknown.
+    """
+    validate_env(config)
+    if config.suite is Suite.atari:
+        return AtariEnv(config, render_mode)
+    registered = find_registration(CATCH_ID if config.suite is Suite.catch else config.id)
+    limits = config.action_repeat, config.image_size, config.time_limit
+    return LocalEnv(registered, *limits, render_mode).make()
 
 
 def spec_of(config: EnvConfig) -> EnvSpec:

@@ -37,6 +37,24 @@ _CLOSE_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 
 
+class RepeatedActions(gymnasium.Wrapper):
+    """Repeats each action, at most until the episode ends; rewards are summed."""
+
+    def __init__(self, env: gymnasium.Env, times: int) -> None:
+        super().__init__(env)
+        self._times = times
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Return the last observation, flags and info, and the sum of the rewards."""
+        observation, total, terminated, truncated, info = None, 0.0, False, False, {}
+        for _ in range(self._times):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info
+
+
 @dataclass(eq=False)
 class LocalEnv:
     """An environment in this process, made at the first request. Nothing notices when it hangs.
@@ -58,7 +76,8 @@ class LocalEnv:
         if self._env is None:
             # an environment that renders nothing need not accept the argument
             options: dict[str, Any] = {"render_mode": self.render_mode} if self.render_mode else {}
-            self._env = gymnasium.make(self.registered, max_episode_steps=self.time_limit, **options)
+            env = gymnasium.make(self.registered, max_episode_steps=self.time_limit, **options)
+            self._env = RepeatedActions(env, self.action_repeat) if self.action_repeat > 1 else env
         return self._env
 
     def wait_until_ready(self) -> None:
@@ -74,15 +93,16 @@ class LocalEnv:
         Raises:
             EnvironmentFailed: If the environment raised, or gave an observation outside its space.
         """
-        request, total, terminated, truncated = self._request, 0.0, False, False
+        request, reward, terminated, truncated = self._request, 0.0, False, False
         try:
             env = self.make()
             if isinstance(request, int):
                 observation, _ = env.reset(seed=request)
             else:
-                observation, total, terminated, truncated = self._act(env, request)
+                action = convert_action(env.action_space, request)
+                observation, reward, terminated, truncated, _ = env.step(action)
             observation = convert_observation(env.observation_space, observation, self.image_size)
-            return observation, total, bool(terminated), bool(truncated)
+            return observation, float(reward), bool(terminated), bool(truncated)
         except EnvironmentFailed:
             raise
         except Exception as error:
@@ -102,17 +122,6 @@ class LocalEnv:
             with contextlib.suppress(Exception):  # one that failed may fail to close too
                 self._env.close()
             self._env = None
-
-    def _act(self, env: gymnasium.Env, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool]:
-        """Repeat one action (A,), at most until the episode ends; rewards are summed."""
-        choice = convert_action(env.action_space, action)
-        observation, total, terminated, truncated = None, 0.0, False, False
-        for _ in range(self.action_repeat):
-            observation, reward, terminated, truncated, _ = env.step(choice)
-            total += float(reward)
-            if terminated or truncated:
-                break
-        return observation, total, terminated, truncated
 
 
 class SubprocessEnv:

@@ -3,6 +3,7 @@
 import _thread
 import logging
 import signal
+import threading
 from types import FrameType
 
 RESUME_ME_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: not an error, try again
@@ -18,7 +19,10 @@ class Signals:
 
     def __init__(self) -> None:
         self.stop = False
-        self._save, self._interrupted = False, False
+        self.interrupted = False
+        """Whether SIGINT was among what asked it to stop."""
+
+        self._save = False
         self._before = {}
 
     def take_save(self) -> bool:
@@ -27,7 +31,9 @@ class Signals:
         return wanted
 
     def __enter__(self) -> "Signals":
-        """Take the signals."""
+        """Take the signals; a thread other than the main one gets none."""
+        if threading.current_thread() is not threading.main_thread():
+            return self
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             self._before[number] = signal.signal(number, self._handle)
         return self
@@ -43,9 +49,9 @@ class Signals:
             _say(logging.INFO, number, "a checkpoint at the end of this step.")
             return
         if number == signal.SIGINT:
-            if self._interrupted:
+            if self.interrupted:
                 raise KeyboardInterrupt
-            self._interrupted = True
+            self.interrupted = True
         self.stop = True
         _say(logging.WARNING, number, "finishing the step and writing a checkpoint.")
 

@@ -47,6 +47,9 @@ class UpdateOutput:
 class EvalPolicy(Protocol):
     """A policy with its own state, for evaluation during training."""
 
+    sample: bool
+    """Whether it draws its actions, instead of taking the mode; without effect where it has one action."""
+
     def act(self, step: TimeStep) -> NDArray[np.float32]:
         """Return the actions (N, A) for N records."""
         ...

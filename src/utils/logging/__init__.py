@@ -7,5 +7,6 @@ from .json_lines import JsonLines as JsonLines
 from .json_lines import malformed_line_error as malformed_line_error
 from .json_lines import read_lines as read_lines
 from .writer import MetricsWriter as MetricsWriter
+from .writer import OnLine as OnLine
 from .writer import WandbMode as WandbMode
 from .writer import require_wandb as require_wandb

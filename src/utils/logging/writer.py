@@ -3,7 +3,7 @@
 import importlib.util
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
@@ -18,6 +18,7 @@ from ..video import encode_animation, encode_image, upscale
 from .json_lines import JsonLines
 
 METRICS_FILE = "metrics.jsonl"
+OnLine = Callable[[int, dict[str, float]], object]
 
 
 class WandbMode(Enum):
@@ -61,6 +62,8 @@ class MetricsWriter:
 
             self._events = EventFile(run_dir / "tensorboard", resume_step)
         self._displays = [display for display in (self._events, wandb_run) if display]
+        self.on_line: OnLine | None = None
+        """Called after each line, with its step and its values."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write one line, one event and one row."""
@@ -68,6 +71,8 @@ class MetricsWriter:
         self._lines.write({"step": step, **numbers})
         for display in self._displays:
             display.scalars(step, numbers)
+        if self.on_line is not None:
+            self.on_line(step, numbers)
 
     def image(self, step: int, tag: str, image: NDArray[np.uint8]) -> None:
         """Show an image, uint8 (height, width, 3), enlarged when it is small."""

@@ -38,6 +38,8 @@ class ERLWorkflow:
         UserError: If the environment has images or discrete actions.
     """
 
+    sample = False
+
     def __init__(
         self, env: EnvSpec, population: PopulationConfig, td3: TD3Config, device: torch.device, seed: int
     ) -> None:

@@ -274,16 +274,17 @@ class DreamerEvalPolicy:
         self, workflow: DreamerWorkflow, num_envs: int, generator: torch.Generator, sample: bool
     ) -> None:
         self.workflow = workflow
-        self.latent_source = Noise(generator, workflow.device)
-        self.action_source = self.latent_source if sample else Noise(None, workflow.device)
+        self.sample = sample
+        self.latent_source, self.no_noise = Noise(generator, workflow.device), Noise(None, workflow.device)
         self.state = workflow.world_model.rssm.initial(num_envs)
         self.prev_action = torch.zeros(num_envs, workflow.env.action.size, device=workflow.device)
 
     @torch.no_grad()
     def act(self, step: TimeStep) -> NDArray[np.float32]:
         """Return the actions (N, A) for N records."""
+        action_source = self.latent_source if self.sample else self.no_noise
         self.prev_action, self.state = self.workflow.act(
-            step, self.prev_action, self.latent_source, self.action_source, self.state
+            step, self.prev_action, self.latent_source, action_source, self.state
         )
         return self.prev_action.cpu().numpy()
 

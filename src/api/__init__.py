@@ -1,0 +1,1 @@
+"""Reverie from Python: what `import reverie` offers, described in docs/api.md."""

@@ -1,0 +1,209 @@
+"""What Reverie sees of an environment, does to it and ignores, in words."""
+
+import re
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import env_checker
+from numpy.typing import NDArray
+
+from ..envs import EnvConfig, EnvironmentFailed, make_single
+from ..envs.spaces import action_spec, convert_observation, notices, observation_space
+from ..utils.errors import UserError, with_place
+from ..utils.timestep import ActionSpec, ArraySpec
+from .environments import EnvLike, suite_and_id
+
+_LEAST_SPREAD = 0.1
+"""Of returns; the advantages of smaller ones are not scaled up (`models/returns.py`) and drown in entropy."""
+
+_FORMAT = re.compile(r"\x1b\[[0-9;]*m|^(WARN|ERROR): ")
+
+
+@dataclass(slots=True)
+class EnvReport:
+    """What Reverie sees of an environment, does to it and ignores; `str(report)` says it in words."""
+
+    name: str
+    observation: dict[str, ArraySpec] = field(default_factory=dict)
+    """Shape and dtype of each observation as the networks get it, by key."""
+
+    action: ActionSpec | None = None
+    """Actions as the networks give them; None if there is no such form."""
+
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    """What is done with each part: its name, and a sentence."""
+
+    notices: list[str] = field(default_factory=list)
+    """What works and may surprise, a sentence each."""
+
+    errors: list[str] = field(default_factory=list)
+    """What stops a run or spoils it, a sentence each, with the repair."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a run can train on it: there is no error."""
+        return not self.errors
+
+    def __str__(self) -> str:
+        problems = [("notice", text) for text in self.notices] + [("error", text) for text in self.errors]
+        title = f"{self.name}: " + ("ready to train" if self.is_ready else "not ready to train")
+        return "\n".join([title, *(f"  {name:<12} {text}" for name, text in [*self.facts, *problems])])
+
+
+def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed: int = 0) -> EnvReport:
+    """Say what Reverie sees of an environment, does to it and ignores, after some random steps in it.
+
+    Args:
+        env: A Gymnasium id, a class, a function that makes one, or an environment, which is left open.
+        steps: Random steps to play, of one environment frame each.
+        seed: Of the first episode and of the actions.
+
+    Returns:
+        The report; `report.errors` is empty if a run can train on it.
+
+    Raises:
+        UserError: If the environment is unknown or cannot be made.
+
+    >>> print(check_env("CartPole-v1"))
+    CartPole-v1: ready to train
+      vector       Box of shape (4,) float32, seen as (4,) float32
+      action       Discrete: one of 2 choices
+      reward       1 to 1 in 500 random steps, learned in its own units: symlog needs no scaling
+      episodes     21 ended in 500 random steps: 21 terminated (nothing follows), 0 truncated (value continues)
+      ignored      info, and pictures of render()
+    """
+    is_own = not isinstance(env, gymnasium.Env)
+    made = _made(env) if is_own else env
+    named = made.spec.id if made.spec else type(made.unwrapped).__name__
+    report = EnvReport(env if isinstance(env, str) else named)
+    try:
+        _check_spaces(report, made)
+        can_play = report.is_ready
+        _check_interface(report, made)
+        if can_play:
+            _play(report, made, steps, seed)
+    finally:
+        if is_own:
+            made.close()
+    report.facts.append(("ignored", "info, and pictures of render()"))
+    return report
+
+
+def _made(env: EnvLike) -> gymnasium.Env[Any, Any]:
+    suite, env_id = suite_and_id(env)
+    config = EnvConfig(suite=suite, action_repeat=1, **({} if env_id is None else {"id": env_id}))
+    try:
+        return make_single(config)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{env_id} cannot be made: {with_place(error)}.") from error
+
+
+def _check_spaces(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
+    """Say what each observation and the action become."""
+    space, size = env.observation_space, EnvConfig().image_size
+    parts = [spaces.Dict({key: part}) for key, part in space.items()] if isinstance(space, spaces.Dict) else []
+    for part in parts or [space]:
+        try:
+            [(key, seen)] = observation_space(part, size).items()
+        except UserError as error:
+            report.errors.append(f"{report.name} {error}")
+            continue
+        assert isinstance(seen, spaces.Box)
+        report.observation[key] = ArraySpec(seen.shape, np.dtype(seen.dtype))
+        alone = part[key] if isinstance(part, spaces.Dict) else part
+        report.facts.append((key, _words(alone, report.observation[key])))
+        report.notices.extend(notices(part))
+    try:
+        report.action = action_spec(env.action_space)
+    except UserError as error:
+        report.errors.append(f"{report.name} {error}")
+        return
+    report.facts.append(("action", _action_words(env.action_space)))
+    if isinstance(env.action_space, spaces.Box) and not env.action_space.is_bounded():
+        reach = "an action without both bounds gets the policy's own numbers, which are between -1 and 1"
+        report.notices.append(f"{reach}; give it bounds in which to act")
+
+
+def _words(given: spaces.Space[Any], seen: ArraySpec) -> str:
+    if isinstance(given, spaces.Discrete):
+        return f"Discrete: one of {given.n}, seen as one-hot {seen.shape} {seen.dtype}"
+    assert isinstance(given, spaces.Box)
+    kind = "the image" if seen.is_image else "the numbers" if given.shape != seen.shape else ""
+    changes = ["resized"] * (seen.is_image and not {seen.shape[:2], seen.shape[1:]} & {given.shape[-2:], given.shape[:2]})
+    how = "".join(f", {change}" for change in changes)
+    return f"Box of shape {given.shape} {given.dtype}, seen as {kind} {seen.shape} {seen.dtype}{how}".replace("  ", " ")
+
+
+def _action_words(space: spaces.Space[Any]) -> str:
+    if isinstance(space, spaces.Discrete):
+        start = f", counted from {space.start}" if space.start else ""
+        return f"Discrete: one of {space.n} choices{start}"
+    assert isinstance(space, spaces.Box)
+    return f"continuous: {space.shape} {space.dtype} from {space.low.min():g} to {space.high.max():g}"
+
+
+def _check_interface(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
+    """Let Gymnasium's own checker judge `reset` and `step`."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            env_checker.check_env(env, skip_render_check=True, skip_close_check=True)
+        except Exception as error:  # of any kind: the environment's code runs in it
+            repair = "Repair reset() or step(); gymnasium.Env says what they return"
+            report.errors.append(f"Gymnasium's check of its interface fails: {_plain(with_place(error))}. {repair}.")
+    found = dict.fromkeys(_plain(str(each.message)) for each in caught)
+    report.notices.extend(text for text in found if "different from the unwrapped version" not in text)
+
+
+def _plain(text: str) -> str:
+    """Return the first line of a text of Gymnasium, without colours."""
+    return _FORMAT.sub("", _FORMAT.sub("", text)).strip().partition("\n")[0].rstrip(".")
+
+
+def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int) -> None:
+    """Make random steps, and say what they gave."""
+    rewards, returns, ends = [], [0.0], {"terminated": 0, "truncated": 0}
+    env.action_space.seed(seed)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are in the report already
+            observation, _ = env.reset(seed=seed)
+            for _ in range(steps):
+                convert_observation(env.observation_space, observation, EnvConfig().image_size)
+                observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+                rewards.append(float(reward))
+                returns[-1] += rewards[-1]
+                if terminated or truncated:
+                    ends["terminated" if terminated else "truncated"] += 1
+                    observation, _ = env.reset()
+                    returns.append(0.0)
+    except Exception as error:  # of any kind: it is the environment's code that runs
+        reason = str(error) if isinstance(error, EnvironmentFailed) else with_place(error)
+        report.errors.append(f"step {len(rewards) + 1} of random play fails: {reason}. Repair that.")
+        return
+    _judge_rewards(report, np.array(rewards), returns[:-1])
+    said = f"{ends['terminated']} terminated (nothing follows), {ends['truncated']} truncated (value continues)"
+    report.facts.append(("episodes", f"{len(returns) - 1} ended in {steps:,} random steps: {said}"))
+    if len(returns) == 1 and not (env.spec and env.spec.max_episode_steps):
+        report.notices.append(f"no episode ended in {steps:,} steps, and none has a limit; env.time_limit sets one")
+
+
+def _judge_rewards(report: EnvReport, rewards: NDArray[np.float64], returns: list[float]) -> None:
+    """Say how large rewards are."""
+    if not np.isfinite(rewards).all():
+        report.errors.append("a reward is not finite. Give a finite number in every step.")
+        return
+    low, high, steps = rewards.min(), rewards.max(), f"{len(rewards):,} random steps"
+    units = "learned in its own units: symlog needs no scaling"
+    report.facts.append(("reward", f"{low:g} to {high:g} in {steps}, {units}"))
+    if low == high == 0:
+        report.notices.append(f"no reward in {steps}: learning begins with the first one that is found")
+    elif len(returns) > 1 and 0 < (spread := max(returns) - min(returns)) < _LEAST_SPREAD:
+        text = f"returns of random episodes differ by {spread:.2g} only, and are not scaled up"
+        report.notices.append(f"{text}; multiply rewards so that good and bad episodes differ by 1 or more")

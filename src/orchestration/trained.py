@@ -1,0 +1,33 @@
+"""The agent that a run has left, built again from its folder."""
+
+from pathlib import Path
+
+from ..checkpoints.pretrained import WEIGHTS_FILE, read_card, resolve_pretrained
+from ..checkpoints.run_folder import checkpoint_of, load_run
+from ..checkpoints.weights import load_weights, networks_of
+from ..config.schema import Compile, Device, TrainConfig
+from ..envs import Suite
+from ..planning.preflight import environment_spec
+from ..workflows import Agent
+from .recipes import recipe_of
+
+
+def load_agent(name: str, device: Device, env_id: str | None = None) -> tuple[TrainConfig, Agent, int | None]:
+    """Return configuration, agent and step of the newest checkpoint of a run, or of `pretrained:<name>`.
+
+    `env_id` is a Gymnasium id to play instead of the environment that the run was trained in.
+    """
+    folder = Path(resolve_pretrained(name))
+    run = load_run(str(folder), device=device)
+    run.compile = Compile.none  # nothing is learned
+    if env_id is not None:
+        run.env.suite, run.env.id = Suite.gymnasium, env_id
+    has_weights_alone = (folder / WEIGHTS_FILE).is_file()
+    checkpoint = None if has_weights_alone else checkpoint_of(run, folder)
+    recipe = recipe_of(run)
+    workflow = recipe.build_agent(run, environment_spec(run, recipe))
+    if checkpoint is None:
+        load_weights(str(folder), networks_of(workflow))
+        return run, workflow, read_card(folder).get("step")
+    checkpoint.restore_workflow(workflow)
+    return run, workflow, checkpoint.step
