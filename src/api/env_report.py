@@ -15,10 +15,14 @@ from ..envs import EnvConfig, EnvironmentFailed, make_single
 from ..envs.spaces import action_spec, convert_observation, notices, observation_space
 from ..utils.errors import UserError, with_place
 from ..utils.timestep import ActionSpec, ArraySpec
+from ..utils.units import count_text
 from .environments import EnvLike, suite_and_id
 
 _LEAST_SPREAD = 0.1
 """Of returns; the advantages of smaller ones are not scaled up (`models/returns.py`) and drown in entropy."""
+
+_NO_MATTER = ("unwrapped version", "space minimum value is", "space maximum value is", "rl_tips.html")
+"""Parts of warnings of Gymnasium's checker about what Reverie takes as well."""
 
 _FORMAT = re.compile(r"\x1b\[[0-9;]*m|^(WARN|ERROR): ")
 
@@ -68,13 +72,11 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
     Raises:
         UserError: If the environment is unknown or cannot be made.
 
-    >>> print(check_env("CartPole-v1"))
+    >>> for line in str(check_env("CartPole-v1")).splitlines()[:3]:
+    ...     print(line)
     CartPole-v1: ready to train
-      vector       Box of shape (4,) float32, seen as (4,) float32
+      vector       Box of (4,) float32, seen as vector (4,) float32
       action       Discrete: one of 2 choices
-      reward       1 to 1 in 500 random steps, learned in its own units: symlog needs no scaling
-      episodes     21 ended in 500 random steps: 21 terminated (nothing follows), 0 truncated (value continues)
-      ignored      info, and pictures of render()
     """
     is_own = not isinstance(env, gymnasium.Env)
     made = _made(env) if is_own else env
@@ -134,10 +136,9 @@ def _words(given: spaces.Space[Any], seen: ArraySpec) -> str:
     if isinstance(given, spaces.Discrete):
         return f"Discrete: one of {given.n}, seen as one-hot {seen.shape} {seen.dtype}"
     assert isinstance(given, spaces.Box)
-    kind = "the image" if seen.is_image else "the numbers" if given.shape != seen.shape else ""
-    changes = ["resized"] * (seen.is_image and not {seen.shape[:2], seen.shape[1:]} & {given.shape[-2:], given.shape[:2]})
-    how = "".join(f", {change}" for change in changes)
-    return f"Box of shape {given.shape} {given.dtype}, seen as {kind} {seen.shape} {seen.dtype}{how}".replace("  ", " ")
+    is_resized = seen.is_image and given.shape.count(seen.shape[0]) < 2
+    kind = ("image, resized to" if is_resized else "image") if seen.is_image else "vector"
+    return f"Box of {given.shape} {given.dtype}, seen as {kind} {seen.shape} {seen.dtype}"
 
 
 def _action_words(space: spaces.Space[Any]) -> str:
@@ -158,7 +159,7 @@ def _check_interface(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
             repair = "Repair reset() or step(); gymnasium.Env says what they return"
             report.errors.append(f"Gymnasium's check of its interface fails: {_plain(with_place(error))}. {repair}.")
     found = dict.fromkeys(_plain(str(each.message)) for each in caught)
-    report.notices.extend(text for text in found if "different from the unwrapped version" not in text)
+    report.notices.extend(text for text in found if not any(each in text for each in _NO_MATTER))
 
 
 def _plain(text: str) -> str:
@@ -184,14 +185,16 @@ def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int
                     observation, _ = env.reset()
                     returns.append(0.0)
     except Exception as error:  # of any kind: it is the environment's code that runs
-        reason = str(error) if isinstance(error, EnvironmentFailed) else with_place(error)
-        report.errors.append(f"step {len(rewards) + 1} of random play fails: {reason}. Repair that.")
+        is_outside = isinstance(error, EnvironmentFailed)
+        reason = f"{error}. Give what it says, or change it" if is_outside else f"{with_place(error)}. Repair it"
+        report.errors.append(f"random play fails after {count_text(len(rewards), 'step')}: {reason}.")
         return
     _judge_rewards(report, np.array(rewards), returns[:-1])
     said = f"{ends['terminated']} terminated (nothing follows), {ends['truncated']} truncated (value continues)"
     report.facts.append(("episodes", f"{len(returns) - 1} ended in {steps:,} random steps: {said}"))
     if len(returns) == 1 and not (env.spec and env.spec.max_episode_steps):
-        report.notices.append(f"no episode ended in {steps:,} steps, and none has a limit; env.time_limit sets one")
+        limit = "env.time_limit=<frames> cuts those that never end"
+        report.notices.append(f"no episode ended in {steps:,} random steps; {limit}")
 
 
 def _judge_rewards(report: EnvReport, rewards: NDArray[np.float64], returns: list[float]) -> None:

@@ -26,8 +26,9 @@ def suite_and_id(env: EnvLike) -> tuple[Suite, str | None]:
         own_names = {suite.value: suite for suite in Suite if suite is not Suite.gymnasium}
         return (own_names[env], None) if env in own_names else (Suite.gymnasium, env)
     if isinstance(env, gymnasium.Env) or not callable(env):
-        found = f"env is {type(env).__name__}, one environment that is already made" if env else f"env is {env}"
-        raise UserError(f"{found}. Give an id, a class, or a function that makes one: env=lambda: MyEnv().")
+        made = ", an environment that is already made" if isinstance(env, gymnasium.Env) else ""
+        repair = "Give an id, a class, or a function that makes one: env=lambda: MyEnv()"
+        raise UserError(f"env is of type {type(env).__name__}{made}. {repair}.")
     name = "".join(c if c.isalnum() else "_" for c in getattr(env, "__name__", type(env).__name__)).strip("_")
     is_anonymous = "__name__" not in dir(env) or env.__name__ == "<lambda>"
     for number in count():  # two functions without a name must not take each other's place

@@ -1,0 +1,117 @@
+"""Training from Python: the same run as from the command line, and what it has left."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..commands.command_line import checked_run
+from ..commands.train import train_until
+from ..orchestration.signals import Signals
+from ..utils.errors import UserError
+from ..utils.logging import OnLine, read_lines
+from ..utils.logging.writer import METRICS_FILE
+from .agent import Agent, load
+from .environments import EnvLike, suite_and_id
+
+_PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[A-Za-z_./][\w./:-]*", re.IGNORECASE)
+"""Text that Hydra's grammar takes without quotes, as text."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run has left in its folder."""
+
+    run_dir: Path
+    """Its folder: config.yaml, metrics.jsonl, checkpoints, videos, train.log."""
+
+    @cached_property
+    def agent(self) -> Agent:
+        """The agent of its newest checkpoint, loaded once."""
+        return load(self.run_dir)
+
+    def metrics(self) -> list[dict[str, float]]:
+        """Return the lines of metrics.jsonl: `step`, in agent steps, and what was measured there, by tag."""
+        return list(read_lines(self.run_dir / METRICS_FILE))
+
+
+def train(
+    experiment: str | None = None,
+    overrides: Sequence[str] | Mapping[str, object] = (),
+    *,
+    env: EnvLike | None = None,
+    total_timesteps: int | None = None,
+    callback: OnLine | None = None,
+    **settings: object,
+) -> Run:
+    """Train an agent, as `reverie-train` does with the same settings, and return what the run has left.
+
+    Ctrl-C ends it after the step, with a checkpoint; a second one at once. Signals are handled as before when
+    it returns or raises. The global generators of Python, NumPy and torch are seeded.
+
+    Args:
+        experiment: A file of `configs/experiment`, such as `dreamer_catch`; with `env` alone it is `dreamer`.
+        overrides: Further settings: texts as on the command line (`["model=debug", "seed=3"]`), or values by
+            dotted key (`{"training.batch_size": 8}`). `resume=<run>` continues a run.
+        env: A Gymnasium id, a class, or a function that makes an environment; takes the place of the
+            experiment's.
+        total_timesteps: Agent steps of the run, over all its environments.
+        callback: Called with the step, in agent steps, and the values of each line of metrics.jsonl, once it
+            is written. What it raises ends the run at once, at its newest checkpoint.
+        **settings: Further settings and groups whose keys have no dot: `seed=3`, `model="debug"`.
+
+    Raises:
+        UserError: If a setting is wrong, the environment does not fit or memory is short; nothing was created.
+        KeyboardInterrupt: After Ctrl-C, once the checkpoint is written; it says how to continue.
+        RuntimeError: If the run could not take all steps: a leak, losses that are not finite, environments
+            that fail, a full GPU.
+        SystemExit: After SIGTERM, with code 75, once the checkpoint is written.
+    """
+    arguments = [*_typed(overrides), *_typed(settings)]
+    if total_timesteps is not None:
+        arguments += _typed({"training.total_timesteps": total_timesteps})
+    if experiment is not None:
+        arguments.insert(0, f"experiment={experiment}")
+    if env is not None:
+        suite, env_id = suite_and_id(env)
+        is_resumed = any(argument.startswith("resume=") for argument in arguments)  # it has its environment
+        chosen = {"env": suite.value} | ({} if env_id is None else {"env.id": env_id})
+        arguments = [*([] if is_resumed else _typed(chosen)), *arguments]
+    config, preflight, notices = checked_run(arguments)
+    with Signals() as signals:
+        try:
+            train_until(signals, config, preflight, notices, callback)
+        except SystemExit as ended:
+            then = f'continue with reverie.train(resume="{config.run_dir}")'
+            if signals.interrupted:
+                raise KeyboardInterrupt(then) from None
+            if signals.stop:
+                raise
+            why = f"with exit code {ended.code} (docs/reliability.md); {config.run_dir}/train.log says why"
+            raise RuntimeError(f"The run ended {why}. To go on, {then}.") from ended.__cause__
+    return Run(Path(str(config.run_dir)))
+
+
+def _typed(settings: Sequence[str] | Mapping[str, object]) -> Iterator[str]:
+    """Yield settings as they are typed on the command line."""
+    if isinstance(settings, str):
+        yield settings
+    elif isinstance(settings, Mapping):
+        for key, value in settings.items():
+            yield f"{key}={_text_of(key, value)}"
+    else:
+        yield from settings
+
+
+def _text_of(key: str, value: Any) -> str:
+    text = str(value) if isinstance(value, Path) else value
+    if isinstance(text, str) and _PLAIN.fullmatch(text):
+        return text
+    try:
+        return json.dumps(text.item() if hasattr(text, "item") else text, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        allowed = "a number, a text, True, False or None"
+        raise UserError(f"{key} must be {allowed}, got {type(value).__name__}.") from error
