@@ -1,7 +1,26 @@
 """Reverie: a reference DreamerV3 in PyTorch whose memory provably does not grow."""
 
 import os
+from importlib import import_module
 from multiprocessing import parent_process
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api.agent import Agent as Agent
+    from .api.agent import load as load
+    from .api.env_report import EnvReport as EnvReport
+    from .api.env_report import check_env as check_env
+    from .api.training import Run as Run
+    from .api.training import train as train
+    from .buffers import EpisodeReplayBuffer as ReplayBuffer
+    from .buffers import ReplayConfig as ReplayConfig
+    from .buffers import ReplaySpec as ReplaySpec
+    from .models import RSSM as RSSM
+    from .models import ModelConfig as ModelConfig
+    from .utils.errors import UserError as UserError
+    from .utils.timestep import EnvSpec as EnvSpec
+    from .workflows.world_models import WorldModelConfig as WorldModelConfig
+    from .workflows.world_models.world_model import WorldModel as WorldModel
 
 if __name__ != "reverie":  # a second import would be a second set of classes
     raise ImportError(f"Import this package as `reverie`, not as `{__name__}`.")
@@ -18,3 +37,49 @@ if parent_process() is None:  # processes of environments import no torch, and m
     from .utils.errors import require_current_folder
 
     require_current_folder()
+
+__all__ = [
+    "RSSM",
+    "Agent",
+    "EnvReport",
+    "EnvSpec",
+    "ModelConfig",
+    "ReplayBuffer",
+    "ReplayConfig",
+    "ReplaySpec",
+    "Run",
+    "UserError",
+    "WorldModel",
+    "WorldModelConfig",
+    "check_env",
+    "load",
+    "train",
+]
+
+_HOMES = {
+    "RSSM": "models.RSSM",
+    "Agent": "api.agent.Agent",
+    "EnvReport": "api.env_report.EnvReport",
+    "EnvSpec": "utils.timestep.EnvSpec",
+    "ModelConfig": "models.ModelConfig",
+    "ReplayBuffer": "buffers.EpisodeReplayBuffer",
+    "ReplayConfig": "buffers.ReplayConfig",
+    "ReplaySpec": "buffers.ReplaySpec",
+    "Run": "api.training.Run",
+    "UserError": "utils.errors.UserError",
+    "WorldModel": "workflows.world_models.world_model.WorldModel",
+    "WorldModelConfig": "workflows.world_models.WorldModelConfig",
+    "check_env": "api.env_report.check_env",
+    "load": "api.agent.load",
+    "train": "api.training.train",
+}
+"""Where each public name is; it is imported when it is first asked for, for torch takes seconds."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, own_name = _HOMES[name].rpartition(".")
+    value = globals()[name] = getattr(import_module(f".{module}", __name__), own_name)
+    return value

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..envs import EnvConfig, EnvironmentFailed, make_single
 from ..envs.spaces import action_spec, convert_observation, notices, observation_space
 from ..utils.errors import UserError, with_place
-from ..utils.timestep import ActionSpec, ArraySpec
+from ..utils.timestep import ArraySpec, EnvSpec
 from ..utils.units import count_text
 from .environments import EnvLike, suite_and_id
 
@@ -32,11 +32,8 @@ class EnvReport:
     """What Reverie sees of an environment, does to it and ignores; `str(report)` says it in words."""
 
     name: str
-    observation: dict[str, ArraySpec] = field(default_factory=dict)
-    """Shape and dtype of each observation as the networks get it, by key."""
-
-    action: ActionSpec | None = None
-    """Actions as the networks give them; None if there is no such form."""
+    spec: EnvSpec | None = None
+    """Observations and actions as the networks see them, one environment; None if they have no such form."""
 
     facts: list[tuple[str, str]] = field(default_factory=list)
     """What is done with each part: its name, and a sentence."""
@@ -84,9 +81,8 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
     report = EnvReport(env if isinstance(env, str) else named)
     try:
         _check_spaces(report, made)
-        can_play = report.is_ready
         _check_interface(report, made)
-        if can_play:
+        if report.spec is not None:
             _play(report, made, steps, seed)
     finally:
         if is_own:
@@ -97,7 +93,7 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
 
 def _made(env: EnvLike) -> gymnasium.Env[Any, Any]:
     suite, env_id = suite_and_id(env)
-    config = EnvConfig(suite=suite, action_repeat=1, **({} if env_id is None else {"id": env_id}))
+    config = EnvConfig(suite=suite, id=env_id or "", action_repeat=1)
     try:
         return make_single(config)
     except UserError:
@@ -108,8 +104,11 @@ def _made(env: EnvLike) -> gymnasium.Env[Any, Any]:
 
 def _check_spaces(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
     """Say what each observation and the action become."""
+    shown: dict[str, ArraySpec] = {}
     space, size = env.observation_space, EnvConfig().image_size
-    parts = [spaces.Dict({key: part}) for key, part in space.items()] if isinstance(space, spaces.Dict) else []
+    parts = (
+        [spaces.Dict({key: part}) for key, part in space.items()] if isinstance(space, spaces.Dict) else []
+    )
     for part in parts or [space]:
         try:
             [(key, seen)] = observation_space(part, size).items()
@@ -117,15 +116,17 @@ def _check_spaces(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
             report.errors.append(f"{report.name} {error}")
             continue
         assert isinstance(seen, spaces.Box)
-        report.observation[key] = ArraySpec(seen.shape, np.dtype(seen.dtype))
+        shown[key] = ArraySpec(seen.shape, np.dtype(seen.dtype))
         alone = part[key] if isinstance(part, spaces.Dict) else part
-        report.facts.append((key, _words(alone, report.observation[key])))
+        report.facts.append((key, _words(alone, shown[key])))
         report.notices.extend(notices(part))
     try:
-        report.action = action_spec(env.action_space)
+        action = action_spec(env.action_space)
     except UserError as error:
         report.errors.append(f"{report.name} {error}")
         return
+    if report.is_ready:
+        report.spec = EnvSpec(report.name, shown, action, num_envs=1, action_repeat=1)
     report.facts.append(("action", _action_words(env.action_space)))
     if isinstance(env.action_space, spaces.Box) and not env.action_space.is_bounded():
         reach = "an action without both bounds gets the policy's own numbers, which are between -1 and 1"
@@ -156,8 +157,8 @@ def _check_interface(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
         try:
             env_checker.check_env(env, skip_render_check=True, skip_close_check=True)
         except Exception as error:  # of any kind: the environment's code runs in it
-            repair = "Repair reset() or step(); gymnasium.Env says what they return"
-            report.errors.append(f"Gymnasium's check of its interface fails: {_plain(with_place(error))}. {repair}.")
+            reason = f"Gymnasium's check of its interface fails: {_plain(with_place(error))}"
+            report.errors.append(f"{reason}. Repair reset() or step(), as gymnasium.Env describes them.")
     found = dict.fromkeys(_plain(str(each.message)) for each in caught)
     report.notices.extend(text for text in found if not any(each in text for each in _NO_MATTER))
 
@@ -185,12 +186,13 @@ def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int
                     observation, _ = env.reset()
                     returns.append(0.0)
     except Exception as error:  # of any kind: it is the environment's code that runs
-        is_outside = isinstance(error, EnvironmentFailed)
-        reason = f"{error}. Give what it says, or change it" if is_outside else f"{with_place(error)}. Repair it"
+        reason = f"{with_place(error)}. Repair that"
+        if isinstance(error, EnvironmentFailed):
+            reason = f"{error}. Give what the space says, or change the space"
         report.errors.append(f"random play fails after {count_text(len(rewards), 'step')}: {reason}.")
         return
     _judge_rewards(report, np.array(rewards), returns[:-1])
-    said = f"{ends['terminated']} terminated (nothing follows), {ends['truncated']} truncated (value continues)"
+    said = f"{ends['terminated']} terminated: nothing follows, {ends['truncated']} truncated: value continues"
     report.facts.append(("episodes", f"{len(returns) - 1} ended in {steps:,} random steps: {said}"))
     if len(returns) == 1 and not (env.spec and env.spec.max_episode_steps):
         limit = "env.time_limit=<frames> cuts those that never end"

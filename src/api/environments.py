@@ -1,7 +1,8 @@
 """Environments as callers name them: an id, a class, or a function that makes one."""
 
+import re
 from collections.abc import Callable
-from itertools import count
+from typing import Any
 
 import gymnasium
 
@@ -10,8 +11,6 @@ from ..utils.errors import UserError
 
 EnvLike = str | Callable[[], gymnasium.Env]
 """A Gymnasium id, `catch` or `atari`, a class, or a function that makes an environment."""
-
-_NAMESPACE = "python"
 
 
 def suite_and_id(env: EnvLike) -> tuple[Suite, str | None]:
@@ -29,13 +28,17 @@ def suite_and_id(env: EnvLike) -> tuple[Suite, str | None]:
         made = ", an environment that is already made" if isinstance(env, gymnasium.Env) else ""
         repair = "Give an id, a class, or a function that makes one: env=lambda: MyEnv()"
         raise UserError(f"env is of type {type(env).__name__}{made}. {repair}.")
-    name = "".join(c if c.isalnum() else "_" for c in getattr(env, "__name__", type(env).__name__)).strip("_")
-    is_anonymous = "__name__" not in dir(env) or env.__name__ == "<lambda>"
-    for number in count():  # two functions without a name must not take each other's place
-        env_id = f"{_NAMESPACE}/{name}{number or ''}-v0"
-        known = gymnasium.registry.get(env_id)
-        if known is None or known.entry_point is env or not is_anonymous:
-            break
+    name = re.sub(r"\W", "", getattr(env, "__name__", "lambda"))
+    env_id, number = f"python/{name}-v0", 1
+    # Of two classes of one name the later counts, as in Python; but a lambda has no name of its own.
+    while (
+        name == "lambda"
+        and env_id in gymnasium.registry
+        and gymnasium.registry[env_id].entry_point is not env
+    ):
+        number += 1
+        env_id = f"python/{name}{number}-v0"
     gymnasium.registry.pop(env_id, None)
-    gymnasium.register(env_id, entry_point=env)
+    make: Any = env  # a maker that takes no arguments, as a registration does not ask for any
+    gymnasium.register(env_id, entry_point=make)
     return Suite.gymnasium, env_id

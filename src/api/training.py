@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..commands.command_line import checked_run
 from ..commands.train import train_until
 from ..orchestration.signals import Signals
@@ -64,7 +66,7 @@ def train(
         **settings: Further settings and groups whose keys have no dot: `seed=3`, `model="debug"`.
 
     Raises:
-        UserError: If a setting is wrong, the environment does not fit or memory is short; nothing was created.
+        UserError: If a setting is wrong, the environment does not fit, or memory is short.
         KeyboardInterrupt: After Ctrl-C, once the checkpoint is written; it says how to continue.
         RuntimeError: If the run could not take all steps: a leak, losses that are not finite, environments
             that fail, a full GPU.
@@ -111,7 +113,7 @@ def _text_of(key: str, value: Any) -> str:
     if isinstance(text, str) and _PLAIN.fullmatch(text):
         return text
     try:
-        return json.dumps(text.item() if hasattr(text, "item") else text, ensure_ascii=False)
+        return json.dumps(text.item() if isinstance(text, np.generic) else text, ensure_ascii=False)
     except (TypeError, ValueError) as error:
         allowed = "a number, a text, True, False or None"
         raise UserError(f"{key} must be {allowed}, got {type(value).__name__}.") from error

@@ -110,12 +110,12 @@ class ReplaySpec:
     config: ReplayConfig
     observation: dict[str, ArraySpec]
     action: ActionSpec
-    num_envs: int
+    num_envs: int = 1
 
-    window_length: int
+    window_length: int = 65
     """Records in a window: training.sequence_length + 1."""
 
-    latent: LatentSpec | None
+    latent: LatentSpec | None = None
     """None, or `buffer.store_latents=false`, stores no latents."""
 
     @property

@@ -33,7 +33,7 @@ class EpisodeReplayBuffer:
     chunks are codes, and the same happens when `buffer.memory_budget_gib` leaves no room for the next ones.
 
     Args:
-        generator: The only source of randomness; the buffer owns it and saves its state.
+        generator: The only source of randomness; the buffer owns it and saves its state. None draws a seed.
         device: The training device; matters for `buffer.storage=cuda` only.
         directory: Folder of the mapped files; needed for `buffer.storage=mmap` only.
 
@@ -45,7 +45,7 @@ class EpisodeReplayBuffer:
         self,
         spec: ReplaySpec,
         *,
-        generator: np.random.Generator,
+        generator: np.random.Generator | None = None,
         device: torch.device | str = "cpu",
         directory: Path | None = None,
     ) -> None:
@@ -54,7 +54,7 @@ class EpisodeReplayBuffer:
         check_storage(spec, self.plan, torch.device(device), directory)
         self.stores_latents = "deter" in self.plan.fields
         self._num_envs, self._forms = spec.num_envs, record_forms(self.plan.fields)
-        self._generator = generator
+        self._generator = np.random.default_rng() if generator is None else generator
         if self.config.compressed:
             self._store: RecordStore = CompressedStore(spec, self.plan, directory)
         else:
@@ -66,7 +66,7 @@ class EpisodeReplayBuffer:
             rows, storage = self.plan.num_rows // spec.start_every, self.config.storage
             self._latents = Arena(fields, rows, storage, torch.device(device), directory)
         self._index = EpisodeIndex(spec, self._store)
-        self._files = ReplayFiles(self._index, self._store, self._latents, generator)
+        self._files = ReplayFiles(self._index, self._store, self._latents, self._generator)
         self._has_warned = False
 
     def add(

@@ -99,7 +99,7 @@ class AtariBackend:
 
 
 class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
-    """One emulator as the agent sees it: frames (size, size, 3) uint8, one choice for `action_repeat` frames."""
+    """One emulator as the agent sees it: frames (size, size, 3) uint8, each choice repeated."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012, Gymnasium's own form
 
@@ -109,7 +109,7 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         [image] = self._backend.spec.observation.values()
         self.observation_space = spaces.Box(0, 255, image.shape, np.uint8)
         self.action_space = spaces.Discrete(self._backend.spec.action.size)
-        self._frame: NDArray[np.uint8] | None = None
+        self._frame = np.zeros(image.shape, np.uint8)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -59,9 +59,9 @@ def action_spec(space: spaces.Space) -> ActionSpec:
         return ActionSpec(size=int(np.prod(space.shape)), is_discrete=False)
     repair = "Offer a Box of floats, and round in step()."
     sizes = _sizes(space)
-    if sizes and math.prod(sizes) <= _MOST_CHOICES:
+    if sizes and (choices := math.prod(sizes)) <= _MOST_CHOICES:
         one = f"lambda choice: np.array(np.unravel_index(choice, {sizes}))"
-        wrapped = f"gymnasium.wrappers.TransformAction(env, {one}, gymnasium.spaces.Discrete({math.prod(sizes)}))"
+        wrapped = f"gymnasium.wrappers.TransformAction(env, {one}, gymnasium.spaces.Discrete({choices}))"
         repair = f"Make every combination one choice: {wrapped}."
     raise UserError(f"has actions in {space}; Reverie acts in Discrete and in Box of floats only. {repair}")
 
@@ -135,7 +135,7 @@ def _sizes(space: spaces.Space) -> tuple[int, ...]:
     """Return how many values each part of several choices at once has; () for other spaces."""
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not space.start.any():
         return tuple(space.nvec.tolist())
-    return (2,) * int(space.n) if isinstance(space, spaces.MultiBinary) and np.ndim(space.n) == 0 else ()
+    return (2,) * space.n if isinstance(space, spaces.MultiBinary) and isinstance(space.n, int) else ()
 
 
 def _parts(space: spaces.Space) -> dict[str, spaces.Space]:

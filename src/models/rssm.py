@@ -126,11 +126,17 @@ class BlockGRU(nn.Module):
 
 
 class RSSM(nn.Module):
-    """Recurrent state-space model: what the world model remembers, and how it learns what to remember."""
+    """Recurrent state-space model: what the world model remembers, and how it learns what to remember.
 
-    def __init__(self, action_size: int, token_size: int, config: ModelConfig) -> None:
+    Args:
+        action_size: Width of the action vector.
+        token_size: Width of an encoded observation.
+        config: Sizes; None for those of size12m.
+    """
+
+    def __init__(self, action_size: int, token_size: int, config: ModelConfig | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config = config = config or ModelConfig()
         logits = config.stoch * config.classes
         self.core = BlockGRU(action_size, config)
         self.posterior_in = Linear(config.deter + token_size, config.hidden)

@@ -33,10 +33,23 @@ class WorldModel(nn.Module):
     """Encoder, RSSM, decoder, reward and continue heads; the continue head's target carries the discount.
 
     `prediction` and `harmony` are there if the settings ask for them, `decoder` unless it is off.
+
+    Args:
+        env: Observations and actions, such as `reverie.check_env(...).spec`.
+        model: Sizes of the networks; None for those of size12m.
+        config: Objective and weights of the losses; None for DreamerV3's.
+        discount: Gamma per agent step; DreamerV3's is 1 - 1/333.
     """
 
-    def __init__(self, env: EnvSpec, model: ModelConfig, config: WorldModelConfig, discount: float) -> None:
+    def __init__(
+        self,
+        env: EnvSpec,
+        model: ModelConfig | None = None,
+        config: WorldModelConfig | None = None,
+        discount: float = 1 - 1 / 333,
+    ) -> None:
         super().__init__()
+        model, config = model or ModelConfig(), config or WorldModelConfig()
         self.config, self.discount, self.keys = config, discount, list(env.observation)
         self.feature_size = model.deter + model.stoch * model.classes
         self.encoder = Encoder(env.observation, model)
