@@ -1,0 +1,143 @@
+"""What `check_env` says of environments: what is seen, done, ignored, and how to repair what is wrong."""
+
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import reverie
+
+from ..envs.toy_world import ToyWorld
+
+
+class World(gymnasium.Env[Any, Any]):
+    """Observations drawn from the seed; an episode has `length` steps and ends with `last_reward`."""
+
+    observation_space: spaces.Space[Any] = spaces.Box(-1, 1, (3,), np.float32)
+    action_space: spaces.Space[Any] = spaces.Discrete(2)
+    length, last_reward = 10, 1.0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._time = 0
+        return self._drawn(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._time += 1
+        is_over = self._time >= self.length
+        return self._drawn(), self.last_reward * is_over * self.np_random.random(), False, is_over, {}
+
+    def _drawn(self) -> Any:
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        return self.observation_space.sample()
+
+
+def world(**members: Any) -> type[World]:
+    return type("World", (World,), members)
+
+
+def test_a_report_says_what_becomes_of_every_part() -> None:
+    parts = {
+        "camera": spaces.Box(0, 1, (3, 96, 64), np.float32),
+        "map": spaces.Box(0, 255, (64, 64), np.uint8),
+        "pose": spaces.Box(-1, 1, (2, 2), np.float64),
+        "mode": spaces.Discrete(5),
+    }
+    action = spaces.Box(-2, 2, (3,), np.float32)
+    report = reverie.check_env(world(observation_space=spaces.Dict(parts), action_space=action), steps=45)
+    assert report.is_ready and report.spec is not None, report
+    facts = dict(report.facts)
+    assert facts["camera"] == "Box of (3, 96, 64) float32, seen as image, resized to (64, 64, 3) uint8"
+    assert facts["map"] == "Box of (64, 64) uint8, seen as image (64, 64, 3) uint8"
+    assert facts["pose"] == "Box of (2, 2) float64, seen as vector (4,) float32"
+    assert facts["mode"] == "Discrete: one of 5, seen as one-hot (5,) float32"
+    assert facts["action"] == "continuous: (3,) float32 from -2 to 2"
+    assert facts["episodes"].startswith(
+        "4 ended in 45 random steps: 0 terminated: nothing follows, 4 truncated"
+    )
+    assert facts["ignored"] == "info, and pictures of render()"
+    [notice] = report.notices
+    assert notice.startswith("`camera` ") and notice.endswith("0 to 1 stored as bytes 0 to 255")
+    assert {key: spec.shape for key, spec in report.spec.observation.items()} == {
+        "camera": (64, 64, 3), "map": (64, 64, 3), "pose": (4,), "mode": (5,)
+    }  # fmt: skip
+    assert str(report).startswith("python/World-v0: ready to train\n  camera       Box of")
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "catch", "atari"])
+def test_environments_that_are_known_to_work_are_ready_without_a_notice(name: str) -> None:
+    report = reverie.check_env(name, steps=250)
+    assert report.is_ready and (name == "atari" or not report.notices), report
+
+
+@pytest.mark.parametrize("space", [spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3)])
+def test_several_choices_at_once_are_refused_and_the_repair_works(space: spaces.Space[Any]) -> None:
+    made = world(action_space=space)()
+    report = reverie.check_env(made)
+    [error] = report.errors
+    assert (
+        report.spec is None and "not ready" in str(report) and "Reverie acts in Discrete and in Box" in error
+    )
+    repair = error.partition("one choice: ")[2].removesuffix(".")
+    repaired = eval(repair, {"gymnasium": gymnasium, "np": np, "env": made})
+    assert reverie.check_env(repaired).is_ready
+    choices = {tuple(repaired.action(np.int64(choice))) for choice in range(repaired.action_space.n)}
+    assert len(choices) == repaired.action_space.n and all(
+        space.contains(np.array(c, space.dtype)) for c in choices
+    )
+
+
+def test_an_observation_of_another_kind_is_refused_and_the_repair_works() -> None:
+    made = world(observation_space=spaces.MultiDiscrete([4, 5]))()
+    [error] = reverie.check_env(made).errors
+    assert error.endswith("Wrap it: gymnasium.wrappers.FlattenObservation(env).")
+    assert reverie.check_env(gymnasium.wrappers.FlattenObservation(made)).is_ready
+
+
+@pytest.mark.parametrize(
+    ("members", "kind", "message"),
+    [
+        ({"last_reward": 0.001}, "notices", "returns of random episodes differ by 0.000"),
+        ({"last_reward": 0.0}, "notices", "no reward in 60 random steps"),
+        ({"length": 1000}, "notices", r"no episode ended in 60 random steps; env.time_limit=<frames> cuts"),
+        ({"last_reward": np.inf}, "errors", "a reward is not finite. Give a finite number"),
+        ({"action_space": spaces.Box(-np.inf, np.inf, (2,))}, "notices", "an action without both bounds gets"),
+        ({"action_space": spaces.Box(0, 9, (2,), np.int64)}, "errors", "Offer a Box of floats, and round in step"),
+        ({"observation_space": spaces.Box(0, 255, (64, 64, 4), np.uint8)}, "errors", "Give every picture a key"),
+        ({"reset": lambda self: (np.zeros(3, np.float32), {})}, "errors", "Gymnasium's check of its interface fails: "),
+        ({"_drawn": lambda self: np.zeros(4, np.float32)}, "errors", "random play fails after 0 steps: .*says"),
+    ],
+)  # fmt: skip
+def test_what_spoils_a_run_is_a_sentence(members: dict[str, Any], kind: str, message: str) -> None:
+    report = reverie.check_env(world(**members), steps=60)
+    assert any(re.search(message, text) for text in getattr(report, kind)), report
+    assert report.is_ready == (kind == "notices")
+
+
+def test_an_environment_that_is_given_stays_open() -> None:
+    made = gymnasium.make("CartPole-v1")
+    assert reverie.check_env(made, steps=5).is_ready
+    made.reset()
+    made.step(0)
+
+
+def test_a_world_with_every_kind_of_observation_is_ready() -> None:
+    assert reverie.check_env(ToyWorld, steps=50).is_ready
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("CartPle-v1", "env.id=CartPle-v1 is not registered with Gymnasium. Did you mean `CartPole-v1`"),
+        (lambda: 1 / 0, "cannot be made: ZeroDivisionError"),
+        (3, "env is of type int. Give an id, a class, or a function that makes one"),
+    ],
+)
+def test_what_cannot_be_made_is_an_error(env: Any, message: str) -> None:
+    with pytest.raises(reverie.UserError, match=message):
+        reverie.check_env(env)

@@ -1,0 +1,149 @@
+"""Training from Python is training from the command line, in a process that has more to do."""
+
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+import reverie
+from reverie.api.training import _typed
+from reverie.envs import Catch
+from reverie.orchestration.signals import Signals
+
+from ..runs.helpers import SMALL, identity, saved_steps, start
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+BRIEF = (
+    *SMALL,
+    "logger=plain",
+    "env.num_envs=2",
+    "training.video_interval=0",
+    "training.log_interval=20",
+    "training.total_timesteps=60",
+)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+def test_a_run_from_python_is_the_run_of_the_command_line_bit_for_bit(tmp_path: Path) -> None:
+    lines: list[dict[str, float]] = []
+
+    def note(step: int, values: dict[str, float]) -> None:
+        lines.append({"step": step, **values})
+
+    handlers = [signal.getsignal(number) for number in STOPPING]
+    run = reverie.train("dreamer_cartpole", BRIEF, callback=note, seed=4, run_dir=tmp_path / "python")
+    assert [signal.getsignal(number) for number in STOPPING] == handlers
+    typed = start(tmp_path / "typed", "experiment=dreamer_cartpole", *BRIEF, "seed=4")
+    assert identity(run.run_dir) == identity(typed)
+    assert run.metrics() == lines and lines[-1]["step"] == 60
+    assert run.agent.step == 60 and run.agent is run.agent
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_the_run_goes_on(tmp_path: Path) -> None:
+    def interrupt(step: int, values: Mapping[str, float]) -> None:
+        if "train/updates" in values:
+            signal.raise_signal(signal.SIGINT)
+
+    handlers = [signal.getsignal(number) for number in STOPPING]
+    with pytest.raises(KeyboardInterrupt, match=r'continue with reverie.train\(resume="run of mine"\)'):
+        reverie.train("dreamer_cartpole", BRIEF, callback=interrupt, run_dir="run of mine")
+    assert [signal.getsignal(number) for number in STOPPING] == handlers
+    assert saved_steps(tmp_path / "run of mine") == [20]
+    run = reverie.train(resume="run of mine", total_timesteps=40)
+    assert saved_steps(run.run_dir) == [20, 40]
+
+
+def test_a_class_trains_resumes_and_is_loaded_where_it_is_known() -> None:
+    run = reverie.train("dreamer_catch", BRIEF, env=Catch, total_timesteps=40, run_dir="catch")
+    assert repr(run.agent) == "<reverie.Agent for python/Catch-v0, trained for 40 steps>"
+    del gymnasium.registry["python/Catch-v0"]  # as in another process
+    with pytest.raises(reverie.UserError, match="python/Catch-v0 is not registered"):
+        reverie.load("catch")
+    agent = reverie.load("catch", env=Catch)
+    env = agent.make_env()
+    assert isinstance(env.unwrapped, Catch) and agent.act(env.reset()[0]) in (0, 1, 2)
+    assert reverie.train(resume="catch", env=Catch, total_timesteps=60).agent.step == 60
+
+
+def test_two_functions_without_a_name_do_not_take_each_others_place() -> None:
+    from reverie.api.environments import suite_and_id
+
+    first, second = (lambda: gymnasium.make("CartPole-v1")), (lambda: gymnasium.make("Acrobot-v1"))
+    ids = [suite_and_id(env)[1] for env in (first, second, first)]
+    assert ids[0] == ids[2] != ids[1]
+    assert [gymnasium.make(str(env_id)).observation_space.shape for env_id in ids[:2]] == [(4,), (6,)]
+
+
+class Broken(Catch):
+    def step(self, action: Any) -> Any:
+        raise ArithmeticError("it broke")
+
+
+def test_a_run_that_cannot_go_on_is_an_error_that_says_how_to_continue() -> None:
+    with pytest.raises(
+        RuntimeError, match=r"exit code 5 .*train.log says why. To go on, continue with"
+    ) as found:
+        reverie.train("dreamer_catch", [*BRIEF, "env.max_restarts=0"], env=Broken, run_dir="broken")
+    assert "it broke" in str(found.value.__cause__)
+
+
+def test_what_a_callback_raises_comes_through() -> None:
+    def enough(step: int, values: Mapping[str, float]) -> None:
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        reverie.train("dreamer_cartpole", BRIEF, callback=enough)
+
+
+@pytest.mark.parametrize(
+    ("given", "typed"),
+    [
+        (["model=debug", "seed=3"], ["model=debug", "seed=3"]),
+        ("seed=3", ["seed=3"]),
+        ({"training.batch_size": 8, "deterministic": True}, ["training.batch_size=8", "deterministic=true"]),
+        ({"run_dir": Path("a b"), "name": "x", "resume": None}, ['run_dir="a b"', "name=x", "resume=null"]),
+        ({"env.id": "my.worlds:Maze-v0", "name": "null"}, ["env.id=my.worlds:Maze-v0", 'name="null"']),
+    ],
+)
+def test_settings_are_typed_as_on_the_command_line(
+    given: Sequence[str] | Mapping[str, object], typed: list[str]
+) -> None:
+    assert list(_typed(given)) == typed
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"modle": "debug"}, "modle=debug: there is no key modle"),
+        ({"model": "debg"}, "there is no model `debg`.*Did you mean `debug`"),
+        ({"seed": object()}, "seed must be a number, a text, True, False or None, got object"),
+        ({"env": Catch()}, "env is of type Catch, an environment that is already made. Give an id, a class"),
+        ({"env": "CartPle-v1"}, "Did you mean `CartPole-v1`"),
+        ({"total_timesteps": 0}, "training.total_timesteps must be at least 1, got 0"),
+        ({"overrides": ["model"]}, "`model` is not of the form key=value"),
+    ],
+)
+def test_a_mistake_is_one_error_and_creates_nothing(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(reverie.UserError, match=message):
+        reverie.train("dreamer_catch", **settings)
+    assert not any(tmp_path.iterdir())
+
+
+def test_another_thread_than_the_main_one_trains_without_signals() -> None:
+    handlers = [signal.getsignal(number) for number in STOPPING]
+
+    def enter() -> None:
+        with Signals():
+            seen.append([signal.getsignal(number) for number in STOPPING])
+
+    seen: list[Any] = []
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [handlers]
