@@ -99,20 +99,24 @@ def test_an_observation_of_another_kind_is_refused_and_the_repair_works() -> Non
     assert reverie.check_env(gymnasium.wrappers.FlattenObservation(made)).is_ready
 
 
+WIDE, WHOLE = spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(0, 9, (2,), np.int64)
+STACK = spaces.Box(0, 255, (64, 64, 4), np.uint8)
+
+
 @pytest.mark.parametrize(
     ("members", "kind", "message"),
     [
         ({"last_reward": 0.001}, "notices", "returns of random episodes differ by 0.000"),
         ({"last_reward": 0.0}, "notices", "no reward in 60 random steps"),
-        ({"length": 1000}, "notices", r"no episode ended in 60 random steps; env.time_limit=<frames> cuts"),
+        ({"length": 1000}, "notices", "no episode ended in 60 random steps; env.time_limit=<frames> cuts"),
         ({"last_reward": np.inf}, "errors", "a reward is not finite. Give a finite number"),
-        ({"action_space": spaces.Box(-np.inf, np.inf, (2,))}, "notices", "an action without both bounds gets"),
-        ({"action_space": spaces.Box(0, 9, (2,), np.int64)}, "errors", "Offer a Box of floats, and round in step"),
-        ({"observation_space": spaces.Box(0, 255, (64, 64, 4), np.uint8)}, "errors", "Give every picture a key"),
-        ({"reset": lambda self: (np.zeros(3, np.float32), {})}, "errors", "Gymnasium's check of its interface fails: "),
-        ({"_drawn": lambda self: np.zeros(4, np.float32)}, "errors", "random play fails after 0 steps: .*says"),
+        ({"action_space": WIDE}, "notices", "an action without both bounds gets"),
+        ({"action_space": WHOLE}, "errors", "Offer a Box of floats, and round in step"),
+        ({"observation_space": STACK}, "errors", "Give every picture a key"),
+        ({"reset": lambda self: (np.zeros(3), {})}, "errors", "Gymnasium's check of its interface fails: "),
+        ({"_drawn": lambda self: np.zeros(4)}, "errors", "random play fails after 0 steps: .*says"),
     ],
-)  # fmt: skip
+)
 def test_what_spoils_a_run_is_a_sentence(members: dict[str, Any], kind: str, message: str) -> None:
     report = reverie.check_env(world(**members), steps=60)
     assert any(re.search(message, text) for text in getattr(report, kind)), report

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("empty_folder")
 BRIEF = (
     *SMALL,
     "logger=plain",
-    "env.num_envs=2",
+    "env.num_envs=1",
     "training.video_interval=0",
     "training.log_interval=20",
     "training.total_timesteps=60",
