@@ -120,7 +120,7 @@ def test_the_wrong_part_of_a_dict_is_named(change: dict[str, Any], message: str)
 
 def test_numbers_of_another_width_are_taken() -> None:
     agent = reverie.load("pretrained:cartpole", device="cpu")
-    assert agent.act([0, 0, 0.1, 0]) in (0, 1)
+    assert agent.act(np.array([0, 0, 0.1, 0], np.float64)) in (0, 1)
 
 
 @pytest.mark.parametrize(
