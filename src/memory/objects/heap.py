@@ -245,7 +245,7 @@ class _Measurement:
             totals[device] = sum(paths.values())
         named = {name for paths in kept.values() for path in paths for name in _containers(path)}
         entries = {name: self._entries[name] for name in named & self._entries.keys()}
-        # A variable is bound anew at each step; what an attribute or a container holds stays, and comes first.
+        # A variable is bound anew at each step; what an attribute or a container holds stays and comes first.
         graphs = measure_graphs(sorted(self._reachable, key=lambda each: each.path in self._variables))
         return Heap(kept, totals, graphs, self._is_whole, self._stores, entries)
 
