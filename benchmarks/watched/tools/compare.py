@@ -1,0 +1,209 @@
+"""Run program.py under six memory tools, and decide by code what each report tells of its leak.
+
+    python benchmarks/watched/tools/compare.py run <folder> [--core 1] [--tools memray scalene ...]
+    python benchmarks/watched/tools/compare.py judge <folder> <lines.jsonl> <table.md>
+
+Run it with a Python that has the tools and Reverie. `run` leaves what each tool wrote in
+`<folder>/<tool>-<leak>`, one run after another; a pair that is there is skipped, so what was broken off
+continues. `judge` reads that. `none` is the program without a leak.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from adapters import PROGRAM, READERS, Reading, command
+
+LEAKS = {
+    "graph": ("self.history.append", "history"),
+    "view": ("self.window.append", "window"),
+    "tensors": ("self.by_step[step]", "by_step"),
+    "native": ("LIBC.strdup(", None),
+    "files": ("os.open", None),
+}
+"""What the leaking line starts with, and what holds what leaks, if anything does."""
+
+TOOLS = ("truth", "alone", "alone_short", "reverie-watch", "memray", "tracemalloc", "pytest-memray")
+TOOLS += ("filprofiler", "reverie-watch_trace", "scalene")
+STEPS = {"alone": 15_000, "reverie-watch": 15_000, "reverie-watch_trace": 15_000, "truth": 500}
+SHORT = 1000
+"""Steps of all others: a list of allocations has a leak at once."""
+MOST_SECONDS = 240.0
+
+
+def run(tool: str, leak: str, folder: Path, core: int) -> None:
+    """Run one pair, and write how it went."""
+    out, steps = folder / f"{tool}-{leak}", STEPS.get(tool, SHORT)
+    if (out / "run.json").exists():
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    line = ["taskset", "-c", str(core), *command(tool, leak, steps, out)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "BROWSER": "true"}
+    seconds, is_late = 0.0, False  # without those in which all of this is suspended
+    with (out / "output.txt").open("w") as output:
+        child = subprocess.Popen(
+            line, stdout=output, stderr=output, env=environment, cwd=out, start_new_session=True
+        )
+        while (done := os.wait4(child.pid, os.WNOHANG))[0] == 0:
+            time.sleep(0.1)
+            seconds += 0.1
+            if seconds > MOST_SECONDS and not is_late:
+                is_late = True
+                os.killpg(child.pid, signal.SIGKILL)  # scalene runs the program in a child
+    went = {
+        "steps": steps,
+        "exit_code": os.waitstatus_to_exitcode(done[1]),
+        "seconds": round(seconds, 1),
+        "cpu_seconds": round(done[2].ru_utime + done[2].ru_stime, 2),
+        "is_late": is_late,
+    }
+    (out / "run.json").write_text(json.dumps(went))
+    print(tool, leak, went, flush=True)
+
+
+def read(folder: Path, name: str, leak: str) -> tuple[dict[str, Any], Reading | None]:
+    """Return how a run went, with the reason if there is no report, and what its report says."""
+    tool, reader = READERS[name]
+    out = folder / f"{tool}-{leak}"
+    if not (out / "run.json").exists():
+        return {"reason": "not run"}, None
+    went = json.loads((out / "run.json").read_text())
+    if went["is_late"]:
+        return went | {"reason": f"not done after {MOST_SECONDS:.0f} s"}, None
+    try:
+        return went | {"reason": None}, reader(out)
+    except (OSError, StopIteration):
+        return went | {"reason": f"no report, exit code {went['exit_code']}"}, None
+
+
+def judge_pair(folder: Path, name: str, leak: str) -> dict[str, Any]:
+    """Return the line of one pair."""
+    went, reading = read(folder, name, leak)
+    line = {"tool": name, "leak": leak, **went}
+    if reading is None:
+        return line
+    line |= {"says_leak": reading.says_leak, "rate": reading.rate}
+    if leak == "none":
+        return line
+    control = read(folder, name, "none")[1]
+    start, holder = LEAKS[leak]
+    code = PROGRAM.read_text().splitlines()
+    at = re.compile(rf"program\.py:{[each.strip().startswith(start) for each in code].index(True) + 1}\b")
+    first = (*reading.lines, *(stack for stack, _ in reading.retained.most_common(3)))
+    a_step = (folder / f"truth-{leak}" / "output.txt").read_text().split()[leak == "files"]
+    attributed = (reading.a_step or 0.0) * went["steps"]
+    if leak != "files":  # no list of allocations counts files
+        attributed += sum(size for stack, size in reading.retained.items() if at.search(stack))
+    return line | {
+        "verdict": reading.says_leak and control is not None and not control.says_leak,
+        "names_line": any(at.search(each) for each in first),
+        "names_holder": holder is not None and bool(re.search(rf"\b{holder}\b", reading.names)),
+        "unit": "files" if leak == "files" else "bytes",
+        "attributed": round(attributed),
+        "truly_leaked": round(float(a_step) * went["steps"]),
+        "attributed_share": round(attributed / (float(a_step) * went["steps"]), 3),
+    }
+
+
+def cell(line: dict[str, Any]) -> str:
+    """Return what the table says of one pair."""
+    if line["reason"]:
+        return line["reason"]
+    if line["leak"] == "none":
+        return "says leak" if line["says_leak"] else "quiet"
+    words = [word for word in ("verdict", "line", "holder") if line.get(f"names_{word}", line.get(word))]
+    words += ["rate"] * bool(line["rate"])
+    share = line["attributed_share"]
+    return ", ".join([*words, f"{share:.0%}"] if share >= 0.005 else words) or "nothing"
+
+
+def judge(folder: Path, lines: Path, table: Path) -> None:
+    """Write a JSON line for each tool and leak, and the table of them."""
+    head = ["tool", "steps", "none", *LEAKS, "CPU time"]
+    rows, found = [head, ["---"] * len(head)], []
+    for name, (tool, _) in READERS.items():
+        pairs = [judge_pair(folder, name, leak) for leak in ("none", *LEAKS)]
+        found += pairs
+        alone = "alone" if tool in STEPS else "alone_short"
+        seconds = json.loads((folder / f"{alone}-none" / "run.json").read_text())["cpu_seconds"]
+        ratios = [f"{each['cpu_seconds'] / seconds:.1f}" for each in pairs if each["reason"] is None]
+        ends = f"{ratios[0]} to {max(ratios, key=float)}" if ratios else "?"
+        rows.append([name, f"{STEPS.get(tool, SHORT):,}", *map(cell, pairs), ends])
+    lines.write_text("".join(json.dumps(each) + "\n" for each in found))
+    packages = ("reverie", "memray", "pytest-memray", "filprofiler", "scalene", "torch", "numpy")
+    table.write_text(
+        TEXT.format(
+            versions=", ".join(f"{name} {version(name)}" for name in packages),
+            python=sys.version.split()[0],
+            seconds=MOST_SECONDS,
+            rows="\n".join("| " + " | ".join(row) + " |" for row in rows),
+        )
+    )
+
+
+TEXT = """\
+# What memory tools tell of five leaks
+
+`benchmarks/watched/tools/program.py` trains, and leaks in one of five ways: a list of losses keeps graphs, a
+view of one byte pins its array, a dict keeps tensors (all three in attributes of a trainer that is a local
+variable of `main`), a C library loses what it allocates, and files stay open (one in ten steps).
+
+    python benchmarks/watched/tools/compare.py run <folder>
+    python benchmarks/watched/tools/compare.py judge <folder> tools.jsonl tools.md
+
+{versions}, Python {python}; one run after another on one core, which other programs used too; a run is ended
+after {seconds:.0f} s. Code decides every cell from the tool's own output; `tools.jsonl` has the numbers.
+
+- **none**: what is said of the program without a leak.
+- **verdict**: it says that something leaks, and does not say so of the program without a leak.
+- **line**: the leaking line is in what it names, or in the stack of one of its three largest allocations.
+- **holder**: it names the attribute that holds what leaks; native memory and files have none.
+- **rate**: it says how fast it grows.
+- **%**: what it attributes to the leak, of what truly leaks (by `mallinfo2`, or open files).
+- **CPU time**: times that of the program alone without a leak; without a leak, to the most of all columns.
+
+{rows}
+
+What each is better at than reverie-watch, and where that failed:
+
+- **memray** is better at lines: each allocation with its stack, native ones too, after 1,000 steps. Ask it
+  for the peak: at the exit, what a local variable of `main` held is free.
+- **tracemalloc** is better at being there, in Python itself. Of a tensor it sees the object, not its bytes.
+- **pytest-memray** is better at a gate: a test that leaks fails, for native leaks too (`--stacks=60`).
+- **filprofiler** is better at a picture: a flame graph of lines at the peak, of all that is allocated.
+- **Scalene** has CPU time by line as well. Its one trial, of 300 steps, was not done after 150 s.
+- **reverie-watch** missed the native leak: on this crowded core its search of the whole heap took 12 s,
+  which it took for a program that stands still, and it began anew.
+"""
+
+
+def main() -> None:
+    """Run the tools, or judge what they wrote."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("run", "judge"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("lines", type=Path, nargs="?")
+    parser.add_argument("table", type=Path, nargs="?")
+    parser.add_argument("--core", type=int, default=1)
+    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=TOOLS)
+    asked = parser.parse_args()
+    if asked.what == "judge":
+        judge(asked.folder, asked.lines, asked.table)
+        return
+    for tool in asked.tools:
+        for leak in ("none",) if tool.startswith("alone") else ("none", *LEAKS):
+            run(tool, leak, asked.folder.resolve(), asked.core)
+
+
+if __name__ == "__main__":
+    main()
