@@ -1,12 +1,15 @@
 """Name the lines of code that allocated what is new and still alive."""
 
+import sysconfig
 import tracemalloc
 from pathlib import Path
 
-_FRAMES = 6
+_FRAMES = 12  # of which those of libraries are not shown
+_SHOWN = 4
 _SAMPLES = 16  # before the first look; the next ones come after twice as many
 _TOP = 3
 _OWN_FOLDER = str(Path(__file__).parents[1])
+_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 
 
 class NewestAllocations:
@@ -16,6 +19,7 @@ class NewestAllocations:
         self._samples, self._next_look = 0, _SAMPLES
         self._started_it = False
         self._lines: list[str] = []
+        self._before: dict[tracemalloc.Traceback, tuple[int, int]] = {}
 
     def sample(self) -> None:
         """Begin to trace, or look at what is alive of what was allocated since."""
@@ -35,7 +39,7 @@ class NewestAllocations:
             tracemalloc.stop()
 
     def lines(self) -> list[str]:
-        """Return `file:line < its caller: 1.20 MB in 300 blocks`, most bytes first, then most blocks."""
+        """Return `file:line < its caller: 1.20 MB in 300 blocks` of what grew most since the look before."""
         return self._lines
 
     def _look(self) -> None:
@@ -46,10 +50,23 @@ class NewestAllocations:
             tracemalloc.Filter(False, tracemalloc.__file__),
         ]
         found = tracemalloc.take_snapshot().filter_traces(hidden).statistics("traceback")
-        largest = sorted(found, key=lambda each: -each.size)[:_TOP]
-        most = sorted(found, key=lambda each: -each.count)[:_TOP]
-        self._lines = []
-        for each in dict.fromkeys((*largest, *most)):
-            places = [f"{frame.filename}:{frame.lineno}" for frame in reversed(each.traceback)]
-            shown = " < ".join([place for place in places if not place.startswith("<frozen")][:4])
-            self._lines.append(f"{shown}: {each.size / 1e6:,.2f} MB in {each.count:,} blocks")
+        grown = []
+        for each in found:
+            size, count = self._before.get(each.traceback, (0, 0))
+            grown.append((each.size - size, each.count - count, each))
+        self._before = {each.traceback: (each.size, each.count) for each in found}
+        largest = sorted(grown, key=lambda each: -each[0])[:_TOP]
+        most = sorted(grown, key=lambda each: -each[1])[:_TOP]
+        # Of what a bounded container holds as much goes as comes, once it is full.
+        chosen = dict.fromkeys(each for size, count, each in (*largest, *most) if size > 0 and count > 0)
+        lines = [
+            f"{_place(each.traceback)}: {each.size / 1e6:,.2f} MB in {each.count:,} blocks" for each in chosen
+        ]
+        self._lines = lines or self._lines  # the last look may come right after another one
+
+
+def _place(traceback: tracemalloc.Traceback) -> str:
+    """Return lines, the innermost first: those of the user's own code, if there are any."""
+    frames = [frame for frame in reversed(traceback) if not frame.filename.startswith("<frozen")]
+    own = [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, _OWN_FOLDER))]
+    return " < ".join(f"{frame.filename}:{frame.lineno}" for frame in (own or frames)[:_SHOWN])
