@@ -33,6 +33,8 @@ ELSEWHERE = "neither the run nor the user's own modules hold it: the whole Pytho
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_RUNNERS = ("_pytest", "pluggy", "xdist", "execnet")  # they hold every test of a session
+_OF_RUNNERS = tuple(f"{sysconfig.get_paths()['purelib']}/{name}/" for name in _RUNNERS)
 _LEAST_HELD_BYTES = 1_000  # paths that hold less are not kept by name
 _TOP = 3
 _LEAST_BYTES = 20_000  # growth below this is noise of any run
@@ -379,11 +381,11 @@ def _kind_of(value: Tensor) -> str:
 
 
 def _frames() -> list[types.FrameType]:
-    """Return what all threads are in, of each the innermost function first; without our own."""
+    """Return what all threads are in, of each the innermost function first; without our own and pytest's."""
     found = []
     for frame in sys._current_frames().values():
         while frame is not None:
-            if not frame.f_code.co_filename.startswith((_OWN_FOLDER, "<frozen runpy>")):
+            if not frame.f_code.co_filename.startswith((_OWN_FOLDER, "<frozen runpy>", *_OF_RUNNERS)):
                 found.append(frame)
             frame = frame.f_back
     return found
