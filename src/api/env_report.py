@@ -1,4 +1,4 @@
-"""What Reverie sees of an environment, does to it and ignores, in words."""
+"""Report how Reverie uses an environment: what it sees, what it changes, what it ignores."""
 
 import re
 import warnings
@@ -29,7 +29,7 @@ _FORMAT = re.compile(r"\x1b\[[0-9;]*m|^(WARN|ERROR): ")
 
 @dataclass(slots=True)
 class EnvReport:
-    """What Reverie sees of an environment, does to it and ignores; `str(report)` says it in words."""
+    """How Reverie uses an environment: what it sees, changes and ignores. `str(report)` is the text."""
 
     name: str
     spec: EnvSpec | None = None
