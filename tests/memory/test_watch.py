@@ -73,7 +73,7 @@ def test_growth_before_a_new_stage_stays_growth_until_the_new_one_is_judged() ->
 
 def test_samples_that_cost_much_are_farther_apart_but_the_first_ones_do_not_count() -> None:
     watch = Watch(seconds=0.5, share=0.01)
-    watch._costs.extend([0.2] * 7)
+    watch._costs.extend([0.2] * 3 + [0.02] * 4)
     watch.restart(0)
     assert watch._distance == 0.5
     watch._costs.append(0.02)
@@ -159,10 +159,11 @@ def test_few_samples_are_no_verdict_and_a_calm_program_is_flat() -> None:
 def test_a_sample_that_takes_long_is_no_silence_of_the_program() -> None:
     seen: list[str] = []
 
-    def sample(step: int) -> None:
+    def sample(step: int) -> int:
         seen.append(f"sample {step}")
         phase._stepped_at = -math.inf  # a search through the heap, in which the clock ticks
         phase._tick(None)
+        return step + 1
 
     phase = Phase(sample, lambda step: seen.append("restart"), seconds=0.5)
     phase._count_one()

@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 _SILENT_SECONDS = 10.0  # without a step, after which the clock takes over
 _OTHER_STEPS = 200  # of other optimisers in a row, after which one of them counts
 
-_Sample = Callable[[int], None]
+_Sample = Callable[[int], int]  # returns the count before which it need not be called again
 
 
 class Phase:
@@ -30,17 +30,17 @@ class Phase:
     of ticks of a clock: the main thread itself then samples, between two of its instructions.
     """
 
-    def __init__(self, sample: _Sample, restart: _Sample, seconds: float, at: str | None = None) -> None:
+    def __init__(
+        self, sample: _Sample, restart: Callable[[int], None], seconds: float, at: str | None = None
+    ) -> None:
         self._sample, self._restart, self._seconds = sample, restart, seconds
         self.is_timed = False
         """Whether the clock counts."""
-        self._count = 0
+        self._count = self._next_count = 0
         self._optimizer: Callable[[], Optimizer | None] = lambda: None
         self._others = 0
-        self._stepped_at = time.monotonic()
-        self._is_busy = (
-            False  # with a sample, which may search for seconds: that is no silence of the program
-        )
+        self._stepped_at = time.monotonic()  # by the clock's own look at the count
+        self._is_busy = False  # with a sample: it may search for seconds, which is no silence of the program
         self._stopped = threading.Event()
         self._hook: Any = None
         self._clock = threading.Thread(target=self._run_clock, name="reverie-watch", daemon=True)
@@ -97,16 +97,24 @@ class Phase:
         if self.is_timed:
             self.is_timed = False
             self._guarded(self._restart)
+            self._next_count = 0
         self._count_one()
 
     def _count_one(self) -> None:
         self._count += 1
-        self._guarded(self._sample)
+        if self._count >= self._next_count:  # a loop may step 50,000 times a second
+            self._guarded(self._take)
+
+    def _take(self, count: int) -> None:
+        self._next_count = self._sample(count)
 
     def _run_clock(self) -> None:
+        seen = self._count
         while not self._stopped.wait(self._seconds):
             if os.getpid() != self._pid:
                 return
+            if self._count != seen and not self.is_timed:
+                seen, self._stepped_at = self._count, time.monotonic()
             if self._is_due() and not self._is_waiting:
                 self._is_waiting = ctypes.pythonapi.Py_AddPendingCall(self._pending, None) == 0
 
@@ -123,10 +131,10 @@ class Phase:
                 self.is_timed = True
                 self._guarded(self._restart)
             self._count += 1
-            self._guarded(self._sample)
+            self._guarded(self._take)
         return 0
 
-    def _guarded(self, call: _Sample) -> None:
+    def _guarded(self, call: Callable[[int], None]) -> None:
         """Watch no more rather than break the program."""
         if self._stopped.is_set():
             return

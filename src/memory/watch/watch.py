@@ -2,6 +2,7 @@
 
 import math
 import os
+import statistics
 import sys
 import time
 from collections import deque
@@ -26,7 +27,8 @@ _STAGE_SAMPLES = 256  # after which they are taken half as often: slower leaks n
 _LEAST_SAMPLES = WINDOW // 2  # before which nothing is judged
 _WRITE_SECONDS = 5.0
 _BEYOND_COMPONENTS = ", not accounted for"
-_COSTS = 8  # samples, of which the cheapest says what one costs
+_SOONEST = 0.75  # of the distance, at which a sample is due: steps do not all take the same time
+_COSTS = 8  # samples, whose median says what one costs
 
 
 class Watch:
@@ -81,7 +83,9 @@ class Watch:
         self._guard = MemoryGuard(MemoryConfig(leak_threshold_mb=threshold_mb, check_interval=0), patience=0)
         self._components: dict[str, Callable[[], Any]] = {}
         self._least_seconds, self._share = seconds, share
-        self._phase = Phase(self.sample, self.restart, seconds, at) if automatic or at is not None else None
+        self._phase = (
+            Phase(self._sample_counted, self.restart, seconds, at) if automatic or at is not None else None
+        )
         self._trace = NewestAllocations() if trace else None
         self._series = Series()
         self._found: dict[tuple[str, TrendClass], TimedFinding] = {}
@@ -144,7 +148,7 @@ class Watch:
             if since < self._distance:
                 return
             self._stride = max(1, step - self._step)
-        elif self._stage_samples and since < self._distance / 4:  # the program has become faster
+        elif self._stage_samples and since < _SOONEST * self._distance:  # the program has become faster
             self._next_step = step + (self._stride or 1)
             return
         if os.getpid() != self._pid:
@@ -156,11 +160,18 @@ class Watch:
         cost = time.thread_time() - began
         self._costs.append(cost)
         self._own_seconds += cost
-        is_known_dear = self._samples == _COSTS and min(self._costs) / self._share > self._distance
+        is_known_dear = (
+            self._samples == _COSTS and statistics.median(self._costs) / self._share > self._distance
+        )
         if self._stage_samples >= _STAGE_SAMPLES:
             self._least_seconds *= 2
         if self._stage_samples >= _STAGE_SAMPLES or is_known_dear:
             self.restart(step)
+
+    def _sample_counted(self, step: int) -> int:
+        """Take a sample if one is due; return the step before which none is."""
+        self.sample(step)
+        return self._next_step
 
     def restart(self, step: int) -> None:
         """Judge only what comes after this step, because more memory is normal from here on."""
@@ -169,7 +180,7 @@ class Watch:
         self._stage_samples, self._stride, self._next_step = 0, None, step + 1
         self._distance = self._least_seconds
         if len(self._costs) == _COSTS:  # the first ones are cold, and one may have searched for a holder
-            self._distance = max(self._distance, min(self._costs) / self._share)
+            self._distance = max(self._distance, statistics.median(self._costs) / self._share)
 
     @property
     def findings(self) -> list[Finding]:
