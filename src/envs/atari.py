@@ -104,12 +104,17 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012, Gymnasium's own form
 
     def __init__(self, config: EnvConfig, render_mode: str | None = None) -> None:
+        self._config = config
         self._backend = AtariBackend(replace(config, num_envs=1))
         self.render_mode = render_mode
         [image] = self._backend.spec.observation.values()
         self.observation_space = spaces.Box(0, 255, image.shape, np.uint8)
         self.action_space = spaces.Discrete(self._backend.spec.action.size)
         self._frame = np.zeros(image.shape, np.uint8)
+
+    def get_action_meanings(self) -> list[str]:
+        """Return the names of the choices, such as NOOP and RIGHTFIRE, as Gymnasium's own Atari does."""
+        return [action.name for action in start_emulator(self._config)[1]]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -137,3 +142,14 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         step, _ = self._backend.step_or_reset(action[None].astype(np.float32), seeds)
         self._frame = step.observation["image"][0]
         return self._frame, step
+
+
+def start_emulator(config: EnvConfig) -> tuple[ale_py.ALEInterface, list[ale_py.Action]]:
+    """Return an emulator of its own, which shows more than the vector environment, and the choices there."""
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    emulator = ale_py.ALEInterface()
+    emulator.setFloat("repeat_action_probability", config.sticky_actions)
+    emulator.loadROM(str(ale_py.roms.get_rom_path(config.game)))
+    emulator.reset_game()
+    is_full = config.full_action_space
+    return emulator, emulator.getLegalActionSet() if is_full else emulator.getMinimalActionSet()

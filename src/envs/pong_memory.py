@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
-from ale_py import Action, ALEInterface, LoggerMode, roms
+from ale_py import Action
 from numpy.typing import NDArray
 
+from .atari import start_emulator
 from .config import EnvConfig
 
 ADDRESSES = {"ball_x": 49, "ball_y": 54, "player_y": 51, "enemy_y": 50}
@@ -52,12 +53,7 @@ def _play(
     env: EnvConfig, idle: int, actions: NDArray[np.integer]
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
     """Yield screen (210, 160, 3) and bytes at `ADDRESSES`, first after the idle frames, then per action."""
-    ALEInterface.setLoggerMode(LoggerMode.Error)
-    emulator = ALEInterface()
-    emulator.setFloat("repeat_action_probability", 0.0)
-    emulator.loadROM(str(roms.get_rom_path(env.game)))
-    emulator.reset_game()
-    choices = emulator.getLegalActionSet() if env.full_action_space else emulator.getMinimalActionSet()
+    emulator, choices = start_emulator(env)
     addresses = list(ADDRESSES.values())
     for _ in range(idle):
         emulator.act(Action.NOOP)

@@ -1,0 +1,42 @@
+"""What the actions of an environment are called, and which keys mean them."""
+
+from contextlib import closing
+from itertools import product
+
+from ..envs import EnvConfig, make_single
+
+IDLE = "NOOP"
+_DIGITS = 10
+
+
+def action_names(env: EnvConfig, count: int) -> list[str]:
+    """Return the names that the environment gives its `count` actions, as Atari does, else their numbers."""
+    with closing(make_single(env)) as one:
+        meanings = getattr(one.unwrapped, "get_action_meanings", None)
+        names = [str(name) for name in meanings()] if callable(meanings) else []
+    return names if len(names) == count else [str(index) for index in range(count)]
+
+
+def key_map(names: list[str]) -> dict[str, int]:
+    """Return the action for each set of keys that may be held, "" for none: arrows and space, or digits.
+
+    With Atari's names every set has an action: what the game does not know is left out. A game that only
+    knows right and left, as Pong, takes up and down for them. Without an action that does nothing, digits
+    stand for the first ten.
+
+    >>> key_map(["NOOP", "FIRE", "UP", "UPFIRE"])["up+left+fire"]
+    3
+    >>> key_map(["0", "1"])
+    {'0': 0, '1': 1}
+    """
+    if IDLE not in names:
+        return {str(index): index for index in range(min(_DIGITS, len(names)))}
+    instead = {} if {"UP", "DOWN"} & {*names} else {"UP": "RIGHT", "DOWN": "LEFT"}
+    keys: dict[str, int] = {}
+    for held in product(("", "up", "down"), ("", "left", "right"), ("", "fire")):
+        up, right, fire = (key.upper() for key in held)
+        up = instead.get(up, up)
+        wanted = (up + right + fire, right + fire, up + fire, up + right, right, up, fire, IDLE)
+        known = next(name for name in wanted if name in names)
+        keys["+".join(filter(None, held))] = names.index(known)
+    return keys

@@ -1,0 +1,258 @@
+"""A game and the dream of it, step by step: no web, no keys, no clock."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..envs import EnvConfig, VectorEnvironment, make_environment
+from ..models import LatentState, Noise, categorical_kl, unimix_log_probs
+from ..utils.errors import UserError
+from ..utils.seeding import named_seed, torch_generator
+from ..utils.timestep import TimeStep
+from ..workflows import Agent
+from ..workflows.world_models import DreamerWorkflow
+
+KEPT_FRAMES = 150
+SKIPPED_STEPS = 100
+_STREAMS = ("real", "dream", "agent")
+
+Pair = tuple[float, float]
+"""A number of the game and the same of the dream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What there is to see after a step."""
+
+    pictures: NDArray[np.uint8]
+    """(H, 3 W, 3): the game, the dream, and the absolute difference."""
+
+    action: int | None
+    """The last action; None where an episode or a dream has begun."""
+
+    step: int
+    """Steps of the episode."""
+
+    age: int
+    """Steps since the dream began; 0 shows what the model drew of the frame it saw."""
+
+    is_last: bool
+    """Whether the episode of the game ends here; the next step begins another."""
+
+    reward: Pair
+    """Received, and predicted by the reward head."""
+
+    score: Pair
+    """Sums of both since the dream began."""
+
+    value: Pair
+    """Discounted future rewards that the critic expects."""
+
+    continuation: Pair
+    """Probability that the episode continues, as the model believes it of the game, and in the dream."""
+
+    surprise: float
+    """KL divergence in nats between what the model believes after it saw the game's frame, and before."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """The game after a step, and what the model believes of it."""
+
+    arrival: TimeStep
+    state: LatentState
+    """Posterior, (1, ...)."""
+
+    surprise: float
+    step: int
+    """Steps of the episode."""
+
+
+class DreamSession:
+    """One game, next to what the world model dreams of it under the same actions.
+
+    The model sees each frame of the game, but the dream knows only the one that it began from. After
+    `horizon` steps it begins again. `restart` comes first.
+
+    Memory: the last `KEPT_FRAMES` pictures, allocated here, and the actions of the open episode that the
+    environment keeps, once more at the moment where the dream began.
+    """
+
+    def __init__(self, workflow: DreamerWorkflow, env: EnvConfig, image: str, horizon: int) -> None:
+        self._workflow, self._image = workflow, image
+        self._env = replace(env, num_envs=1)
+        self.horizon = horizon
+        height, width, channels = workflow.env.observation[image].shape
+        self._kept = np.zeros((KEPT_FRAMES, height, 3 * width, channels), np.uint8)
+        self._environment: VectorEnvironment | None = None
+
+    def restart(self, seed: int) -> Frame:
+        """Begin with another seed, of the games, the agent's actions and the dreams."""
+        self.close()
+        device = self._workflow.device
+        self._noise = {name: Noise(torch_generator(seed, f"play/{name}", device), device) for name in _STREAMS}
+        self._environment = make_environment(self._env, named_seed(seed, "play"))
+        self._kept_count = 0
+        return self.new_game()
+
+    def new_game(self) -> Frame:
+        """Leave the game for another one."""
+        none = torch.zeros(1, self._workflow.env.action.size, device=self._workflow.device)
+        self._now = self._believe(self._running.reset(), none, self._workflow.world_model.rssm.initial(1), 0)
+        return self.begin_dream()
+
+    def begin_dream(self) -> Frame:
+        """Begin the dream at the present moment of the game; `back` returns to it."""
+        self._start: tuple[_Moment, Mapping[str, Any]] = (self._now, self._running.state_dict())
+        return self._dream_of_start()
+
+    def back(self) -> Frame:
+        """Return with both to the moment where the dream began; the same actions lead to the same game.
+
+        COST: the steps of the episode so far, at the speed of the environment.
+
+        Raises:
+            UserError: If the environment is not deterministic; the episode ends then.
+        """
+        moment, state = self._start
+        arrival, diverged = self._running.restore(state)
+        self._now = replace(moment, arrival=arrival)
+        if diverged:
+            raise UserError(diverged[0])
+        return self._dream_of_start()
+
+    def skip(self) -> Frame:
+        """Let the agent play `SKIPPED_STEPS` steps that nobody sees, and begin the dream there."""
+        for _ in range(SKIPPED_STEPS):
+            self._advance(self._agent_action())
+        return self.begin_dream()
+
+    @torch.no_grad()
+    def step(self, action: int | None) -> Frame:
+        """Act in game and dream; None lets the agent choose, from what it saw of the game.
+
+        Raises:
+            EnvironmentCrashed: If the environment fails too often.
+        """
+        size, device = self._workflow.env.action.size, self._workflow.device
+        chosen = self._agent_action() if action is None else torch.eye(size, device=device)[[action]]
+        self._advance(chosen)
+        if self._now.arrival.is_first[0] or self._age >= self.horizon:
+            return self.begin_dream()
+        rssm = self._workflow.world_model.rssm
+        states, _ = rssm.imagine(self._dream, lambda *_: chosen, rssm.noise(self._noise["dream"], 1, 1))
+        self._dream, self._age = states[-1], self._age + 1
+        return self._show(int(chosen.argmax()))
+
+    def frames(self) -> NDArray[np.uint8]:
+        """Return a copy of the last pictures, oldest first: (T, H, 3 W, 3), T at most `KEPT_FRAMES`."""
+        first = max(0, self._kept_count - KEPT_FRAMES)
+        return self._kept[np.arange(first, self._kept_count) % KEPT_FRAMES]
+
+    def close(self) -> None:
+        """Release the environment; may be called twice."""
+        if self._environment is not None:
+            self._environment.close()
+
+    @property
+    def _running(self) -> VectorEnvironment:
+        assert self._environment is not None, "restart comes first"
+        return self._environment
+
+    @torch.no_grad()
+    def _agent_action(self) -> Tensor:
+        actor, state = self._workflow.controller.actor, self._now.state
+        noise = actor.noise(self._noise["agent"], 1, self._workflow.env.action.size)
+        return actor(state.feature).sample(noise)
+
+    def _advance(self, action: Tensor) -> None:
+        """Act (1, A) in the game, and let the model see where that leads."""
+        arrival = self._running.step(action.cpu().numpy())
+        steps = 0 if arrival.is_first[0] else self._now.step + 1
+        self._now = self._believe(arrival, action, self._now.state, steps)
+
+    @torch.no_grad()
+    def _believe(self, arrival: TimeStep, action: Tensor, before: LatentState, steps: int) -> _Moment:
+        """Return what the model believes of an arrival, and how much it is surprised."""
+        world_model, device = self._workflow.world_model, self._workflow.device
+        rssm = world_model.rssm
+        seen = {k: torch.from_numpy(v).to(device).unsqueeze(1) for k, v in arrival.observation.items()}
+        observed = rssm.observe(
+            world_model.encoder(seen),
+            action.unsqueeze(1),
+            torch.from_numpy(arrival.is_first).to(device).unsqueeze(1),
+            rssm.noise(self._noise["real"], 1, 1),
+            state=before,
+        )
+        logits = (observed.posterior_logits, observed.prior_logits)
+        posterior, prior = (unimix_log_probs(each, rssm.config.latent_unimix) for each in logits)
+        surprise = float(categorical_kl(posterior, prior))
+        return _Moment(arrival, observed.posterior.select((slice(None), 0)), surprise, steps)
+
+    def _dream_of_start(self) -> Frame:
+        self._dream, self._age, self._score = self._now.state, 0, (0.0, 0.0)
+        return self._show(None)
+
+    @torch.no_grad()
+    def _show(self, action: int | None) -> Frame:
+        """Return the present frame, and keep its pictures."""
+        world_model, critic = self._workflow.world_model, self._workflow.controller.critic
+        now, arrival = self._now, self._now.arrival
+        feature = torch.cat([now.state.feature, self._dream.feature])
+        predicted, continuation = world_model.predict(feature)
+        reward = (float(arrival.reward[0]), float(predicted[1]))
+        if self._age:
+            self._score = (self._score[0] + reward[0], self._score[1] + reward[1])
+        pictures = self._pictures()
+        self._kept[self._kept_count % KEPT_FRAMES] = pictures
+        self._kept_count += 1
+        return Frame(
+            pictures=pictures,
+            action=action,
+            step=now.step,
+            age=self._age,
+            is_last=bool(arrival.is_last[0]),
+            reward=reward,
+            score=self._score,
+            value=_pair(critic.mean(critic(feature))),
+            continuation=_pair((continuation / world_model.discount).clamp(max=1)),  # its target has gamma
+            surprise=now.surprise,
+        )
+
+    def _pictures(self) -> NDArray[np.uint8]:
+        decoder = self._workflow.world_model.decoder
+        assert decoder is not None
+        [[dream]] = decoder.to_raw(decoder(LatentState.stack([self._dream], 1)))[self._image].cpu().numpy()
+        real = self._now.arrival.observation[self._image][0]
+        difference = np.abs(real.astype(np.int16) - dream).astype(np.uint8)
+        return np.concatenate([real, dream, difference], axis=1)
+
+
+def _pair(numbers: Tensor) -> Pair:
+    real, dream = numbers.tolist()
+    return real, dream
+
+
+def dreamer_with_pictures(agent: Agent, asked: str) -> tuple[DreamerWorkflow, str]:
+    """Return the agent as one that can be played, and the name of the image it is shown by.
+
+    `asked` is what the user typed for it.
+
+    Raises:
+        UserError: If it has no world model, no image, no decoder, or actions that are no choices.
+    """
+    if not isinstance(agent, DreamerWorkflow):
+        raise UserError(f"{asked} is a population: it has no world model that could dream.")
+    images = [key for key, spec in agent.env.observation.items() if spec.is_image]
+    if not images:
+        raise UserError(f"{asked}: {agent.env.name} has no image observation to show.")
+    if not agent.env.action.is_discrete:
+        raise UserError(f"{asked}: the actions of {agent.env.name} are numbers; keys need a few choices.")
+    if agent.world_model.decoder is None:
+        raise UserError(f"{asked} was trained with world_model.decoder=off: nothing draws its dreams.")
+    return agent, images[0]
