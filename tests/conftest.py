@@ -10,7 +10,7 @@ import torch
 from jaxtyping import config as jaxtyping_config
 
 pytest_plugins = ["tests.runs.fixtures"]
-WHOLE_RUNS = ("api", "benchmarks", "checkpoints", "commands", "config", "orchestration", "planning")
+WHOLE_RUNS = ("api", "benchmarks", "checkpoints", "commands", "config", "orchestration", "planning", "play")
 
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start

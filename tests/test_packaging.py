@@ -50,7 +50,7 @@ def relative_files(folder: Path, *patterns: str) -> set[str]:
 def test_the_wheel_holds_the_code_and_the_configurations_and_nothing_else(built: Distributions) -> None:
     expected = {f"reverie/{name}" for name in relative_files(ROOT / "src", "*.py", "py.typed")}
     expected |= {f"reverie/configs/{name}" for name in relative_files(ROOT / "configs", "*.py", "*.yaml")}
-    expected.add("reverie/orchestration/dreamer/on_track.json")
+    expected |= {"reverie/orchestration/dreamer/on_track.json", "reverie/play/page.html"}
     networks = ROOT / "src" / "pretrained"
     expected |= {
         f"reverie/pretrained/{name}" for name in relative_files(networks, "*.yaml", "*.json", "*.safetensors")
@@ -92,6 +92,7 @@ def test_every_command_that_the_wheel_brings_can_be_called(built: Distributions)
         "reverie-episodes",
         "reverie-evaluate",
         "reverie-plan",
+        "reverie-play",
         "reverie-plot",
         "reverie-probe",
         "reverie-train",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..config.schema import Device
 from ..orchestration.trained import load_agent
 from ..play import DreamSession, action_names, key_map
-from ..play.session import dreamer_with_pictures
+from ..play.session import LONGEST_DREAM, dreamer_with_pictures
 from ..utils.errors import UserError, exit_on_user_error, require_range
 from .evaluate import INTERRUPTED_EXIT_CODE
 from .options import own_settings
@@ -61,7 +61,7 @@ class PlayConfig:
         if not self.host:
             raise UserError("host= is empty; 127.0.0.1 is this machine alone.")
         require_range("", self, "port", ge=0, le=65535)
-        require_range("", self, "horizon", ge=1, le=10_000)
+        require_range("", self, "horizon", ge=1, le=LONGEST_DREAM)
         if not 0 <= self.seed < 2**32:
             raise UserError(f"seed must be in [0, 2**32), got {self.seed}.")
 
@@ -99,7 +99,9 @@ def _announce(config: PlayConfig, port: int) -> None:
 def _has_screen() -> bool:
     """Whether a browser would open in front of the user, and not in the terminal or on another screen."""
     is_remote = "SSH_CONNECTION" in os.environ
-    return not is_remote and (sys.platform == "darwin" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & {*os.environ}))
+    return not is_remote and (
+        sys.platform == "darwin" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & {*os.environ})
+    )
 
 
 @exit_on_user_error()

@@ -8,6 +8,7 @@ from typing import Any
 import ale_py
 import gymnasium
 import numpy as np
+from ale_py import roms
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
@@ -149,7 +150,7 @@ def start_emulator(config: EnvConfig) -> tuple[ale_py.ALEInterface, list[ale_py.
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     emulator = ale_py.ALEInterface()
     emulator.setFloat("repeat_action_probability", config.sticky_actions)
-    emulator.loadROM(str(ale_py.roms.get_rom_path(config.game)))
+    emulator.loadROM(str(roms.get_rom_path(config.game)))
     emulator.reset_game()
     is_full = config.full_action_space
     return emulator, emulator.getLegalActionSet() if is_full else emulator.getMinimalActionSet()

@@ -12,8 +12,8 @@ _DIGITS = 10
 def action_names(env: EnvConfig, count: int) -> list[str]:
     """Return the names that the environment gives its `count` actions, as Atari does, else their numbers."""
     with closing(make_single(env)) as one:
-        meanings = getattr(one.unwrapped, "get_action_meanings", None)
-        names = [str(name) for name in meanings()] if callable(meanings) else []
+        meanings = getattr(one.unwrapped, "get_action_meanings", list)
+        names = [str(name) for name in meanings()]
     return names if len(names) == count else [str(index) for index in range(count)]
 
 

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
-from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -18,10 +17,9 @@ from aiohttp import WSMsgType, web
 from ..envs import EnvironmentCrashed
 from ..utils.errors import UserError, printable
 from ..utils.video import encode_image, save_video, upscale
-from .session import DreamSession, Frame
+from .session import LONGEST_DREAM, DreamSession, Frame
 
 FPS = 15  # an Atari agent step is 4 frames of 60 Hz
-LONGEST_DREAM = 10_000
 SEEDS = 2**32
 _LARGEST_MESSAGE = 1024  # bytes
 _HEARTBEAT_SECONDS = 20.0  # a connection that is lost is noticed within two
@@ -47,7 +45,7 @@ class PlayServer:
     def __init__(self, session: DreamSession, facts: Message) -> None:
         self._session, self._facts = session, facts
         self._actions: int = len(facts["actions"])
-        self._page = files(__package__).joinpath("page.html").read_text("utf-8")
+        self._page = Path(__file__).with_name("page.html").read_text("utf-8")
         self._thread = ThreadPoolExecutor(1, "play")
         self._viewer: web.WebSocketResponse | None = None
 

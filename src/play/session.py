@@ -19,6 +19,7 @@ from ..workflows.world_models import DreamerWorkflow
 
 KEPT_FRAMES = 150
 SKIPPED_STEPS = 100
+LONGEST_DREAM = 10_000
 _STREAMS = ("real", "dream", "agent")
 
 Pair = tuple[float, float]
@@ -95,7 +96,9 @@ class DreamSession:
         """Begin with another seed, of the games, the agent's actions and the dreams."""
         self.close()
         device = self._workflow.device
-        self._noise = {name: Noise(torch_generator(seed, f"play/{name}", device), device) for name in _STREAMS}
+        self._noise = {
+            name: Noise(torch_generator(seed, f"play/{name}", device), device) for name in _STREAMS
+        }
         self._environment = make_environment(self._env, named_seed(seed, "play"))
         self._kept_count = 0
         return self.new_game()
@@ -254,5 +257,8 @@ def dreamer_with_pictures(agent: Agent, asked: str) -> tuple[DreamerWorkflow, st
     if not agent.env.action.is_discrete:
         raise UserError(f"{asked}: the actions of {agent.env.name} are numbers; keys need a few choices.")
     if agent.world_model.decoder is None:
-        raise UserError(f"{asked} was trained with world_model.decoder=off: nothing draws its dreams.")
+        raise UserError(
+            f"{asked} was trained with world_model.decoder=off: nothing draws its dreams. "
+            "Train with world_model.decoder=detached."
+        )
     return agent, images[0]

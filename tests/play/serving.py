@@ -1,0 +1,33 @@
+"""A server of the page on a free port of this machine, with networks that have learned nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing, suppress
+
+from reverie.envs import EnvConfig
+from reverie.play import DreamSession, action_names, key_map
+from reverie.play.server import PlayServer
+
+from ..workflows.tiny import IMAGE, tiny_workflow
+
+HORIZON = 20
+
+
+@asynccontextmanager
+async def serving(host: str = "127.0.0.1") -> AsyncIterator[int]:
+    """Serve Pong, and give the port; ends as Ctrl-C does, by a cancelled task."""
+    env = EnvConfig()
+    names = action_names(env, 6)
+    facts = {"run": "a run", "environment": "atari/pong", "trained_steps": None, "seed": 0}
+    with closing(DreamSession(tiny_workflow(IMAGE), env, "image", HORIZON)) as session:
+        session.restart(0)
+        server = PlayServer(session, facts | {"actions": names, "keys": key_map(names)})
+        opened: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(server.serve(host, 0, opened.set_result))
+        try:
+            await asyncio.wait({task, opened}, return_when=asyncio.FIRST_COMPLETED)
+            yield opened.result()
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
