@@ -99,7 +99,7 @@ def test_the_page_plays_by_keys_and_shows_game_and_dream(tmp_path: Path) -> None
             await tab.key("keyUp", "ArrowUp")
             await tab.wait_until("document.querySelector('#actions .on')?.textContent === 'NOOP'")
             await tab.press("a")
-            assert await tab.value("document.getElementById('state').textContent") == "the agent plays"
+            assert await tab.value("$('state').textContent") == "the agent plays"
             await tab.press("p")
             await tab.wait_until("waiting === 0")
             await tab.value("drawing.then(() => { shown = recent.at(-1).step; })")
@@ -107,13 +107,21 @@ def test_the_page_plays_by_keys_and_shows_game_and_dream(tmp_path: Path) -> None
             await tab.press(".")
             await tab.wait_until("recent.at(-1).step === shown + 1")
             await tab.press("n")
-            await tab.wait_until("document.getElementById('step').textContent === 'step 0'")
+            await tab.wait_until("$('step').textContent === 'step 0'")
             await tab.press("l")
-            await tab.wait_until("document.getElementById('step').textContent === 'step 100'")
-            assert await tab.value("document.getElementById('state').textContent") == "paused"
+            await tab.wait_until("$('step').textContent === 'step 100'")
+            assert await tab.value("$('state').textContent") == "paused"
+            await tab.value("$('horizon').value = 7, $('horizon').onchange()")
+            await tab.press(".")
+            await tab.wait_until("$('age').textContent === '1 of 7 steps'")
+            await tab.value(
+                "$('horizon').value = '', $('horizon').onchange(), $('horizon').blur()"
+            )  # not sent
+            await tab.press(".")
+            await tab.wait_until("$('age').textContent === '2 of 7 steps'")
             size = await tab.value("[document.body.scrollWidth, document.documentElement.scrollHeight]")
             assert size[0] <= WIDTH and size[1] <= HEIGHT  # nothing to scroll
-            assert await tab.value("document.getElementById('note').textContent") == ""
+            assert await tab.value("$('note').textContent") == ""
             picture = await tab.call("Page.captureScreenshot", format="png")
         return base64.b64decode(picture["data"])
 

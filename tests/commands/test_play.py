@@ -1,0 +1,83 @@
+"""`reverie-play`, as it is typed: what it says, what it refuses, how it ends."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reverie.commands import play
+
+from ..runs.helpers import error_of
+
+ROOT = Path(__file__).parents[2]
+Play = Callable[..., None]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Play:
+    def call(*arguments: str) -> None:
+        monkeypatch.setattr("sys.argv", ["reverie-play", "open=false", *arguments])
+        play.main()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ((), "run is missing: name the folder of a run, as in run=pretrained:pong."),
+        (("run=pretrained:catch", "port=65536"), "port must be in [0, 65535], got 65536."),
+        (("run=pretrained:catch", "horizon=0"), "horizon must be in [1, 10000], got 0."),
+        (("run=pretrained:catch", "seed=-1"), "seed must be in [0, 2**32), got -1."),
+        (("run=pretrained:catch", "host="), "host= is empty; 127.0.0.1 is this machine alone."),
+        (
+            ("run=pretrained:cartpole",),
+            "run=pretrained:cartpole: CartPole-v1 has no image observation to show.",
+        ),
+    ],
+)
+def test_what_is_refused_is_one_sentence(
+    typed: tuple[str, ...], message: str, command: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert error_of(capsys, lambda: command(*typed)).strip() == message
+
+
+def test_a_port_that_is_taken_is_refused(command: Play, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = error_of(capsys, lambda: command("run=pretrained:catch", f"port={port}"))
+    assert re.match(rf"port={port} of host=127.0.0.1 cannot be opened: .*in use.*port=0 takes", message)
+
+
+def test_without_aiohttp_it_says_what_to_install(
+    command: Play, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "reverie.play.server", raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    message = error_of(capsys, lambda: command("run=pretrained:catch"))
+    assert message.startswith("The page needs aiohttp: pip install -c constraints.txt -e '.[play]'.")
+
+
+def test_it_says_where_the_page_is_and_ctrl_c_ends_it() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "scripts/play.py", "run=pretrained:catch", "open=false"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout is not None
+    found = re.match(r"Open (http://127\.0\.0\.1:(\d+)/) in a browser", process.stdout.readline())
+    assert found is not None
+    assert f"ssh -L {found[2]}:127.0.0.1:{found[2]} " in process.stdout.readline()
+    with urllib.request.urlopen(found[1]) as response:
+        assert b"<title>reverie-play</title>" in response.read()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate() == ("", "") and process.returncode == 130
