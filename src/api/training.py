@@ -109,11 +109,16 @@ def _typed(settings: Sequence[str] | Mapping[str, object]) -> Iterator[str]:
 
 
 def _text_of(key: str, value: Any) -> str:
+    """Return a value in Hydra's grammar."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{name}:{_text_of(f'{key}.{name}', item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(_text_of(key, item) for item in value) + "]"
     text = str(value) if isinstance(value, Path) else value
     if isinstance(text, str) and _PLAIN.fullmatch(text):
         return text
     try:
         return json.dumps(text.item() if isinstance(text, np.generic) else text, ensure_ascii=False)
     except (TypeError, ValueError) as error:
-        allowed = "a number, a text, True, False or None"
+        allowed = "a number, a text, True, False, None, or a list or dict of them"
         raise UserError(f"{key} must be {allowed}, got {type(value).__name__}.") from error

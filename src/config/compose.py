@@ -73,7 +73,8 @@ def _jobs(overrides: list[Override], multirun: bool) -> list[list[str]]:
         if not override.is_sweep_override():
             choices.append([str(override.input_line)])
         elif not multirun:
-            raise UserError(f"{override.input_line} lists several values; add -m to run a job for each.")
+            typed = str(override.input_line).lstrip("+")
+            raise UserError(f"{typed} lists several values; add -m to run a job for each.")
         elif not override.is_discrete_sweep():
             raise UserError(f"{override.input_line}: an interval is not a list of jobs; write a,b,c.")
         else:

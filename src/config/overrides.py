@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cache
 from types import UnionType
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -31,6 +31,9 @@ RENAMED = {
     "td3.target_rate": "td3.tau",
 }
 """New keys by the old ones of version 0.2."""
+
+FREE = "env.kwargs"
+"""The mapping whose keys the user chooses."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,10 +65,13 @@ def check(override: Override, groups: Mapping[str, list[str]]) -> None:
 def check_setting(override: Override) -> None:
     """Refuse an override that names no setting of any workflow, or gives it a value of another type."""
     key, typed, value = override.key_or_group, str(override.input_line), override.value()
-    if key not in setting_types():
+    is_free = key.startswith(f"{FREE}.")
+    if key not in setting_types() and not is_free:
         raise UserError(f"{typed}: {_unknown_key(key)}")
-    kind = setting_types()[key]
     check_number(key, value)
+    if is_free:
+        return
+    kind = setting_types()[key]
     if isinstance(value, str) and "${" in value:
         return  # an interpolation: its value is checked when it is composed
     try:
@@ -101,6 +107,10 @@ def describe(kind: Any) -> str:
         return " or ".join("null" if part is type(None) else describe(part) for part in get_args(kind))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(kind.__members__)
+    if get_origin(kind) is list:
+        return "a list, as in [a,b]"
+    if get_origin(kind) is dict:
+        return "a mapping, as in {a:1,b:2}"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
 
 
@@ -136,8 +146,9 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
         raise UserError(f"`{argument}` is not of the form key=value, as in training.batch_size=16.{hint}")
     if sign and not value and not argument.startswith("~"):
         raise UserError(f"{argument} has no value; write {key}=VALUE.")
+    prefix = "++" if f"{key}.".startswith(f"{FREE}.") else ""  # Hydra's form for a key that may be new
     try:
-        return parser.parse_overrides([argument])[0]
+        return parser.parse_overrides([prefix + argument])[0]
     except HydraException as error:
         repair = f"Quote the value twice if it holds spaces, commas or brackets: '{key}=\"...\"'."
         raise UserError(f"{argument}: not in Hydra's grammar ({_first_line(error)}). {repair}") from error

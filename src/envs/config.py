@@ -1,16 +1,15 @@
 """Settings of the environments; `configs/env/*.yaml` sets them."""
 
-import importlib
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
+from typing import Any
 
 import ale_py  # noqa: F401, its import registers the Atari games
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
 
-from ..utils.errors import UserError, did_you_mean, require_range, with_place
+from ..utils.errors import UserError, did_you_mean, require_range
+from .registered import check_arguments, check_id, wrapper_class
 
 
 class Suite(Enum):
@@ -38,6 +37,13 @@ class EnvConfig:
 
     id: str = "CartPole-v1"
     """Gymnasium id, `module:Name-v0` to import a module first; used by suite gymnasium."""
+
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments with which a Gymnasium environment is made, as in `env.kwargs.size=8`."""
+
+    wrappers: list[Any] = field(default_factory=list)
+    """Wrappers around a Gymnasium environment, the innermost first: a class as `module.Wrapper`, or with
+    arguments as `{name: module.Wrapper, kwargs: {size: 8}}`."""
 
     num_envs: int = 1
     """Environments stepped together."""
@@ -86,7 +92,7 @@ def validate_env(config: EnvConfig) -> None:
     """Check that the environment exists, without starting it.
 
     Raises:
-        UserError: If the game or the id is unknown; it names the key and the nearest known name.
+        UserError: If the game, the id or a wrapper is unknown; it names the key and the nearest known name.
     """
     if config.suite is Suite.atari and config.game not in atari_games():
         raise UserError(
@@ -95,17 +101,13 @@ def validate_env(config: EnvConfig) -> None:
             f"env.game=ms_pacman."
         )
     if config.suite is Suite.gymnasium:
-        _validate_id(config.id)
-
-
-def find_registration(env_id: str) -> EnvSpec:
-    """Return the registration of `env_id`, after importing its `module:` if it has one.
-
-    A module may be in the current folder; installed ones of the same name come first.
-    """
-    module, _, name = env_id.rpartition(":")
-    _import(module)
-    return gymnasium.spec(name)
+        check_id(config.id)
+        check_arguments(config.kwargs)
+        for entry in config.wrappers:
+            wrapper_class(entry)
+    elif config.kwargs or config.wrappers:
+        repair = "Leave them out, or play its Gymnasium id by env=gymnasium env.id=ID"
+        raise UserError(f"env.kwargs and env.wrappers need env=gymnasium, got {config.suite.value}. {repair}.")
 
 
 @lru_cache(maxsize=1)
@@ -113,42 +115,6 @@ def atari_games() -> list[str]:
     """Return the games that ale-py registers; it ends the process on its other ROMs, made for two players."""
     specs = (spec for env_id, spec in gymnasium.registry.items() if env_id.startswith("ALE/"))
     return sorted({spec.kwargs["game"] for spec in specs})
-
-
-def _validate_id(env_id: str) -> None:
-    module, _, name = env_id.rpartition(":")
-    if module.startswith(".") or "/" in module:
-        raise UserError(
-            f"env.id={env_id}: {module} is no name of a module, as in env.id=package.module:Name-v0."
-        )
-    try:
-        _import(module)
-    except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-            raise UserError(
-                f"env.id={env_id}: there is no module {error.name}, neither installed nor in the current "
-                f"folder. Install it, or start in the folder of {error.name}.py."
-            ) from error
-        raise UserError(f"env.id={env_id}: importing {module} failed with {with_place(error)}.") from error
-    try:
-        gymnasium.spec(name)
-    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        if module:  # what other modules have registered is of no help
-            root = module.partition(".")[0]
-            own = [id for id, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(root)]
-            hint = f"{did_you_mean(name, own)} {module} was imported, and registers no such id."
-        else:
-            hint = did_you_mean(name, gymnasium.registry)
-            hint += " An id of another package needs its module in front, as in env.id=package:Name-v0."
-        raise UserError(f"env.id={env_id} is not registered with Gymnasium.{hint}") from error
-
-
-def _import(module: str) -> None:
-    """Import the module of an id, if it has one."""
-    if module:
-        if "" not in sys.path:
-            sys.path.append("")  # behind all that is installed
-        importlib.import_module(module)
 
 
 def check_is_pong(env: EnvConfig, asked: str) -> None:

@@ -7,10 +7,11 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from ..utils.errors import UserError, with_place
+from ..utils.errors import UserError
 from ..utils.timestep import ActionSpec, ArraySpec, EnvSpec, TimeStep
 from .backend import EnvironmentCrashed, EnvironmentFailed, Failures
-from .config import EnvConfig, Vectorization, find_registration
+from .config import EnvConfig, Vectorization
+from .registered import failure_to_make, find_registration
 from .spaces import action_spec, notices, observation_space
 from .workers import LocalEnv, SubprocessEnv
 
@@ -25,11 +26,10 @@ class GymnasiumBackend:
 
     def __init__(self, config: EnvConfig, env_id: str, name: str, render: bool = False) -> None:
         registered = find_registration(env_id)
-        settings = config.action_repeat, config.image_size, config.time_limit
-        self._make_local = partial(LocalEnv, registered, *settings)
+        self._make_local = partial(LocalEnv, registered, config)
         self._renders, self._timeout = render, config.worker_timeout
         self._in_processes = config.vectorization is Vectorization["async"] and not render
-        observation, action, found = _probe(self._make_local(), env_id, config.image_size)
+        observation, action, found = _probe(self._make_local(), env_id)
         frames = config.time_limit or registered.max_episode_steps
         self.spec = EnvSpec(
             name=name,
@@ -104,19 +104,20 @@ class GymnasiumBackend:
 
 
 def _probe(
-    probe: LocalEnv, env_id: str, image_size: int
+    probe: LocalEnv, env_id: str
 ) -> tuple[dict[str, ArraySpec], ActionSpec, tuple[str, ...]]:
     """Make one environment for a moment, in this process; return its observations, actions and notices."""
     try:
         env = probe.make()
-        parts = observation_space(env.observation_space, image_size).items()
+        parts = observation_space(env.observation_space, probe.config.image_size).items()
         action = action_spec(env.action_space)
     except gymnasium.error.DependencyNotInstalled as error:
         raise UserError(f"env.id={env_id} needs a package that is missing: {error}") from error
     except UserError as error:
         raise UserError(f"env.id={env_id} {error}") from None
     except Exception as error:
-        raise UserError(f"env.id={env_id} cannot be made: {with_place(error)}.") from error
+        reason = failure_to_make(probe.registered, probe.config.kwargs, error)
+        raise UserError(f"env.id={env_id} {reason}") from error
     found = notices(env.observation_space)
     probe.terminate()
     return {key: ArraySpec(part.shape or (), np.dtype(part.dtype)) for key, part in parts}, action, found

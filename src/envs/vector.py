@@ -13,9 +13,10 @@ from ..utils.timestep import EnvSpec, TimeStep
 from .atari import AtariBackend, AtariEnv
 from .backend import EnvBackend, EnvironmentCrashed, Restarts
 from .catch import CATCH_ID
-from .config import EnvConfig, Suite, Vectorization, find_registration, validate_env
+from .config import EnvConfig, Suite, Vectorization, validate_env
 from .episode_log import ActionLog, EpisodeLog, matches, replay_actions
 from .gymnasium_vector import GymnasiumBackend
+from .registered import find_registration
 from .workers import LocalEnv
 
 
@@ -178,8 +179,7 @@ def make_single(config: EnvConfig, render_mode: str | None = None) -> gymnasium.
     if config.suite is Suite.atari:
         return AtariEnv(config, render_mode)
     registered = find_registration(CATCH_ID if config.suite is Suite.catch else config.id)
-    limits = config.action_repeat, config.image_size, config.time_limit
-    return LocalEnv(registered, *limits, render_mode).make()
+    return LocalEnv(registered, config, render_mode).make()
 
 
 def spec_of(config: EnvConfig) -> EnvSpec:

@@ -23,6 +23,8 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from numpy.typing import NDArray
 
 from .backend import EnvironmentFailed
+from .config import EnvConfig
+from .registered import wrapped
 from .spaces import convert_action, convert_observation
 
 Request = int | NDArray[np.float32]
@@ -64,9 +66,7 @@ class LocalEnv:
     """
 
     registered: RegisteredSpec
-    action_repeat: int
-    image_size: int
-    time_limit: int | None
+    config: EnvConfig
     render_mode: str | None = None
     _env: gymnasium.Env | None = field(default=None, init=False)
     _request: Request = field(default=0, init=False)
@@ -76,8 +76,12 @@ class LocalEnv:
         if self._env is None:
             # an environment that renders nothing need not accept the argument
             options: dict[str, Any] = {"render_mode": self.render_mode} if self.render_mode else {}
-            env = gymnasium.make(self.registered, max_episode_steps=self.time_limit, **options)
-            self._env = RepeatedActions(env, self.action_repeat) if self.action_repeat > 1 else env
+            limit = self.config.time_limit
+            env = gymnasium.make(self.registered, max_episode_steps=limit, **self.config.kwargs, **options)
+            for entry in self.config.wrappers:
+                env = wrapped(env, entry)
+            repeat = self.config.action_repeat
+            self._env = RepeatedActions(env, repeat) if repeat > 1 else env
         return self._env
 
     def wait_until_ready(self) -> None:
@@ -101,7 +105,7 @@ class LocalEnv:
             else:
                 action = convert_action(env.action_space, request)
                 observation, reward, terminated, truncated, _ = env.step(action)
-            observation = convert_observation(env.observation_space, observation, self.image_size)
+            observation = convert_observation(env.observation_space, observation, self.config.image_size)
             return observation, float(reward), bool(terminated), bool(truncated)
         except EnvironmentFailed:
             raise

@@ -16,7 +16,7 @@ from ale_py.vector_env import AtariVectorEnv
 from numpy.typing import NDArray
 
 from reverie.envs import CATCH_ID, EnvConfig, Suite, Vectorization, make_environment
-from reverie.envs.config import find_registration
+from reverie.envs.registered import find_registration
 from reverie.envs.spaces import convert_action, convert_observation
 from reverie.utils.seeding import episode_seed
 from reverie.utils.timestep import EnvSpec, TimeStep

@@ -1,0 +1,129 @@
+"""Gymnasium environments by name: the registration of an id, its arguments, and wrappers around it."""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from ..utils.errors import UserError, did_you_mean, with_place
+
+_OWN_ARGUMENTS = {
+    "render_mode": "Reverie renders where a video is due; leave it out",
+    "max_episode_steps": "Set env.time_limit",
+}
+"""Arguments of `gymnasium.make` that another setting decides, with the repair."""
+
+
+def find_registration(env_id: str) -> EnvSpec:
+    """Return the registration of `env_id`, after importing its `module:` if it has one.
+
+    A module may be in the current folder; installed ones of the same name come first.
+    """
+    module, _, name = env_id.rpartition(":")
+    if module:
+        _import(module)
+    return gymnasium.spec(name)
+
+
+def check_id(env_id: str) -> None:
+    """Refuse an id whose module cannot be imported, or that nothing has registered."""
+    module, _, name = env_id.rpartition(":")
+    if module.startswith(".") or "/" in module:
+        raise UserError(
+            f"env.id={env_id}: {module} is no name of a module, as in env.id=package.module:Name-v0."
+        )
+    if module:
+        _import_for(f"env.id={env_id}", module)
+    try:
+        gymnasium.spec(name)
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+        if module:  # what other modules have registered is of no help
+            root = module.partition(".")[0]
+            own = [id for id, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(root)]
+            hint = f"{did_you_mean(name, own)} {module} was imported, and registers no such id."
+        else:
+            hint = did_you_mean(name, gymnasium.registry)
+            hint += " An id of another package needs its module in front, as in env.id=package:Name-v0."
+        raise UserError(f"env.id={env_id} is not registered with Gymnasium.{hint}") from error
+
+
+def check_arguments(kwargs: Mapping[str, Any]) -> None:
+    """Refuse arguments that are not the user's to give."""
+    for name in kwargs.keys() & _OWN_ARGUMENTS.keys():
+        raise UserError(f"env.kwargs.{name} is decided by Reverie. {_OWN_ARGUMENTS[name]}.")
+
+
+def wrapper_class(entry: Any) -> tuple[type[gymnasium.Wrapper], dict[str, Any]]:
+    """Return the class that an entry of `env.wrappers` names, and its arguments.
+
+    Raises:
+        UserError: If the entry has another form, or names no class derived from `gymnasium.Wrapper`.
+    """
+    with_arguments = {"kwargs": {}} | entry if isinstance(entry, dict) else {"name": entry, "kwargs": {}}
+    name, kwargs = with_arguments.get("name"), with_arguments.pop("kwargs")
+    if with_arguments.keys() != {"name"} or not isinstance(name, str) or not isinstance(kwargs, dict):
+        form = "module.Wrapper, or {name: module.Wrapper, kwargs: {size: 8}}"
+        raise UserError(f"env.wrappers has the entry {entry}; an entry is {form}.")
+    asked = f"env.wrappers={name}"
+    module_name, _, class_name = name.rpartition(".")
+    if not module_name or module_name.startswith("."):
+        raise UserError(f"{asked} names no module; write env.wrappers=[module.{class_name}].")
+    module = _import_for(asked, module_name)
+    found = getattr(module, class_name, None)
+    if found is None:
+        raise UserError(f"{asked}: {module_name} has no {class_name}.{did_you_mean(class_name, vars(module))}")
+    if not isinstance(found, type) or not issubclass(found, gymnasium.Wrapper):
+        repair = f"Derive it: class {class_name}(gymnasium.Wrapper)"
+        raise UserError(f"{asked}: {class_name} is no class derived from gymnasium.Wrapper. {repair}.")
+    return found, kwargs
+
+
+def wrapped(env: gymnasium.Env, entry: Any) -> gymnasium.Env:
+    """Return an environment in one more wrapper of `env.wrappers`."""
+    wrapper, kwargs = wrapper_class(entry)
+    try:
+        return wrapper(env, **kwargs)
+    except Exception as error:
+        raise UserError(
+            f"with env.wrappers={wrapper.__module__}.{wrapper.__name__} cannot be made: {with_place(error)}."
+        ) from error
+
+
+def failure_to_make(registered: EnvSpec, kwargs: Mapping[str, Any], error: Exception) -> str:
+    """Return what went wrong when an environment was made, to stand after its id."""
+    try:
+        creator: Any = registered.entry_point
+        takes = inspect.signature(load_env_creator(creator) if isinstance(creator, str) else creator)
+    except Exception:  # of any kind: it is the environment's module that is imported
+        return f"cannot be made: {with_place(error)}."
+    known = {name for name in takes.parameters if name not in (*_OWN_ARGUMENTS, "self")}
+    unknown = [name for name in kwargs if name not in known]
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in takes.parameters.values())
+    if takes_all or not unknown:
+        return f"cannot be made: {with_place(error)}."
+    listed = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
+    return f"takes no env.kwargs.{unknown[0]}; {listed}.{did_you_mean(unknown[0], known)}"
+
+
+def _import_for(asked: str, module: str) -> ModuleType:
+    """Import a module; a `UserError` that begins with what was `asked` if that fails."""
+    try:
+        return _import(module)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise UserError(
+                f"{asked}: there is no module {error.name}, neither installed nor in the current "
+                f"folder. Install it, or start in the folder of {error.name}.py."
+            ) from error
+        raise UserError(f"{asked}: importing {module} failed with {with_place(error)}.") from error
+
+
+def _import(module: str) -> ModuleType:
+    if "" not in sys.path:
+        sys.path.append("")  # behind all that is installed
+    return importlib.import_module(module)
