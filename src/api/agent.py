@@ -63,7 +63,7 @@ class Agent:
                 is drawn all the same. A population has one action for each observation.
 
         Returns:
-            An element of `action_space`: an int for Discrete, an array of its shape and dtype for Box.
+            An element of `action_space`: an int for Discrete, else an array of its shape and dtype.
 
         Raises:
             UserError: If the observation has another key, shape or dtype, or pixels out of their bounds.

@@ -103,15 +103,16 @@ def _typed(settings: Sequence[str] | Mapping[str, object]) -> Iterator[str]:
         yield settings
     elif isinstance(settings, Mapping):
         for key, value in settings.items():
-            yield f"{key}={_text_of(key, value)}"
+            if isinstance(value, Mapping):
+                yield from _typed({f"{key}.{name}": item for name, item in value.items()})
+            else:
+                yield f"{key}={_text_of(key, value)}"
     else:
         yield from settings
 
 
 def _text_of(key: str, value: Any) -> str:
     """Return a value in Hydra's grammar."""
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{name}:{_text_of(f'{key}.{name}', item)}" for name, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(_text_of(key, item) for item in value) + "]"
     text = str(value) if isinstance(value, Path) else value

@@ -64,13 +64,15 @@ def check(override: Override, groups: Mapping[str, list[str]]) -> None:
 
 def check_setting(override: Override) -> None:
     """Refuse an override that names no setting of any workflow, or gives it a value of another type."""
-    key, typed, value = override.key_or_group, str(override.input_line), override.value()
+    key, typed, value = override.key_or_group, str(override.input_line).removeprefix("++"), override.value()
     is_free = key.startswith(f"{FREE}.")
     if key not in setting_types() and not is_free:
         raise UserError(f"{typed}: {_unknown_key(key)}")
     check_number(key, value)
     if is_free:
         return
+    if key == FREE and value is not None:
+        raise UserError(f"{typed}: set one argument at a time, as in {FREE}.size=8.")
     kind = setting_types()[key]
     if isinstance(value, str) and "${" in value:
         return  # an interpolation: its value is checked when it is composed
@@ -109,8 +111,6 @@ def describe(kind: Any) -> str:
         return "one of " + ", ".join(kind.__members__)
     if get_origin(kind) is list:
         return "a list, as in [a,b]"
-    if get_origin(kind) is dict:
-        return "a mapping, as in {a:1,b:2}"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
 
 
@@ -146,7 +146,7 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
         raise UserError(f"`{argument}` is not of the form key=value, as in training.batch_size=16.{hint}")
     if sign and not value and not argument.startswith("~"):
         raise UserError(f"{argument} has no value; write {key}=VALUE.")
-    prefix = "++" if f"{key}.".startswith(f"{FREE}.") else ""  # Hydra's form for a key that may be new
+    prefix = "++" if key.startswith(f"{FREE}.") else ""  # Hydra's form for a key that may be new
     try:
         return parser.parse_overrides([prefix + argument])[0]
     except HydraException as error:

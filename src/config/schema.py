@@ -192,14 +192,11 @@ def is_setting(item: Field[Any]) -> bool:
 
 
 def leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of every single setting of a config dataclass, in the order of its fields.
-
-    A mapping without entries is a single setting.
-    """
+    """Yield (dotted key, value) of every single setting of a config dataclass, in the order of its fields."""
     if not isinstance(section, dict):
         section = {item.name: getattr(section, item.name) for item in fields(section) if is_setting(item)}
     for name, value in section.items():
-        if (isinstance(value, dict) and value) or is_dataclass(value):
+        if isinstance(value, dict) or is_dataclass(value):
             yield from leaves(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value

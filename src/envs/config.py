@@ -38,8 +38,8 @@ class EnvConfig:
     id: str = "CartPole-v1"
     """Gymnasium id, `module:Name-v0` to import a module first; used by suite gymnasium."""
 
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments with which a Gymnasium environment is made, as in `env.kwargs.size=8`."""
+    kwargs: Any = None  # a mapping or null; OmegaConf replaces a typed mapping by none of its own
+    """Arguments with which a Gymnasium environment is made, as in `env.kwargs.size=8`; null for none."""
 
     wrappers: list[Any] = field(default_factory=list)
     """Wrappers around a Gymnasium environment, the innermost first: a class as `module.Wrapper`, or with
@@ -82,6 +82,8 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         """Check the bounds of each field alone."""
+        if not isinstance(self.kwargs, dict | None):
+            raise UserError(f"env.kwargs must be a mapping, as by env.kwargs.size=8, got {self.kwargs}.")
         require_range("env", self, "num_envs", "action_repeat", "max_episode_frames", "time_limit", ge=1)
         require_range("env", self, "image_size", ge=8, le=256)  # here, before anything of that size is made
         require_range("env", self, "noop_max", "max_restarts", "worker_timeout", ge=0)
@@ -102,7 +104,7 @@ def validate_env(config: EnvConfig) -> None:
         )
     if config.suite is Suite.gymnasium:
         check_id(config.id)
-        check_arguments(config.kwargs)
+        check_arguments(config.kwargs or {})
         for entry in config.wrappers:
             wrapper_class(entry)
     elif config.kwargs or config.wrappers:

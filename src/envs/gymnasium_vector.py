@@ -116,7 +116,7 @@ def _probe(
     except UserError as error:
         raise UserError(f"env.id={env_id} {error}") from None
     except Exception as error:
-        reason = failure_to_make(probe.registered, probe.config.kwargs, error)
+        reason = failure_to_make(probe.registered, probe.config.kwargs or {}, error)
         raise UserError(f"env.id={env_id} {reason}") from error
     found = notices(env.observation_space)
     probe.terminate()

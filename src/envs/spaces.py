@@ -1,6 +1,5 @@
 """Convert between Gymnasium spaces and the model's form: RGB bytes, float vectors, actions in [-1, 1]."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,6 @@ from .backend import EnvironmentFailed
 
 _CHANNELS = (1, 3)
 _WIDEST_RANGE = 65_535  # of the values of pixels; wider bounds, such as the largest float, mean none
-_MOST_CHOICES = 1_000  # that several choices at once may be as one
 _LEAST_SIDE = 32  # in pixels, of an image that is not of bytes; smaller arrays may be boards or tables
 
 
@@ -51,29 +49,32 @@ def action_spec(space: spaces.Space) -> ActionSpec:
     """Return the actions as the model sees them.
 
     Raises:
-        UserError: If `space` is neither Discrete nor a Box of floats.
+        UserError: If `space` is none of Discrete, MultiDiscrete, MultiBinary and a Box of floats.
     """
     if isinstance(space, spaces.Discrete):
         return ActionSpec(size=int(space.n), is_discrete=True)
+    if parts := _choices(space):
+        return ActionSpec(size=sum(parts), is_discrete=True, parts=parts if len(parts) > 1 else ())
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return ActionSpec(size=int(np.prod(space.shape)), is_discrete=False)
-    repair = "Offer a Box of floats, and round in step()."
-    sizes = _sizes(space)
-    if sizes and (choices := math.prod(sizes)) <= _MOST_CHOICES:
-        one = f"lambda choice: np.array(np.unravel_index(choice, {sizes}))"
-        wrapped = f"gymnasium.wrappers.TransformAction(env, {one}, gymnasium.spaces.Discrete({choices}))"
-        repair = f"Make every combination one choice: {wrapped}."
-    raise UserError(f"has actions in {space}; Reverie acts in Discrete and in Box of floats only. {repair}")
+    takes = "Reverie acts in Discrete, MultiDiscrete, MultiBinary and in Box of floats only"
+    repair = "Offer one of them, and make in step() what you need of it."
+    raise UserError(f"has actions in {space}; {takes}. {repair}")
 
 
 def convert_action(space: spaces.Space, action: NDArray[np.float32]) -> Any:
     """Return the element of `space` meant by `action` (A,).
 
-    One-hot -> the choice, counted from the start of the space. [-1, 1] -> [low, high] of every bounded
+    One-hot -> the choice, counted from the start of the space, of each block its own. [-1, 1] -> [low, high] of every bounded
     dimension; a dimension without both bounds takes the number as it is.
     """
     if isinstance(space, spaces.Discrete):
         return space.start + action.argmax()
+    if parts := _choices(space):
+        blocks = np.split(action, np.cumsum(parts)[:-1])
+        chosen = np.array([block.argmax() for block in blocks]).reshape(space.shape)
+        start = space.start if isinstance(space, spaces.MultiDiscrete) else 0
+        return (chosen + start).astype(space.dtype)
     assert isinstance(space, spaces.Box)
     low, high = space.low.reshape(-1), space.high.reshape(-1)
     is_bounded = np.isfinite(low) & np.isfinite(high)
@@ -131,11 +132,11 @@ def _array(value: Any) -> NDArray | None:
     return array if np.issubdtype(array.dtype, np.number) or array.dtype == np.bool_ else None
 
 
-def _sizes(space: spaces.Space) -> tuple[int, ...]:
+def _choices(space: spaces.Space) -> tuple[int, ...]:
     """Return how many values each part of several choices at once has; () for other spaces."""
-    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not space.start.any():
-        return tuple(space.nvec.tolist())
-    return (2,) * space.n if isinstance(space, spaces.MultiBinary) and isinstance(space.n, int) else ()
+    if isinstance(space, spaces.MultiDiscrete):
+        return tuple(space.nvec.reshape(-1).tolist())
+    return (2,) * int(np.prod(space.shape)) if isinstance(space, spaces.MultiBinary) else ()
 
 
 def _parts(space: spaces.Space) -> dict[str, spaces.Space]:

@@ -75,9 +75,10 @@ class LocalEnv:
         """Return the environment, made at the first call."""
         if self._env is None:
             # an environment that renders nothing need not accept the argument
-            options: dict[str, Any] = {"render_mode": self.render_mode} if self.render_mode else {}
-            limit = self.config.time_limit
-            env = gymnasium.make(self.registered, max_episode_steps=limit, **self.config.kwargs, **options)
+            options = dict(self.config.kwargs or {})
+            if self.render_mode:
+                options["render_mode"] = self.render_mode
+            env = gymnasium.make(self.registered, max_episode_steps=self.config.time_limit, **options)
             for entry in self.config.wrappers:
                 env = wrapped(env, entry)
             repeat = self.config.action_repeat

@@ -98,7 +98,7 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
     for count, episode in enumerate(episodes, 1):
         position = np.arange(len(episode.reward))
         is_last = position == len(position) - 1
-        action = episode.action.argmax(1).astype(np.int32) if spec.action.is_discrete else episode.action
+        action = episode.action.argmax(1).astype(np.int32) if spec.action.is_onehot else episode.action
         of_step = (action, episode.reward, position == 0, is_last, is_last & episode.is_terminal)
         index = position.astype(">u4").view(np.uint8).reshape(-1, 4)
         identity = np.tile(np.frombuffer(number.bytes, np.uint8), (len(index), 1))

@@ -1,7 +1,7 @@
 """One episode as a file has it, its checks, and what all episodes of a set have in common."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,26 +122,43 @@ def to_records(raw: RawEpisode, action: ActionSpec) -> EpisodeRecords:
 def _actions(values: NDArray, action: ActionSpec, taken: int) -> NDArray[np.float32]:
     """Return the first `taken` actions as rows of `action.size` numbers, and a last row of zeros."""
     result = np.zeros((len(values), action.size), np.float32)
-    if values.dtype.kind in "iu" and values.ndim == 1 and action.is_discrete:
-        chosen = values[:taken]
-        if taken and not 0 <= int(chosen.min()) <= int(chosen.max()) < action.size:
-            raise ValueError(
-                f"its actions go up to {chosen.max()}, but there are {action.size} to choose from"
-            )
-        result[np.arange(taken), chosen] = 1
+    blocks = action.parts or (action.size,)
+    shape = (len(blocks),) if action.parts else ()
+    if values.dtype.kind in "iu" and values.shape[1:] == shape and action.is_discrete:
+        begin = 0
+        for size, chosen in zip(blocks, values[:taken].reshape(taken, len(blocks)).T, strict=True):
+            if taken and not 0 <= int(chosen.min()) <= int(chosen.max()) < size:
+                raise ValueError(f"its actions go up to {chosen.max()}, but there are {size} to choose from")
+            result[np.arange(taken), begin + chosen.astype(np.int64)] = 1
+            begin += size
         return result
     if values.dtype.kind != "f" or values[:1].size != action.size:
-        kind = "choices" if action.is_discrete else "numbers"
-        raise ValueError(f"its actions are {values.dtype} {values.shape[1:]}, not {action.size} {kind}")
+        raise ValueError(f"its actions are {values.dtype} {values.shape[1:]}, not {size_text(action)}")
     result[:taken] = values.reshape(len(values), -1)[:taken]
-    if action.is_discrete and not is_one_hot(result[:taken]):
-        raise ValueError(f"its actions are no one-hot vectors of {action.size} choices")
+    if action.is_discrete and not is_one_hot(result[:taken], blocks):
+        raise ValueError(f"its actions are no one-hot vectors of {size_text(action)}")
     return result
 
 
-def is_one_hot(rows: NDArray) -> bool:
-    """Return whether each row has one 1 and is else 0."""
-    return bool(((rows == 0) | (rows == 1)).all() and (rows.sum(1) == 1).all())
+def is_one_hot(rows: NDArray, blocks: tuple[int, ...]) -> bool:
+    """Return whether each block of each row has one 1 and is else 0."""
+    sums = np.add.reduceat(rows, np.cumsum((0, *blocks[:-1])), axis=1)
+    return bool(((rows == 0) | (rows == 1)).all() and (sums == 1).all())
+
+
+def several(sizes: Iterable[int]) -> ActionSpec:
+    """Return the actions of several choices at once; a ValueError if one of them has nothing to choose."""
+    parts = tuple(sizes)
+    if min(parts, default=0) < 1:
+        raise ValueError("its action is none")
+    return ActionSpec(sum(parts), True, parts if len(parts) > 1 else ())
+
+
+def choices_of(rows: NDArray, action: ActionSpec) -> NDArray[np.int64]:
+    """Return the choices, (rows,), or (rows, parts) of several at once, of one-hot actions."""
+    if action.is_onehot:
+        return rows.argmax(1)
+    return np.stack([block.argmax(1) for block in np.split(rows, np.cumsum(action.parts)[:-1], axis=1)], 1)
 
 
 def spec_of(records: EpisodeRecords, action: ActionSpec) -> EpisodeSpec:
@@ -164,4 +181,10 @@ def _text(spec: ArraySpec | None) -> str:
 
 def action_text(action: ActionSpec) -> str:
     """Return "actions of 3 choices"."""
-    return f"actions of {action.size} {'choices' if action.is_discrete else 'numbers'}"
+    return f"actions of {size_text(action)}"
+
+
+def size_text(action: ActionSpec) -> str:
+    """Return "3 choices", "3 + 2 choices" of two at once, or "3 numbers"."""
+    size = " + ".join(map(str, action.parts or (action.size,)))
+    return f"{size} {'choices' if action.is_discrete else 'numbers'}"

@@ -21,7 +21,16 @@ from ..buffers import EpisodeRecords
 from ..utils.durable_io import open_regular, parse_json, write_json
 from ..utils.errors import UserError
 from ..utils.timestep import ActionSpec
-from .episode import EpisodeSpec, RawEpisode, check_size, check_total, judging, read_description
+from .episode import (
+    EpisodeSpec,
+    RawEpisode,
+    check_size,
+    check_total,
+    choices_of,
+    judging,
+    read_description,
+    several,
+)
 
 DATA_FILE, METADATA = "main_data.hdf5", "metadata.json"
 _NAME = re.compile(r"episode_(\d{1,9})")
@@ -44,8 +53,11 @@ def read_action(file: Path) -> ActionSpec | None:
     with judging(file.with_name(METADATA)):
         if space["type"] == "Discrete":
             return ActionSpec(int(space["n"]), is_discrete=True)
+        if space["type"] == "MultiDiscrete":
+            return several([int(size) for size in space["nvec"]])
         if space["type"] != "Box":
-            raise ValueError(f"its actions are a {space['type']}, and Discrete and Box are read")
+            read = "Discrete, MultiDiscrete and Box"
+            raise ValueError(f"its actions are a {space['type']}, and {read} are read")
         return ActionSpec(int(np.prod(space["shape"], dtype=np.int64)), is_discrete=False)
 
 
@@ -160,7 +172,7 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
             group = file.create_group(f"episode_{count - 1}")
             group.attrs.update({"id": count - 1, "total_steps": taken})
             arrays = {
-                "actions": actions.argmax(1) if spec.action.is_discrete else actions,
+                "actions": choices_of(actions, spec.action) if spec.action.is_discrete else actions,
                 "rewards": episode.reward[1:],
                 "terminations": ends & episode.is_terminal,
                 "truncations": ends & (not episode.is_terminal),
@@ -172,6 +184,8 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
     box = {"type": "Box", "dtype": "float32", "shape": [spec.action.size]}
     box |= {"low": [-1.0] * spec.action.size, "high": [1.0] * spec.action.size}
     discrete = {"type": "Discrete", "dtype": "int64", "start": 0, "n": spec.action.size}
+    if spec.action.parts:
+        discrete = {"type": "MultiDiscrete", "dtype": "int64", "nvec": spec.action.parts}
     parts = {key: _box(part.shape, part.dtype) for key, part in spec.observation.items()}
     metadata = {
         "dataset_id": f"reverie/{folder.name}-v0",

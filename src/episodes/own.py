@@ -5,6 +5,7 @@ written last, so a folder that has it is whole.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from ..buffers import EpisodeRecords
 from ..utils.durable_io import fsync_dir, write_json
 from ..utils.timestep import ActionSpec, ArraySpec
 from .dreamerv3_torch import file_name, led_arrays, read_file
-from .episode import DTYPES, STEP_KEYS, EpisodeSpec, RawEpisode, judging, read_description
+from .episode import DTYPES, STEP_KEYS, EpisodeSpec, RawEpisode, judging, read_description, several
 from .npz import write_npz
 
 INDEX, VERSION = "episodes.json", 1
@@ -32,7 +33,9 @@ def read_spec(path: Path) -> EpisodeSpec:
         size, is_discrete = index["action"]["size"], index["action"]["is_discrete"]
         if type(is_discrete) is not bool or _whole(size) < 1:
             raise ValueError("its action is none")
-        return EpisodeSpec(parts, ActionSpec(size, is_discrete))
+        if not (several_at_once := index["action"].get("parts")):
+            return EpisodeSpec(parts, ActionSpec(size, is_discrete))
+        return EpisodeSpec(parts, several(map(_whole, several_at_once)))
 
 
 def read(path: Path) -> Iterator[tuple[Path, RawEpisode]]:
@@ -54,7 +57,7 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
     index = {
         "version": VERSION,
         "observation": {key: {"shape": part.shape, "dtype": part.dtype.str} for key, part in parts},
-        "action": {"size": spec.action.size, "is_discrete": spec.action.is_discrete},
+        "action": asdict(spec.action),
         "episodes": count,
     }
     write_json(folder / INDEX, index)

@@ -3,6 +3,7 @@
 from .config import ModelConfig as ModelConfig
 from .decoder import Decoder as Decoder
 from .distributions import CategoricalPolicy as CategoricalPolicy
+from .distributions import MultiCategoricalPolicy as MultiCategoricalPolicy
 from .distributions import Noise as Noise
 from .distributions import NormalPolicy as NormalPolicy
 from .distributions import Policy as Policy

@@ -74,6 +74,13 @@ def unimix_log_probs(
     return unimix_probs(logits, unimix).log()
 
 
+def unimix_log_probs_of_parts(
+    logits: Float[Tensor, "*batch classes"], parts: tuple[int, ...], unimix: float
+) -> Float[Tensor, "*batch classes"]:
+    """Return `unimix_log_probs` of each block of `parts`, each with a uniform share of its own."""
+    return torch.cat([unimix_log_probs(block, unimix) for block in logits.split(parts, -1)], -1)
+
+
 def sample_onehot(
     probs: Float[Tensor, "*batch classes"], noise: Float[Tensor, "*batch classes"]
 ) -> Float[Tensor, "*batch classes"]:
@@ -119,6 +126,23 @@ class CategoricalPolicy:
     def entropy(self) -> Float[Tensor, "*batch"]:
         """Return the entropy in nats."""
         return categorical_entropy(self.log_probs)
+
+
+@dataclass(frozen=True, slots=True)
+class MultiCategoricalPolicy(CategoricalPolicy):
+    """Several discrete choices at once, independent given the state; actions are their one-hot blocks.
+
+    Log-probabilities are normalised in each block, so the sums over all blocks in `log_prob` and `entropy` are
+    those of the joint distribution.
+    """
+
+    parts: tuple[int, ...]
+
+    def sample(self, noise: Float[Tensor, "*batch actions"]) -> Float[Tensor, "*batch actions"]:
+        """Return one-hot blocks without gradient."""
+        probs = self.log_probs.exp().split(self.parts, -1)
+        blocks = zip(probs, noise.split(self.parts, -1), strict=True)
+        return torch.cat([sample_onehot(*block) for block in blocks], -1)
 
 
 @dataclass(frozen=True, slots=True)

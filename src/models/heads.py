@@ -7,7 +7,16 @@ from torch.nn import functional as F
 
 from ..utils.timestep import ActionSpec
 from .config import ModelConfig
-from .distributions import CategoricalPolicy, Noise, Policy, bounded_normal, symexp, unimix_log_probs
+from .distributions import (
+    CategoricalPolicy,
+    MultiCategoricalPolicy,
+    Noise,
+    Policy,
+    bounded_normal,
+    symexp,
+    unimix_log_probs,
+    unimix_log_probs_of_parts,
+)
 from .layers import MLP, Linear
 
 ACTOR_OUTSCALE = 0.01  # the first policy is nearly uniform; dreamerv3 configs.yaml: policy.outscale
@@ -93,11 +102,14 @@ class ContinueHead(nn.Module):
 
 
 class Actor(nn.Module):
-    """The policy: a bounded normal or, for discrete actions, categorical with a uniform share of `unimix`."""
+    """The policy: a bounded normal or, for discrete actions, categorical with a uniform share of `unimix`.
+
+    Several choices at once are independent categoricals.
+    """
 
     def __init__(self, feature_size: int, action: ActionSpec, unimix: float, config: ModelConfig) -> None:
         super().__init__()
-        self.is_discrete, self.unimix = action.is_discrete, unimix
+        self.action, self.unimix = action, unimix
         self.mlp = MLP(feature_size, config.units, config.actor_layers)
         self.out = Linear(config.units, action.size, ACTOR_OUTSCALE)
         if not action.is_discrete:
@@ -105,11 +117,14 @@ class Actor(nn.Module):
 
     def noise(self, source: Noise, *shape: int) -> Float[Tensor, "*batch actions"]:
         """Draw the noise that a policy's `sample` takes; `shape` is (*batch, actions)."""
-        return source.exponential(*shape) if self.is_discrete else source.normal(*shape)
+        return source.exponential(*shape) if self.action.is_discrete else source.normal(*shape)
 
     def forward(self, feature: Float[Tensor, "*batch feature"]) -> Policy:
         """Return the policy's distribution at each state."""
         hidden = self.mlp(feature)
-        if self.is_discrete:
+        if self.action.parts:
+            log_probs = unimix_log_probs_of_parts(self.out(hidden), self.action.parts, self.unimix)
+            return MultiCategoricalPolicy(log_probs, self.action.parts)
+        if self.action.is_discrete:
             return CategoricalPolicy(unimix_log_probs(self.out(hidden), self.unimix))
         return bounded_normal(self.out(hidden), self.std_out(hidden))

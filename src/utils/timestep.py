@@ -36,9 +36,18 @@ class ActionSpec:
     """Actions as the model sees them: one-hot vectors when discrete, numbers in [-1, 1] when continuous."""
 
     size: int
-    """Width of the action vector: number of choices, or of continuous dimensions."""
+    """Width of the action vector: number of choices, of all parts together, or of continuous dimensions."""
 
     is_discrete: bool
+
+    parts: tuple[int, ...] = ()
+    """Numbers of choices of which one each is taken, where there are several at once: the vector is their
+    one-hot blocks, one after the other. () for one choice, and for numbers."""
+
+    @property
+    def is_onehot(self) -> bool:
+        """Whether an action is a single one-hot vector."""
+        return self.is_discrete and not self.parts
 
 
 @dataclass(frozen=True, slots=True)

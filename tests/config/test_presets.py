@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
+from reverie.config.overrides import FREE
 from reverie.config.resolve import GROUPS, typed
 from reverie.config.schema import Device, Precision, TrainConfig, WorkflowName, leaves
 from reverie.config.workflow import AnyTrainConfig, in_own_schema
@@ -199,7 +200,8 @@ def test_no_choice_leaves_a_value_of_an_experiment_that_sets_them_all(tmp_path: 
     sections = [section for group in GROUPS.values() for section in group]
     for key, value in leaves(AnyTrainConfig()):
         if key.split(".")[0] in sections:
-            OmegaConf.update(hostile, key, another(value))
+            is_free = key == FREE
+            OmegaConf.update(hostile, f"{key}.size" if is_free else key, 3 if is_free else another(value))
     (tmp_path / "experiment").mkdir()
     text = OmegaConf.to_yaml(OmegaConf.masked_copy(hostile, sections))
     (tmp_path / "experiment" / "hostile.yaml").write_text(f"# @package _global_\n{text}")
@@ -216,6 +218,8 @@ def another(value: Any) -> Any:
         return next(member for member in type(value) if member is not value)
     if isinstance(value, bool):
         return not value
+    if isinstance(value, list):
+        return [*value, "another"]
     return "another" if isinstance(value, str) else 3 if value is None else value + 1
 
 

@@ -92,8 +92,8 @@ def test_pictures_are_drawn_only_for_who_asked_for_them() -> None:
 
 
 def test_spaces_that_the_model_cannot_take_are_refused_by_the_id() -> None:
-    with pytest.raises(UserError, match=r"env\.id=toy_world:ToyMany-v0 has actions in MultiDiscrete"):
-        make("toy_world:ToyMany-v0")
+    with pytest.raises(UserError, match=r"env\.id=toy_world:ToyPair-v0 has actions in Tuple\(Discrete"):
+        make("toy_world:ToyPair-v0")
 
 
 def test_a_missing_package_is_named_with_its_repair() -> None:

@@ -156,7 +156,7 @@ def test_other_observations_are_refused(space: spaces.Space) -> None:
 
 
 @pytest.mark.parametrize(
-    "space", [spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(3), spaces.Box(0, 9, (2,), np.int64)]
+    "space", [spaces.Box(0, 9, (2,), np.int64), spaces.Tuple([spaces.Discrete(2)]), spaces.Text(3)]
 )
 def test_other_actions_are_refused(space: spaces.Space) -> None:
     with pytest.raises(UserError, match="has actions in"):
@@ -166,6 +166,26 @@ def test_other_actions_are_refused(space: spaces.Space) -> None:
 def test_one_hot_is_the_choice_counted_from_the_start_of_the_space() -> None:
     assert convert_action(spaces.Discrete(3), np.array([0, 0, 1], np.float32)) == 2
     assert convert_action(spaces.Discrete(3, start=-1), np.array([1, 0, 0], np.float32)) == -1
+
+
+@pytest.mark.parametrize(
+    ("space", "parts", "action", "chosen"),
+    [
+        (spaces.MultiDiscrete([2, 3]), (2, 3), [0, 1, 0, 0, 1], [1, 2]),
+        (spaces.MultiDiscrete([2, 3], start=[5, -1]), (2, 3), [1, 0, 0, 1, 0], [5, 0]),
+        (spaces.MultiDiscrete([[2, 1], [2, 2]]), (2, 1, 2, 2), [0, 1, 1, 0, 1, 1, 0], [[1, 0], [1, 0]]),
+        (spaces.MultiBinary(3), (2, 2, 2), [0, 1, 1, 0, 0, 1], [1, 0, 1]),
+        (spaces.MultiBinary([1, 2]), (2, 2), [0, 1, 1, 0], [[1, 0]]),
+        (spaces.MultiDiscrete([4]), (), [0, 0, 1, 0], [2]),
+    ],
+)
+def test_one_hot_blocks_are_a_choice_in_each_part(
+    space: spaces.Space, parts: tuple[int, ...], action: list[int], chosen: list[Any]
+) -> None:
+    spec = action_spec(space)
+    assert (spec.size, spec.is_discrete, spec.parts) == (len(action), True, parts)
+    value = convert_action(space, np.array(action, np.float32))
+    assert value.tolist() == chosen and space.contains(value)
 
 
 def test_numbers_are_clipped_and_spread_over_the_bounds() -> None:

@@ -67,12 +67,12 @@ class ToyWorld(gymnasium.Env[dict[str, Any], Any]):
             time.sleep(1)
 
 
-class ToyMany(ToyWorld):
-    """Two choices at once."""
+class ToyPair(ToyWorld):
+    """Actions that no policy has."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.action_space = spaces.MultiDiscrete([2, 3])
+        self.action_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)])
 
 
 class ToyNeeds(ToyWorld):
@@ -112,7 +112,7 @@ if __name__ == "toy_world":  # and not a second time, where a test imports it as
     gymnasium.register("ToyDies-v0", entry_point="toy_world:ToyWorld", kwargs={"kill_at": 2})
     gymnasium.register("ToyHangs-v0", entry_point="toy_world:ToyWorld", kwargs={"hang_at": 2})
     gymnasium.register("ToyNeverStarts-v0", entry_point="toy_world:ToyWorld", kwargs={"raise_at": 0})
-    gymnasium.register("ToyMany-v0", entry_point="toy_world:ToyMany")
+    gymnasium.register("ToyPair-v0", entry_point="toy_world:ToyPair")
     gymnasium.register("ToyNeeds-v0", entry_point="toy_world:ToyNeeds")
     gymnasium.register("ToyStill-v0", entry_point="toy_world:ToyStill")
     gymnasium.register("ToyFlat-v0", entry_point="toy_world:ToyFlat")

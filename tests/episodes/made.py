@@ -29,17 +29,18 @@ def episode(
 ) -> EpisodeRecords:
     """Return an episode of `length` records."""
     chance = np.random.default_rng(seed)
-    parts = spec.observation.items()
     size = spec.action.size
     if spec.action.is_discrete:
-        action = np.eye(size, dtype=np.float32)[chance.integers(0, size, length)]
+        parts = spec.action.parts or (size,)
+        blocks = [np.eye(part, dtype=np.float32)[chance.integers(0, part, length)] for part in parts]
+        action = np.concatenate(blocks, axis=1)
     else:
         action = chance.uniform(-1, 1, (length, size)).astype(np.float32)
     action[-1] = 0
     reward = chance.standard_normal(length).astype(dtype)
     reward[0] = 0
     return EpisodeRecords(
-        observation={key: any_values(chance, (length, *part.shape), part.dtype) for key, part in parts},
+        observation={key: any_values(chance, (length, *part.shape), part.dtype) for key, part in spec.observation.items()},
         action=action,
         reward=reward,
         is_terminal=is_terminal,

@@ -248,6 +248,8 @@ def test_episodes_that_differ_from_each_other(tmp_path: Path) -> None:
         ({"action": {"size": 0, "is_discrete": True}}, "its action is none"),
         ({"action": {"size": 2**70, "is_discrete": True}}, "is no size"),
         ({"action": {"size": 3, "is_discrete": "yes"}}, "its action is none"),
+        ({"action": {"size": 3, "is_discrete": True, "parts": [3, -1]}}, "is no size"),
+        ({"action": {"size": 3, "is_discrete": True, "parts": [3, 0]}}, "its action is none"),
         ({"action": [3]}, "TypeError"),
         ({"observation": {"image": {"shape": [-1], "dtype": "|u1"}}}, "-1 is no size"),
         ({"observation": {"image": {"shape": [1], "dtype": "|O"}}}, "KeyError"),
@@ -400,7 +402,9 @@ def test_hdf5_that_is_none(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("space", "reason"),
     [
-        ({"type": "MultiDiscrete"}, "its actions are a MultiDiscrete, and Discrete and Box are read"),
+        ({"type": "Text"}, "its actions are a Text, and Discrete, MultiDiscrete and Box are read"),
+        ({"type": "MultiDiscrete", "nvec": [3, 0]}, "its action is none"),
+        ({"type": "MultiDiscrete", "nvec": [3, 2]}, "its actions are int64 (), not 3 + 2 choices"),
         ({"type": "Box", "shape": [2], "low": [0], "high": [1]}, "its actions are int64 (), not 2 numbers"),
         ({"type": "Box", "shape": [2**40, 2**40]}, ""),
         ({"type": "Discrete", "n": 3, "start": "a"}, ""),

@@ -63,6 +63,20 @@ def test_the_actions_are_known_from_the_files(tmp_path: Path, form: Format, acti
     assert find_action(find_episodes(tmp_path)) == action
 
 
+@pytest.mark.parametrize("form", Format)
+def test_several_choices_at_once_come_back(tmp_path: Path, form: Format) -> None:
+    action = ActionSpec(5, True, (3, 2))
+    spec = EpisodeSpec(CATCH.observation, action)
+    written = [episode(spec, 30, seed=seed) for seed in range(2)]
+    assert len(np.unique(np.concatenate([each.action[:-1] for each in written]), axis=0)) == 6
+    write_episodes(tmp_path, form, written, spec)
+    found = find_episodes(tmp_path)
+    assert plain(list(found.read(action))) == plain(written)
+    assert found.action == (action if form in (Format.own, Format.minari) else None)
+    with pytest.raises(UserError, match="go up to 2, but there are 2|no one-hot vectors of 2"):
+        list(found.read(ActionSpec(5, True, (2, 3))))
+
+
 def test_a_folder_that_is_not_empty_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     with pytest.raises(UserError, match=r"is not empty, and nothing is written over. Name a new folder\.$"):

@@ -1,12 +1,13 @@
 """Policies and the heads that give them."""
 
+import itertools
 import math
 
 import pytest
 import torch
 
-from reverie.models import Actor, CategoricalPolicy, ContinueHead, TwoHotHead
-from reverie.models.distributions import bounded_normal, unimix_log_probs
+from reverie.models import Actor, CategoricalPolicy, ContinueHead, MultiCategoricalPolicy, TwoHotHead
+from reverie.models.distributions import bounded_normal, unimix_log_probs, unimix_log_probs_of_parts
 from reverie.utils.timestep import ActionSpec
 
 from .tiny import MODE, TINY, perturb, seeded
@@ -48,6 +49,63 @@ def test_a_categorical_policy_scores_the_action_taken() -> None:
     entropy = -(0.7 * math.log(0.7) + 0.2 * math.log(0.2) + 0.1 * math.log(0.1))
     torch.testing.assert_close(policy.entropy(), torch.full((3,), entropy))
     assert torch.equal(policy.sample(MODE.exponential(3, 3)), torch.eye(3)[[0, 0, 0]])
+
+
+PARTS = (3, 2)
+SHARES = torch.tensor([0.7, 0.2, 0.1, 0.6, 0.4])
+
+
+def joint_actions() -> list[tuple[int, int]]:
+    return list(itertools.product(range(3), range(2)))
+
+
+def blocks(first: int, second: int) -> torch.Tensor:
+    return torch.cat([torch.eye(3)[first], torch.eye(2)[second]])
+
+
+def test_several_choices_at_once_are_scored_as_one_choice_of_their_product() -> None:
+    policy = MultiCategoricalPolicy(SHARES.log(), PARTS)
+    assert policy.log_prob(blocks(1, 0)).item() == pytest.approx(math.log(0.12), abs=1e-6)
+    product = torch.tensor([SHARES[i] * SHARES[3 + j] for i, j in joint_actions()])
+    scores = torch.stack([policy.log_prob(blocks(*each)) for each in joint_actions()])
+    torch.testing.assert_close(scores, product.log())
+    torch.testing.assert_close(policy.entropy(), CategoricalPolicy(product.log()).entropy())
+    assert policy.entropy().item() == pytest.approx(0.8018 + 0.6730, abs=1e-4)
+
+
+def test_several_choices_at_once_are_drawn_independently() -> None:
+    count = 60_000
+    policy = MultiCategoricalPolicy(SHARES.log().expand(count, 5), PARTS)
+    sample = policy.sample(seeded(0).exponential(count, 5))
+    assert torch.equal(sample[:, :3].sum(-1), torch.ones(count)) and not sample.requires_grad
+    frequency = torch.stack([(sample == blocks(*each)).all(-1).float().mean() for each in joint_actions()])
+    expected = torch.tensor([0.42, 0.28, 0.12, 0.08, 0.06, 0.04])
+    torch.testing.assert_close(frequency, expected, atol=0.01, rtol=0)
+    assert torch.equal(policy.sample(MODE.exponential(count, 5))[0], blocks(0, 0))
+
+
+def test_each_of_several_choices_has_a_uniform_share_of_its_own() -> None:
+    log_probs = unimix_log_probs_of_parts(torch.tensor([60.0, 0.0, 0.0, 0.0, 60.0]), PARTS, 0.06)
+    torch.testing.assert_close(log_probs.exp(), torch.tensor([0.96, 0.02, 0.02, 0.03, 0.97]))
+
+
+def test_the_gradient_of_several_choices_is_that_of_one_choice_of_their_product() -> None:
+    """REINFORCE with an entropy bonus, against autograd through the table of all six joint actions."""
+    actor = Actor(FEATURE, ActionSpec(5, True, PARTS), 0.01, TINY)
+    perturb(actor, 1.0)
+    feature, gain = torch.randn(6, FEATURE), torch.randn(6)
+    action = torch.stack([blocks(*each) for each in joint_actions()])
+    policy = actor(feature)
+    loss = -(policy.log_prob(action) * gain + 0.3 * policy.entropy()).sum()
+    found = torch.autograd.grad(loss, list(actor.parameters()))
+
+    logits = actor.out(actor.mlp(feature))
+    first, second = (0.99 * part.softmax(-1) + 0.01 / part.shape[1] for part in logits.split(PARTS, -1))
+    table = (first[:, :, None] * second[:, None, :]).flatten(1)
+    entropy = -(table * table.log()).sum(-1)
+    slow = -(table.diagonal().log() * gain + 0.3 * entropy).sum()
+    for fast, expected in zip(found, torch.autograd.grad(slow, list(actor.parameters())), strict=True):
+        torch.testing.assert_close(fast, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_unimix_bounds_the_log_probability_of_every_action() -> None:

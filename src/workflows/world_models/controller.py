@@ -60,7 +60,7 @@ def imagine(
 
     rssm = world_model.rssm
     latent_noise = rssm.noise(noise, horizon, start.deter.shape[0])
-    states, actions = rssm.imagine(start.detach(), act, latent_noise, is_onehot=actor.is_discrete)
+    states, actions = rssm.imagine(start.detach(), act, latent_noise, is_onehot=actor.action.is_onehot)
     feature = torch.stack([*features, states[-1].feature])
     with torch.enable_grad():  # once for all steps: H backward passes cost more than one more forward pass
         policy = actor(feature[:-1])
