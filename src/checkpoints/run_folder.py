@@ -285,8 +285,8 @@ def check_change(change: Override, fixed: Iterable[str] = FIXED) -> None:
     check_setting(change)
     if _is_in(key, fixed):
         raise UserError(
-            f"{str(change.input_line).lstrip('+')}: {key} cannot change, the checkpoint was made with it. Leave it out, "
-            "or start a new run."
+            f"{str(change.input_line).lstrip('+')}: {key} cannot change, the checkpoint was made with it. "
+            "Leave it out, or start a new run."
         )
 
 

@@ -17,7 +17,7 @@ from ..envs import EnvConfig, EnvironmentCrashed
 from ..envs.episodes import Episode
 from ..orchestration.evaluation import evaluate
 from ..orchestration.recipes import recipe_of
-from ..orchestration.reports import VIDEO_FPS, VIDEO_SCALE
+from ..orchestration.reports import VIDEO_FPS, no_pictures, video_scale
 from ..orchestration.trained import load_agent
 from ..utils.errors import UserError, exit_on_user_error, require_range
 from ..utils.timestep import EnvSpec
@@ -66,7 +66,7 @@ class EvaluateConfig:
     `mode`: its policies have one action each."""
 
     video: str | None = None
-    """File (.mp4 or .gif) for the first episode; image observations only."""
+    """File (.mp4 or .gif) for the first episode: its image observations, or what the environment renders."""
 
     device: Device = Device.auto
     """Where the networks live."""
@@ -152,7 +152,9 @@ def main() -> None:
     print(json.dumps(result), flush=True)  # first: the video may fail
     if config.video is not None and frames is not None:
         try:
-            save_video(Path(config.video), (upscale(frame, VIDEO_SCALE) for frame in frames), VIDEO_FPS)
+            save_video(
+                Path(config.video), (upscale(frame, video_scale(frames)) for frame in frames), VIDEO_FPS
+            )
         except OSError as error:
             raise UserError(f"video={config.video} cannot be written: {error.strerror}.") from error
     if "open_returns" in result:
@@ -169,8 +171,8 @@ def cut_episodes(env: EnvConfig, spec: EnvSpec, max_steps: int | None) -> EnvCon
 
 def _check_video(path: Path, env: EnvSpec) -> None:
     """Refuse a video that could not be written, before hours of play."""
-    if not any(spec.is_image for spec in env.observation.values()):
-        raise UserError(f"video={path}: {env.name} has no image observation to record. Leave video= out.")
+    if not env.has_image and not env.renders:
+        raise UserError(f"video={path}: {no_pictures(env)}. Leave video= out.")
     reason = None
     try:
         existing = next(parent for parent in path.absolute().parents if parent.exists())

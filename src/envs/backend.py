@@ -59,7 +59,11 @@ class EnvBackend(Protocol):
         ...
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return a (height, width, 3) picture of environment 0; None if it was not made to render."""
+        """Return a (height, width, 3) picture of environment 0; None if there is none.
+
+        Raises:
+            UserError: If it fails.
+        """
         ...
 
     def close(self) -> None:

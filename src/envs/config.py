@@ -109,7 +109,9 @@ def validate_env(config: EnvConfig) -> None:
             wrapper_class(entry)
     elif config.kwargs or config.wrappers:
         repair = "Leave them out, or play its Gymnasium id by env=gymnasium env.id=ID"
-        raise UserError(f"env.kwargs and env.wrappers need env=gymnasium, got {config.suite.value}. {repair}.")
+        raise UserError(
+            f"env.kwargs and env.wrappers need env=gymnasium, got {config.suite.value}. {repair}."
+        )
 
 
 @lru_cache(maxsize=1)

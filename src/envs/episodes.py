@@ -1,15 +1,17 @@
 """Track returns and lengths of episodes while they are played, and record the frames of one of them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from ..utils.timestep import EnvSpec, TimeStep
 
 MAX_FRAMES = 1000  # of a recorded episode: bounds the memory held
+RENDERED_SIDE = 128  # most pixels of the longer side of a picture that an environment draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +58,59 @@ class EpisodeTracker:
 
 
 class EpisodeRecorder:
-    """Keeps the images of one whole episode of environment 0, on request; without images it keeps nothing."""
+    """Keeps the images of one whole episode of environment 0, on request.
 
-    def __init__(self, spec: EnvSpec, max_frames: int = MAX_FRAMES) -> None:
+    Without image observations these are what `render` draws, made smaller; without both it keeps nothing.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        max_frames: int = MAX_FRAMES,
+        render: Callable[[], NDArray[np.uint8] | None] | None = None,
+        rendered_side: int = RENDERED_SIDE,
+    ) -> None:
         self._key = next((key for key, array in sorted(spec.observation.items()) if array.is_image), None)
         self._max_frames = max_frames
-        height, width = spec.observation[self._key].shape[:2] if self._key else (0, 0)
+        self._render = render if spec.renders and self._key is None else None
+        self._side = rendered_side
+        height = width = rendered_side if self._render else 0
+        if self._key:
+            height, width = spec.observation[self._key].shape[:2]
         self.planned_bytes = max_frames * height * width * 3
         self._wanted = False
         self._frames: list[NDArray[np.uint8]] | None = None
 
     def request(self) -> None:
         """Record the next episode from its first frame."""
-        self._wanted = self._key is not None
+        self._wanted = self._key is not None or self._render is not None
+
+    def give_up(self) -> None:
+        """Forget the frames so far, and draw no more."""
+        self._render, self._frames, self._wanted = None, None, False
 
     def add(self, step: TimeStep) -> NDArray[np.uint8] | None:
         """Keep environment 0's frame; return (time, height, width, 3) when the recorded episode ends."""
         if self._wanted and step.is_first[0]:
             self._wanted, self._frames = False, []
-        if self._frames is None or self._key is None:
+        if self._frames is None:
             return None
-        image = step.observation[self._key][0].copy()  # a view would keep every environment's frame
-        self._frames.append(image if image.shape[-1] == 3 else np.repeat(image[..., :1], 3, axis=-1))
+        image = self._image(step)
+        if self._frames is None:  # given up
+            return None
+        if image is not None:
+            self._frames.append(image if image.shape[-1] == 3 else np.repeat(image[..., :1], 3, axis=-1))
         return self.cut() if step.is_last[0] or len(self._frames) >= self._max_frames else None
+
+    def _image(self, step: TimeStep) -> NDArray[np.uint8] | None:
+        """Return what environment 0 shows."""
+        if self._key is not None:
+            return step.observation[self._key][0].copy()  # a view would keep every environment's frame
+        drawn = self._render() if self._render else None
+        if drawn is None or not self._frames:
+            return None if drawn is None else _smaller(drawn, self._side)
+        height, width = self._frames[0].shape[:2]
+        return np.array(Image.fromarray(drawn).resize((width, height), Image.Resampling.BOX))
 
     def cut(self) -> NDArray[np.uint8] | None:
         """Stop recording; return (time, height, width, 3) of the frames so far, None without any."""
@@ -93,3 +125,10 @@ class EpisodeRecorder:
         """Load a recording."""
         self._wanted = state["wanted"]
         self._frames = None if state["frames"] is None else list(state["frames"].copy())
+
+
+def _smaller(picture: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """Return a picture whose longer side has at most `side` pixels."""
+    image = Image.fromarray(picture)
+    image.thumbnail((side, side), Image.Resampling.BOX)
+    return np.array(image)

@@ -1,5 +1,6 @@
 """N Gymnasium environments of one id, in this process or in one subprocess each."""
 
+import logging
 from collections.abc import Collection, Mapping
 from functools import partial
 
@@ -7,17 +8,22 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from ..utils.errors import UserError
-from ..utils.timestep import ActionSpec, ArraySpec, EnvSpec, TimeStep
+from ..utils.errors import UserError, with_place
+from ..utils.timestep import ArraySpec, EnvSpec, TimeStep
 from .backend import EnvironmentCrashed, EnvironmentFailed, Failures
 from .config import EnvConfig, Vectorization
 from .registered import failure_to_make, find_registration
 from .spaces import action_spec, notices, observation_space
 from .workers import LocalEnv, SubprocessEnv
 
+PICTURES = "rgb_array"
+_LOG = logging.getLogger(__name__)
+
 
 class GymnasiumBackend:
-    """N environments of the id `env_id`, called `name` in messages; those that render run in this process.
+    """N environments of the id `env_id`, called `name` in messages.
+
+    With `render` the first gives pictures, if no observation is one and the environment can draw them.
 
     Raises:
         UserError: If a package that the environment needs is missing, or the model cannot take its spaces.
@@ -27,19 +33,12 @@ class GymnasiumBackend:
     def __init__(self, config: EnvConfig, env_id: str, name: str, render: bool = False) -> None:
         registered = find_registration(env_id)
         self._make_local = partial(LocalEnv, registered, config)
-        self._renders, self._timeout = render, config.worker_timeout
-        self._in_processes = config.vectorization is Vectorization["async"] and not render
-        observation, action, found = _probe(self._make_local(), env_id)
+        self._timeout = config.worker_timeout
+        self._in_processes = config.vectorization is Vectorization["async"]
         frames = config.time_limit or registered.max_episode_steps
-        self.spec = EnvSpec(
-            name=name,
-            observation=observation,
-            action=action,
-            num_envs=config.num_envs,
-            action_repeat=config.action_repeat,
-            longest_episode=-(-frames // config.action_repeat) if frames else None,
-            notices=found,
-        )
+        limit = -(-frames // config.action_repeat) if frames else None
+        self.spec = _probe(self._make_local(), env_id, name, limit)
+        self._renders = render and self.spec.renders and not self.spec.has_image and self._try_to_render()
         self._workers: list[LocalEnv | SubprocessEnv] = []
         try:
             for index in range(config.num_envs):  # all processes start before one is waited for
@@ -82,12 +81,10 @@ class GymnasiumBackend:
         """See `EnvBackend.render`."""
         if not self._renders:
             return None
-        first = self._workers[0]
-        assert isinstance(first, LocalEnv)
         try:
-            return first.render()
-        except gymnasium.error.DependencyNotInstalled as error:
-            raise UserError(f"Pictures of {self.spec.name} need a missing package: {error}") from error
+            return self._workers[0].render()
+        except EnvironmentFailed as failure:
+            raise UserError(f"render() of {self.spec.name} fails: {failure}.") from failure
 
     def close(self) -> None:
         """Close the environments and end their processes."""
@@ -97,19 +94,30 @@ class GymnasiumBackend:
             worker.terminate()
 
     def _make_worker(self, index: int) -> LocalEnv | SubprocessEnv:
-        if self._in_processes:
-            return SubprocessEnv(self._make_local, f"{self.spec.name} {index}", self._timeout)
-        # only environment 0 is rendered
-        return self._make_local(render_mode="rgb_array" if self._renders and index == 0 else None)
+        mode = PICTURES if self._renders and index == 0 else None
+        make = partial(self._make_local, render_mode=mode)
+        return (
+            SubprocessEnv(make, f"{self.spec.name} {index}", self._timeout) if self._in_processes else make()
+        )
+
+    def _try_to_render(self) -> bool:
+        """Return whether an environment that says that it can render can also be made so."""
+        drawing = self._make_local(render_mode=PICTURES)
+        try:
+            drawing.make()
+        except Exception as error:  # of any kind: it is the environment's code that runs
+            _LOG.warning("%s cannot be made to render: %s", self.spec.name, with_place(error))
+            return False
+        finally:
+            drawing.terminate()
+        return True
 
 
-def _probe(
-    probe: LocalEnv, env_id: str
-) -> tuple[dict[str, ArraySpec], ActionSpec, tuple[str, ...]]:
-    """Make one environment for a moment, in this process; return its observations, actions and notices."""
+def _probe(probe: LocalEnv, env_id: str, name: str, longest_episode: int | None) -> EnvSpec:
+    """Make one environment for a moment, in this process; return what it says of itself."""
     try:
         env = probe.make()
-        parts = observation_space(env.observation_space, probe.config.image_size).items()
+        parts = observation_space(env.observation_space, probe.config.image_size)
         action = action_spec(env.action_space)
     except gymnasium.error.DependencyNotInstalled as error:
         raise UserError(f"env.id={env_id} needs a package that is missing: {error}") from error
@@ -118,6 +126,15 @@ def _probe(
     except Exception as error:
         reason = failure_to_make(probe.registered, probe.config.kwargs or {}, error)
         raise UserError(f"env.id={env_id} {reason}") from error
-    found = notices(env.observation_space)
+    spec = EnvSpec(
+        name=name,
+        observation={key: ArraySpec(part.shape or (), np.dtype(part.dtype)) for key, part in parts.items()},
+        action=action,
+        num_envs=probe.config.num_envs,
+        action_repeat=probe.config.action_repeat,
+        longest_episode=longest_episode,
+        notices=notices(env.observation_space),
+        renders=PICTURES in env.metadata.get("render_modes", ()),
+    )
     probe.terminate()
-    return {key: ArraySpec(part.shape or (), np.dtype(part.dtype)) for key, part in parts}, action, found
+    return spec

@@ -76,7 +76,9 @@ def wrapper_class(entry: Any) -> tuple[type[gymnasium.Wrapper], dict[str, Any]]:
     module = _import_for(asked, module_name)
     found = getattr(module, class_name, None)
     if found is None:
-        raise UserError(f"{asked}: {module_name} has no {class_name}.{did_you_mean(class_name, vars(module))}")
+        raise UserError(
+            f"{asked}: {module_name} has no {class_name}.{did_you_mean(class_name, vars(module))}"
+        )
     if not isinstance(found, type) or not issubclass(found, gymnasium.Wrapper):
         repair = f"Derive it: class {class_name}(gymnasium.Wrapper)"
         raise UserError(f"{asked}: {class_name} is no class derived from gymnasium.Wrapper. {repair}.")

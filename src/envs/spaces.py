@@ -65,8 +65,8 @@ def action_spec(space: spaces.Space) -> ActionSpec:
 def convert_action(space: spaces.Space, action: NDArray[np.float32]) -> Any:
     """Return the element of `space` meant by `action` (A,).
 
-    One-hot -> the choice, counted from the start of the space, of each block its own. [-1, 1] -> [low, high] of every bounded
-    dimension; a dimension without both bounds takes the number as it is.
+    One-hot -> the choice, counted from the start of the space, of each block its own. [-1, 1] -> [low, high]
+    of every bounded dimension; a dimension without both bounds takes the number as it is.
     """
     if isinstance(space, spaces.Discrete):
         return space.start + action.argmax()

@@ -156,7 +156,7 @@ def make_environment(config: EnvConfig, run_seed: int, render: bool = False) -> 
 
 
 def make_backend(config: EnvConfig, render: bool = False) -> EnvBackend:
-    """Return the environments of `config`; with `render` they give pictures of environment 0, if any can.
+    """Return the environments of `config`; with `render` they give pictures where no observation is one.
 
     Raises:
         UserError: If the environment is unknown, a package is missing, or the model cannot take its spaces.

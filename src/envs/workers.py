@@ -30,6 +30,9 @@ from .spaces import convert_action, convert_observation
 Request = int | NDArray[np.float32]
 """A seed (start an episode with it) or an action (A,)."""
 
+_PICTURE = None
+"""What a process is sent for a picture."""
+
 Record = tuple[dict[str, NDArray], float, bool, bool]
 """Observation, reward, terminated, truncated."""
 
@@ -70,6 +73,7 @@ class LocalEnv:
     render_mode: str | None = None
     _env: gymnasium.Env | None = field(default=None, init=False)
     _request: Request = field(default=0, init=False)
+    _has_begun: bool = field(default=False, init=False)
 
     def make(self) -> gymnasium.Env:
         """Return the environment, made at the first call."""
@@ -103,6 +107,7 @@ class LocalEnv:
             env = self.make()
             if isinstance(request, int):
                 observation, _ = env.reset(seed=request)
+                self._has_begun = True
             else:
                 action = convert_action(env.action_space, request)
                 observation, reward, terminated, truncated, _ = env.step(action)
@@ -113,10 +118,22 @@ class LocalEnv:
         except Exception as error:
             raise _failure_of(error) from error
 
-    def render(self) -> NDArray[np.uint8]:
-        """Return a picture."""
-        assert self._env is not None, "reset comes first"
-        return np.array(self._env.render(), np.uint8)
+    def render(self) -> NDArray[np.uint8] | None:
+        """Return a picture, (height, width, 3); None before the first episode.
+
+        Raises:
+            EnvironmentFailed: If the environment raised, or gave something else.
+        """
+        if not self._has_begun:
+            return None
+        try:
+            picture = np.array(self.make().render())
+        except Exception as error:
+            raise _failure_of(error) from error
+        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+            found = f"{picture.dtype} of shape {picture.shape}"
+            raise EnvironmentFailed(f"it gives {found} instead of uint8 of (height, width, 3)")
+        return picture
 
     def close_async(self) -> None:
         """Nothing runs between calls."""
@@ -164,10 +181,18 @@ class SubprocessEnv:
             self.wait_until_ready()
         return self._receive(f"its process gave no answer for env.worker_timeout={self._timeout:g} seconds")
 
+    def render(self) -> NDArray[np.uint8] | None:
+        """See `LocalEnv.render`; a process that gives no answer is dead for all further requests."""
+        with contextlib.suppress(OSError):
+            self._pipe.send(_PICTURE)
+        answer: Any = self.receive()
+        return answer
+
     def _receive(self, if_late: str, when: str = "") -> Record:
         try:
             answer = self._pipe.recv()
         except BlockingIOError:
+            self._process.kill()  # a late answer would be taken for that to the next request
             raise EnvironmentFailed(if_late) from None
         except (EOFError, OSError):
             self._process.join(timeout=1)  # the pipe closes a moment before the exit code is known
@@ -223,9 +248,13 @@ def _serve(make: Callable[[], LocalEnv], pipe: Connection) -> None:
         try:
             pipe.send(_READY)
             while True:
-                env.send(pipe.recv())
+                request = pipe.recv()
                 try:
-                    answer = env.receive()
+                    if request is _PICTURE:
+                        answer = env.render()
+                    else:
+                        env.send(request)
+                        answer = env.receive()
                 except EnvironmentFailed as failure:
                     answer = failure
                 pipe.send(answer)

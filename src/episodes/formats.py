@@ -101,7 +101,10 @@ def find_action(episodes: Episodes) -> ActionSpec:
                     )
             else:
                 rows = taken.reshape(len(taken), -1)
-                size, is_discrete = rows.shape[1], is_discrete and rows.shape[1] > 1 and is_one_hot(rows, (rows.shape[1],))
+                size, is_discrete = (
+                    rows.shape[1],
+                    is_discrete and rows.shape[1] > 1 and is_one_hot(rows, (rows.shape[1],)),
+                )
     if not size:
         raise UserError(f"{episodes.path} holds no whole episode. Name a folder that has one.")
     return ActionSpec(size, is_discrete)

@@ -132,8 +132,8 @@ class CategoricalPolicy:
 class MultiCategoricalPolicy(CategoricalPolicy):
     """Several discrete choices at once, independent given the state; actions are their one-hot blocks.
 
-    Log-probabilities are normalised in each block, so the sums over all blocks in `log_prob` and `entropy` are
-    those of the joint distribution.
+    Log-probabilities are normalised in each block, so the sums over all blocks in `log_prob` and `entropy`
+    are those of the joint distribution.
     """
 
     parts: tuple[int, ...]

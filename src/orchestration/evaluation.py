@@ -13,6 +13,7 @@ from ..envs import EnvConfig, make_environment
 from ..envs.episodes import Episode, EpisodeRecorder, EpisodeTracker
 from ..utils.seeding import named_seed
 from ..workflows import Agent
+from .reports import VIDEO_SIDE
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,9 @@ def evaluate(
     quota = [episodes // num_envs + (i < episodes % num_envs) for i in range(num_envs)]
     finished: list[Episode] = []
     frames = None
-    with closing(make_environment(replace(env, num_envs=num_envs), seed)) as environment:
+    with closing(make_environment(replace(env, num_envs=num_envs), seed, record)) as environment:
         policy, tracker = workflow.eval_policy(num_envs, seed, sample), EpisodeTracker(num_envs)
-        recorder = EpisodeRecorder(environment.spec, max_frames=sys.maxsize)
+        recorder = EpisodeRecorder(environment.spec, sys.maxsize, environment.render, VIDEO_SIDE)
         if record:
             recorder.request()
         step = environment.reset()

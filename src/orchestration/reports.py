@@ -19,9 +19,19 @@ _LOG = logging.getLogger(__name__)
 VIDEOS = "videos"
 VIDEO_FPS = 15  # an Atari agent step is 4 frames of 60 Hz
 OPEN_LOOP_FPS = 5
-VIDEO_SCALE = 4
+VIDEO_SIDE = 256  # pixels to which small frames are enlarged
 MAX_ANIMATION_FRAMES = 300
 STRIP_FRAMES = 8
+
+
+def video_scale(frames: NDArray[np.uint8]) -> int:
+    """Return how often each pixel of (T, H, W, 3) is repeated in a video."""
+    return max(1, VIDEO_SIDE // max(frames.shape[1:3]))
+
+
+def no_pictures(env: EnvSpec) -> str:
+    """Return why there is no video of an environment."""
+    return f'{env.name} has no image observation, and no `rgb_array` in metadata["render_modes"]'
 
 
 class Reports:
@@ -125,7 +135,7 @@ class Reports:
         """Write frames (T, H, W, 3) as a TensorBoard animation and as `videos/<name>_step_<step>.mp4`."""
         # TensorBoard gets every n-th frame of a long episode: its animations are not streamed.
         self.writer.animation(step, f"video/{name}", frames[:: 1 + len(frames) // MAX_ANIMATION_FRAMES], fps)
-        scale = max(1, VIDEO_SCALE * 64 // max(frames.shape[1:3]))
+        scale = video_scale(frames)
         path = self._run_dir / VIDEOS / f"{name.replace('/', '_')}_step_{step:09d}.mp4"
         save_video(path, (upscale(frame, scale) for frame in frames), fps)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..buffers import EpisodeReplayBuffer, SequenceBatch
 from ..checkpoints.checkpoint import Checkpoint
@@ -28,7 +29,7 @@ from .dreamer.on_track import GAMES, UPDATES_BETWEEN, OnTrack
 from .dreamer.probe import probe
 from .evaluation import evaluate
 from .orchestrator import OpenedRun, Orchestrator, Parts, StopReason
-from .reports import VIDEO_FPS
+from .reports import VIDEO_FPS, no_pictures
 
 _LOG = logging.getLogger(__name__)
 DreamerParts = Parts[VectorEnvironment, DreamerWorkflow]
@@ -46,7 +47,7 @@ class WorldModelOrchestrator(Orchestrator):
         training = config.training
         self.update_ratio = UpdateRatio(training.updates_per_step, training.max_updates_per_step)
         self.tracker = EpisodeTracker(config.env.num_envs)
-        self.recorder = EpisodeRecorder(parts.environment.spec)
+        self.recorder = EpisodeRecorder(parts.environment.spec, render=self._picture)
         self.means = MetricMeans()
         most = training.max_consecutive_nonfinite
         self.nonfinite = NonFiniteGuard(self.run_dir, most, parts.workflow.state_dict)
@@ -139,6 +140,9 @@ class WorldModelOrchestrator(Orchestrator):
 
     def _begin(self) -> TimeStep:
         """Return the time step that the run starts with, or continues from."""
+        spec = self.parts.environment.spec
+        if self.config.training.video_interval and not spec.has_image and not spec.renders:
+            _LOG.info("no video of episodes: %s", no_pictures(spec))
         if self._checkpoint is None:
             self.recorder.request()
             return self.parts.environment.reset()
@@ -166,6 +170,15 @@ class WorldModelOrchestrator(Orchestrator):
             with self.watch("report"):
                 self.reports.animation(self.step, "episode", frames, VIDEO_FPS)
         return following
+
+    def _picture(self) -> NDArray[np.uint8] | None:
+        """Return a picture of environment 0; the first one that fails is the last."""
+        try:
+            return self.parts.environment.render()
+        except UserError as error:
+            _LOG.warning("no video of episodes: %s", error)
+            self.recorder.give_up()
+            return None
 
     def _learn(self) -> None:
         """Make the updates due by the train ratio; during warm-up, of the world model alone."""

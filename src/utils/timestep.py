@@ -69,6 +69,14 @@ class EnvSpec:
     notices: tuple[str, ...] = ()
     """One sentence for each conversion of observations that may surprise a user."""
 
+    renders: bool = False
+    """Whether the environment can be made with `render_mode="rgb_array"`."""
+
+    @property
+    def has_image(self) -> bool:
+        """Whether an observation is an image."""
+        return any(part.is_image for part in self.observation.values())
+
 
 @dataclass(frozen=True, slots=True)
 class TimeStep:

@@ -40,7 +40,10 @@ def episode(
     reward = chance.standard_normal(length).astype(dtype)
     reward[0] = 0
     return EpisodeRecords(
-        observation={key: any_values(chance, (length, *part.shape), part.dtype) for key, part in spec.observation.items()},
+        observation={
+            key: any_values(chance, (length, *part.shape), part.dtype)
+            for key, part in spec.observation.items()
+        },
         action=action,
         reward=reward,
         is_terminal=is_terminal,

@@ -31,7 +31,7 @@ from .dry_run import autocast_dtype, dry_run, replay_spec, workflow_config
 def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> DreamerParts:
     """Return the parts of a run; seeds the global generators, which initialise the parameters."""
     snapshots = begin_run(config, run_dir)
-    environment = make_environment(config.env, config.seed)
+    environment = make_environment(config.env, config.seed, render=config.training.video_interval > 0)
     replay = build_replay(config, replay_spec(config, environment.spec), run_dir)
     if config.training.offline and not list_checkpoints(run_dir):
         require_windows(replay)
