@@ -147,7 +147,7 @@ def _action_words(space: spaces.Space[Any]) -> str:
         start = f", counted from {space.start}" if space.start else ""
         return f"Discrete: one of {space.n} choices{start}"
     if not isinstance(space, spaces.Box):
-        return f"{space}: a choice in each part, seen as one-hot blocks one after the other"
+        return f"{space}: a choice in each part, seen as one-hot blocks"
     return f"continuous: {space.shape} {space.dtype} from {space.low.min():g} to {space.high.max():g}"
 
 

@@ -329,7 +329,6 @@ MISTAKES = {
     "unknown policy": (["policy=best"], ["policy must be one of sample, mode, got `best`."]),
     "unknown device": (["device=gpu"], ["device must be one of auto, cpu, cuda, got `gpu`."]),
     "unknown kind of video": (["video=out.avi"], ["video=out.avi", ".mp4 or .gif", "Use video=out.mp4."]),
-    "video without images": (["video=out.mp4", "episodes=1"], ["video=out.mp4: CartPole-v1 has no image"]),
 }
 
 

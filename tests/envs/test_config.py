@@ -83,6 +83,56 @@ def test_a_module_of_the_current_folder_is_found_behind_all_that_is_installed(cu
     validate_env(EnvConfig(suite=Suite.gymnasium, id="wave:CartPole-v1"))
 
 
+OWN = """
+import gymnasium
+
+class Wrap(gymnasium.Wrapper):
+    pass
+
+def not_derived(env):
+    return env
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("Wrap", "env.wrappers=Wrap names no module; write env.wrappers=[module.Wrap]"),
+        (
+            "gone_before.Wrap",
+            "env.wrappers=gone_before.Wrap: there is no module gone_before, neither installed",
+        ),
+        ("own_wraps.Warp", "env.wrappers=own_wraps.Warp: own_wraps has no Warp. Did you mean `Wrap`?"),
+        ("own_wraps.not_derived", "not_derived is no class derived from gymnasium.Wrapper. Derive it"),
+        (3, "env.wrappers has the entry 3; an entry is module.Wrapper, or"),
+        ({"nam": "own_wraps.Wrap"}, "env.wrappers has the entry {'nam'"),
+        ({"name": "own_wraps.Wrap", "kwargs": [1]}, "env.wrappers has the entry {'name'"),
+    ],
+)
+def test_what_is_no_wrapper_is_refused(entry: Any, message: str, current_folder: Path) -> None:
+    (current_folder / "own_wraps.py").write_text(OWN)
+    validate_env(EnvConfig(suite=Suite.gymnasium, wrappers=["own_wraps.Wrap", {"name": "own_wraps.Wrap"}]))
+    with pytest.raises(UserError, match=re.escape(message)):
+        validate_env(EnvConfig(suite=Suite.gymnasium, wrappers=[entry]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"suite": Suite.catch, "kwargs": {"size": 3}},
+            "env.kwargs and env.wrappers need env=gymnasium, got catch",
+        ),
+        ({"kwargs": {"render_mode": "human"}}, "env.kwargs.render_mode is decided by Reverie"),
+        ({"kwargs": {"max_episode_steps": 3}}, "Set env.time_limit"),
+        ({"kwargs": 3}, "env.kwargs must be a mapping, as by env.kwargs.size=8, got 3"),
+    ],
+)
+def test_arguments_that_would_not_be_read_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        validate_env(EnvConfig(**{"suite": Suite.gymnasium, **settings}))
+
+
 @pytest.fixture
 def current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Run the test in an empty folder from which nothing can be imported yet, as scripts do."""

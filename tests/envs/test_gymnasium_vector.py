@@ -79,6 +79,52 @@ def test_workers_do_not_load_torch() -> None:
     assert all("numpy" in text and "libtorch" not in text for text in maps)
 
 
+@both
+def test_arguments_and_wrappers_reach_every_environment(vectorization: Vectorization) -> None:
+    wrapper = "gymnasium.wrappers.TimeAwareObservation"
+    wrappers = [{"name": wrapper, "kwargs": {"normalize_time": True}}, wrapper]
+    options: dict[str, Any] = {"vectorization": vectorization, "time_limit": 5, "wrappers": wrappers}
+    environment = make("CartPole-v1", kwargs={"sutton_barto_reward": True}, **options)
+    environment.reset()
+    arrival = environment.step(RIGHT[None])
+    environment.close()
+    assert arrival.reward.tolist() == [0.0]  # the book pays only for a fall
+    assert arrival.observation["vector"].shape == (1, 6)
+    assert arrival.observation["vector"][0, 4:].tolist() == [pytest.approx(0.2), 1.0]  # innermost first
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"kwargs": {"suton": 1}},
+            r"CartPole-v1 takes no env\.kwargs\.suton; it takes sutton_barto_reward\.",
+        ),
+        (
+            {"wrappers": ["gymnasium.wrappers.TimeLimit"]},
+            "with env.wrappers=.*TimeLimit cannot be made: TypeError",
+        ),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make("CartPole-v1", **options)
+
+
+@both
+def test_a_picture_that_fails_is_an_error_and_the_environment_continues(vectorization: Vectorization) -> None:
+    environment = make("toy_world:ToyBlind-v0", vectorization=vectorization, render=True)
+    assert environment.render() is None  # before the first episode
+    environment.reset()
+    with pytest.raises(
+        UserError, match=r"render\(\) of toy_world:ToyBlind-v0 fails: it raised OSError: no screen"
+    ):
+        environment.render()
+    environment.step(RIGHT[None])
+    assert environment.render() is not None
+    environment.close()
+
+
 def test_pictures_are_drawn_only_for_who_asked_for_them() -> None:
     drawn, plain = make("CartPole-v1", num_envs=2, render=True), make("CartPole-v1")
     drawn.reset()

@@ -75,6 +75,25 @@ class ToyPair(ToyWorld):
         self.action_space = spaces.Tuple([spaces.Discrete(2), spaces.Discrete(3)])
 
 
+class ToyBlind(ToyWorld):
+    """Shows no image, and draws none before its first step."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012, as in gymnasium.Env
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+        self.observation_space = spaces.Dict(pose=spaces.Box(-np.inf, np.inf, (2, 2), np.float64))
+
+    def _observation(self) -> dict[str, Any]:
+        return {"pose": super()._observation()["pose"]}
+
+    def render(self) -> Any:
+        if not self._count:
+            raise OSError("no screen")
+        return np.full((20, 300, 3), self._count, np.uint8)
+
+
 class ToyNeeds(ToyWorld):
     """Needs what nobody has."""
 
@@ -113,6 +132,7 @@ if __name__ == "toy_world":  # and not a second time, where a test imports it as
     gymnasium.register("ToyHangs-v0", entry_point="toy_world:ToyWorld", kwargs={"hang_at": 2})
     gymnasium.register("ToyNeverStarts-v0", entry_point="toy_world:ToyWorld", kwargs={"raise_at": 0})
     gymnasium.register("ToyPair-v0", entry_point="toy_world:ToyPair")
+    gymnasium.register("ToyBlind-v0", entry_point="toy_world:ToyBlind")
     gymnasium.register("ToyNeeds-v0", entry_point="toy_world:ToyNeeds")
     gymnasium.register("ToyStill-v0", entry_point="toy_world:ToyStill")
     gymnasium.register("ToyFlat-v0", entry_point="toy_world:ToyFlat")

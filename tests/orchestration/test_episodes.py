@@ -1,5 +1,7 @@
 """Returns, lengths and frames of episodes, from arrivals written out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -109,6 +111,23 @@ def test_one_channel_is_shown_in_grey() -> None:
     recorder = EpisodeRecorder(spec_of(image=ArraySpec((2, 2, 1), np.dtype(np.uint8))))
     recorder.request()
     assert recorded(recorder, [(7, "01", ""), (8, "", "0")], channels=1) == [None, [7, 8]]
+
+
+def test_without_an_image_it_keeps_what_is_drawn_made_smaller_and_of_one_size() -> None:
+    sizes = iter([(100, 256), (90, 200), None, (100, 256)])
+
+    def draw() -> NDArray[np.uint8] | None:
+        size = next(sizes)
+        return None if size is None else np.full((*size, 3), 7, np.uint8)
+
+    spec = replace(spec_of(speed=ArraySpec((3,), np.dtype(np.float32))), renders=True)
+    recorder = EpisodeRecorder(spec, render=draw)
+    assert recorder.planned_bytes == 1000 * 128 * 128 * 3
+    assert recorder.add(arrival([0, 0], first="01")) is None  # nobody asked: nothing is drawn
+    recorder.request()
+    steps = [arrival([0, 0], first="01"), arrival([0, 0]), arrival([0, 0]), arrival([0, 0], last="0")]
+    *_, frames = [recorder.add(step) for step in steps]
+    assert frames is not None and frames.shape == (3, 50, 128, 3) and (frames == 7).all()
 
 
 def test_without_an_image_a_request_is_ignored() -> None:

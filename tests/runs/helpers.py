@@ -44,7 +44,7 @@ SMALL = (
     "buffer.capacity=1000",
     "buffer.chunk_length=32",
 )
-CARTPOLE = ("experiment=dreamer_cartpole", *SMALL, "env.num_envs=1")
+CARTPOLE = ("experiment=dreamer_cartpole", *SMALL, "env.num_envs=1", "training.video_interval=0")
 CATCH = ("experiment=dreamer_catch", *SMALL, "env.num_envs=4")
 PONG = (
     "experiment=dreamer_ataripong",
