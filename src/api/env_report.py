@@ -87,7 +87,7 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
     finally:
         if is_own:
             made.close()
-    report.facts.append(("ignored", "info, and pictures of render()"))
+    report.facts.append(("ignored", "info, and render() except for videos"))
     return report
 
 
@@ -106,19 +106,15 @@ def _check_spaces(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
     """Say what each observation and the action become."""
     shown: dict[str, ArraySpec] = {}
     space, size = env.observation_space, EnvConfig().image_size
-    parts = (
-        [spaces.Dict({key: part}) for key, part in space.items()] if isinstance(space, spaces.Dict) else []
-    )
-    for part in parts or [space]:
+    is_dict = isinstance(space, spaces.Dict)
+    for part in [spaces.Dict({key: part}) for key, part in space.items()] if is_dict else [space]:
         try:
             [(key, seen)] = observation_space(part, size).items()
         except UserError as error:
             report.errors.append(f"{report.name} {error}")
             continue
-        assert isinstance(seen, spaces.Box)
-        shown[key] = ArraySpec(seen.shape, np.dtype(seen.dtype))
-        alone = part[key] if isinstance(part, spaces.Dict) else part
-        report.facts.append((key, _words(alone, shown[key])))
+        shown[key] = ArraySpec(seen.shape or (), np.dtype(seen.dtype))
+        report.facts.append((key, _words(part[key] if isinstance(part, spaces.Dict) else part, shown[key])))
         report.notices.extend(notices(part))
     try:
         action = action_spec(env.action_space)
