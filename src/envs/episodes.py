@@ -119,7 +119,7 @@ class EpisodeRecorder:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the frames so far."""
-        return {"wanted": self._wanted, "frames": None if self._frames is None else np.array(self._frames)}
+        return {"wanted": self._wanted, "frames": np.array(self._frames) if self._frames else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a recording."""

@@ -47,7 +47,9 @@ class WorldModelOrchestrator(Orchestrator):
         training = config.training
         self.update_ratio = UpdateRatio(training.updates_per_step, training.max_updates_per_step)
         self.tracker = EpisodeTracker(config.env.num_envs)
-        self.recorder = EpisodeRecorder(parts.environment.spec, render=self._picture)
+        self.recorder = EpisodeRecorder(
+            parts.environment.spec, render=self._picture if training.video_interval else None
+        )
         self.means = MetricMeans()
         most = training.max_consecutive_nonfinite
         self.nonfinite = NonFiniteGuard(self.run_dir, most, parts.workflow.state_dict)

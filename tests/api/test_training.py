@@ -120,7 +120,10 @@ def test_settings_are_typed_as_on_the_command_line(
     [
         ({"modle": "debug"}, "modle=debug: there is no key modle"),
         ({"model": "debg"}, "there is no model `debg`.*Did you mean `debug`"),
-        ({"seed": object()}, "seed must be a number, a text, True, False or None, got object"),
+        (
+            {"seed": object()},
+            "seed must be a number, a text, True, False, None, or a list or dict of them, got object",
+        ),
         ({"env": Catch()}, "env is of type Catch, an environment that is already made. Give an id, a class"),
         ({"env": "CartPle-v1"}, "Did you mean `CartPole-v1`"),
         ({"total_timesteps": 0}, "training.total_timesteps must be at least 1, got 0"),

@@ -173,7 +173,12 @@ def test_one_hot_is_the_choice_counted_from_the_start_of_the_space() -> None:
     [
         (spaces.MultiDiscrete([2, 3]), (2, 3), [0, 1, 0, 0, 1], [1, 2]),
         (spaces.MultiDiscrete([2, 3], start=[5, -1]), (2, 3), [1, 0, 0, 1, 0], [5, 0]),
-        (spaces.MultiDiscrete(np.array([[2, 1], [2, 2]])), (2, 1, 2, 2), [0, 1, 1, 0, 1, 1, 0], [[1, 0], [1, 0]]),
+        (
+            spaces.MultiDiscrete(np.array([[2, 1], [2, 2]])),
+            (2, 1, 2, 2),
+            [0, 1, 1, 0, 1, 1, 0],
+            [[1, 0], [1, 0]],
+        ),
         (spaces.MultiBinary(3), (2, 2, 2), [0, 1, 1, 0, 0, 1], [1, 0, 1]),
         (spaces.MultiBinary([1, 2]), (2, 2), [0, 1, 1, 0], [[1, 0]]),
         (spaces.MultiDiscrete([4]), (), [0, 0, 1, 0], [2]),

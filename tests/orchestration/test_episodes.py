@@ -130,6 +130,15 @@ def test_without_an_image_it_keeps_what_is_drawn_made_smaller_and_of_one_size() 
     assert frames is not None and frames.shape == (3, 50, 128, 3) and (frames == 7).all()
 
 
+def test_an_episode_of_which_nothing_could_be_drawn_is_saved_as_no_frames() -> None:
+    spec = replace(spec_of(speed=ArraySpec((3,), np.dtype(np.float32))), renders=True)
+    recorder = EpisodeRecorder(spec, render=lambda: None)
+    recorder.request()
+    recorder.add(arrival([0, 0], first="01"))
+    assert recorder.state_dict() == {"wanted": False, "frames": None}
+    assert recorder.add(arrival([0, 0], last="01")) is None
+
+
 def test_without_an_image_a_request_is_ignored() -> None:
     recorder = EpisodeRecorder(spec_of(speed=ArraySpec((3,), np.dtype(np.float32))))
     recorder.request()
