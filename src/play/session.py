@@ -254,8 +254,8 @@ def dreamer_with_pictures(agent: Agent, asked: str) -> tuple[DreamerWorkflow, st
     images = [key for key, spec in agent.env.observation.items() if spec.is_image]
     if not images:
         raise UserError(f"{asked}: {agent.env.name} has no image observation to show.")
-    if not agent.env.action.is_discrete:
-        raise UserError(f"{asked}: the actions of {agent.env.name} are numbers; keys need a few choices.")
+    if not agent.env.action.is_onehot:
+        raise UserError(f"{asked}: {agent.env.name} takes no single choice; keys need one of a few actions.")
     if agent.world_model.decoder is None:
         raise UserError(
             f"{asked} was trained with world_model.decoder=off: nothing draws its dreams. "

@@ -160,7 +160,7 @@ def test_memory_is_flat(session: DreamSession) -> None:
         (tiny_workflow(), "run=x: tiny has no image observation to show."),
         (
             tiny_workflow(IMAGE, is_discrete=False),
-            "run=x: the actions of tiny are numbers; keys need a few choices.",
+            "run=x: tiny takes no single choice; keys need one of a few actions.",
         ),
         (
             tiny_workflow(IMAGE, world_model={"objective": Objective.barlow, "decoder": DecoderUse.off}),
