@@ -13,7 +13,7 @@ from ..config.schema import Device, TrainConfig
 from ..envs import EnvironmentFailed, make_single
 from ..envs.spaces import convert_action, convert_observation, require_observation
 from ..orchestration.trained import load_agent
-from ..utils.errors import UserError, did_you_mean
+from ..utils.errors import UserError, did_you_mean, require_posix
 from ..utils.seeding import named_seed
 from ..utils.timestep import TimeStep
 from ..workflows import Agent as Workflow
@@ -110,6 +110,7 @@ def load(source: str | Path, *, env: EnvLike | None = None, device: str = "auto"
     >>> agent.act(observation) in (0, 1, 2)
     True
     """
+    require_posix()
     if device not in Device.__members__:
         known = ", ".join(Device.__members__)
         raise UserError(f"device={device} is none of {known}.{did_you_mean(device, Device.__members__)}")

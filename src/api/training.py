@@ -13,7 +13,7 @@ import numpy as np
 from ..commands.command_line import checked_run
 from ..commands.train import train_until
 from ..orchestration.signals import Signals
-from ..utils.errors import UserError
+from ..utils.errors import UserError, require_posix
 from ..utils.logging import OnLine, read_lines
 from ..utils.logging.writer import METRICS_FILE
 from .agent import Agent, load
@@ -72,6 +72,7 @@ def train(
             that fail, a full GPU.
         SystemExit: After SIGTERM, with code 75, once the checkpoint is written.
     """
+    require_posix()
     arguments = [*_typed(overrides), *_typed(settings)]
     if total_timesteps is not None:
         arguments += _typed({"training.total_timesteps": total_timesteps})

@@ -101,10 +101,10 @@ def judge_system(name: str) -> Check:
     """Judge the operating system, named as `sys.platform` names it; on Windows not even this runs."""
     if name == "linux":
         return Check("system", Health.OK, platform.platform())
+    tried = "macOS was only simulated, on Linux" if name == "darwin" else f"{name} was never tried"
     missing = (
-        f"{'macOS' if name == 'darwin' else name} was never tried: without /proc and glibc memory is judged "
-        "by resident size, which what the allocator keeps hides, and a killed run may leave workers for some "
-        "seconds"
+        f"{tried}: without /proc and glibc memory is judged by resident size, which what the allocator keeps "
+        "hides, and a killed run may leave workers for some seconds, with engine=ray for longer"
     )
     return Check("system", Health.WARN, missing, "Long runs belong on Linux; short ones may work here")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from ..utils.errors import UserError, exit_on_user_error
+from ..utils.errors import UserError, exit_on_user_error, require_posix
 
 INTERRUPTED = "interrupted"
 
@@ -30,11 +30,7 @@ def load(module: str) -> Callable[[], Any]:
         SystemExit: With code 2 if it cannot run on this system, or something that it imports is missing.
     """
     sys.excepthook = _show
-    if sys.platform in ("win32", "cygwin"):
-        raise UserError(
-            f"Reverie runs on Linux and, with less, on macOS; this is Windows ({sys.platform}), without the "
-            "signals and processes it is built on. Install it in WSL 2: wsl --install."
-        )
+    require_posix()
     before = signal.getsignal(signal.SIGINT)
     is_default = before is signal.default_int_handler
     if is_default:  # a shell's background job ignores Ctrl-C, and keeps to that

@@ -136,6 +136,15 @@ def require_current_folder() -> None:
             raise UserError("the current folder is gone. Change to one that is there, as by cd ~.") from error
 
 
+def require_posix() -> None:
+    """Raise a `UserError` on Windows."""
+    if sys.platform in ("win32", "cygwin"):
+        raise UserError(
+            f"Reverie runs on Linux and, with less, on macOS; this is Windows ({sys.platform}), without the "
+            "signals and processes it is built on. Install it in WSL 2: wsl --install."
+        )
+
+
 class FlagParser(argparse.ArgumentParser):
     """argparse whose complaint is a `UserError` instead of usage and exit."""
 

@@ -70,7 +70,7 @@ def test_python_is_judged_by_the_versions_that_are_tested(version: tuple[int, in
     ("name", "health", "found"),
     [
         ("linux", Health.OK, "Linux"),
-        ("darwin", Health.WARN, "macOS was never tried: without /proc"),
+        ("darwin", Health.WARN, "macOS was only simulated, on Linux: without /proc"),
         ("freebsd14", Health.WARN, "freebsd14 was never tried"),
     ],
 )

@@ -59,7 +59,14 @@ def commands() -> dict[str, Callable[[], object]]:
     with tempfile.TemporaryDirectory() as folder:
         sys.argv = [*sys.argv, f"run_dir={folder}/run"]
         train()
-    return {"train": train, "evaluate": evaluate, "plan": plan}
+
+    def train_as_on_macos() -> None:
+        from as_on_macos import become_macos
+
+        become_macos()
+        train()
+
+    return {"train": train, "train_as_on_macos": train_as_on_macos, "evaluate": evaluate, "plan": plan}
 
 
 def main(connection: socket.socket) -> None:

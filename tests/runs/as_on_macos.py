@@ -1,0 +1,62 @@
+"""Makes a process one without what Linux has and macOS lacks; the machine below stays Linux."""
+
+import collections
+import ctypes
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_ABSENT_FOLDERS = ("/proc", "/dev/shm", "/sys")
+_ABSENT_FUNCTIONS = ("mallinfo2", "malloc_trim", "prctl", "_PyObject_DebugMallocStats")
+_ABSENT_CALLS = ("posix_fallocate", "sched_getaffinity", "memfd_create", "pidfd_open")
+_Seen = collections.namedtuple("_Seen", "rss vms pfaults pageins uss")  # by psutil: there is no `pss`
+
+
+def become_macos() -> None:
+    """Take away /proc, /dev/shm, control groups, and functions of glibc, the kernel and psutil.
+
+    What is imported before has chosen by the real system. Processes that are started later are whole again.
+    """
+    from reverie.memory.counters import glibc
+
+    for name, instead in {"is_file": False, "is_dir": False, "exists": False, "glob": ()}.items():
+        _hide(name, instead)
+    for name in ("open", "read_text", "read_bytes"):
+        _hide(name, FileNotFoundError(name))
+    for name in _ABSENT_CALLS:
+        delattr(os, name)
+    ctypes.CDLL, psutil.Process.memory_full_info = _Library, _full_info
+    sys.platform = "darwin"
+    glibc._source.cache_clear()
+    glibc._libc_function.cache_clear()
+
+
+class _Library(ctypes.CDLL):
+    """A library without the functions that macOS lacks."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _ABSENT_FUNCTIONS:
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
+
+def _hide(method: str, instead: Any) -> None:
+    """Let a method of `Path` find nothing in the absent folders: it returns or raises `instead`."""
+    real = getattr(Path, method)
+
+    def seen(path: Path, *arguments: Any, **options: Any) -> Any:
+        if not str(path).startswith(_ABSENT_FOLDERS):
+            return real(path, *arguments, **options)
+        if isinstance(instead, Exception):
+            raise instead
+        return instead
+
+    setattr(Path, method, seen)
+
+
+def _full_info(process: psutil.Process) -> _Seen:
+    info = process.memory_info()
+    return _Seen(info.rss, info.vms, 0, 0, info.rss)
