@@ -91,6 +91,7 @@ def test_every_command_that_the_wheel_brings_can_be_called(built: Distributions)
         "reverie-doctor",
         "reverie-episodes",
         "reverie-evaluate",
+        "reverie-export",
         "reverie-plan",
         "reverie-play",
         "reverie-plot",

@@ -96,7 +96,8 @@ def load(source: str | Path, *, env: EnvLike | None = None, device: str = "auto"
 
     Args:
         source: Folder of a run, whose newest whole checkpoint counts, a folder of weights and configuration,
-            or `pretrained:pong`, `pretrained:catch`, `pretrained:cartpole`.
+            `pretrained:pong`, `pretrained:catch`, `pretrained:cartpole`, or a repository of the Hugging Face
+            Hub, `hub:<owner>/<name>`.
         env: The environment, if it is known to this program alone: the class or function it was trained with.
         device: `auto`, `cpu` or `cuda`; where the networks live.
         seed: Of all that the agent draws.

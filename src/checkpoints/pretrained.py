@@ -1,13 +1,16 @@
-"""`pretrained:<name>`: networks that come with the package, wherever a folder of a run is asked for."""
+"""`pretrained:<name>`, `hub:<owner>/<name>`: networks alone, wherever a folder of a run is asked for."""
 
-import json
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from ..utils.durable_io import corrupt_file_error, read_json
 from ..utils.errors import UserError, did_you_mean
+from .hub import HUB_PREFIX, fetch_networks
 
 PREFIX = "pretrained:"
+PREFIXES = (PREFIX, HUB_PREFIX)
+CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "card.json"
 
@@ -18,11 +21,13 @@ def pretrained_names() -> list[str]:
 
 
 def resolve_pretrained(source: str) -> str:
-    """Return the folder that `pretrained:<name>` stands for; any other path as it is.
+    """Return the folder that `pretrained:<name>` or `hub:<owner>/<name>` stands for; any other path as it is.
 
     Raises:
-        UserError: If the package has no such networks.
+        UserError: If the package has no such networks, or they cannot be fetched from the hub.
     """
+    if source.startswith(HUB_PREFIX):
+        return str(fetch_networks(source, (WEIGHTS_FILE, CONFIG_FILE), (CARD_FILE,)))
     if not source.startswith(PREFIX):
         return source
     name, names = source.removeprefix(PREFIX), pretrained_names()
@@ -35,9 +40,12 @@ def resolve_pretrained(source: str) -> str:
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """Return the card of networks that come with the package; {} for any other folder."""
+    """Return the card of networks of the package, or that were exported; {} for any other folder."""
     path = folder / CARD_FILE
-    return json.loads(path.read_text()) if path.is_file() else {}
+    card = read_json(path) if path.is_file() else {}
+    if not isinstance(card, dict) or not isinstance(card.get("step"), int | None):
+        raise corrupt_file_error(path, "no card")
+    return card
 
 
 def _root() -> Path:

@@ -28,9 +28,10 @@ from ..config.workflow import require_key, setting_types
 from ..utils.durable_io import read_json, reading, replace_file
 from ..utils.errors import UserError, did_you_mean
 from .checkpoint import Checkpoint, latest_checkpoint
+from .pretrained import CONFIG_FILE as CONFIG_FILE
 from .pretrained import resolve_pretrained
 
-CONFIG_FILE, LINEAGE_FILE, IDENTITY_FILE, LOCK_FILE = "config.yaml", "lineage.jsonl", "mirror.json", ".lock"
+LINEAGE_FILE, IDENTITY_FILE, LOCK_FILE = "lineage.jsonl", "mirror.json", ".lock"
 MOVED = "the folder was moved or deleted while the run wrote to it"
 EXPERIMENTS = Path("experiments")
 NETWORKS = (
@@ -235,10 +236,10 @@ def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, l
 
 
 def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
-    """Return the configuration of a new run that continues `pretrained:<name>` on this machine, and a notice.
+    """Return the configuration of a new run that continues networks alone on this machine, and a notice.
 
-    Its networks come with the package; its replay and the moments of its optimisers do not, so all but the
-    networks may change.
+    They are `pretrained:<name>` or `hub:<owner>/<name>`. Their replay and the moments of their optimisers are
+    not there, so all but the networks may change.
     """
     changes = list(changes)
     devices = [Device(change.value()) for change in changes if change.key_or_group == "device"]

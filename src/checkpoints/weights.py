@@ -25,7 +25,7 @@ def load_weights(source: str, parts: Mapping[str, Mapping[str, Tensor]]) -> None
     """Copy parameters and buffers into live state dicts, by `<name of the part>/<name in it>`.
 
     `source` is a safetensors file, the folder of a run, whose newest whole checkpoint counts, a folder that
-    holds `weights.safetensors`, or `pretrained:<name>`; what else it holds is skipped.
+    holds `weights.safetensors`, `pretrained:<name>` or `hub:<owner>/<name>`; what else it holds is skipped.
 
     Raises:
         UserError: Before anything changes: if there is no such file, or a tensor of it does not fit.

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from .. import __version__
 from ..checkpoints.mirror import restore
-from ..checkpoints.pretrained import PREFIX
+from ..checkpoints.pretrained import PREFIXES
 from ..checkpoints.run_folder import begin_with, check_change, resume_run
 from ..config.compose import HYDRA_VERSION_BASE, compose_jobs, with_experiment
 from ..config.overrides import parse
@@ -126,8 +126,8 @@ def _check_jobs(configs: list[TrainConfig]) -> None:
 
 
 def _resumed(folder: str, changes: list[Override]) -> tuple[TrainConfig, Preflight, list[str]]:
-    """Return what a `Task` takes, for the run saved in `folder`: a path, a URL, `pretrained:<name>`."""
-    if folder.startswith(PREFIX):
+    """Return what a `Task` takes, for the run saved in `folder`: a path, a URL, or networks alone."""
+    if folder.startswith(PREFIXES):
         config, notices = begin_with(folder, changes)
         return config, check_run(config, recipe_of(config)), notices
     restored: list[str] = []

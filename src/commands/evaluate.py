@@ -50,7 +50,8 @@ class EvaluateConfig:
     """Settings of `reverie-evaluate`, typed as key=value."""
 
     run: str | None = None
-    """Folder of the run to play, a folder of weights and configuration, or `pretrained:<name>`."""
+    """Folder of the run to play, a folder of weights and configuration, `pretrained:<name>` or
+    `hub:<owner>/<name>`."""
 
     episodes: int = 20
     """Episodes to play."""

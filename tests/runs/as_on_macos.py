@@ -28,7 +28,8 @@ def become_macos() -> None:
         _hide(name, FileNotFoundError(name))
     for name in _ABSENT_CALLS:
         delattr(os, name)
-    ctypes.CDLL, psutil.Process.memory_full_info = _Library, _full_info
+    ctypes.CDLL = _Library
+    setattr(psutil.Process, "memory_full_info", _full_info)  # noqa: B010
     sys.platform = "darwin"
     glibc._source.cache_clear()
     glibc._libc_function.cache_clear()

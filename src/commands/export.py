@@ -1,0 +1,191 @@
+"""`reverie-export`: networks of a run alone, in a folder for `reverie.load` and the Hugging Face Hub."""
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from omegaconf import OmegaConf
+from safetensors.torch import save
+
+from .. import __version__
+from ..checkpoints.pretrained import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, resolve_pretrained
+from ..checkpoints.weights import networks_of
+from ..config.dreamer import DreamerTrainConfig
+from ..config.saved import read_config
+from ..config.schema import Device
+from ..orchestration.reports import VIDEO_FPS, VIDEO_SCALE
+from ..orchestration.trained import load_agent
+from ..utils.durable_io import UNFINISHED
+from ..utils.errors import UserError, exit_on_user_error
+from ..utils.video import save_video, upscale
+from .evaluate import INTERRUPTED_EXIT_CODE, EvaluateConfig, evaluate_run
+from .options import own_settings
+
+_USAGE = """\
+Write the networks of a run without its replay and optimisers: reverie-export run=<folder> out=<new folder>
+
+  reverie-export run=experiments/<run> out=mine              weights, configuration, card with a score
+  reverie-export run=experiments/<run> out=mine video=true   and a video of the first episode
+  reverie-evaluate run=mine                                  plays it, as reverie.load("mine") does
+  hf upload <owner>/<name> mine                              publishes it; then run=hub:<owner>/<name>
+
+"""
+PAGE_FILE, VIDEO_FILE = "README.md", "replay.mp4"
+_PAGE = """\
+# {name}: DreamerV3 on {environment}
+
+Mean return of {episodes} episodes: **{mean:.2f} +- {error:.2f}** (policy `{policy}`, seed
+{evaluation_seed}, {cut}). Trained for {steps} agent steps with seed {seed}, by Reverie {reverie}.
+
+```python
+import reverie
+
+agent = reverie.load("hub:<owner>/<name>")  # or the folder that holds this file
+env = agent.make_env()
+observation, info = env.reset()
+action = agent.act(observation)
+```
+
+`config.yaml` has every setting of the run, `weights.safetensors` the world model, the actor and the
+critic, `card.json` these numbers. `reverie-train resume=hub:<owner>/<name>` trains on from them.
+"""
+
+
+@dataclass(kw_only=True, slots=True)
+class ExportConfig:
+    """Settings of `reverie-export`, typed as key=value."""
+
+    run: str | None = None
+    """Folder of the run, whose newest checkpoint counts, or networks alone."""
+
+    out: str | None = None
+    """New folder for the files."""
+
+    episodes: int = 20
+    """Episodes of the score on the card."""
+
+    max_steps: int | None = None
+    """Steps after which an episode is cut; null leaves them as long as the environment does."""
+
+    seed: int = 0
+    """Seed of episodes and policy."""
+
+    video: bool = False
+    """Whether the first episode becomes replay.mp4; image observations only."""
+
+    def __post_init__(self) -> None:
+        if not self.out:
+            raise UserError("out is missing: name a new folder, as in out=mine.")
+        if Path(self.out).exists():
+            raise UserError(f"out={self.out} exists already. Name a new folder.")
+
+
+@exit_on_user_error()
+def main() -> None:
+    """Run `reverie-export` with the arguments of this process."""
+    asked, _ = own_settings(ExportConfig, sys.argv[1:], "export", _USAGE)
+    card = export_run(asked)
+    print(
+        f"{asked.out}: mean {card['mean']:.2f} +- {card['standard_error']:.2f} in {asked.episodes} episodes"
+    )
+
+
+def export_run(asked: ExportConfig, more: Mapping[str, object] | None = None) -> dict[str, Any]:
+    """Write the files, all or none, and return the card; `more` are further entries of it.
+
+    Raises:
+        UserError: If the run is a population, cannot be played, or the folder cannot be written.
+        SystemExit: After Ctrl-C, with code 130; nothing is written then.
+    """
+    assert asked.out is not None
+    video = str(Path(asked.out) / VIDEO_FILE) if asked.video else None
+    playing = EvaluateConfig(
+        run=asked.run,
+        episodes=asked.episodes,
+        max_steps=asked.max_steps,
+        seed=asked.seed,
+        video=video,
+        device=Device.cpu,
+    )
+    weights, config = _networks(str(asked.run))
+    result, frames = evaluate_run(playing)
+    if "open_returns" in result:
+        raise SystemExit(INTERRUPTED_EXIT_CODE)
+    card = {
+        **{key: result[key] for key in ("environment", "step", "mean", "standard_error")},
+        "episodes": asked.episodes,
+        "policy": result["policy"],
+        "seed": config.seed,
+        "evaluation_seed": result["seed"],
+        **(more or {}),
+        "sha256": hashlib.sha256(weights).hexdigest(),
+    }
+    files = {
+        WEIGHTS_FILE: weights,
+        CONFIG_FILE: OmegaConf.to_yaml(config).encode(),
+        CARD_FILE: f"{json.dumps(card, indent=2)}\n".encode(),
+        PAGE_FILE: page(card, config.name, asked.max_steps).encode(),
+    }
+    try:
+        _write(Path(asked.out), files, frames)
+    except OSError as error:
+        raise UserError(f"out={asked.out} cannot be written: {error.strerror}.") from error
+    return card
+
+
+def page(card: Mapping[str, Any], name: str, max_steps: int | None) -> str:
+    """Return the model card that the hub shows, with its front matter."""
+    environment = card["environment"]
+    score = f"{card['mean']:.2f} +/- {card['standard_error']:.2f}"
+    metric = {"type": "mean_reward", "name": "mean_reward", "value": score, "verified": False}
+    task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
+    result = {"task": task, "dataset": {"name": environment, "type": environment}, "metrics": [metric]}
+    front = {
+        "library_name": "reverie",
+        "pipeline_tag": "reinforcement-learning",
+        "tags": ["reverie", "dreamerv3", "world-models", "reinforcement-learning", environment],
+        "model-index": [{"name": name, "results": [result]}],
+    }
+    cut = "episodes as long as they are" if max_steps is None else f"episodes cut after {max_steps} steps"
+    steps = "an unknown number of" if card["step"] is None else f"{card['step']:,}"
+    text = _PAGE.format(
+        **card, name=name, cut=cut, steps=steps, error=card["standard_error"], reverie=__version__
+    )
+    return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n{text}"
+
+
+def _networks(run: str) -> tuple[bytes, Any]:
+    """Return the weights as safetensors, and the configuration without folders of this machine."""
+    config, agent, _ = load_agent(run, Device.cpu)
+    if not isinstance(config, DreamerTrainConfig):
+        raise UserError(f"run={run} is a population; only networks of Dreamer can be exported.")
+    parts = networks_of(agent).items()
+    weights = save(
+        {f"{part}/{name}": one.contiguous() for part, state in parts for name, one in state.items()}
+    )
+    saved = read_config(Path(resolve_pretrained(run)) / CONFIG_FILE)
+    saved.run_dir = saved.resume = saved.model.init = None
+    saved.buffer.prefill = saved.checkpoint.mirror = None
+    return weights, saved
+
+
+def _write(folder: Path, files: Mapping[str, bytes], frames: NDArray[np.uint8] | None) -> None:
+    begun = folder.with_name(folder.name + UNFINISHED)
+    begun.mkdir(parents=True)
+    try:
+        for name, content in files.items():
+            (begun / name).write_bytes(content)
+        if frames is not None:
+            save_video(begun / VIDEO_FILE, (upscale(frame, VIDEO_SCALE) for frame in frames), VIDEO_FPS)
+        begun.rename(folder)
+    except BaseException:
+        shutil.rmtree(begun)
+        raise

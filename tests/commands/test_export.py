@@ -1,0 +1,70 @@
+"""`reverie-export` writes what `reverie.load` plays and the hub shows, or nothing."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+
+import reverie
+from reverie.checkpoints.pretrained import WEIGHTS_FILE, resolve_pretrained
+from reverie.commands.export import PAGE_FILE, VIDEO_FILE, main
+from reverie.utils.durable_io import read_tensors
+
+from ..runs.helpers import error_of
+
+Capture = pytest.CaptureFixture[str]
+
+
+def export(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["reverie-export", *arguments])
+    main()
+
+
+def test_a_run_becomes_networks_that_play_as_it_does_and_a_card_that_the_hub_reads(
+    catch_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    out = tmp_path / "exported"
+    export(monkeypatch, f"run={catch_run}", f"out={out}", "episodes=3", "video=true")
+    files = {"README.md", "card.json", "config.yaml", VIDEO_FILE, WEIGHTS_FILE}
+    assert {file.name for file in out.iterdir()} == files and (out / VIDEO_FILE).stat().st_size > 500
+    assert str(tmp_path) not in (out / "config.yaml").read_text()
+    card, page = json.loads((out / "card.json").read_text()), ModelCard.load(out / PAGE_FILE)
+    assert f"mean {card['mean']:.2f}" in capsys.readouterr().out and card["step"] == 300
+    [result] = vars(page.data)["eval_results"]
+    assert (result.dataset_name, result.metric_type) == ("catch", "mean_reward")
+    assert result.metric_value == f"{card['mean']:.2f} +/- {card['standard_error']:.2f}"
+    agents = [reverie.load(folder, device="cpu") for folder in (out, catch_run)]
+    env = agents[0].make_env()
+    observation, _ = env.reset(seed=0)
+    assert agents[0].act(observation) == agents[1].act(observation)
+    assert agents[0].step == agents[1].step == 300
+
+
+def test_what_was_exported_can_be_exported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export(monkeypatch, "run=pretrained:cartpole", f"out={tmp_path / 'a'}", "episodes=1", "max_steps=5")
+    ours, theirs = (
+        read_tensors(folder / WEIGHTS_FILE)
+        for folder in (tmp_path / "a", Path(resolve_pretrained("pretrained:cartpole")))
+    )
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert "episodes cut after 5 steps" in (tmp_path / "a" / PAGE_FILE).read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run=pretrained:catch"], "out is missing: name a new folder, as in out=mine."),
+        (["run=pretrained:catch", "out=."], "out=. exists already. Name a new folder."),
+        (["out=new"], "run is missing: name the folder of a run"),
+        (["run=pretrained:cartpole", "out=new", "video=true"], "CartPole-v1 has no image observation"),
+        (["run=pretrained:catch", "out=/proc/new", "episodes=1"], "out=/proc/new cannot be written: "),
+    ],
+)
+def test_what_cannot_be_exported_is_one_sentence(
+    arguments: list[str], message: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert message in error_of(capsys, lambda: export(monkeypatch, *arguments))
+    assert not list(empty_folder.iterdir())
