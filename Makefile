@@ -11,7 +11,7 @@ PEERS_READY := .venv-peers/.installed
 unexport PYTHONDONTWRITEBYTECODE # of the hundreds of processes of the tests each would compile everything
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1# no notice of newer versions: constraints.txt decides
 
-.PHONY: help train test gpu bench bench-peers lint format doctor docs-figures clean
+.PHONY: help train test gpu bench bench-peers lint format doctor docs docs-figures clean
 
 help:
 	@echo "make train         train on Atari Pong; EXPERIMENT=dreamer_catch for another, ARGS=... for overrides"
@@ -22,6 +22,7 @@ help:
 	@echo "make lint          ruff, pyright and the layers of the architecture"
 	@echo "make format        let ruff repair what it can"
 	@echo "make doctor        check this machine, with the repair for each finding"
+	@echo "make docs          build the site of docs/ into site/, without a network"
 	@echo "make docs-figures  draw the figures of README.md and docs/ again from their raw data"
 	@echo "make clean         remove caches and builds; keeps .venv and experiments/"
 
@@ -64,9 +65,12 @@ format: $(READY)
 doctor: $(READY)
 	$(BIN)/python scripts/doctor.py
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 docs-figures: $(READY)
 	$(BIN)/python scripts/make_figures.py $(ARGS)
 
 clean:
-	rm -rf build dist reverie.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	rm -rf build dist site reverie.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
 	find src configs scripts tests -name __pycache__ -prune -exec rm -rf {} +

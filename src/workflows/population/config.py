@@ -120,7 +120,10 @@ class TD3Config:
     """Width of the two hidden layers of actor and critics; in the paper 400 and 300."""
 
     actor_learning_rate: float = 1e-3
+    """Step size of Adam for the actors."""
+
     critic_learning_rate: float = 1e-3
+    """Step size of Adam for the critics."""
 
     discount: float = 0.99
     """Gamma, per agent step, in [0, 1)."""

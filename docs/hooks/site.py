@@ -1,0 +1,40 @@
+"""What MkDocs does besides: pages made from the code, and links to files that are not part of the site."""
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parent))
+from settings import presets_page, settings_page
+
+_ROOT = Path(__file__).parents[2]
+_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are made from the code."""
+    for name, content in {"settings.md": settings_page(), "presets.md": presets_page()}.items():
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Let a link to a file of the repository that the site leaves out name that file instead."""
+    pages = {file.src_uri for file in files if not file.inclusion.is_excluded()}
+    folder = Path("docs", page.file.src_uri).parent
+
+    def rewrite(found: re.Match[str]) -> str:
+        text, target = found.groups()
+        path = Path(os.path.normpath(folder / target))
+        if path.is_relative_to("docs") and path.relative_to("docs").as_posix() in pages:
+            return found[0]
+        if not (_ROOT / path).exists():
+            raise PluginError(f"{page.file.src_uri} links to {target}, which does not exist")
+        return f"`{path}`" if text.strip("`") in (target, str(path)) else f"{text} (`{path}`)"
+
+    return _LINK.sub(rewrite, markdown)
