@@ -27,14 +27,15 @@ _BY_DEVICE = re.compile(r"\$\{by_device:([^,]*),\s*([^}]*)\}")
 _SETTINGS_HEAD = """\
 # Settings
 
-Every setting of a run, typed as `key=value` behind `reverie-train`; made from the dataclasses in `src/`. A default is what stands
-there; [presets](presets.md) change it. `reverie-train experiment=<name> --cfg job` shows the values of a run.
+Every setting of a run, typed as `key=value` behind `reverie-train`; made from the dataclasses in `src/`. A
+default is what stands there; [presets](presets.md) change it. `reverie-train experiment=<name> --cfg job` shows
+the values of a run.
 """
 _PRESETS_HEAD = """\
 # Presets
 
-What each preset changes of the [defaults](settings.md); made from the composed configurations. An experiment is chosen by
-`experiment=<name>`, a choice of a group by `<group>=<choice>`.
+What each preset changes of the [defaults](settings.md); made from the composed configurations. An experiment
+is chosen by `experiment=<name>`, a choice of a group by `<group>=<choice>`.
 """
 
 

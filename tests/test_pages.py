@@ -1,0 +1,157 @@
+"""What the README and the pages of the site show can be typed: Python runs, command lines compose."""
+
+import re
+import runpy
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmarks import compression
+from benchmarks.chaos import ChaosConfig
+from benchmarks.suite.command import BenchConfig
+from benchmarks.sweep import SweepConfig
+from reverie.checkpoints.run_folder import check_change
+from reverie.commands import certify, episodes, evaluate, export, plan, plot, probe, snapshots
+from reverie.commands.command_line import _parse_flags
+from reverie.commands.options import own_settings
+from reverie.config.compose import compose_jobs, with_experiment
+from reverie.config.overrides import parse
+from reverie.config.resolve import typed
+from reverie.config.workflow import setting_types
+from reverie.memory.watch.command import options
+from reverie.utils.errors import FlagParser
+
+ROOT = Path(__file__).parents[1]
+MADE = ("settings.md", "presets.md")
+OTHERS = ("api.md", "find_a_leak.md")  # tested next to what they are about
+SCRIPTS = {"plan_memory": "plan", "certify_memory": "certify", "analyze_memory_snapshot": "analyze-snapshots"}
+COMMAND = re.compile(r"(?:^|[\s;(])(?:python scripts/(\w+)\.py|reverie-(\w[\w-]*))(?=\s|$)([^;|&]*)")
+
+
+def nav(entries: list[Any]) -> Iterator[str]:
+    for entry in entries:
+        for value in entry.values() if isinstance(entry, dict) else [entry]:
+            yield from nav(value) if isinstance(value, list) else [value]
+
+
+SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+PAGES = ["README.md", *(f"docs/{name}" for name in nav(SITE["nav"]) if name not in MADE)]
+
+
+HOOK = runpy.run_path(str(ROOT / "docs" / "hooks" / "settings.py"), run_name="settings")
+
+
+def blocks(page: str) -> Iterator[tuple[str, str]]:
+    """Language and text of each block."""
+    found = re.findall(r"^( *)```(\w*)\n(.*?)^\1```$", (ROOT / page).read_text(), re.M | re.S)
+    return ((language, text) for _, language, text in found)
+
+
+def command_lines(page: str) -> Iterator[tuple[str, list[str]]]:
+    """Each command of Reverie in a block, with its arguments; what stands for a name is one."""
+    for language, text in blocks(page):
+        if language == "python":
+            continue
+        for typed_line in text.replace("\\\n", " ").splitlines():
+            line = re.sub(r"<[^>]*>", "1", typed_line.replace("experiment=<...>", "experiment=dreamer"))
+            if not line.lstrip().startswith(("#", "INFO", "WARNING", "git ")) and (
+                found := COMMAND.search(line)
+            ):
+                script, command, rest = found.groups()
+                words = re.sub(r"[][]", "", rest.replace("$format", "own"))
+                yield command or SCRIPTS.get(script, script), shlex.split(words, comments=True)
+
+
+def compose(arguments: list[str]) -> None:
+    """Compose what a training command asks for, in the way that the command does."""
+    flags = _parse_flags([each for each in arguments if each != "..."])
+    named = {item.key_or_group: item for item in parse(flags.overrides)}
+    if "resume" in named:
+        fixed = ("workflow", "run_dir", "resume")
+        for item in named.values():
+            if item.key_or_group not in fixed:
+                check_change(item, fixed=fixed)
+        return
+    [*jobs] = compose_jobs(with_experiment(flags.overrides), multirun=flags.multirun)
+    if not any(argument in ("device=cuda", "buffer.storage=cuda") for argument in arguments):
+        typed(jobs[0])
+
+
+def with_own(schema: type, prefix: str) -> Callable[[list[str]], None]:
+    def check(arguments: list[str]) -> None:
+        words = [each for each in arguments if each not in ("--help", "--ab")]
+        _, others = own_settings(schema, words, "test", "", prefix)
+        compose([each.replace("seed=1,2", "seed=1").replace("true,false", "true") for each in others])
+
+    return check
+
+
+def alone(schema: type) -> Callable[[list[str]], object]:
+    return lambda arguments: own_settings(schema, arguments, "test", "")
+
+
+def check_episodes(arguments: list[str]) -> None:
+    word, *rest = arguments
+    schemas = {"export": episodes.ExportConfig, "import": episodes.ImportConfig, "show": episodes.ShowConfig}
+    own_settings(schemas[word], rest, "test", "")
+
+
+CHECKS: dict[str, Callable[[list[str]], object]] = {
+    "train": compose,
+    "plan": with_own(plan.PlanConfig, "plan."),
+    "certify": with_own(certify.CertifyConfig, "certify."),
+    "sweep": with_own(SweepConfig, "sweep."),
+    "chaos": with_own(ChaosConfig, "chaos."),
+    "benchmark": with_own(BenchConfig, "bench."),
+    "evaluate": alone(evaluate.EvaluateConfig),
+    "probe": alone(probe.ProbeConfig),
+    "export": alone(export.ExportConfig),
+    "plot": lambda arguments: plot._parse([each for each in arguments if not each.startswith("out=docs")]),
+    "episodes": check_episodes,
+    "watch": lambda arguments: options().parse_args(arguments),
+    "doctor": FlagParser().parse_args,
+    "analyze-snapshots": snapshots._parser().parse_args,
+    "make_pretrained": lambda arguments: None,  # tested with the networks of the package
+    "compression": alone(compression.Settings),
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_command_line_of_a_page_is_one(page: str, empty_folder: Path) -> None:
+    for command, arguments in command_lines(page):
+        CHECKS[command](arguments)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if Path(page).name not in OTHERS])
+def test_the_python_of_a_page_runs(page: str, empty_folder: Path) -> None:
+    space: dict[str, object] = {"__name__": "page"}
+    for language, text in blocks(page):
+        if language == "python":
+            exec(text.replace("total_timesteps=13_000", "total_timesteps=24, model='debug'"), space)
+
+
+def test_each_setting_is_once_on_its_page_with_its_meaning() -> None:
+    page = HOOK["settings_page"]()
+    rows = re.findall(r"^\| `([\w.]+)` \| ([^|]+) \| `(.*?)` \| (.*?) \| (.*) \|$", page, re.MULTILINE)
+    assert sorted(key for key, *_ in rows) == sorted(setting_types())
+    composed = {
+        key
+        for each in ("dreamer_catch", "erl_pendulum")
+        for key in HOOK["_flat"](compose_jobs([f"experiment={each}"])[0])
+    }
+    assert composed == set(setting_types())
+    assert all(meaning.strip() for *_, meaning in rows)
+    found = {key: (default, bounds) for key, _, default, bounds, _ in rows}
+    assert found["env.image_size"] == ("64", "in [8, 256]")
+    assert found["training.batch_size"] == ("16", "at least 1, at most 1000000")
+
+
+def test_a_preset_is_shown_by_what_it_changes() -> None:
+    changed = HOOK["changed"](["experiment=dreamer_catch"])
+    assert (changed["training.total_timesteps"], changed["model.strided"]) == ("4200", "true")
+    assert "training.keep_checkpoints" not in changed
+    assert HOOK["changed"](["experiment=dreamer"])["training.batch_size"] == "8, on CUDA 16"
