@@ -11,10 +11,11 @@ PEERS_READY := .venv-peers/.installed
 unexport PYTHONDONTWRITEBYTECODE # of the hundreds of processes of the tests each would compile everything
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1# no notice of newer versions: constraints.txt decides
 
-.PHONY: help train test gpu bench bench-peers lint format doctor docs docs-figures clean
+.PHONY: help train first test gpu bench bench-peers lint format doctor docs docs-figures clean
 
 help:
 	@echo "make train         train on Atari Pong; EXPERIMENT=dreamer_catch for another, ARGS=... for overrides"
+	@echo "make first         learn Catch on a CPU in ten minutes, and draw its curve: experiments/first/report.html"
 	@echo "make test          every test that needs no GPU"
 	@echo "make gpu           the tests that need a CUDA device"
 	@echo "make bench         time everything beside its limits, and beside the peers if they are installed"
@@ -33,6 +34,10 @@ $(READY): pyproject.toml constraints.txt
 
 train: $(READY)
 	$(BIN)/python scripts/for_make.py scripts/train.py experiment=$(EXPERIMENT) $(ARGS)
+
+first: $(READY)
+	$(BIN)/python scripts/for_make.py scripts/train.py experiment=dreamer_catch device=cpu run_dir=experiments/first $(ARGS)
+	$(BIN)/python scripts/plot.py experiments/first out=experiments/first/report.html
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
