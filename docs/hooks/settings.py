@@ -28,8 +28,8 @@ _SETTINGS_HEAD = """\
 # Settings
 
 Every setting of a run, typed as `key=value` behind `reverie-train`; made from the dataclasses in `src/`. A
-default is what stands there; [presets](presets.md) change it. `reverie-train experiment=<name> --cfg job` shows
-the values of a run.
+default is what stands there; [presets](presets.md) change it. `reverie-train experiment=<name> --cfg job`
+shows the values of a run.
 """
 _PRESETS_HEAD = """\
 # Presets
