@@ -15,7 +15,7 @@ from benchmarks.chaos import ChaosConfig
 from benchmarks.suite.command import BenchConfig
 from benchmarks.sweep import SweepConfig
 from reverie.checkpoints.run_folder import check_change
-from reverie.commands import certify, episodes, evaluate, export, plan, plot, probe, snapshots
+from reverie.commands import certify, episodes, evaluate, export, plan, play, plot, probe, snapshots
 from reverie.commands.command_line import _parse_flags
 from reverie.commands.options import own_settings
 from reverie.config.compose import compose_jobs, with_experiment
@@ -27,7 +27,7 @@ from reverie.utils.errors import FlagParser
 
 ROOT = Path(__file__).parents[1]
 MADE = ("settings.md", "presets.md")
-OTHERS = ("api.md", "find_a_leak.md")  # tested next to what they are about
+OTHERS = ("api.md", "find_a_leak.md", "your_environment.md")  # tested next to what they are about
 SCRIPTS = {"plan_memory": "plan", "certify_memory": "certify", "analyze_memory_snapshot": "analyze-snapshots"}
 COMMAND = re.compile(r"(?:^|[\s;(])(?:python scripts/(\w+)\.py|reverie-(\w[\w-]*))(?=\s|$)([^;|&]*)")
 
@@ -111,6 +111,7 @@ CHECKS: dict[str, Callable[[list[str]], object]] = {
     "probe": alone(probe.ProbeConfig),
     "export": alone(export.ExportConfig),
     "plot": plot._parse,
+    "play": alone(play.PlayConfig),
     "episodes": check_episodes,
     "watch": lambda arguments: options().parse_args(arguments),
     "doctor": FlagParser().parse_args,
@@ -122,7 +123,7 @@ CHECKS: dict[str, Callable[[list[str]], object]] = {
 }
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [page for page in PAGES if Path(page).name != OTHERS[-1]])  # it has a module
 def test_each_command_line_of_a_page_is_one(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     for command, arguments in command_lines(page):

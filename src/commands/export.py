@@ -21,7 +21,7 @@ from ..checkpoints.weights import networks_of
 from ..config.dreamer import DreamerTrainConfig
 from ..config.saved import read_config
 from ..config.schema import Device
-from ..orchestration.reports import VIDEO_FPS, VIDEO_SCALE
+from ..orchestration.reports import VIDEO_FPS, video_scale
 from ..orchestration.trained import load_agent
 from ..utils.durable_io import UNFINISHED
 from ..utils.errors import UserError, exit_on_user_error
@@ -184,7 +184,8 @@ def _write(folder: Path, files: Mapping[str, bytes], frames: NDArray[np.uint8] |
         for name, content in files.items():
             (begun / name).write_bytes(content)
         if frames is not None:
-            save_video(begun / VIDEO_FILE, (upscale(frame, VIDEO_SCALE) for frame in frames), VIDEO_FPS)
+            scale = video_scale(frames)
+            save_video(begun / VIDEO_FILE, (upscale(frame, scale) for frame in frames), VIDEO_FPS)
         begun.rename(folder)
     except BaseException:
         shutil.rmtree(begun)

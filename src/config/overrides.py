@@ -111,7 +111,8 @@ def describe(kind: Any) -> str:
         return "one of " + ", ".join(kind.__members__)
     if get_origin(kind) is list:
         return "a list, as in [a,b]"
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
+    plain = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Any: "a mapping"}
+    return plain[kind]
 
 
 def explain(error: Exception) -> UserError:

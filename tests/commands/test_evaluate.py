@@ -6,6 +6,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from reverie.envs import EnvConfig, make_environment
 from reverie.envs.episodes import Episode, EpisodeTracker
 from reverie.orchestration.dreamer.recipe import build_workflow
 from reverie.orchestration.evaluation import Evaluation, evaluate
+from reverie.utils.errors import UserError
 from reverie.utils.seeding import named_seed
-from reverie.utils.timestep import TimeStep
+from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec, TimeStep
 from reverie.workflows.world_models import DreamerWorkflow
 from reverie.workflows.world_models.dreamer import DreamerEvalPolicy
 
@@ -395,3 +397,11 @@ def test_a_folder_whose_name_looks_like_a_number_is_that_folder(
     for name in ("007", "1_0"):
         shutil.copytree(cartpole_run, tmp_path / name)
         assert result_of(Path(name), "episodes=1")["run"] == name
+
+
+def test_a_video_of_what_has_no_pictures_is_refused(tmp_path: Path) -> None:
+    vector = {"vector": ArraySpec((3,), np.dtype(np.float32))}
+    env = EnvSpec("Blind-v0", vector, ActionSpec(2, True), num_envs=1, action_repeat=1)
+    with pytest.raises(UserError, match="Blind-v0 has no image observation, and no `rgb_array`"):
+        module._check_video(tmp_path / "out.mp4", env)
+    module._check_video(tmp_path / "out.mp4", replace(env, renders=True))
