@@ -19,6 +19,7 @@ import torch
 
 from reverie.memory import Watch, track
 from reverie.memory.watch import command
+from reverie.memory.watch.allocations import NewestAllocations
 from reverie.memory.watch.phase import Phase
 from reverie.memory.watch.report import WATCH_HTML, WATCH_JSON
 from reverie.utils.errors import UserError
@@ -228,7 +229,7 @@ def test_a_watched_program_does_what_it_does_without(tmp_path: Path) -> None:
 
 def test_a_leak_fails_where_asked_and_names_holder_and_line(tmp_path: Path) -> None:
     write(tmp_path, TRAIN)
-    seen = python(tmp_path, *WATCH, "--trace", "--fail-on-leak", "-m", "train", "250", "leak")
+    seen = python(tmp_path, *WATCH, "--trace", "--fail-on-leak", "-m", "train", "600", "leak")
     report = read(tmp_path)
     assert seen.returncode == 1 and report["verdict"] == "leak", seen.stderr
     assert "module __main__.kept holds" in report["findings"][0]["sources"][0]
@@ -289,3 +290,16 @@ def test_wrong_use_is_one_sentence(
     with pytest.raises(SystemExit) as ended:
         command.main()
     assert ended.value.code == 2 and sentence in capsys.readouterr().err
+
+
+def test_a_last_look_right_after_another_one_keeps_the_lines_of_that() -> None:
+    trace, kept = NewestAllocations(), list[bytearray]()
+    for _ in range(16):
+        trace.sample()
+        kept.append(bytearray(100 * KB))
+    lines = trace.lines()
+    assert any(f"{__file__}:" in line for line in lines)
+    noise = ["a" * size for size in range(1000, 2000)]
+    trace.sample()
+    trace.stop()
+    assert noise and trace.lines() == lines

@@ -16,7 +16,7 @@ class NewestAllocations:
     """Traces what Python and NumPy allocate from the first call of `sample` on; of tensors the objects."""
 
     def __init__(self) -> None:
-        self._samples, self._next_look = 0, _SAMPLES
+        self._samples, self._next_look, self._looked_at = 0, _SAMPLES, 0
         self._started_it = False
         self._lines: list[str] = []
         self._before: dict[tracemalloc.Traceback, tuple[int, int]] = {}
@@ -32,8 +32,8 @@ class NewestAllocations:
             self._look()
 
     def stop(self) -> None:
-        """Look once more, and trace no longer."""
-        if self._samples:
+        """Look once more unless that was just done, and trace no longer."""
+        if self._samples and (not self._lines or self._samples - self._looked_at >= _SAMPLES):
             self._look()
         if self._started_it:
             tracemalloc.stop()
@@ -45,6 +45,7 @@ class NewestAllocations:
     def _look(self) -> None:
         if not tracemalloc.is_tracing():
             return
+        self._looked_at = self._samples
         hidden = [
             tracemalloc.Filter(False, f"{_OWN_FOLDER}/*"),
             tracemalloc.Filter(False, tracemalloc.__file__),
@@ -62,7 +63,7 @@ class NewestAllocations:
         lines = [
             f"{_place(each.traceback)}: {each.size / 1e6:,.2f} MB in {each.count:,} blocks" for each in chosen
         ]
-        self._lines = lines or self._lines  # the last look may come right after another one
+        self._lines = lines or self._lines
 
 
 def _place(traceback: tracemalloc.Traceback) -> str:
