@@ -1,5 +1,6 @@
 """A program that nobody edited does the same under `reverie-watch`, and what it leaks has a name."""
 
+import itertools
 import json
 import math
 import os
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.memory import Watch, track
+from reverie.memory import Watch, no_growth, track
 from reverie.memory.watch import command
 from reverie.memory.watch.allocations import NewestAllocations
 from reverie.memory.watch.phase import Phase
@@ -303,3 +304,17 @@ def test_a_last_look_right_after_another_one_keeps_the_lines_of_that() -> None:
     trace.sample()
     trace.stop()
     assert noise and trace.lines() == lines
+
+
+def test_a_watch_does_not_grow_itself() -> None:
+    steps = itertools.count()
+    with Watch(seconds=0.0, share=1.0) as watch:
+
+        def take() -> None:
+            for _ in range(10):
+                watch._take(next(steps))
+
+        for _ in range(60):  # the series is full at 512 samples
+            take()
+        no_growth(steps=24)(take)()
+    assert watch.report().samples == 600 + 360
