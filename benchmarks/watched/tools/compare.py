@@ -179,7 +179,7 @@ What each is better at than reverie-watch, and where that failed:
 - **tracemalloc** is better at being there, in Python itself. Of a tensor it sees the object, not its bytes.
 - **pytest-memray** is better at a gate: a test that leaks fails, for native leaks too (`--stacks=60`).
 - **filprofiler** is better at a picture: a flame graph of lines at the peak, of all that is allocated.
-- **Scalene** has CPU time by line as well. Its one trial, of 300 steps, was not done after 150 s.
+- **Scalene** has CPU time by line as well. Two of its three runs stood still: 2 s of CPU time in 240 s.
 - **reverie-watch** needs a minute of the program for a verdict; the others list what is there at any time.
   It names a line only with `--trace`, and of native memory no stack.
 """
