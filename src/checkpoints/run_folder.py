@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from ..buffers import ReplayStorage
 from ..config.compose import compose_jobs
 from ..config.dreamer import DreamerTrainConfig
-from ..config.overrides import check_setting, parse
+from ..config.overrides import as_typed, check_setting, parse
 from ..config.population import Engine
 from ..config.resolve import typed
 from ..config.saved import read_config
@@ -286,7 +286,7 @@ def check_change(change: Override, fixed: Iterable[str] = FIXED) -> None:
     check_setting(change)
     if _is_in(key, fixed):
         raise UserError(
-            f"{str(change.input_line).lstrip('+')}: {key} cannot change, the checkpoint was made with it. "
+            f"{as_typed(change)}: {key} cannot change, the checkpoint was made with it. "
             "Leave it out, or start a new run."
         )
 

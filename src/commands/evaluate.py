@@ -17,11 +17,11 @@ from ..envs import EnvConfig, EnvironmentCrashed
 from ..envs.episodes import Episode
 from ..orchestration.evaluation import evaluate
 from ..orchestration.recipes import recipe_of
-from ..orchestration.reports import VIDEO_FPS, no_pictures, video_scale
+from ..orchestration.reports import no_pictures, write_video
 from ..orchestration.trained import load_agent
 from ..utils.errors import UserError, exit_on_user_error, require_range
 from ..utils.timestep import EnvSpec
-from ..utils.video import require_video_path, save_video, unfinished, upscale
+from ..utils.video import require_video_path, unfinished
 from .options import own_settings
 
 _USAGE = """\
@@ -153,9 +153,7 @@ def main() -> None:
     print(json.dumps(result), flush=True)  # first: the video may fail
     if config.video is not None and frames is not None:
         try:
-            save_video(
-                Path(config.video), (upscale(frame, video_scale(frames)) for frame in frames), VIDEO_FPS
-            )
+            write_video(Path(config.video), frames)
         except OSError as error:
             raise UserError(f"video={config.video} cannot be written: {error.strerror}.") from error
     if "open_returns" in result:

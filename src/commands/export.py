@@ -21,11 +21,10 @@ from ..checkpoints.weights import networks_of
 from ..config.dreamer import DreamerTrainConfig
 from ..config.saved import read_config
 from ..config.schema import Device
-from ..orchestration.reports import VIDEO_FPS, video_scale
+from ..orchestration.reports import write_video
 from ..orchestration.trained import load_agent
 from ..utils.durable_io import UNFINISHED
 from ..utils.errors import UserError, exit_on_user_error
-from ..utils.video import save_video, upscale
 from .evaluate import INTERRUPTED_EXIT_CODE, EvaluateConfig, evaluate_run
 from .options import own_settings
 
@@ -79,7 +78,7 @@ class ExportConfig:
     """Seed of episodes and policy."""
 
     video: bool = False
-    """Whether the first episode becomes replay.mp4; image observations only."""
+    """Whether the first episode becomes replay.mp4: its images, or what the environment renders."""
 
     def __post_init__(self) -> None:
         if not self.out:
@@ -184,8 +183,7 @@ def _write(folder: Path, files: Mapping[str, bytes], frames: NDArray[np.uint8] |
         for name, content in files.items():
             (begun / name).write_bytes(content)
         if frames is not None:
-            scale = video_scale(frames)
-            save_video(begun / VIDEO_FILE, (upscale(frame, scale) for frame in frames), VIDEO_FPS)
+            write_video(begun / VIDEO_FILE, frames)
         begun.rename(folder)
     except BaseException:
         shutil.rmtree(begun)

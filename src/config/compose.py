@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from ..utils.errors import UserError
-from .overrides import check, explain, parse
+from .overrides import as_typed, check, explain, parse
 from .resolve import CONFIG_PACKAGE, register_schemas
 from .workflow import in_own_schema
 
@@ -73,8 +73,7 @@ def _jobs(overrides: list[Override], multirun: bool) -> list[list[str]]:
         if not override.is_sweep_override():
             choices.append([str(override.input_line)])
         elif not multirun:
-            typed = str(override.input_line).lstrip("+")
-            raise UserError(f"{typed} lists several values; add -m to run a job for each.")
+            raise UserError(f"{as_typed(override)} lists several values; add -m to run a job for each.")
         elif not override.is_discrete_sweep():
             raise UserError(f"{override.input_line}: an interval is not a list of jobs; write a,b,c.")
         else:

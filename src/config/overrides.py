@@ -35,6 +35,8 @@ RENAMED = {
 FREE = "env.kwargs"
 """The mapping whose keys the user chooses."""
 
+_MAY_BE_NEW = "++"  # Hydra's mark of such a key
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -64,7 +66,7 @@ def check(override: Override, groups: Mapping[str, list[str]]) -> None:
 
 def check_setting(override: Override) -> None:
     """Refuse an override that names no setting of any workflow, or gives it a value of another type."""
-    key, typed, value = override.key_or_group, str(override.input_line).removeprefix("++"), override.value()
+    key, typed, value = override.key_or_group, as_typed(override), override.value()
     is_free = key.startswith(f"{FREE}.")
     if key not in setting_types() and not is_free:
         raise UserError(f"{typed}: {_unknown_key(key)}")
@@ -97,6 +99,11 @@ def wrong_type(typed: str, kind: Any, hint: str = "") -> UserError:
 def _scratch() -> DictConfig:
     """Return a configuration to try values on, one after the other; making it takes 50 ms."""
     return OmegaConf.structured(AnyTrainConfig)
+
+
+def as_typed(override: Override) -> str:
+    """Return an override as the user typed it, without what `parse` puts in front of a free key."""
+    return str(override.input_line).removeprefix(_MAY_BE_NEW)
 
 
 def describe(kind: Any) -> str:
@@ -147,7 +154,7 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
         raise UserError(f"`{argument}` is not of the form key=value, as in training.batch_size=16.{hint}")
     if sign and not value and not argument.startswith("~"):
         raise UserError(f"{argument} has no value; write {key}=VALUE.")
-    prefix = "++" if key.startswith(f"{FREE}.") else ""  # Hydra's form for a key that may be new
+    prefix = _MAY_BE_NEW if key.startswith(f"{FREE}.") else ""
     try:
         return parser.parse_overrides([prefix + argument])[0]
     except HydraException as error:

@@ -24,9 +24,10 @@ MAX_ANIMATION_FRAMES = 300
 STRIP_FRAMES = 8
 
 
-def video_scale(frames: NDArray[np.uint8]) -> int:
-    """Return how often each pixel of (T, H, W, 3) is repeated in a video."""
-    return max(1, VIDEO_SIDE // max(frames.shape[1:3]))
+def write_video(path: Path, frames: NDArray[np.uint8], fps: float = VIDEO_FPS) -> None:
+    """Write frames (T, H, W, 3) as a video, small ones enlarged."""
+    scale = max(1, VIDEO_SIDE // max(frames.shape[1:3]))
+    save_video(path, (upscale(frame, scale) for frame in frames), fps)
 
 
 def no_pictures(env: EnvSpec) -> str:
@@ -135,9 +136,8 @@ class Reports:
         """Write frames (T, H, W, 3) as a TensorBoard animation and as `videos/<name>_step_<step>.mp4`."""
         # TensorBoard gets every n-th frame of a long episode: its animations are not streamed.
         self.writer.animation(step, f"video/{name}", frames[:: 1 + len(frames) // MAX_ANIMATION_FRAMES], fps)
-        scale = video_scale(frames)
         path = self._run_dir / VIDEOS / f"{name.replace('/', '_')}_step_{step:09d}.mp4"
-        save_video(path, (upscale(frame, scale) for frame in frames), fps)
+        write_video(path, frames, fps)
 
     def open_loop(self, step: int, key: str, frames: NDArray[np.uint8]) -> None:
         """Write truth, prediction and error (T, 3 H, n W, 3) of an image as an animation and as a still."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .children import Children, Role
-from .readers import PRIMITIVE_IDS, Child
+from .readers import PRIMITIVE_IDS
 
 _LONGEST_PATH = 240  # of a longer one, as in a linked list, only the beginning is kept
 _NUMBERED = re.compile(r"\[[^\]]*\d[^\]]*\]|(<[\w.]+) \d+>")
@@ -77,37 +77,25 @@ class Visitor:
 
     def visit(self, starts: Iterable[tuple[str, Any]]) -> Iterator[Found]:
         """Yield each object before those that it holds."""
-        seen, keep, skipped, kind_of = self.seen, self._keep, self._skipped, self.children.kind_of
         for name, start in starts:
             stack = [(name, pattern_of(name), 1.0, start)]
             while stack:
                 path, pattern, weight, value = stack.pop()
-                if id(value) in seen or id(type(value)) in skipped:
+                if id(value) in self.seen or id(type(value)) in self._skipped:
                     continue
-                seen.add(id(value))
-                keep.append(value)
-                kind = kind_of(value)
-                held = [child for read in kind.readers for child in read(value)]
-                yield Found(path, pattern, value, kind.role, weight)
+                self.seen.add(id(value))
+                self._keep.append(value)
+                held = self.children(value)
+                yield Found(path, pattern, value, self.children.kind_of(value).role, weight)
                 if any(share > 1.0 for _, _, share in held):
                     self.sampled.append(path)
-                if held:
-                    stack += self._steps(path, pattern, weight, held)
-
-    def _steps(
-        self, path: str, pattern: str, weight: float, held: list[Child]
-    ) -> list[tuple[str, str, float, Any]]:
-        """Return the children that are still to be visited, the first one last."""
-        seen, skipped, patterns = self.seen, self._skipped, self._patterns
-        is_short, steps = len(path) <= _LONGEST_PATH, []
-        for step, child, share in reversed(held):
-            if id(child) in seen or id(type(child)) in skipped:  # most are: a path costs more than this look
-                continue
-            if step not in patterns:
-                patterns[step] = pattern_of(step)
-            where = (path + step, pattern + patterns[step]) if is_short else (path, pattern)
-            steps.append((*where, weight * share, child))
-        return steps
+                for step, child, share in reversed(held):
+                    if step not in self._patterns:
+                        self._patterns[step] = pattern_of(step)
+                    where = path, pattern
+                    if len(path) <= _LONGEST_PATH:
+                        where = path + step, pattern + self._patterns[step]
+                    stack.append((*where, weight * share, child))
 
 
 def pattern_of(path: str) -> str:

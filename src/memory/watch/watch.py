@@ -160,9 +160,7 @@ class Watch:
         cost = time.thread_time() - began
         self._costs.append(cost)
         self._own_seconds += cost
-        is_known_dear = (
-            self._samples == _COSTS and statistics.median(self._costs) / self._share > self._distance
-        )
+        is_known_dear = self._samples == _COSTS and self._affordable_distance() > self._distance
         if self._stage_samples >= _STAGE_SAMPLES:
             self._least_seconds *= 2
         if self._stage_samples >= _STAGE_SAMPLES or is_known_dear:
@@ -180,7 +178,11 @@ class Watch:
         self._stage_samples, self._stride, self._next_step = 0, None, step + 1
         self._distance = self._least_seconds
         if len(self._costs) == _COSTS:  # the first ones are cold, and one may have searched for a holder
-            self._distance = max(self._distance, statistics.median(self._costs) / self._share)
+            self._distance = max(self._distance, self._affordable_distance())
+
+    def _affordable_distance(self) -> float:
+        """Return the seconds between two samples that keep to the share of time."""
+        return statistics.median(self._costs) / self._share
 
     @property
     def findings(self) -> list[Finding]:
