@@ -36,12 +36,12 @@ def device_notice(composed: DictConfig) -> list[str]:
 
 
 def model_presets() -> dict[str, dict[str, int]]:
-    """Return the sizes of every preset of `configs/model` except `by_device`, those with most first."""
+    """Return the sizes of each preset of `configs/model` that is the same on every device, those with most first."""
     defaults = {name: getattr(ModelConfig(), name) for name in _SIZES}
     sizes: dict[str, dict[str, int]] = {}
     for file in resources.files(CONFIG_PACKAGE).joinpath("model").iterdir():
-        if file.name.endswith(".yaml") and file.name != "by_device.yaml":
-            own = yaml.safe_load(file.read_text())
+        if file.name.endswith(".yaml") and "${by_device:" not in (text := file.read_text()):
+            own = yaml.safe_load(text)
             del own["defaults"]
             sizes[file.name.removesuffix(".yaml")] = defaults | own
     return dict(sorted(sizes.items(), key=lambda item: -len(item[1])))

@@ -73,7 +73,7 @@ MISTAKES = {
     ),
     "unknown model": (
         ["model=size13m"],
-        ["there is no model `size13m`; choose one of by_device, debug, size1"],
+        ["there is no model `size13m`; choose one of by_device, debug, pong, size1"],
     ),
     "no experiment": (["experiment=null"], ["there is no experiment `null`"]),
     "text for a whole number": (
@@ -115,7 +115,7 @@ MISTAKES = {
         ["training.sequence_length=60000"],
         [
             "training.sequence_length=60000",
-            "buffer.capacity=400000",
+            "buffer.capacity=200000",
             "training.sequence_length=24999 or less",
         ],
     ),
@@ -243,7 +243,7 @@ def test_a_single_run_is_called_once_with_its_values_and_the_notice(empty_folder
     assert (config.seed, config.run_dir) == (7, None)
     assert isinstance(config, DreamerTrainConfig)
     assert config.world_model.losses == {"decoder": True, "reward": True, "continue": False, "kl": True}
-    assert notices[0].startswith("device=cpu: chose buffer.memory_budget_gib=1, buffer.storage=ram, ")
+    assert notices[0].startswith("device=cpu: chose model=small, env.num_envs=8, buffer.capacity=200000, ")
     assert list(empty_folder.iterdir()) == []
 
 
