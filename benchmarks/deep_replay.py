@@ -25,7 +25,7 @@ def fill_deep(steps: int) -> Iterator[dict[str, object]]:
     config = ReplayConfig(
         capacity=CAPACITY, memory_budget_gib=BUDGET_GIB, compressed=True, latent_every=LATENT_EVERY
     )
-    request = ReplaySpec(config, spec.observation, spec.action, ENVS, 65, LATENT)
+    request = ReplaySpec.of(spec, config, latent=LATENT)
     replay = EpisodeReplayBuffer(request, generator=np.random.default_rng(0))
     latent = StoredLatent(torch.zeros(ENVS, 512), torch.zeros(ENVS, 32, dtype=torch.uint8))
     actions = np.eye(spec.action.size, dtype=np.float32)

@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from ..config.schema import Device, TrainConfig
 from ..envs import EnvironmentFailed, make_single
 from ..envs.spaces import convert_action, convert_observation, require_observation
+from ..models import LatentState
 from ..orchestration.trained import load_agent
 from ..utils.errors import UserError, did_you_mean, require_posix
 from ..utils.seeding import named_seed
 from ..utils.timestep import TimeStep
 from ..workflows import Agent as Workflow
+from ..workflows.world_models import DreamerEvalPolicy
+from ..workflows.world_models.world_model import WorldModel
 from .environments import EnvLike, suite_and_id
 
 Observation = NDArray[Any] | Mapping[str, Any] | int | float
@@ -52,6 +55,30 @@ class Agent:
     def reset(self) -> None:
         """Begin an episode: the next observation is its first, and nothing before it is remembered."""
         self._is_first = True
+
+    @property
+    def world_model(self) -> WorldModel:
+        """The networks that it believes with, themselves; what is learned in them is learned in the agent.
+
+        Raises:
+            UserError: If it is of a population, which has none.
+        """
+        return self._dreamer.workflow.world_model
+
+    @property
+    def state(self) -> LatentState:
+        """What the world model believes after the last observation, (1, ...), without graph.
+
+        Raises:
+            UserError: As `world_model`.
+        """
+        return self._dreamer.state
+
+    @property
+    def _dreamer(self) -> DreamerEvalPolicy:
+        if not isinstance(self._policy, DreamerEvalPolicy):
+            raise UserError(f"The agent for {self._spec.name} is of a population: it has no world model.")
+        return self._policy
 
     def act(self, observation: Observation, *, deterministic: bool = False) -> Action:
         """Return the action for one observation of one environment.

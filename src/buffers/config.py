@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..utils.errors import UserError, require_range
-from ..utils.timestep import ActionSpec, ArraySpec
+from ..utils.timestep import ActionSpec, ArraySpec, EnvSpec
 
 OBSERVATION_PREFIX = "observation."  # of names among the fields of a record, in memory and on disk
 LATENT_FIELDS = ("deter", "stoch")
@@ -117,6 +117,18 @@ class ReplaySpec:
 
     latent: LatentSpec | None = None
     """None, or `buffer.store_latents=false`, stores no latents."""
+
+    @classmethod
+    def of(
+        cls,
+        env: EnvSpec,
+        config: ReplayConfig | None = None,
+        window_length: int = 65,
+        latent: LatentSpec | None = None,
+    ) -> "ReplaySpec":
+        """Return the spec of a buffer for all that an environment gives; None stands for `ReplayConfig()`."""
+        config = config or ReplayConfig()
+        return cls(config, env.observation, env.action, env.num_envs, window_length, latent)
 
     @property
     def start_every(self) -> int:

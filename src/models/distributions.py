@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 SHORT_AXIS = 64
+_HOST = torch.device("cpu")
 MIN_STD, MAX_STD = 0.1, 1.0  # of continuous policies; dreamerv3 configs.yaml: policy.minstd, maxstd
 
 
@@ -18,8 +19,8 @@ MIN_STD, MAX_STD = 0.1, 1.0  # of continuous policies; dreamerv3 configs.yaml: p
 class Noise:
     """Source of sampling noise on one device; a generator of None gives the mode of every distribution."""
 
-    generator: torch.Generator | None
-    device: torch.device
+    generator: torch.Generator | None = None
+    device: torch.device = _HOST
 
     def get_state(self) -> Tensor:
         """Return the generator's state; empty without one."""

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+_FLOAT32 = np.dtype(np.float32)
+
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
     """Shape (without batch or time) and dtype of one observation."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype
+    dtype: np.dtype = _FLOAT32
 
     @property
     def is_image(self) -> bool:
@@ -59,8 +61,8 @@ class EnvSpec:
 
     observation: dict[str, ArraySpec]
     action: ActionSpec
-    num_envs: int
-    action_repeat: int
+    num_envs: int = 1
+    action_repeat: int = 1
     """Emulator frames per agent step."""
 
     longest_episode: int | None = None

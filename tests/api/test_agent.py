@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 import reverie
 from reverie.config.schema import Device
@@ -146,3 +147,15 @@ def test_actions_are_repeated_as_in_training() -> None:
     results = [env.step(index % 2) for index in range(3)]
     assert [result[1] for result in results] == [3.0, 3.0, 1.0]  # 7 frames
     assert [result[3] for result in results] == [False, False, True]
+
+
+def test_an_agent_gives_what_it_believes_and_the_model_to_go_on_from_there(cartpole_run: Path) -> None:
+    agent = reverie.load(cartpole_run, device="cpu")
+    agent.act(agent.make_env().reset(seed=0)[0])
+    rssm = agent.world_model.rssm
+    left = torch.tensor([[1.0, 0.0]])
+    states, _ = rssm.imagine(agent.state, lambda *_: left, rssm.noise(reverie.Noise(), 3, 1))
+    assert len(states) == 4 and not agent.state.deter.requires_grad
+    assert not torch.equal(states[0].deter, states[1].deter)
+    own = agent._policy
+    assert agent.world_model is own.workflow.world_model  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,9 +1,12 @@
 """What docs/api.md says of `import reverie`."""
 
+import ast
 import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -17,19 +20,18 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 def test_the_page_has_the_public_names() -> None:
     assert sorted(SECTIONS) == sorted(reverie.__all__) == sorted(reverie._HOMES)
-    assert len(reverie.__all__) <= 15
+    assert len(reverie.__all__) <= 40
 
 
 @pytest.mark.parametrize("name", reverie.__all__)
 def test_a_public_name_is_there_and_its_parameters_are_on_the_page(name: str) -> None:
     value = getattr(reverie, name)
-    assert value.__doc__
-    if name in ("load", "check_env", "train", "WorldModel", "RSSM", "ReplayBuffer", "ReplaySpec", "EnvSpec"):
-        heading = SECTIONS[name].splitlines()[0]
+    heading = SECTIONS[name].splitlines()[0]
+    if "(" in heading and "(**" not in heading:
         assert all(
             re.search(rf"\b{parameter}\b", heading) for parameter in inspect.signature(value).parameters
         )
-    elif name in ("Agent", "Run", "EnvReport"):
+    if name in ("Agent", "Run", "EnvReport", "ReplayBuffer"):
         members = {member for member in dir(value) if not member.startswith("_")}
         assert all(f"`{member}" in SECTIONS[name] for member in members)
 
@@ -45,12 +47,39 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         reverie.lode  # noqa: B018 # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_importing_reverie_imports_no_torch_and_takes_under_a_third_of_a_second() -> None:
-    code = (
-        "import sys, time; start = time.process_time(); import reverie;"
-        "print(time.process_time() - start, 'torch' in sys.modules, 'numpy' in sys.modules)"
-    )
-    shown = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for _ in range(2)]
-    seconds, *loaded = shown[-1].stdout.split()
-    assert loaded == ["False", "False"]
-    assert float(seconds) < 0.3
+def documented_members(value: object) -> Iterator[tuple[str, object]]:
+    """Yield a public name and, of a class of ours, its own public methods and properties."""
+    yield "", value
+    if inspect.isclass(value):
+        for owner in value.__mro__:
+            if owner.__module__.startswith("reverie."):
+                for name, member in vars(owner).items():
+                    is_code = inspect.isroutine(member) or isinstance(member, property | cached_property)
+                    if is_code and not name.startswith("_"):
+                        yield f".{name}", member
+
+
+@pytest.mark.parametrize("name", reverie.__all__)
+def test_a_public_name_and_each_of_its_methods_has_a_docstring_of_its_own(name: str) -> None:
+    for member, value in documented_members(getattr(reverie, name)):
+        written = (value.__doc__ or "").strip()
+        # what the decorator makes of a dataclass without one is its signature
+        assert written and not written.startswith(f"{getattr(value, '__name__', name)}("), name + member
+
+
+HEAVY = ("ale_py", "av", "fsspec", "gymnasium", "hydra", "matplotlib", "numpy", "omegaconf", "PIL", "ray")
+HEAVY += ("scipy", "tensorboard", "torch", "wandb")
+
+
+@pytest.mark.parametrize(
+    ("asked", "needed"),
+    [
+        ("__version__, reverie.UserError", set[str]()),
+        ("RSSM, reverie.ReplayBuffer, reverie.WorldModel, reverie.EnvSpec", {"numpy", "torch"}),
+        ("check_env", {"numpy", "gymnasium", "ale_py", "PIL"}),
+    ],
+)
+def test_a_name_imports_what_it_needs(asked: str, needed: set[str]) -> None:
+    code = f"import sys, reverie; reverie.{asked}; print([name for name in {HEAVY} if name in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(ast.literal_eval(shown.stdout)) == needed

@@ -7,4 +7,5 @@ from .compiled import batch_of as batch_of
 from .config import ControllerConfig as ControllerConfig
 from .config import WorldModelConfig as WorldModelConfig
 from .dreamer import DreamerConfig as DreamerConfig
+from .dreamer import DreamerEvalPolicy as DreamerEvalPolicy
 from .dreamer import DreamerWorkflow as DreamerWorkflow
