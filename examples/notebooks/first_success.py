@@ -1,0 +1,86 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # First success: Catch
+#
+# A ball falls through 64 x 64 pixels, and a paddle has to be under it. A reward of 1 or -1 comes at the
+# end; the agent sees pixels alone.
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+
+import reverie
+
+print(reverie.check_env("catch", steps=100))
+
+# %% [markdown]
+# ## Train
+#
+# `reverie.train` is `reverie-train` from Python. The whole preset takes ten CPU minutes; these settings
+# make a few updates, so that you see each part at work. For the real thing use
+# `reverie.train("dreamer_catch", device="cpu")`.
+
+# %%
+short = {"training.learning_starts": 80, "training.train_ratio": 16, "training.log_interval": 16}
+run = reverie.train("dreamer_catch", short, total_timesteps=128, device="cpu", run_dir="catch")
+
+# %% [markdown]
+# A run is a folder. Its numbers are in `metrics.jsonl`, one line a report; `train/loss/decoder/image` is
+# the squared error of what the world model draws.
+
+# %%
+tag = "train/loss/decoder/image"
+points = [(line["step"], line[tag]) for line in run.metrics() if tag in line]
+plt.plot(*zip(*points, strict=True), "o-")
+plt.xlabel("agent steps")
+plt.ylabel("error of the drawn pictures")
+
+# %% [markdown]
+# ## Play
+#
+# `run.agent` would act now. The networks of a whole run come with the package, so let those play, next to
+# random actions.
+
+
+# %%
+def play(agent, env, seed):
+    observation, _ = env.reset(seed=seed)
+    agent.reset()
+    frames, ended, reward = [observation], False, 0.0
+    while not ended:
+        observation, reward, ended, _, _ = env.step(agent.act(observation))
+        frames.append(observation)
+    return float(reward), frames
+
+
+agent = reverie.load("pretrained:catch", device="cpu")
+env = agent.make_env()
+played = [play(agent, env, seed) for seed in range(10)]
+print(f"{agent}: mean return {np.mean([reward for reward, _ in played]):+.2f} of 1")
+
+# %%
+env.action_space.seed(0)
+chance = []
+for seed in range(10):
+    env.reset(seed=seed)
+    ended, reward = False, 0.0
+    while not ended:
+        _, reward, ended, _, _ = env.step(env.action_space.sample())
+    chance.append(float(reward))
+print(f"random actions: mean return {np.mean(chance):+.2f}")
+
+# %%
+reward, frames = played[0]
+plt.figure(figsize=(12, 2))
+plt.imshow(np.concatenate(frames, axis=1))
+plt.axis("off")
+plt.title(f"one episode, reward {reward:+g}")

@@ -1,0 +1,76 @@
+"""What lies in examples/ runs as its reader would run it, and a notebook is its .py pair."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jupytext
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+NOTEBOOKS = sorted((EXAMPLES / "notebooks").glob("*.ipynb"))
+RUN_ALL = "import runpy, sys; [runpy.run_path(path, run_name='__main__') for path in sys.argv[1:]]"
+SHOWN = {
+    "play_pretrained.py 20": r"Agent for atari/pong, trained for [\d,]+ steps>: [+-]\d+ points after 20 steps",
+    "train_catch.py 40": r"Agent for catch, trained for 40 steps>, 4 episodes; look into experiments/dreamer_catch",
+    "seeker.py 60": r"ready to train\n(?s:.*)Agent for seeker:Seeker-v0, trained for 60 steps> moves its levers \[\d \d\]",
+    "dream_ahead.py 5": r"after 0, 3, \.\.\. 15 steps; mean error 0\.\d\d of 255",
+    "replay_buffer.py 10": r"0\.8 MB(?s:.*)episode 10: return \d+, \d+ records",
+    "find_a_leak.py": r"leak after \d+ steps",
+}
+
+
+def shown_by(arguments: list[str], folder: Path) -> str:
+    env = os.environ | {"MPLBACKEND": "Agg"}
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=folder, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_each_example_is_short_and_listed() -> None:
+    page = (ROOT / "docs" / "examples.md").read_text()
+    scripts = sorted(EXAMPLES.glob("*.py"))
+    assert sorted(line.split()[0] for line in SHOWN) == [script.name for script in scripts]
+    for path in (*scripts, *NOTEBOOKS):
+        assert f"../{path.relative_to(ROOT)}" in page
+    assert all(len(script.read_text().splitlines()) < 60 for script in scripts)
+
+
+@pytest.mark.parametrize("line", SHOWN)
+def test_an_example_runs(line: str, tmp_path: Path) -> None:
+    script, *arguments = line.split()
+    assert re.search(SHOWN[line], shown_by([str(EXAMPLES / script), *arguments], tmp_path))
+
+
+def test_the_example_with_an_own_environment_is_that_of_its_page() -> None:
+    page = (ROOT / "docs" / "your_environment.md").read_text()
+    [module] = re.findall(r"^```python\n(import gymnasium.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert module in (EXAMPLES / "seeker.py").read_text()
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_has_the_cells_of_its_pair_and_no_outputs(notebook: Path) -> None:
+    pair, cells = notebook.with_suffix(".py"), jupytext.read(notebook).cells
+    assert [(cell.cell_type, cell.source) for cell in cells] == [
+        (cell.cell_type, cell.source) for cell in jupytext.read(pair).cells
+    ], f"make it again: jupytext --update --to ipynb {pair.relative_to(ROOT)}"
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    assert code and not any(cell.outputs or cell.execution_count for cell in code)
+
+
+def test_the_notebooks_run(tmp_path: Path) -> None:
+    """In one process: each alone would load torch and matplotlib once more."""
+    pairs = [str(path.with_suffix(".py")) for path in NOTEBOOKS]
+    assert len(pairs) == 3 == len(list((EXAMPLES / "notebooks").glob("*.py")))
+    found = shown_by(["-c", RUN_ALL, *pairs], tmp_path)
+    assert re.search(
+        r"^leak$(?s:.*)^agent\.state: [\d.]+ MB, \d+ steps deep\nflat 0 holders of graphs$", found, re.M
+    )
+    assert re.search(r"trained for 4,200 steps>: mean return \+1\.00 of 1", found)
+    assert re.search(
+        r'^game:  \{3: 1\.0\}\ndream: \{3: 0\.\d+(?s:.*)^after_5_imagined_steps \{"ball_x"', found, re.M
+    )
+    assert all((tmp_path / name).stat().st_size for name in ("dream.png", "errors.png", "memory/watch.html"))
