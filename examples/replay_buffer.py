@@ -37,7 +37,9 @@ def play(epsilon: float) -> reverie.EpisodeRecords:
         rewards.append(float(reward))
         is_over = terminated or truncated
     chosen = np.eye(2, dtype=np.float32)[[*actions, 0]]
-    return reverie.EpisodeRecords({"vector": np.stack(seen)}, chosen, np.float32(rewards), terminated)
+    return reverie.EpisodeRecords(
+        {"vector": np.stack(seen)}, chosen, np.array(rewards, np.float32), terminated
+    )
 
 
 for episode in range(int(sys.argv[1]) if len(sys.argv) > 1 else 60):

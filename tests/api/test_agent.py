@@ -18,6 +18,7 @@ from reverie.orchestration.trained import load_agent
 from reverie.utils.seeding import episode_seed, named_seed
 
 from ..envs.toy_world import ToyWorld
+from ..runs.helpers import POPULATION
 
 
 @pytest.mark.parametrize(("name", "sample"), [("catch", True), ("pong", True), ("catch", False)])
@@ -159,3 +160,12 @@ def test_an_agent_gives_what_it_believes_and_the_model_to_go_on_from_there(cartp
     assert not torch.equal(states[0].deter, states[1].deter)
     own = agent._policy
     assert agent.world_model is own.workflow.world_model  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_an_agent_of_a_population_has_no_world_model(empty_folder: Path) -> None:
+    [experiment, *settings] = POPULATION
+    short = ["training.generations=1", "run_dir=population"]
+    agent = reverie.train(experiment.removeprefix("experiment="), [*settings, *short]).agent
+    for ask in (lambda: agent.world_model, lambda: agent.state):
+        with pytest.raises(reverie.UserError, match="Pendulum-v1 is of a population: it has no world model"):
+            ask()

@@ -21,7 +21,7 @@ from reverie.buffers import (
     plan_replay,
 )
 from reverie.utils.errors import UserError
-from reverie.utils.timestep import ActionSpec, ArraySpec
+from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec
 
 from .memory import in_use_bytes
 from .reference import make_buffer
@@ -150,3 +150,10 @@ def test_the_plan_is_what_the_buffer_then_owns(cross_episodes: bool, store_laten
     assert plan.part_bytes["observations"] == plan.num_rows * (12 + 24)
     latent_bytes = (2 * 2 + 3) * store_latents
     assert plan.arena_bytes == plan.num_rows * (12 + 24 + latent_bytes + 4 * 4 + 4 + 3)
+
+
+def test_a_spec_of_an_environment_has_its_fields_and_the_defaults() -> None:
+    env = EnvSpec("world", {"pose": ArraySpec((3,))}, ActionSpec(2, True), num_envs=4)
+    spec = ReplaySpec.of(env, window_length=9)
+    assert spec == ReplaySpec(ReplayConfig(), env.observation, env.action, 4, 9, None)
+    assert env.observation["pose"].dtype == np.float32
