@@ -36,7 +36,7 @@ def device_notice(composed: DictConfig) -> list[str]:
 
 
 def model_presets() -> dict[str, dict[str, int]]:
-    """Return the sizes of each preset of `configs/model` that is the same on every device, those with most first."""
+    """Return the sizes of each preset of `configs/model` that no device changes, those with most first."""
     defaults = {name: getattr(ModelConfig(), name) for name in _SIZES}
     sizes: dict[str, dict[str, int]] = {}
     for file in resources.files(CONFIG_PACKAGE).joinpath("model").iterdir():
