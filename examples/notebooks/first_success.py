@@ -30,7 +30,7 @@ print(reverie.check_env("catch", steps=100))
 # `reverie.train("dreamer_catch", device="cpu")`.
 
 # %%
-short = {"training.learning_starts": 80, "training.train_ratio": 16, "training.log_interval": 16}
+short = {"training.learning_starts": 80, "training.train_ratio": 8, "training.log_interval": 16}
 run = reverie.train("dreamer_catch", short, total_timesteps=128, device="cpu", run_dir="catch")
 
 # %% [markdown]

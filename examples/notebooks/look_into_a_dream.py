@@ -113,6 +113,6 @@ print("dream:", {step: round(float(each), 2) for step, each in enumerate(rewards
 # `reverie-probe run=pretrained:pong` plays eight whole ones, in some minutes.
 
 # %%
-found = probe_run(ProbeConfig(run="pretrained:pong", episodes=2, max_steps=120))
+found = probe_run(ProbeConfig(run="pretrained:pong", episodes=2, max_steps=70))
 for belief in ("after_0_imagined_steps", "after_5_imagined_steps"):
     print(belief, json.dumps(found[belief]["r2"]))
