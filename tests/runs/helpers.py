@@ -52,6 +52,7 @@ PONG = (
     "env.num_envs=1",
     "buffer.compressed=false",
     "training.learning_starts=8",
+    "training.warmup_steps=0",
     "training.log_interval=20",
     "training.checkpoint_interval=20",
     "training.keep_checkpoints=2",
