@@ -3,6 +3,7 @@ PYTHON ?= python3# any Python from 3.11; used once, to make .venv
 EXPERIMENT ?= dreamer_ataripong
 ARGS ?=# overrides for the command: make train ARGS="seed=2 env.num_envs=4", make test ARGS="-k replay"
 
+VIDEO := experiments/pretrained_pong.mp4
 BIN := .venv/bin
 READY := .venv/.installed
 WORKERS := $(shell expr 2 \* $$(nproc))# of the tests: two for each core, for many wait for processes that they have killed
@@ -14,7 +15,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1# no notice of newer versions: constra
 .PHONY: help train first test gpu bench bench-peers lint format doctor docs docs-figures clean
 
 help:
-	@echo "make train         train on Atari Pong; EXPERIMENT=dreamer_catch for another, ARGS=... for overrides"
+	@echo "make train         watch the agent that comes with it, then train on Atari Pong; EXPERIMENT=dreamer_catch for another, ARGS=... for overrides"
 	@echo "make first         learn Catch on a CPU in ten minutes, and draw its curve: experiments/first/report.html"
 	@echo "make test          every test that needs no GPU"
 	@echo "make gpu           the tests that need a CUDA device"
@@ -32,8 +33,14 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --no-compile -c constraints.txt -e '.[dev]'  # what is imported is compiled then
 	@touch $@
 
-train: $(READY)
+# The agent that comes with Reverie plays first, once; a failure of it is none of the training.
+train: $(READY) $(if $(filter dreamer_ataripong,$(EXPERIMENT)),$(VIDEO))
 	$(BIN)/python scripts/for_make.py scripts/train.py experiment=$(EXPERIMENT) $(ARGS)
+
+$(VIDEO): | $(READY)
+	@mkdir -p $(@D)
+	-$(BIN)/python scripts/evaluate.py run=pretrained:pong device=cpu episodes=1 max_steps=400 video=$@
+	@echo "$@ shows how Pong is played after training; this training takes hours, and its bar says how many"
 
 first: $(READY)
 	$(BIN)/python scripts/for_make.py scripts/train.py experiment=dreamer_catch device=cpu run_dir=experiments/first $(ARGS)

@@ -1,6 +1,8 @@
 """N Gymnasium environments of one id, in this process or in one subprocess each."""
 
 import logging
+import os
+import sys
 from collections.abc import Collection, Mapping
 from functools import partial
 
@@ -38,6 +40,8 @@ class GymnasiumBackend:
         frames = config.time_limit or registered.max_episode_steps
         limit = -(-frames // config.action_repeat) if frames else None
         self.spec = _probe(self._make_local(), env_id, name, limit)
+        if render:
+            _do_without_a_screen()
         self._renders = render and self.spec.renders and not self.spec.has_image and self._try_to_render()
         self._workers: list[LocalEnv | SubprocessEnv] = []
         try:
@@ -111,6 +115,12 @@ class GymnasiumBackend:
         finally:
             drawing.terminate()
         return True
+
+
+def _do_without_a_screen() -> None:
+    """Let SDL draw into memory where there is no screen; it would look for one, and complain."""
+    if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
 def _probe(probe: LocalEnv, env_id: str, name: str, longest_episode: int | None) -> EnvSpec:

@@ -113,11 +113,11 @@ class Orchestrator(ABC):
             _LOG.info("step %s: replay: %s", f"{self.step:,}", steady)
         return metrics
 
-    def report_memory(self, is_last: bool) -> None:
+    def report_memory(self) -> None:
         """Write what holds what."""
         with self.watch("memory"):
             report = self.guard.report(self.step)
-            self.reports.memory(self.step, report, footprint_stats(self.run_dir), is_last)
+            self.reports.memory(self.step, report, footprint_stats(self.run_dir))
 
     def roots(self) -> dict[str, Any]:
         """Return the long-lived objects of the run, by the name with which paths begin."""

@@ -94,22 +94,27 @@ class Reports:
             "speed/updates_per_second": (updates - then_updates) / seconds,
         }
 
+    def at(self, step: int) -> None:
+        """Move the progress bar."""
+        self._progress.advance(step)
+
+    def status(self, words: str | None) -> None:
+        """Say on the bar what takes its time; None for nothing more."""
+        self._progress.set_status(words)
+
     def note(self, words: str | None) -> None:
         """Show what takes its time, on the progress line; None for nothing more."""
         if words and not self._has_noted:
             _LOG.info("%s, once: it may take a minute", words)
             self._has_noted = True
-        self._progress.set_status(words)
+        self.status(words)
 
-    def memory(
-        self, step: int, report: MemoryReport | None, footprint: dict[str, float], is_last: bool
-    ) -> None:
+    def memory(self, step: int, report: MemoryReport | None, footprint: dict[str, float]) -> None:
         """Write what holds what, if anything is tracked, and what the whole run takes from the machine."""
         tags = {f"debug/run/{name}": value for name, value in footprint.items()}
         self.writer.scalars(step, tags if report is None else tags | report.tags())
         if report is not None:
-            has_news = is_last or not report.is_still
-            text = f"memory\n{report.table()}" if has_news else f"memory {report.summary()}"
+            text = f"memory {report.summary()}" if report.is_still else f"memory\n{report.table()}"
             _LOG.info("step %s: %s", f"{step:,}", text)
 
     def evaluation(self, step: int, mean: float, standard_error: float, mean_length: float) -> None:

@@ -97,6 +97,8 @@ class WorldModelOrchestrator(Orchestrator):
         snapshot_due = Every(memory.snapshot_interval, self.step)
         time_step = self._begin()
         self._has_begun = True
+        if self.step < training.first_update:
+            self.reports.status(f"playing until step {training.first_update:,}, then it learns")
         if self.owes_evaluation:
             self._evaluate()
             if not self.owes_evaluation:
@@ -107,6 +109,7 @@ class WorldModelOrchestrator(Orchestrator):
             else:
                 time_step = self._collect(time_step)
             self._learn()
+            self.reports.at(self.step)
             is_last = self.step >= training.total_timesteps
             if video_due(self.step) | is_last:
                 self._show()
@@ -115,7 +118,7 @@ class WorldModelOrchestrator(Orchestrator):
             if log_due(self.step) | is_last:
                 self._log()
             if memory_due(self.step) | is_last:
-                self.report_memory(is_last)
+                self.report_memory()
             if compare_due(self.updates):
                 self.on_track.report(self.step, self.reports)
             if snapshot_due(self.step):
@@ -201,6 +204,8 @@ class WorldModelOrchestrator(Orchestrator):
                 if replay.stores_latents:
                     replay.write_back(batch.positions, updated.deter, updated.stoch, updated.finite)
             self.updates += 1
+            if self.updates == self.start_updates + 1:
+                self.reports.status(None)
             if self.nonfinite.has_too_many:
                 return
             self.guard.mark_first(self.step, "first joint update" if joint else "first update")
@@ -227,17 +232,21 @@ class WorldModelOrchestrator(Orchestrator):
     def _probe(self) -> None:
         """Ask what the model knows of Pong, in games that training does not play."""
         self.guard.mark_first(self.step, "first probe")
+        self.reports.status("probing what the model knows")
         with self.watch("report"):
             tags = probe(self.parts.workflow, self.config.env, self.config.seed)
             self.reports.probe(self.step, tags)
+        self.reports.status(None)
 
     def _evaluate(self) -> None:
         """Play episodes without learning; a signal to stop postpones it until the run is resumed."""
         self.guard.mark_first(self.step, "first evaluation")
+        self.reports.status(f"playing {self.config.training.evaluation_episodes} episodes to evaluate")
         with self.watch("report"):
             episodes, seed = self.config.training.evaluation_episodes, self.config.seed
             workflow, env = self.parts.workflow, self.config.env
             result = evaluate(workflow, env, episodes, seed, should_stop=lambda *_: self.signals.stop)
+            self.reports.status(None)
             self.owes_evaluation = len(result.episodes) < episodes
             if self.owes_evaluation:
                 return

@@ -1,6 +1,8 @@
 """Gymnasium environments: literal streams, processes, pictures."""
 
 import multiprocessing
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,6 +125,23 @@ def test_a_picture_that_fails_is_an_error_and_the_environment_continues(vectoriz
     environment.step(RIGHT[None])
     assert environment.render() is not None
     environment.close()
+
+
+def test_without_a_screen_nothing_complains() -> None:
+    screens = ("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "SDL_VIDEODRIVER")
+    script = (
+        "from reverie.envs import EnvConfig, Suite, make_environment\n"
+        "config = EnvConfig(suite=Suite.gymnasium, id='CartPole-v1', action_repeat=1)\n"
+        "environment = make_environment(config, 0, render=True); environment.reset()\n"
+        "print(environment.render().shape)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env={name: text for name, text in os.environ.items() if name not in screens},
+    )
+    assert (done.stdout, done.stderr) == ("(400, 600, 3)\n", "")
 
 
 def test_pictures_are_drawn_only_for_who_asked_for_them() -> None:

@@ -265,3 +265,13 @@ def test_above_the_limit_of_restarts_the_run_ends_with_a_checkpoint_from_which_i
     assert saved_steps(run_dir)[-1] >= step
     steps = [line["step"] for line in metrics_of(run_dir)]
     assert steps == sorted(steps)
+
+
+def test_a_picture_that_cannot_be_drawn_is_one_warning_and_training_goes_on(tmp_path: Path) -> None:
+    settings = ("env.id=toy_world:ToyBlind-v0", "training.video_interval=20", "training.total_timesteps=60")
+    run_dir = start(tmp_path / "run", *CARTPOLE, *settings)
+    log = (run_dir / "train.log").read_text()
+    [warning] = [line for line in log.splitlines() if " WARNING " in line]
+    failed = "render() of toy_world:ToyBlind-v0 fails: it raised OSError: no screen"
+    assert f"no video of episodes: {failed}" in warning
+    assert log.rstrip().endswith(f"finished: {run_dir}")

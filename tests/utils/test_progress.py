@@ -11,6 +11,21 @@ import pytest
 
 from reverie.utils.logging import Progress, ProgressMode
 
+NARROW = 80
+LONG = """
+import time
+from reverie.utils.logging import Progress, ProgressMode
+
+now = 0.0
+progress = Progress(400_000, ProgressMode.bar, clock=lambda: now)
+progress.update(195_007, episode_return=None, updates_per_second=3.08, memory_mb=1738.0, planned_mb=1895.0)
+for now, step in (0.1, 195_010), (9e5, 195_100):
+    progress.advance(step)
+    time.sleep(0.7)  # the bar is drawn twice a second
+progress.update(196_000, episode_return=-20.53, updates_per_second=3.08, memory_mb=1738.0, planned_mb=1895.0)
+progress.set_status("playing 20 episodes to evaluate")
+progress.close()
+"""
 SCRIPT = """
 import logging
 import sys
@@ -37,10 +52,15 @@ def by_mode(shown: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def on_a_terminal() -> dict[str, str]:
     """What the script shows on a pseudo-terminal of 150 columns."""
+    return by_mode(shown_by(SCRIPT, 150))
+
+
+def shown_by(script: str, columns: int) -> str:
+    """What a script shows on a pseudo-terminal."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "150"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
     environment.pop("NO_COLOR", None)
-    subprocess.run([sys.executable, "-c", SCRIPT], stderr=theirs, check=True, env=environment)
+    subprocess.run([sys.executable, "-c", script], stderr=theirs, check=True, env=environment)
     os.close(theirs)
     shown = b""
     try:
@@ -49,7 +69,7 @@ def on_a_terminal() -> dict[str, str]:
     except OSError:  # Linux: all of it is read and nobody writes any more
         pass
     os.close(ours)
-    return by_mode(shown.decode())
+    return shown.decode()
 
 
 def test_a_plain_line_says_step_return_pace_memory_and_time_left(caplog: pytest.LogCaptureFixture) -> None:
@@ -133,6 +153,15 @@ def test_on_a_terminal_a_bar_shows_the_same_words_and_log_lines_stand_above_it(
     assert (
         shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1
     )  # the cursor is hidden once and given back
+
+
+def test_on_a_narrow_terminal_the_words_fit_and_the_step_moves_between_two_updates() -> None:
+    lines = [line.strip() for line in without_styles(shown_by(LONG, NARROW)).replace("\r", "\n").split("\n")]
+    shown = dict.fromkeys(line.partition(" ")[2] for line in lines if line)  # without the spinner
+    assert not [line for line in shown if "…" in line or len(line) + 2 > NARROW]
+    assert any(line.startswith("step 195,100 of 400,000 no episode finished") for line in shown)
+    assert not any(line.startswith("step 195,010") for line in shown)  # too soon after the one before
+    assert "step 196,000 of 400,000 playing 20 episodes to evaluate" in shown
 
 
 def test_on_a_terminal_plain_mode_draws_no_bar(on_a_terminal: dict[str, str]) -> None:

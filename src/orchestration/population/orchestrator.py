@@ -77,9 +77,8 @@ class PopulationOrchestrator(Orchestrator):
             if result is None:
                 continue  # nothing has changed: the state is still that before this generation
             self._complete(result, began)
-            is_last = self._is_over()
-            if memory_due(self.step) | is_last:
-                self.report_memory(is_last)
+            if memory_due(self.step) | self._is_over():
+                self.report_memory()
             if save_due(self.step) | self.signals.take_save():
                 self.save_if_possible()
         if self.saved_step != self.step:

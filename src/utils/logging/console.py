@@ -7,7 +7,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from datetime import timedelta
 from enum import Enum
 from pathlib import Path
 
@@ -25,6 +24,8 @@ CONSOLE = Console(stderr=True)
 _ROOT = logging.getLogger("reverie")
 _LOG = logging.getLogger(__name__)
 _OWN_HANDLER = "reverie"  # the name by which handlers are found again
+_WIDE = 120  # columns that hold the bar itself and the memory as well
+_SHOW_SECONDS = 0.5  # between two looks at the clock of a person
 _PACE_UPDATES = 20  # time left follows the last calls: steps before the first update are far faster
 
 
@@ -114,13 +115,15 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total_steps, self._clock = total_steps, clock
-        self._pace = deque([(clock(), start_step)], maxlen=_PACE_UPDATES)
-        self._bar, self._status = None, "starting"
+        self._shown = clock()
+        self._pace = deque([(self._shown, start_step)], maxlen=_PACE_UPDATES)
+        self._bar, self._status = None, "learning; numbers follow"
+        self._is_wide = CONSOLE.width >= _WIDE
         if mode is ProgressMode.bar or (mode is ProgressMode.auto and CONSOLE.is_terminal):
             self._bar = progress.Progress(
+                progress.SpinnerColumn(),  # moves also while nothing else can, as in a compilation
                 progress.TextColumn("step {task.completed:,} of {task.total:,}"),
-                progress.BarColumn(bar_width=20),
-                progress.TaskProgressColumn(),
+                *([progress.BarColumn(bar_width=20), progress.TaskProgressColumn()] if self._is_wide else []),
                 progress.TextColumn("{task.description}"),
                 console=CONSOLE,
                 refresh_per_second=2,  # its thread shares the interpreter with the training loop
@@ -141,15 +144,24 @@ class Progress:
 
         The return is in raw units, None before the first episode has ended; memory is in units of 1e6 bytes.
         """
-        self._pace.append((self._clock(), step))
+        self._shown = self._clock()
+        self._pace.append((self._shown, step))
         played = "no episode finished" if episode_return is None else f"return {episode_return:.4g}"
-        memory = f"memory {memory_mb:,.0f}{'' if planned_mb is None else f' of {planned_mb:,.0f}'} MB"
-        self._status = f"{played}, {updates_per_second:.3g} updates/s, {memory}, {self._time_left(step)}"
+        memory = f"memory {memory_mb:,.0f}{'' if planned_mb is None else f' of {planned_mb:,.0f}'} MB, "
+        pace = f"{played}, {updates_per_second:.3g} updates/s, "
+        memory = "" if self._bar and not self._is_wide else memory
+        self._status = f"{pace}{memory}{self._time_left(step)}"
         if self._bar:
             self._bar.update(self._task, completed=step, description=self._status)
         else:
             done = f"step {step:,} of {self._total_steps:,} ({step / self._total_steps:.1%})"
             _LOG.info("%s, %s", done, self._status)
+
+    def advance(self, step: int) -> None:
+        """Move the bar between two updates; cheap, so call it at every step."""
+        if self._bar and (now := self._clock()) - self._shown >= _SHOW_SECONDS:
+            self._shown = now
+            self._bar.update(self._task, completed=step)
 
     def set_status(self, text: str | None) -> None:
         """Say on the bar what the run does between two updates; None shows the numbers again."""
@@ -167,4 +179,5 @@ class Progress:
         if steps <= 0:
             return "time left unknown"
         left = max(self._total_steps - step, 0) * seconds / steps
-        return f"{timedelta(seconds=round(left))} left"
+        minutes, seconds = divmod(round(left), 60)
+        return f"{minutes // 60}:{minutes % 60:02}:{seconds:02} left"
