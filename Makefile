@@ -40,7 +40,7 @@ train: $(READY) $(if $(filter dreamer_ataripong,$(EXPERIMENT)),$(VIDEO))
 $(VIDEO): | $(READY)
 	@mkdir -p $(@D)
 	-$(BIN)/python scripts/evaluate.py run=pretrained:pong device=cpu episodes=1 max_steps=400 video=$@
-	@echo "$@ shows how Pong is played after training; this training takes hours, and its bar says how many"
+	@echo "$@ shows how Pong is played after training; this training takes hours; its first lines say how many"
 
 first: $(READY)
 	$(BIN)/python scripts/for_make.py scripts/train.py experiment=dreamer_catch device=cpu run_dir=experiments/first $(ARGS)

@@ -140,7 +140,7 @@ class Orchestrator(ABC):
         """
         require_run_folder(self.run_dir)
         self.guard.mark_first(self.step, "first checkpoint")
-        with self.watch("save"):
+        with self.watch("save"), self.reports.doing("saving a checkpoint"):
             keep, model = self.config.training.keep_checkpoints, self.parts.workflow.state_dict()
             state = self.state()
             self.reports.writer.flush()  # a log must not be behind its checkpoint

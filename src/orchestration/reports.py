@@ -3,6 +3,8 @@
 import logging
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +82,7 @@ class Reports:
     def generation(self, step: int, updates: int, metrics: dict[str, float], block: list[str]) -> None:
         """Write the metrics of a generation with its speeds, and show its block."""
         self.writer.scalars(step, metrics | self._speeds(step, updates))
+        self.advance(step, updates, "learning")
         for line in block:
             _LOG.info(line)
 
@@ -94,20 +97,25 @@ class Reports:
             "speed/updates_per_second": (updates - then_updates) / seconds,
         }
 
-    def at(self, step: int) -> None:
-        """Move the progress bar."""
-        self._progress.advance(step)
+    def advance(self, step: int, updates: int, phase: str, caveat: str = "") -> None:
+        """Move the progress bar; see `Progress.advance`."""
+        self._progress.advance(step, updates, phase, caveat)
 
-    def status(self, words: str | None) -> None:
-        """Say on the bar what takes its time; None for nothing more."""
+    @contextmanager
+    def doing(self, words: str) -> Iterator[None]:
+        """Show on the progress line what takes its time."""
         self._progress.set_status(words)
+        try:
+            yield
+        finally:
+            self._progress.set_status(None)
 
     def note(self, words: str | None) -> None:
         """Show what takes its time, on the progress line; None for nothing more."""
         if words and not self._has_noted:
             _LOG.info("%s, once: it may take a minute", words)
             self._has_noted = True
-        self.status(words)
+        self._progress.set_status(words)
 
     def memory(self, step: int, report: MemoryReport | None, footprint: dict[str, float]) -> None:
         """Write what holds what, if anything is tracked, and what the whole run takes from the machine."""

@@ -97,8 +97,6 @@ class WorldModelOrchestrator(Orchestrator):
         snapshot_due = Every(memory.snapshot_interval, self.step)
         time_step = self._begin()
         self._has_begun = True
-        if self.step < training.first_update:
-            self.reports.status(f"playing until step {training.first_update:,}, then it learns")
         if self.owes_evaluation:
             self._evaluate()
             if not self.owes_evaluation:
@@ -109,7 +107,7 @@ class WorldModelOrchestrator(Orchestrator):
             else:
                 time_step = self._collect(time_step)
             self._learn()
-            self.reports.at(self.step)
+            self.reports.advance(self.step, self.updates - self.start_updates, *self._phase())
             is_last = self.step >= training.total_timesteps
             if video_due(self.step) | is_last:
                 self._show()
@@ -130,6 +128,16 @@ class WorldModelOrchestrator(Orchestrator):
         if self.saved_step != self.step and reason is not StopReason.rollback:
             self.save()
         return reason
+
+    def _phase(self) -> tuple[str, str]:
+        """Return what goes on, and what will change its pace."""
+        training, replay = self.config.training, self.parts.replay
+        if self.step < training.first_update or not replay.can_sample:
+            return "filling the replay", ""
+        if self.step < training.warmup_steps:
+            until = f"from step {training.warmup_steps:,} on the actor learns too, which takes longer"
+            return "the world model learns alone", until
+        return "learning", ""
 
     def _stop_reason(self) -> StopReason | None:
         """Return why to stop now, None to continue."""
@@ -172,7 +180,7 @@ class WorldModelOrchestrator(Orchestrator):
             replay.add(time_step, collected.action, collected.latent if replay.stores_latents else None)
             following = self.parts.environment.step(collected.action)
         if frames is not None:
-            with self.watch("report"):
+            with self.watch("report"), self.reports.doing("writing a video"):
                 self.reports.animation(self.step, "episode", frames, VIDEO_FPS)
         return following
 
@@ -204,8 +212,6 @@ class WorldModelOrchestrator(Orchestrator):
                 if replay.stores_latents:
                     replay.write_back(batch.positions, updated.deter, updated.stoch, updated.finite)
             self.updates += 1
-            if self.updates == self.start_updates + 1:
-                self.reports.status(None)
             if self.nonfinite.has_too_many:
                 return
             self.guard.mark_first(self.step, "first joint update" if joint else "first update")
@@ -220,7 +226,7 @@ class WorldModelOrchestrator(Orchestrator):
         require_run_folder(self.run_dir)
         self.guard.mark_first(self.step, "first pictures")
         if self.parts.replay.can_sample:
-            with self.watch("report"):
+            with self.watch("report"), self.reports.doing("drawing what the model predicts"):
                 # A separate generator: reports must not change what is learned.
                 generator = numpy_generator(self.config.seed, f"report at {self.step}")
                 batch = self.parts.replay.sample(self.config.training.batch_size, generator)
@@ -232,21 +238,17 @@ class WorldModelOrchestrator(Orchestrator):
     def _probe(self) -> None:
         """Ask what the model knows of Pong, in games that training does not play."""
         self.guard.mark_first(self.step, "first probe")
-        self.reports.status("probing what the model knows")
-        with self.watch("report"):
+        with self.watch("report"), self.reports.doing("asking the model of ball and points"):
             tags = probe(self.parts.workflow, self.config.env, self.config.seed)
             self.reports.probe(self.step, tags)
-        self.reports.status(None)
 
     def _evaluate(self) -> None:
         """Play episodes without learning; a signal to stop postpones it until the run is resumed."""
         self.guard.mark_first(self.step, "first evaluation")
-        self.reports.status(f"playing {self.config.training.evaluation_episodes} episodes to evaluate")
-        with self.watch("report"):
+        with self.watch("report"), self.reports.doing("playing games to evaluate"):
             episodes, seed = self.config.training.evaluation_episodes, self.config.seed
             workflow, env = self.parts.workflow, self.config.env
             result = evaluate(workflow, env, episodes, seed, should_stop=lambda *_: self.signals.stop)
-            self.reports.status(None)
             self.owes_evaluation = len(result.episodes) < episodes
             if self.owes_evaluation:
                 return

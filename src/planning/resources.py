@@ -108,7 +108,14 @@ def show(plan: MemoryPlan, console: Console) -> None:
 
 
 def plan_lines(plan: MemoryPlan) -> list[str]:
-    """Return a plan in a line for each resource: total, limit, and the largest parts."""
+    """Return a plan in one line; with the largest parts of each resource where one is over its limit."""
+    if not plan.over:
+        shown = [(resource.name, resource.total_bytes, resource.limit_bytes) for resource in plan.resources]
+        totals = [
+            f"{name} {size_text(total)}{f' of {size_text(limit)}' if limit is not None else ''}"
+            for name, total, limit in shown
+        ]
+        return [f"plan  {', '.join(totals)}"]
     width, lines = max(len(resource.name) for resource in plan.resources), []
     for resource in plan.resources:
         rows = sorted(resource.rows, key=lambda row: -row.nbytes)

@@ -194,10 +194,12 @@ def test_a_new_run_never_writes_into_the_folder_of_another(
     assert f"run_dir={cartpole_run} already holds a run. Continue it with resume={cartpole_run}" in message
 
 
-def test_memory_is_a_line_of_the_log_while_nothing_is_wrong(tmp_path: Path) -> None:
+def test_the_log_has_a_line_of_memory_where_nothing_is_wrong(tmp_path: Path) -> None:
     settings = ("training.total_timesteps=120", "memory.report_interval=50")
-    log = (start(tmp_path / "run", *CARTPOLE, *settings) / "train.log").read_text()
+    run_dir = start(tmp_path / "run", *CARTPOLE, *settings)
+    log = (run_dir / "train.log").read_text()
     assert "Memory at step" not in log
+    assert "memory/replay/size_mb" in (run_dir / "metrics.jsonl").read_text()
     for step in (50, 100, 120):
         [line] = [line for line in log.splitlines() if f"step {step}: memory " in line]
         assert "of them not judged yet" in line

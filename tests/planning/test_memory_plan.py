@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 import subprocess
 import sys
 from contextlib import closing
@@ -228,7 +229,8 @@ def test_the_fused_norm_saves_its_input_and_a_number_for_each_row() -> None:
 
 def test_the_log_of_a_run_begins_with_its_plan_and_progress_counts_against_it(catch_run: Path) -> None:
     log = (catch_run / "train.log").read_text()
-    assert "plan  host RAM  " in log and "plan  disk      " in log
+    [line] = [line for line in log.splitlines() if "INFO plan  " in line]
+    assert re.search(r"plan  host RAM \S+ MiB of \S+ GiB, disk \S+ MiB of", line)
     [line] = [line for line in log.splitlines() if "step 300 of 300" in line]
     used, planned = line.split("memory ")[1].split(" MB")[0].split(" of ")
     assert 0 < int(used.replace(",", "")) and 0 < int(planned.replace(",", ""))

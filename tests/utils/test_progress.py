@@ -11,21 +11,6 @@ import pytest
 
 from reverie.utils.logging import Progress, ProgressMode
 
-NARROW = 80
-LONG = """
-import time
-from reverie.utils.logging import Progress, ProgressMode
-
-now = 0.0
-progress = Progress(400_000, ProgressMode.bar, clock=lambda: now)
-progress.update(195_007, episode_return=None, updates_per_second=3.08, memory_mb=1738.0, planned_mb=1895.0)
-for now, step in (0.1, 195_010), (9e5, 195_100):
-    progress.advance(step)
-    time.sleep(0.7)  # the bar is drawn twice a second
-progress.update(196_000, episode_return=-20.53, updates_per_second=3.08, memory_mb=1738.0, planned_mb=1895.0)
-progress.set_status("playing 20 episodes to evaluate")
-progress.close()
-"""
 SCRIPT = """
 import logging
 import sys
@@ -52,11 +37,10 @@ def by_mode(shown: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def on_a_terminal() -> dict[str, str]:
     """What the script shows on a pseudo-terminal of 150 columns."""
-    return by_mode(shown_by(SCRIPT, 150))
+    return by_mode(shown_on_a_terminal(SCRIPT, 150))
 
 
-def shown_by(script: str, columns: int) -> str:
-    """What a script shows on a pseudo-terminal."""
+def shown_on_a_terminal(script: str, columns: int) -> str:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
     environment.pop("NO_COLOR", None)
@@ -142,26 +126,60 @@ def test_on_a_terminal_a_bar_shows_the_same_words_and_log_lines_stand_above_it(
 ) -> None:
     shown = on_a_terminal[mode]
     for words in (
-        "step 50 of 200",
+        "50 of 200",
         "25%",
         "return -19, 4.25 updates/s",
         "memory 3,100 of 3,400 MB, 0:00:30 left",
     ):
         assert words in without_styles(shown)
     plain = without_styles(shown)
-    assert plain.rindex("checkpoint [written]") < plain.rindex("step 50 of 200")
+    assert plain.rindex("checkpoint [written]") < plain.rindex("50 of 200")
     assert (
         shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1
     )  # the cursor is hidden once and given back
 
 
-def test_on_a_narrow_terminal_the_words_fit_and_the_step_moves_between_two_updates() -> None:
-    lines = [line.strip() for line in without_styles(shown_by(LONG, NARROW)).replace("\r", "\n").split("\n")]
-    shown = dict.fromkeys(line.partition(" ")[2] for line in lines if line)  # without the spinner
-    assert not [line for line in shown if "…" in line or len(line) + 2 > NARROW]
-    assert any(line.startswith("step 195,100 of 400,000 no episode finished") for line in shown)
-    assert not any(line.startswith("step 195,010") for line in shown)  # too soon after the one before
-    assert "step 196,000 of 400,000 playing 20 episodes to evaluate" in shown
+LONG_RUN = """
+import time
+from reverie.utils.logging import Progress, ProgressMode
+
+now = 0.0
+progress = Progress(400_000, ProgressMode.bar, clock=lambda: now)
+progress.set_status("compiling for this machine")
+time.sleep(2)
+for now in (0.0, 1.0, 2.0, 100.0):
+    progress.advance(212_000 + int(10 * now), int(4.25 * now), "learning")
+    progress.update(212_000, episode_return=-20.45, updates_per_second=4.25, memory_mb=1900, planned_mb=2000)
+    time.sleep(1)
+progress.close()
+"""
+
+
+def test_the_bar_fits_in_80_columns_and_moves_while_the_run_does_something_else() -> None:
+    pieces = re.split(r"[\r\n]+", without_styles(shown_on_a_terminal(LONG_RUN, 80)))
+    assert max(map(len, pieces)) <= 80 and "…" not in "".join(pieces)
+    still = [piece for piece in pieces if "compiling for this machine" in piece]
+    assert len({piece[0] for piece in still}) >= 3  # the wheel turns
+    assert any("return -20.45, 4.25 updates/s, " in piece and piece.endswith("left") for piece in pieces)
+
+
+def test_each_phase_says_once_how_long_the_run_will_take(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    progress = Progress(400_000, ProgressMode.plain, clock=lambda: now)
+    with caplog.at_level(logging.INFO, logger="reverie"):
+        for second in range(100):
+            now = float(second)
+            progress.advance(10 * second, 0, "filling the replay")
+        progress.set_status("compiling for this machine")
+        now = 10_000.0  # counts for nothing
+        progress.set_status(None)
+        for second in range(100):
+            now = 10_000.0 + second
+            progress.advance(1000 + 4 * second, 2 * second, "learning")
+    [line] = caplog.messages
+    assert re.fullmatch(
+        r"learning at 2 updates a second: the remaining 398,9\d\d steps take about 28 hours", line
+    )
 
 
 def test_on_a_terminal_plain_mode_draws_no_bar(on_a_terminal: dict[str, str]) -> None:

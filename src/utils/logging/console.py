@@ -24,9 +24,10 @@ CONSOLE = Console(stderr=True)
 _ROOT = logging.getLogger("reverie")
 _LOG = logging.getLogger(__name__)
 _OWN_HANDLER = "reverie"  # the name by which handlers are found again
-_WIDE = 120  # columns that hold the bar itself and the memory as well
-_SHOW_SECONDS = 0.5  # between two looks at the clock of a person
 _PACE_UPDATES = 20  # time left follows the last calls: steps before the first update are far faster
+_LIVE_SECONDS = 2.0  # between two looks at the pace of now
+_SURE_SECONDS, _SURE_UPDATES = 20.0, 20  # before a pace is told as hours
+_BAR, _NARROW_BAR, _WIDE = 20, 6, 110  # columns
 
 
 def configure_logging(run_dir: Path | None = None) -> Callable[[], None]:
@@ -115,20 +116,24 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total_steps, self._clock = total_steps, clock
-        self._shown = clock()
-        self._pace = deque([(self._shown, start_step)], maxlen=_PACE_UPDATES)
-        self._bar, self._status = None, "learning; numbers follow"
-        self._is_wide = CONSOLE.width >= _WIDE
+        self._pace = deque([(clock(), start_step)], maxlen=_PACE_UPDATES)
+        self._live: deque[tuple[float, int, int]] = deque(maxlen=_PACE_UPDATES)
+        self._phase, self._has_told = "starting", False
+        self._played = self._memory = ""
+        self._bar = None
         if mode is ProgressMode.bar or (mode is ProgressMode.auto and CONSOLE.is_terminal):
+            bar_width = _BAR if CONSOLE.width >= _WIDE else _NARROW_BAR
+            self._room = len(f"{total_steps:,} of {total_steps:,}") + bar_width + len("* 100%  ") + 2
             self._bar = progress.Progress(
-                progress.SpinnerColumn(),  # moves also while nothing else can, as in a compilation
-                progress.TextColumn("step {task.completed:,} of {task.total:,}"),
-                *([progress.BarColumn(bar_width=20), progress.TaskProgressColumn()] if self._is_wide else []),
-                progress.TextColumn("{task.description}"),
+                progress.SpinnerColumn(),  # moves when nothing else does
+                progress.TextColumn("{task.completed:,} of {task.total:,}"),
+                progress.BarColumn(bar_width),
+                progress.TaskProgressColumn(),
+                progress.TextColumn("{task.description}", markup=False),
                 console=CONSOLE,
                 refresh_per_second=2,  # its thread shares the interpreter with the training loop
             )
-            self._task = self._bar.add_task(self._status, total=total_steps, completed=start_step)
+            self._task = self._bar.add_task(self._phase, total=total_steps, completed=start_step)
             self._bar.start()
 
     def update(
@@ -144,40 +149,77 @@ class Progress:
 
         The return is in raw units, None before the first episode has ended; memory is in units of 1e6 bytes.
         """
-        self._shown = self._clock()
-        self._pace.append((self._shown, step))
-        played = "no episode finished" if episode_return is None else f"return {episode_return:.4g}"
-        memory = f"memory {memory_mb:,.0f}{'' if planned_mb is None else f' of {planned_mb:,.0f}'} MB, "
-        pace = f"{played}, {updates_per_second:.3g} updates/s, "
-        memory = "" if self._bar and not self._is_wide else memory
-        self._status = f"{pace}{memory}{self._time_left(step)}"
+        self._pace.append((self._clock(), step))
+        self._played = "no episode finished" if episode_return is None else f"return {episode_return:.4g}"
+        self._memory = f"memory {memory_mb:,.0f}{'' if planned_mb is None else f' of {planned_mb:,.0f}'} MB"
+        left = self._time_left(*self._pace[0], step)
         if self._bar:
-            self._bar.update(self._task, completed=step, description=self._status)
+            self._describe(step, f"{updates_per_second:.3g} updates/s", left)
         else:
             done = f"step {step:,} of {self._total_steps:,} ({step / self._total_steps:.1%})"
-            _LOG.info("%s, %s", done, self._status)
+            words = f"{self._played}, {updates_per_second:.3g} updates/s, {self._memory}, {left}"
+            _LOG.info("%s, %s", done, words)
 
-    def advance(self, step: int) -> None:
-        """Move the bar between two updates; cheap, so call it at every step."""
-        if self._bar and (now := self._clock()) - self._shown >= _SHOW_SECONDS:
-            self._shown = now
-            self._bar.update(self._task, completed=step)
+    def advance(self, step: int, updates: int, phase: str, caveat: str = "") -> None:
+        """Move the bar; say once in each phase with updates how long the run will take at the pace of now.
+
+        Cheap: call it at every step. `phase` says in a few words what goes on, `caveat` what will change
+        the pace. `updates` are those so far.
+        """
+        now = self._clock()
+        if phase != self._phase:
+            self._phase, self._has_told = phase, False
+            self._live.clear()
+        if self._live and now - self._live[-1][0] < _LIVE_SECONDS:
+            if self._bar:
+                self._bar.update(self._task, completed=step)
+            return
+        self._live.append((now, step, updates))
+        then, then_step, then_updates = self._live[0]
+        seconds, made = now - then, updates - then_updates
+        pace = f"{made / seconds:.3g} updates/s" if made and seconds else phase
+        if self._bar:
+            self._describe(step, pace, self._time_left(then, then_step, step))
+        if not self._has_told and made >= _SURE_UPDATES and seconds >= _SURE_SECONDS:
+            self._has_told = True
+            left = (self._total_steps - step) * seconds / max(step - then_step, 1)
+            text = "%s at %.2g updates a second: the remaining %s steps take about %s%s"
+            steps = f"{self._total_steps - step:,}"
+            _LOG.info(text, phase, made / seconds, steps, _rough(left), caveat and f"; {caveat}")
 
     def set_status(self, text: str | None) -> None:
-        """Say on the bar what the run does between two updates; None shows the numbers again."""
+        """Say on the bar what the run does between two updates; None for an end of it."""
+        self._live.clear()  # what it took is no pace
         if self._bar:
-            self._bar.update(self._task, description=text or self._status)
+            self._bar.update(self._task, description=text or self._phase)
+
+    def _describe(self, step: int, pace: str, left: str) -> None:
+        """Show the numbers, as many as there is room for."""
+        assert self._bar
+        parts = [part for part in (self._played, pace, self._memory, left) if part]
+        room = CONSOLE.width - self._room
+        for dropped in (self._memory, self._played, left):
+            if len(", ".join(parts)) <= room:
+                break
+            if dropped in parts:
+                parts.remove(dropped)
+        self._bar.update(self._task, completed=step, description=", ".join(parts))
 
     def close(self) -> None:
         """Leave the bar as it stands and give the terminal back; a second call does nothing."""
         if self._bar:
             self._bar.stop()
 
-    def _time_left(self, step: int) -> str:
-        before, before_step = self._pace[0]
+    def _time_left(self, before: float, before_step: int, step: int) -> str:
         seconds, steps = self._clock() - before, step - before_step
         if steps <= 0:
             return "time left unknown"
-        left = max(self._total_steps - step, 0) * seconds / steps
-        minutes, seconds = divmod(round(left), 60)
-        return f"{minutes // 60}:{minutes % 60:02}:{seconds:02} left"
+        minutes, left = divmod(round(max(self._total_steps - step, 0) * seconds / steps), 60)
+        return f"{minutes // 60}:{minutes % 60:02}:{left:02} left"
+
+
+def _rough(seconds: float) -> str:
+    """Return a time with two digits, in the unit that people would use."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.2g} hours"
