@@ -33,14 +33,14 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --no-compile -c constraints.txt -e '.[dev]'  # what is imported is compiled then
 	@touch $@
 
-# The agent that comes with Reverie plays first, once; a failure of it is none of the training.
+# The agent that comes with Reverie plays first, once; if it cannot, training begins all the same.
 train: $(READY) $(if $(filter dreamer_ataripong,$(EXPERIMENT)),$(VIDEO))
 	$(BIN)/python scripts/for_make.py scripts/train.py experiment=$(EXPERIMENT) $(ARGS)
 
 $(VIDEO): | $(READY)
 	@mkdir -p $(@D)
-	-$(BIN)/python scripts/evaluate.py run=pretrained:pong device=cpu episodes=1 max_steps=400 video=$@
-	@echo "$@ shows how Pong is played after training; this training takes hours; its first lines say how many"
+	-$(BIN)/python scripts/evaluate.py run=pretrained:pong device=cpu episodes=1 max_steps=400 video=$@ && \
+	  echo "$@ shows a trained agent; training takes hours, and its first lines say how many"
 
 first: $(READY)
 	$(BIN)/python scripts/for_make.py scripts/train.py experiment=dreamer_catch device=cpu run_dir=experiments/first $(ARGS)

@@ -130,7 +130,7 @@ class WorldModelOrchestrator(Orchestrator):
         return reason
 
     def _phase(self) -> tuple[str, str]:
-        """Return what goes on, and what will change its pace."""
+        """Return the name of the current phase, and a sentence on what changes its pace later."""
         training, replay = self.config.training, self.parts.replay
         if self.step < training.first_update or not replay.can_sample:
             return "filling the replay", ""

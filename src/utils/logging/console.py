@@ -163,8 +163,8 @@ class Progress:
     def advance(self, step: int, updates: int, phase: str, caveat: str = "") -> None:
         """Move the bar; say once in each phase with updates how long the run will take at the pace of now.
 
-        Cheap: call it at every step. `phase` says in a few words what goes on, `caveat` what will change
-        the pace. `updates` are those so far.
+        Cheap: call it at every step. `phase` names what the run does, `caveat` what changes its pace later.
+        `updates` are those so far.
         """
         now = self._clock()
         if phase != self._phase:
