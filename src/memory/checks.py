@@ -45,7 +45,7 @@ def no_growth(steps: int = 50, threshold_mb: float = 0.1) -> Callable[[Callable[
     >>> try:
     ...     update()
     ... except MemoryGrows as error:
-    ...     print(str(error).splitlines()[0][:17])
+    ...     print(str(error)[:17])
     update leaves +10
     """
     if steps < MIN_SAMPLES:
