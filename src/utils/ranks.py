@@ -1,0 +1,163 @@
+"""The processes that train one agent together: what they add up, gather and agree on.
+
+`torchrun` starts them and tells each who it is; `torch.distributed` carries what they exchange, by gloo on a
+CPU and by NCCL between GPUs. Every method but `part` and `slice_of` is a collective: all ranks call it, in the
+same order. For a process alone (`ALONE`) each returns what it was given.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import Work
+
+RANK_EXIT_CODE = 8
+_PATIENT_SECONDS = 3600.0  # for what one rank does while the others wait: compiling, evaluating, saving
+
+
+class RankLost(RuntimeError):
+    """Another rank ended, or did not answer in time; nothing that was learned since the checkpoint is kept."""
+
+
+class Ranks:
+    """All processes of a run, as one of them sees them.
+
+    Args:
+        index: Which of them this is; 0 writes what a run writes once.
+        size: How many there are.
+        timeout: Seconds without an answer after which another rank counts as lost.
+    """
+
+    def __init__(self, index: int = 0, size: int = 1, timeout: float = 30.0) -> None:
+        self.index, self.size, self._timeout = index, size, timeout
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes what is written once."""
+        return self.index == 0
+
+    def part(self, total: int) -> int:
+        """Return this rank's share of a number that `size` divides."""
+        return total // self.size
+
+    def slice_of(self, total: int) -> slice:
+        """Return which of `total` things, numbered over all ranks, are this rank's."""
+        return slice(self.part(total) * self.index, self.part(total) * (self.index + 1))
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """Wait for up to an hour in here, for what takes one rank longer than another."""
+        before, self._timeout = self._timeout, max(self._timeout, _PATIENT_SECONDS)
+        try:
+            yield
+        finally:
+            self._timeout = before
+
+    def sum(self, numbers: Sequence[float]) -> list[float]:
+        """Return the sum of each number over all ranks, added up in float64."""
+        if self.size == 1:
+            return list(numbers)
+        values = torch.tensor(numbers, dtype=torch.float64)
+        self._do(dist.all_reduce, values)
+        return values.tolist()
+
+    def average_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace float32 tensors on one device by their means over all ranks, in one exchange."""
+        if self.size == 1:
+            return
+        bucket = torch.cat([tensor.flatten() for tensor in tensors])
+        self._do(dist.all_reduce, bucket)
+        pieces = bucket.div_(self.size).split([tensor.numel() for tensor in tensors])
+        for tensor, piece in zip(tensors, pieces, strict=True):
+            tensor.copy_(piece.view_as(tensor))
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Return the tensors of all ranks, one behind the other along the first axis.
+
+        The gradient is that of the mean over ranks of what each makes of the result, as `average_` needs it.
+        """
+        return tensor if self.size == 1 else _Gather.apply(tensor, self)  # pyright: ignore[reportReturnType]
+
+    def broadcast_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors by those of the first rank."""
+        for tensor in tensors if self.size > 1 else ():
+            self._do(dist.broadcast, tensor.detach(), src=0)
+
+    def text_of_first(self, text: str) -> str:
+        """Return the text that the first rank gives."""
+        if self.size == 1:
+            return text
+        length = torch.tensor([len(text.encode())])
+        self._do(dist.broadcast, length, src=0)
+        letters = torch.zeros(int(length), dtype=torch.uint8)
+        if self.is_first:
+            letters = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        self._do(dist.broadcast, letters, src=0)
+        return letters.numpy().tobytes().decode()
+
+    def are_equal(self, tensors: Sequence[Tensor]) -> bool:
+        """Return whether all ranks hold the same numbers, bit by bit."""
+        if self.size == 1:
+            return True
+        digest = hashlib.sha256()
+        for tensor in tensors:
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        own = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8).unsqueeze(0)
+        return bool((self.gather(own) == own).all())
+
+    def wait(self) -> None:
+        """Return once all ranks are here."""
+        self.sum([0.0])
+
+    def _do(self, collective: Any, *args: Any, **keywords: Any) -> None:
+        """Run a collective of `torch.distributed` to its end, or raise `RankLost`."""
+        try:
+            work: Work = collective(*args, **keywords, async_op=True)
+            work.wait(timedelta(seconds=self._timeout))
+        except RuntimeError as error:
+            what = f"rank {self.index} of {self.size} lost another one"
+            raise RankLost(f"{what}: {str(error).splitlines()[0]}") from error
+
+
+class _Gather(torch.autograd.Function):
+    """`Ranks.gather`."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, ranks: Ranks) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.ranks, ctx.count = ranks, len(tensor)
+        gathered = [torch.empty_like(tensor) for _ in range(ranks.size)]
+        ranks._do(dist.all_gather, gathered, tensor.contiguous())
+        return torch.cat(gathered)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        first = ctx.ranks.index * ctx.count
+        return gradient[first : first + ctx.count] * ctx.ranks.size, None
+
+
+ALONE = Ranks()
+"""A process that trains by itself."""
+
+
+@contextmanager
+def joined(timeout: float) -> Iterator[Ranks]:
+    """Join the other processes that `torchrun` has started, or yield `ALONE` if it has started no other."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield ALONE
+        return
+    backend = "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, timeout=timedelta(seconds=_PATIENT_SECONDS))
+    try:
+        yield Ranks(dist.get_rank(), size, timeout)
+    finally:
+        dist.destroy_process_group()
