@@ -9,6 +9,7 @@ import torch
 
 from ..checkpoints.checkpoint import list_checkpoints
 from ..checkpoints.run_folder import CONFIG_FILE, MOVED
+from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import TrainConfig
 from ..envs import EnvironmentCrashed
 from ..memory.leaks.guard import LEAK_EXIT_CODE
@@ -20,21 +21,33 @@ from ..orchestration.run import open_run
 from ..orchestration.signals import RESUME_ME_EXIT_CODE, Signals
 from ..planning import Preflight
 from ..utils.errors import UserError
-from ..utils.logging import OnLine
+from ..utils.logging import OnLine, configure_logging
+from ..utils.ranks import RANK_EXIT_CODE, RankLost, joined, number_of_ranks
 from .command_line import run_from_command_line
 
 ENVIRONMENT_EXIT_CODE = 5
 GPU_MEMORY_EXIT_CODE = 6
 CLUSTER_EXIT_CODE = 7
+_RANK_HINT = "The newest checkpoint counts: start torchrun again with resume=<run folder>"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DISK_FAULTS = (*_FULL, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
 _LOG = logging.getLogger(__name__)
 
 
 def train(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None:
-    """Run one checked configuration, as `train_until` does, and let signals stop it."""
-    with Signals() as signals:
-        train_until(signals, config, preflight, notices)
+    """Run one checked configuration, as `train_until` does, and let signals stop it.
+
+    Processes that `torchrun` has started train it together.
+    """
+    timeout = config.training.rank_timeout if isinstance(config, DreamerTrainConfig) else 0.0
+    try:
+        with Signals() as signals, joined(timeout):
+            train_until(signals, config, preflight, notices)
+    except RankLost as error:
+        configure_logging()  # the run's own log is closed
+        _LOG.error("%s. %s", error, _RANK_HINT)
+        logging.shutdown()
+        os._exit(RANK_EXIT_CODE)  # an exchange that never ends would keep the interpreter from leaving
 
 
 def train_until(
@@ -73,7 +86,8 @@ def _run_once(
             try:
                 reason = run.run()
             except (EnvironmentCrashed, EngineFailed) as error:
-                if isinstance(error, EnvironmentCrashed):  # else mid-generation: the last checkpoint counts
+                # Else mid-generation, or other ranks are elsewhere: the last checkpoint counts.
+                if isinstance(error, EnvironmentCrashed) and number_of_ranks() == 1:
                     run.save_if_possible()  # the step is complete, except for the environment that failed
                 _LOG.error("%s\n%s", error, _resume_hint(run))
                 is_cluster = isinstance(error, ClusterLost)

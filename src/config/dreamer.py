@@ -52,8 +52,13 @@ class DreamerTraining(TrainingConfig):
     max_updates_per_step: int = 64
     """Most updates made at once, after one step of all environments; a stall that owes more is forgiven."""
 
+    rank_timeout: float = 20.0
+    """Seconds that a process started by torchrun waits for the others in the middle of training, before it
+    ends with exit code 8; while one of them compiles, evaluates or saves, the others wait for an hour."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_range("training", self, "rank_timeout", gt=0, le=3600)
         intervals = ("warmup_steps", "evaluation_interval", "probe_interval", "video_interval")
         counts = ("log_interval", "evaluation_episodes", "max_consecutive_nonfinite", "max_updates_per_step")
         require_range("training", self, *intervals, ge=0)

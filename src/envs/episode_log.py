@@ -54,10 +54,10 @@ class ActionLog:
 
 
 class EpisodeLog:
-    """Counters, seeds and actions of the episodes of N environments."""
+    """Counters, seeds and actions of the episodes of N environments, numbered in the run from `first` on."""
 
-    def __init__(self, run_seed: int, num_envs: int, action_size: int) -> None:
-        self._run_seed = run_seed
+    def __init__(self, run_seed: int, num_envs: int, action_size: int, first: int = 0) -> None:
+        self._run_seed, self._first = run_seed, first
         self._next_episode = [0] * num_envs
         self._seeds = [0] * num_envs
         self._logs = [ActionLog(action_size) for _ in range(num_envs)]
@@ -72,7 +72,8 @@ class EpisodeLog:
         from ..utils.seeding import episode_seed  # not at the top: it loads torch, 180 MB in every worker
 
         for index in indices:
-            self._seeds[index] = episode_seed(self._run_seed, index, self._next_episode[index])
+            number = self._first + index
+            self._seeds[index] = episode_seed(self._run_seed, number, self._next_episode[index])
             self._next_episode[index] += 1
             self._logs[index].clear()
         return {index: self._seeds[index] for index in indices}

@@ -31,6 +31,7 @@ class EpisodeTracker:
     """Adds up rewards and steps of N environments."""
 
     def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
         self._returns = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
 

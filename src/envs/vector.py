@@ -24,14 +24,15 @@ class VectorEnvironment:
     """N environments that advance together, one record each per call, as `utils/timestep.py` defines it.
 
     An environment that fails is replaced by a new one. Its episode ends as truncated, with the last
-    observation once more and no reward; the others are not disturbed. All seeds come from `run_seed`.
+    observation once more and no reward; the others are not disturbed. All seeds come from `run_seed` and the
+    number of an environment in the run, `first` for the first one here.
     """
 
-    def __init__(self, backend: EnvBackend, run_seed: int, max_restarts: int) -> None:
+    def __init__(self, backend: EnvBackend, run_seed: int, max_restarts: int, first: int = 0) -> None:
         self.spec: EnvSpec = backend.spec
         self._backend = backend
         self._restarts = Restarts(backend, max_restarts, "ends as truncated")
-        self._episodes = EpisodeLog(run_seed, self.spec.num_envs, self.spec.action.size)
+        self._episodes = EpisodeLog(run_seed, self.spec.num_envs, self.spec.action.size, first)
         self._last: TimeStep | None = None
 
     @property
@@ -150,9 +151,11 @@ def _amended(stored: TimeStep, step: TimeStep, diverged: set[int]) -> TimeStep:
     return amended
 
 
-def make_environment(config: EnvConfig, run_seed: int, render: bool = False) -> VectorEnvironment:
+def make_environment(
+    config: EnvConfig, run_seed: int, render: bool = False, first: int = 0
+) -> VectorEnvironment:
     """Return the environments of `config`, not yet reset; raises as `make_backend`."""
-    return VectorEnvironment(make_backend(config, render), run_seed, config.max_restarts)
+    return VectorEnvironment(make_backend(config, render), run_seed, config.max_restarts, first)
 
 
 def make_backend(config: EnvConfig, render: bool = False) -> EnvBackend:

@@ -19,6 +19,7 @@ from ..memory.leaks.guard import MemoryGuard
 from ..memory.objects.census import Component
 from ..memory.snapshots import SnapshotRecorder
 from ..utils.metrics import PhaseTimer
+from ..utils.ranks import ALONE, Ranks
 from ..utils.seeding import choose_deterministic_kernels, numpy_generator, seed_global
 from .outlook import OutlookOnce
 from .reports import Reports
@@ -88,6 +89,15 @@ class Orchestrator(ABC):
     def state(self) -> dict[str, Any]:
         """Return all that resuming needs, apart from the workflow and the replay."""
 
+    def saved_model(self) -> dict[str, Any]:
+        """Return what of the workflow a checkpoint holds; the tensors are live."""
+        return self.parts.workflow.state_dict()
+
+    @property
+    def checkpoints_to_keep(self) -> int:
+        """Newest checkpoints that stay on disk."""
+        return self.config.training.keep_checkpoints
+
     def held_objects(self) -> dict[str, Any]:
         """Return further objects of the loop that hold memory, by the name to show."""
         return {}
@@ -141,8 +151,7 @@ class Orchestrator(ABC):
         require_run_folder(self.run_dir)
         self.guard.mark_first(self.step, "first checkpoint")
         with self.watch("save"), self.reports.doing("saving a checkpoint"):
-            keep, model = self.config.training.keep_checkpoints, self.parts.workflow.state_dict()
-            state = self.state()
+            keep, model, state = self.checkpoints_to_keep, self.saved_model(), self.state()
             self.reports.writer.flush()  # a log must not be behind its checkpoint
             checkpoint = save_checkpoint(
                 self.run_dir, self.step, state, model, self.parts.replay, keep, self.is_best
@@ -164,9 +173,15 @@ def begin_run(config: TrainConfig, run_dir: Path) -> SnapshotRecorder:
     return snapshots
 
 
-def build_replay(config: TrainConfig, request: ReplaySpec, run_dir: Path) -> EpisodeReplayBuffer:
-    """Return the replay buffer of a run, all its memory allocated; that of a new run holds its prefill."""
-    generator, directory = numpy_generator(config.seed, "replay"), run_dir / "replay"
+def build_replay(
+    config: TrainConfig, request: ReplaySpec, run_dir: Path, ranks: Ranks = ALONE
+) -> EpisodeReplayBuffer:
+    """Return the replay buffer of a run, all its memory allocated; that of a new run holds its prefill.
+
+    Each rank draws its own windows.
+    """
+    name = "replay" if ranks.size == 1 else f"replay of rank {ranks.index} of {ranks.size}"
+    generator, directory = numpy_generator(config.seed, name), run_dir / "replay"
     replay = EpisodeReplayBuffer(
         request, generator=generator, device=config.device.value, directory=directory
     )

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from ..checkpoints.checkpoint import list_checkpoints
 from ..checkpoints.mirror import Mirror
-from ..checkpoints.run_folder import checkpoint_of, create_run_folder, locked, save_config
+from ..checkpoints.run_folder import locked, save_config
+from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank, restore_workflow
 from ..config.schema import Compile, Device, TrainConfig
 from ..planning import MemoryPlan, over_text, plan_lines
 from ..utils.compilation import why_not_compiled
 from ..utils.errors import UserError
 from ..utils.logging import configure_logging
+from ..utils.ranks import current_ranks
 from ..utils.timestep import EnvSpec
 from ..utils.units import count_text, size_text
 from .orchestrator import OpenedRun, Orchestrator
@@ -42,13 +43,13 @@ def open_run(
         UserError: If its folder, or the checkpoint to continue from, cannot be used.
     """
     with ExitStack() as opened:
-        is_new = not (config.run_dir and Path(config.run_dir).exists())
-        run_dir = create_run_folder(config)
+        is_new, ranks = not (config.run_dir and Path(config.run_dir).exists()), current_ranks()
+        run_dir = create_folder_of_rank(config, ranks)
         opened.enter_context(locked(run_dir))
-        checkpoint = checkpoint_of(config, run_dir) if config.resume and list_checkpoints(run_dir) else None
+        checkpoint = checkpoint_of_rank(config, run_dir, ranks) if config.resume else None
         begins_again = bool(config.resume) and checkpoint is None
         notices = [*notices, _BEGINS_AGAIN] if begins_again else notices
-        opened.callback(configure_logging(run_dir))
+        opened.callback(configure_logging(run_dir, quiet=not ranks.is_first))
         if config.compile is Compile.inductor:
             _try_compiler(config, signals)
         try:
@@ -59,7 +60,7 @@ def open_run(
             raise
         opened.callback(parts.environment.close)
         if checkpoint is not None:  # before anything of the run is written: it may be refused
-            checkpoint.restore_workflow(parts.workflow)
+            restore_workflow(checkpoint, parts.workflow, ranks)
             checkpoint.restore_replay(parts.replay)
         save_config(config, run_dir)
         spec, replay_bytes = parts.environment.spec, parts.replay.nbytes()

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from ..buffers import EpisodeReplayBuffer, SequenceBatch
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.run_folder import SETTINGS_KEY, checkpoint_settings, require_run_folder
+from ..checkpoints.shards import RANKS_KEY
 from ..config.dreamer import DreamerTrainConfig, DreamerTraining
 from ..config.schema import Compile
 from ..envs import VectorEnvironment, state_form
@@ -19,11 +21,13 @@ from ..utils.compilation import Compilations
 from ..utils.durable_io import reading
 from ..utils.errors import UserError
 from ..utils.metrics import MetricMeans
+from ..utils.ranks import RankLost
 from ..utils.schedule import Every, UpdateRatio
 from ..utils.seeding import global_state, numpy_generator, set_global_state
 from ..utils.state_files import check_structure
 from ..utils.timestep import TimeStep
 from ..workflows.world_models import DreamerWorkflow
+from .dreamer.agreement import Agreed, agree, in_turn, of_all_ranks
 from .dreamer.nonfinite import NonFiniteGuard
 from .dreamer.on_track import GAMES, UPDATES_BETWEEN, OnTrack
 from .dreamer.probe import probe
@@ -44,12 +48,13 @@ class WorldModelOrchestrator(Orchestrator):
         parts, checkpoint = opened.parts, opened.checkpoint
         self.parts: DreamerParts = parts
         self.config: DreamerTrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
-        training = config.training
+        training, self.ranks = config.training, parts.workflow.ranks
         self.update_ratio = UpdateRatio(training.updates_per_step, training.max_updates_per_step)
-        self.tracker = EpisodeTracker(config.env.num_envs)
+        self.tracker = EpisodeTracker(parts.environment.spec.num_envs)
         self.recorder = EpisodeRecorder(
             parts.environment.spec, render=self._picture if training.video_interval else None
         )
+        self.agreed = Agreed()
         self.means = MetricMeans()
         most = training.max_consecutive_nonfinite
         self.nonfinite = NonFiniteGuard(self.run_dir, most, parts.workflow.state_dict)
@@ -66,7 +71,7 @@ class WorldModelOrchestrator(Orchestrator):
             require_windows(parts.replay)
         self.guard = MemoryGuard(config.memory, first_times(training, self.step))
         self.start_updates = self.updates
-        self._has_begun = False
+        self._has_begun = self._has_learned = False
         self.check_due = Every(config.memory.check_interval, self.updates)
 
     def begin_after_rollback(self) -> None:
@@ -101,12 +106,13 @@ class WorldModelOrchestrator(Orchestrator):
             self._evaluate()
             if not self.owes_evaluation:
                 self.save_if_possible()  # once made up, it is not owed again
-        while not (reason := self._stop_reason()):
+        while not (reason := self._stop_reason(time_step)):
             if training.offline:
                 self.step += self.config.env.num_envs
             else:
                 time_step = self._collect(time_step)
-            self._learn()
+            with nullcontext() if self._has_learned else self.ranks.patient():  # compiling takes its time
+                self._learn()
             self.reports.advance(self.step, self.updates - self.start_updates, *self._phase())
             is_last = self.step >= training.total_timesteps
             if video_due(self.step) | is_last:
@@ -123,7 +129,7 @@ class WorldModelOrchestrator(Orchestrator):
                 self.parts.snapshots.save(self.step)
             if evaluate_due(self.step):  # after all that is written of this step: it may be put off
                 self._evaluate()
-            if save_due(self.step) | self.signals.take_save() | (self.best_step == self.step):
+            if save_due(self.step) | self.agreed.save | (self.best_step == self.step):
                 self.save_if_possible()
         if self.saved_step != self.step and reason is not StopReason.rollback:
             self.save()
@@ -139,14 +145,15 @@ class WorldModelOrchestrator(Orchestrator):
             return "the world model learns alone", until
         return "learning", ""
 
-    def _stop_reason(self) -> StopReason | None:
-        """Return why to stop now, None to continue."""
+    def _stop_reason(self, time_step: TimeStep) -> StopReason | None:
+        """Agree with the other ranks on what is next; return why to stop now, None to continue."""
+        self.agreed = agree(self.ranks, time_step, self.signals, self.guard.must_stop)
         is_over = self.step >= self.config.training.total_timesteps
         reasons = {
             StopReason.finished: is_over and not self.owes_evaluation,
-            StopReason.leak: self.guard.must_stop,
+            StopReason.leak: self.agreed.leak,
             StopReason.nonfinite: self.nonfinite.has_too_many and self.nonfinite.has_rolled_back,
-            StopReason.stopped: self.signals.stop,
+            StopReason.stopped: self.agreed.stop,
             StopReason.rollback: self.nonfinite.has_too_many,
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
@@ -157,7 +164,7 @@ class WorldModelOrchestrator(Orchestrator):
         if self.config.training.video_interval and not spec.has_image and not spec.renders:
             _LOG.info("no video of episodes: %s", no_pictures(spec))
         if self._checkpoint is None:
-            self.recorder.request()
+            self._request_video()
             return self.parts.environment.reset()
         state = self._checkpoint.state()
         time_step, warnings = self.parts.environment.restore(state["environment"])
@@ -171,8 +178,9 @@ class WorldModelOrchestrator(Orchestrator):
         """Act once in every environment and remember what was seen and done; return what comes next."""
         workflow, replay = self.parts.workflow, self.parts.replay
         with self.watch("collect"):
-            self.step += int((~time_step.is_first).sum())
-            for episode in self.tracker.add(time_step):
+            self.step += self.agreed.acted
+            own = self.tracker.add(time_step)
+            for episode in of_all_ranks(self.ranks, own, self.tracker) if self.agreed.ended else []:
                 self.reports.episode(self.step, episode)
                 self.on_track.games.add(episode, self.updates)
             frames = self.recorder.add(time_step)
@@ -196,14 +204,15 @@ class WorldModelOrchestrator(Orchestrator):
     def _learn(self) -> None:
         """Make the updates due by the train ratio; during warm-up, of the world model alone."""
         training, workflow, replay = self.config.training, self.parts.workflow, self.parts.replay
-        if self.step < training.first_update or not replay.can_sample:
+        if self.step < training.first_update or not self._all_can_sample():
             return
+        windows = self.ranks.part(training.batch_size)
         joint = self.step >= training.warmup_steps
         update = workflow.update if joint else workflow.update_world_model
         for _ in range(self.update_ratio(self.step)):
             with self.watch("sample"):
                 # What was made of the batch before is done with: its memory serves again.
-                self.sampled = replay.sample(training.batch_size, out=self.sampled)
+                self.sampled = replay.sample(windows, out=self.sampled)
                 batch = self.sampled.to(workflow.device)
             with self.watch("update"):
                 updated = update(batch)
@@ -212,6 +221,7 @@ class WorldModelOrchestrator(Orchestrator):
                 if replay.stores_latents:
                     replay.write_back(batch.positions, updated.deter, updated.stoch, updated.finite)
             self.updates += 1
+            self._has_learned |= joint
             if self.nonfinite.has_too_many:
                 return
             self.guard.mark_first(self.step, "first joint update" if joint else "first update")
@@ -220,20 +230,37 @@ class WorldModelOrchestrator(Orchestrator):
             if self.check_due(self.updates):
                 with self.watch("memory"):
                     self.guard.check_graphs(self.step, self.roots())
+                self._require_equal_ranks()
+
+    def _require_equal_ranks(self) -> None:
+        """Raise `RankLost` if what the ranks have learned has come apart."""
+        if not self.parts.workflow.is_equal_on_ranks():
+            raise RankLost(f"the networks of the ranks differ after update {self.updates:,}")
+
+    def _all_can_sample(self) -> bool:
+        """Return whether every rank can: an update is made by all of them or by none."""
+        return self.ranks.sum([self.parts.replay.can_sample])[0] == self.ranks.size
 
     def _show(self) -> None:
         """Show what the world model believes, and record the next episode."""
         require_run_folder(self.run_dir)
         self.guard.mark_first(self.step, "first pictures")
-        if self.parts.replay.can_sample:
+        if self.ranks.is_first and self.parts.replay.can_sample:
             with self.watch("report"), self.reports.doing("drawing what the model predicts"):
                 # A separate generator: reports must not change what is learned.
                 generator = numpy_generator(self.config.seed, f"report at {self.step}")
-                batch = self.parts.replay.sample(self.config.training.batch_size, generator)
+                windows = self.ranks.part(self.config.training.batch_size)
+                batch = self.parts.replay.sample(windows, generator)
                 batch = batch.to(self.parts.workflow.device)
                 for key, animation in self.parts.workflow.report(batch).items():
                     self.reports.open_loop(self.step, key, animation.numpy())
-        self.recorder.request()
+        self._request_video()
+        self.ranks.wait()
+
+    def _request_video(self) -> None:
+        """Record the next episode, of the first environment of all."""
+        if self.ranks.is_first:
+            self.recorder.request()
 
     def _probe(self) -> None:
         """Ask what the model knows of Pong, in games that training does not play."""
@@ -246,17 +273,27 @@ class WorldModelOrchestrator(Orchestrator):
         """Play episodes without learning; a signal to stop postpones it until the run is resumed."""
         self.guard.mark_first(self.step, "first evaluation")
         with self.watch("report"), self.reports.doing("playing games to evaluate"):
-            episodes, seed = self.config.training.evaluation_episodes, self.config.seed
-            workflow, env = self.parts.workflow, self.config.env
-            result = evaluate(workflow, env, episodes, seed, should_stop=lambda *_: self.signals.stop)
-            self.owes_evaluation = len(result.episodes) < episodes
-            if self.owes_evaluation:
+            mean = self._evaluate_on_first()
+            self.owes_evaluation = mean is None
+            if mean is None:
                 return
-            lengths = [episode.length for episode in result.episodes]
-            if self.best_return is None or result.mean > self.best_return:
-                self.best_return, self.best_step, self.is_best = result.mean, self.step, True
-            self.reports.evaluation(self.step, result.mean, result.standard_error, float(np.mean(lengths)))
+            if self.best_return is None or mean > self.best_return:
+                self.best_return, self.best_step, self.is_best = mean, self.step, True
             self.on_track.report(self.step, self.reports)
+
+    def _evaluate_on_first(self) -> float | None:
+        """Play on the first rank; return the mean return on all, None if a signal came first."""
+        found, episodes = [0.0, 0.0], self.config.training.evaluation_episodes
+        with self.ranks.patient():
+            if self.ranks.is_first:
+                workflow, env, seed = self.parts.workflow, self.config.env, self.config.seed
+                result = evaluate(workflow, env, episodes, seed, should_stop=lambda *_: self.signals.stop)
+                if len(result.episodes) == episodes:
+                    found = [result.mean, 1.0]
+                    lengths = np.mean([episode.length for episode in result.episodes])
+                    self.reports.evaluation(self.step, result.mean, result.standard_error, float(lengths))
+            mean, is_whole = self.ranks.sum(found)
+        return mean if is_whole else None
 
     def _log(self) -> None:
         require_run_folder(self.run_dir)
@@ -270,6 +307,7 @@ class WorldModelOrchestrator(Orchestrator):
         """See `Orchestrator.state`; what is due when follows from the step alone."""
         return {
             SETTINGS_KEY: checkpoint_settings(self.config),
+            RANKS_KEY: self.ranks.size,
             "updates": self.updates,
             "ratio": self.update_ratio.state_dict(),
             "environment": self.parts.environment.state_dict(),
@@ -341,10 +379,25 @@ class WorldModelOrchestrator(Orchestrator):
             super().save_if_possible()
 
     def save(self) -> None:
-        """Write a checkpoint, once it is known whether the last update was finite."""
+        """Write a checkpoint, once it is known whether the last update was finite.
+
+        The first rank writes its part, which makes the whole count, once all others have written theirs.
+        """
         require_run_folder(self.run_dir)
         self.nonfinite.settle()
-        super().save()
+        with self.ranks.patient():
+            for is_turn in (not self.ranks.is_first, self.ranks.is_first):
+                in_turn(self.ranks, super().save, is_turn)
+
+    @property
+    def checkpoints_to_keep(self) -> int:
+        """See `Orchestrator.checkpoints_to_keep`; the first rank may still need the one before its newest."""
+        return super().checkpoints_to_keep + (not self.ranks.is_first)
+
+    def saved_model(self) -> dict[str, Any]:
+        """See `Orchestrator.saved_model`; ranks differ in the state of acting alone."""
+        state = super().saved_model()
+        return state if self.ranks.is_first else {"online": state["online"]}
 
 
 def require_windows(replay: EpisodeReplayBuffer) -> None:

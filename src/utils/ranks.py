@@ -1,8 +1,8 @@
 """The processes that train one agent together: what they add up, gather and agree on.
 
 `torchrun` starts them and tells each who it is; `torch.distributed` carries what they exchange, by gloo on a
-CPU and by NCCL between GPUs. Every method but `part` and `slice_of` is a collective: all ranks call it, in the
-same order. For a process alone (`ALONE`) each returns what it was given.
+CPU and by NCCL between GPUs. Every method but `part` and `slice_of` is a collective: all ranks call it, in
+the same order. For a process alone (`ALONE`) each returns what it was given.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _PATIENT_SECONDS = 3600.0  # for what one rank does while the others wait: compi
 
 
 class RankLost(RuntimeError):
-    """Another rank ended, or did not answer in time; nothing that was learned since the checkpoint is kept."""
+    """Another rank ended, or did not answer in time; what was learned since the checkpoint is lost."""
 
 
 class Ranks:
@@ -34,7 +34,7 @@ class Ranks:
         timeout: Seconds without an answer after which another rank counts as lost.
     """
 
-    def __init__(self, index: int = 0, size: int = 1, timeout: float = 30.0) -> None:
+    def __init__(self, index: int = 0, size: int = 1, timeout: float = 20.0) -> None:
         self.index, self.size, self._timeout = index, size, timeout
 
     @property
@@ -145,11 +145,23 @@ ALONE = Ranks()
 """A process that trains by itself."""
 
 
+_current = ALONE
+
+
+def current_ranks() -> Ranks:
+    """Return the ranks that this process has joined, as `torch.distributed` knows one group a process."""
+    return _current
+
+
+def number_of_ranks() -> int:
+    """Return how many processes `torchrun` has started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 @contextmanager
 def joined(timeout: float) -> Iterator[Ranks]:
     """Join the other processes that `torchrun` has started, or yield `ALONE` if it has started no other."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
+    if (size := number_of_ranks()) == 1:
         yield ALONE
         return
     backend = "gloo"
@@ -157,7 +169,8 @@ def joined(timeout: float) -> Iterator[Ranks]:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, timeout=timedelta(seconds=_PATIENT_SECONDS))
-    try:
-        yield Ranks(dist.get_rank(), size, timeout)
-    finally:
-        dist.destroy_process_group()
+    global _current
+    _current = Ranks(dist.get_rank(), size, timeout)
+    yield _current
+    _current = ALONE
+    dist.destroy_process_group()  # not after an error: it would wait for a rank that is lost

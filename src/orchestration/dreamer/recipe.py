@@ -15,6 +15,7 @@ from ...envs import make_environment
 from ...planning import GPU, HOST, Row, Written
 from ...planning.suggestions import halves
 from ...utils.errors import UserError
+from ...utils.ranks import current_ranks, number_of_ranks
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.world_models import (
@@ -26,13 +27,15 @@ from ...workflows.world_models import (
 from ..orchestrator import OpenedRun, Parts, begin_run, build_replay
 from ..world_model_orchestrator import DreamerParts, WorldModelOrchestrator, require_windows
 from .dry_run import autocast_dtype, dry_run, replay_spec, workflow_config
+from .shares import check_share, share_of
 
 
 def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> DreamerParts:
     """Return the parts of a run; seeds the global generators, which initialise the parameters."""
-    snapshots = begin_run(config, run_dir)
-    environment = make_environment(config.env, config.seed, render=config.training.video_interval > 0)
-    replay = build_replay(config, replay_spec(config, environment.spec), run_dir)
+    snapshots, ranks = begin_run(config, run_dir), current_ranks()
+    own, first = share_of(config, ranks.size), ranks.slice_of(config.env.num_envs).start
+    environment = make_environment(own.env, config.seed, config.training.video_interval > 0, first)
+    replay = build_replay(own, replay_spec(own, environment.spec), run_dir, ranks)
     if config.training.offline and not list_checkpoints(run_dir):
         require_windows(replay)
     workflow = build_workflow(config, environment.spec)
@@ -43,11 +46,12 @@ def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> DreamerParts:
 
 def build_workflow(config: DreamerTrainConfig, env: EnvSpec) -> DreamerWorkflow:
     """Return Dreamer for an environment, its parameters initialised."""
-    device = torch.device(config.device.value)
-    compiled = CompiledCUDAGraphDreamer if device.type == "cuda" else CompiledDreamer
-    kinds = {Compile.graph: CUDAGraphDreamer, Compile.inductor: compiled}
+    device, ranks = torch.device(config.device.value), current_ranks()
+    is_graph = device.type == "cuda" and ranks.size == 1  # no graph captures what ranks exchange
+    kinds = {Compile.inductor: CompiledCUDAGraphDreamer if is_graph else CompiledDreamer}
+    kinds |= {Compile.graph: CUDAGraphDreamer} if is_graph else {}
     kind = kinds.get(config.compile, DreamerWorkflow)
-    return kind(env, workflow_config(config), device, autocast_dtype(config), config.seed)
+    return kind(env, workflow_config(config), device, autocast_dtype(config), config.seed, ranks)
 
 
 class DreamerRecipe:
@@ -67,6 +71,7 @@ class DreamerRecipe:
         if config.training.offline and config.buffer.prefill is None and is_new:
             repair = "Name its episodes by buffer.prefill=<folder>, or resume a run."
             raise UserError(f"training.offline=true learns from the replay alone, which is empty. {repair}")
+        check_share(config, number_of_ranks())
 
     def least_capacity(self, config: DreamerTrainConfig, env: EnvSpec) -> int:
         """Return the records of one window in every environment."""

@@ -30,15 +30,16 @@ _SURE_SECONDS, _SURE_UPDATES = 20.0, 20  # before a pace is told as hours
 _BAR, _NARROW_BAR, _WIDE = 20, 6, 110  # columns
 
 
-def configure_logging(run_dir: Path | None = None) -> Callable[[], None]:
+def configure_logging(run_dir: Path | None = None, quiet: bool = False) -> Callable[[], None]:
     """Send the messages of all loggers `reverie.*`, from INFO upwards, to stderr and to `run_dir/train.log`.
 
     A second call replaces the first; the function that is returned undoes it. `train.log` is continued; None
-    stands for stderr alone. Handlers of the root logger see nothing of Reverie meanwhile, so no line appears
-    twice. A `UserError` if `train.log` exists and is no regular file.
+    stands for stderr alone, which shows warnings only if `quiet`. Handlers of the root logger see nothing of
+    Reverie meanwhile, so no line appears twice. A `UserError` if `train.log` exists and is no regular file.
     """
     _remove_own_handlers()
     handlers = [_console_handler()]
+    handlers[0].setLevel(logging.WARNING if quiet else logging.INFO)
     if run_dir is not None:
         run_dir.mkdir(parents=True, exist_ok=True)
         path = run_dir / LOG_FILE

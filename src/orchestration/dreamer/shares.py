@@ -1,0 +1,43 @@
+"""What each of several ranks has of a run: its environments, its replay, its windows of every batch."""
+
+from dataclasses import replace
+
+from ...config.dreamer import DreamerTrainConfig
+from ...utils.errors import UserError
+
+
+def check_share(config: DreamerTrainConfig, size: int) -> None:
+    """Refuse a run that `size` ranks cannot share."""
+    if size == 1:
+        return
+    values = {"env.num_envs": config.env.num_envs, "training.batch_size": config.training.batch_size}
+    for key, value in values.items():
+        if value % size:
+            below, above = value // size * size, (value // size + 1) * size
+            nearest = f"{below} or {above}" if below else str(above)
+            raise UserError(f"{key}={value} cannot be shared by {size} ranks alike. Set {key}={nearest}.")
+    refused = {
+        "buffer.prefill": config.buffer.prefill is not None,
+        "training.offline": config.training.offline,
+        "checkpoint.mirror": config.checkpoint.mirror is not None,
+        "training.probe_interval": config.training.probe_interval > 0,
+    }
+    for key in (key for key, is_set in refused.items() if is_set):
+        raise UserError(f"{key} is for one process, and {size} ranks share this run. Leave it out.")
+
+
+def share_of(config: DreamerTrainConfig, size: int) -> DreamerTrainConfig:
+    """Return the part of a run that one of `size` ranks has, as a run of its own."""
+    if size == 1:
+        return config
+    buffer, training = config.buffer, config.training
+    return replace(
+        config,
+        env=replace(config.env, num_envs=config.env.num_envs // size),
+        buffer=replace(
+            buffer,
+            capacity=buffer.capacity // size,
+            memory_budget_gib=buffer.memory_budget_gib / size,
+        ),
+        training=replace(training, batch_size=training.batch_size // size),
+    )
