@@ -195,6 +195,16 @@ class EpisodeIndex:
         self._is_open[:] = state["is_open"]
         self._episode_start[:] = state["episode_start"]
 
+    def count_episodes(self) -> None:
+        """Count the episodes anew from `begins`, after streams have lost their oldest records."""
+        head, tail = self.records.head.tolist(), self.records.tail.tolist()
+        for env, (first, end) in enumerate(zip(head, tail, strict=True)):
+            rows = self.records.rows(np.array(env), np.arange(first + 1, end))
+            self._is_open[env] &= first < end
+            episodes = int(first < end) + int(self.begins[rows].sum())
+            self._num_complete[env] = episodes - int(self._is_open[env])
+        self._episode_start[:] = np.maximum(self._episode_start, self.records.head)
+
     def rebuild_starts(self) -> None:
         """Rebuild the window starts from `begins`; the window length may differ from the saved run's."""
         if self.starts is None:

@@ -1,7 +1,7 @@
 """The replay buffer: allocated once, evicted by episodes, sampled by copy."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from ..utils.timestep import TimeStep
 from .batch import EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
 from .compressed import CompressedStore
 from .config import LATENT_FIELDS, OBSERVATION_PREFIX, ReplaySpec, observation_keys, step_fields_of
+from .divided import SavedPart, load_streams
 from .episode_index import EpisodeIndex
 from .persistence import ReplayFiles, SavedReplay
 from .plan import plan_replay
@@ -343,6 +344,10 @@ class EpisodeReplayBuffer:
     def load(self, folder: Path, shared_folder: Path) -> None:
         """Load a result of `save` in place of all records; see `ReplayFiles.load`."""
         self._files.load(folder, shared_folder)
+
+    def load_streams(self, parts: Sequence[SavedPart], first: int) -> None:
+        """Load this buffer's streams out of all that several buffers have saved; see `divided.load_streams`."""
+        load_streams(parts, first, self._index, self._store, self._latents)
 
     def reseed(self, generator: np.random.Generator) -> None:
         """Take over the state of another generator."""

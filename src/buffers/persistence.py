@@ -80,7 +80,7 @@ class ReplayFiles:
         if self._latents is not None:
             latents = write_latents(shared_folder, last.latents, index, self._latents, self.changed)
         state = {
-            "fields": self._forms(),
+            "fields": forms_of(store, self._latents),
             "latent_every": index.start_every,
             "chunk_length": index.records.chunk_length,
             "streams": index.state_dict(),
@@ -116,7 +116,7 @@ class ReplayFiles:
             segments = [Segment(*rest, record=FileRecord(*record)) for *rest, record in state["segments"]]
             latents = [LatentFile(*rest, record=FileRecord(*record)) for *rest, record in state["latents"]]
             streams = state["streams"]
-            _check_index(path, streams, segments, latents)
+            check_index(path, streams, segments, latents)
             generator = type(self._generator.bit_generator)()
             generator.state = state["generator"]
             length = state.get("chunk_length", 1)
@@ -151,11 +151,6 @@ class ReplayFiles:
                 digest.update(values.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
-    def _forms(self) -> dict[str, list[Any]]:
-        """Return dtype and shape of every field, as JSON values."""
-        fields = self._store.fields | (self._latents.fields if self._latents is not None else {})
-        return {name: [str(spec.dtype).removeprefix("torch."), *spec.shape] for name, spec in fields.items()}
-
     def _check(self, folder: Path, state: dict[str, Any]) -> None:
         """Check that the saved records fit this buffer."""
         streams, index = state["streams"], self._index
@@ -171,23 +166,36 @@ class ReplayFiles:
                 f"{folder} holds {total:,} steps, over buffer.capacity={index.capacity}. "
                 f"Raise buffer.capacity to {total}."
             )
-        saved, fields = state["fields"], self._forms()
-        if saved != fields:
-            different = sorted(k for k in {*saved, *fields} if saved.get(k) != fields.get(k))
-            changes = "; ".join(f"{k} was {saved.get(k)} and is {fields.get(k)}" for k in different)
-            raise UserError(
-                f"{folder} was saved with other fields than this run has: {changes}. "
-                "Resume with the env and buffer settings of the saved run."
-            )
-        every = state.get("latent_every", 1)
-        if index.start_every % every:
-            raise UserError(
-                f"{folder} has the latents of every {every} records, but buffer.latent_every="
-                f"{index.start_every}. Set buffer.latent_every={every} or a multiple of it."
-            )
+        check_fields(folder, state, self._store, self._latents, index.start_every)
 
 
-def _check_index(
+def forms_of(store: RecordStore, latents: Arena | None) -> dict[str, list[Any]]:
+    """Return dtype and shape of every field, as JSON values."""
+    fields = store.fields | (latents.fields if latents is not None else {})
+    return {name: [str(spec.dtype).removeprefix("torch."), *spec.shape] for name, spec in fields.items()}
+
+
+def check_fields(
+    folder: Path, state: dict[str, Any], store: RecordStore, latents: Arena | None, start_every: int
+) -> None:
+    """Raise a `UserError` unless saved records have these fields, and the latents that are needed."""
+    saved, fields = state["fields"], forms_of(store, latents)
+    if saved != fields:
+        different = sorted(k for k in {*saved, *fields} if saved.get(k) != fields.get(k))
+        changes = "; ".join(f"{k} was {saved.get(k)} and is {fields.get(k)}" for k in different)
+        raise UserError(
+            f"{folder} was saved with other fields than this run has: {changes}. "
+            "Resume with the env and buffer settings of the saved run."
+        )
+    every = state.get("latent_every", 1)
+    if start_every % every:
+        raise UserError(
+            f"{folder} has the latents of every {every} records, but buffer.latent_every="
+            f"{start_every}. Set buffer.latent_every={every} or a multiple of it."
+        )
+
+
+def check_index(
     path: Path, streams: dict[str, Any], segments: list[Segment], latents: list[LatentFile]
 ) -> None:
     """Raise UserError unless an index is consistent; numbers out of bounds would corrupt memory."""

@@ -6,15 +6,21 @@
 The first rank writes its checkpoint last, so a step that it has is whole on all ranks.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
+
+from ..buffers import EpisodeReplayBuffer
 from ..config.schema import TrainConfig
 from ..utils.durable_io import Damaged, reading
 from ..utils.errors import UserError
 from ..utils.logging import ProgressMode, WandbMode
 from ..utils.ranks import Ranks
-from ..workflows import Agent
-from .checkpoint import CHECKPOINTS, Checkpoint, list_checkpoints
+from .checkpoint import CHECKPOINTS, SHARED_FOLDER, Checkpoint, list_checkpoints
 from .run_folder import checkpoint_of, create_run_folder
 
 RANKS = "ranks"
@@ -27,10 +33,9 @@ def create_folder_of_rank(config: TrainConfig, ranks: Ranks) -> Path:
 
     All but the first rank show nothing on the terminal, and write no event files.
     """
-    root = ranks.text_of_first(str(create_run_folder(config)) if ranks.is_first else "")
-    folder = Path(root)
+    root = Path(ranks.text_of_first(str(create_run_folder(config)) if ranks.is_first else ""))
+    folder = _folder(root, ranks.index)
     if not ranks.is_first:
-        folder = folder / RANKS / f"{ranks.index:03d}"
         folder.mkdir(parents=True, exist_ok=True)
         logger = config.logger
         logger.tensorboard, logger.wandb, logger.progress = False, WandbMode.off, ProgressMode.plain
@@ -41,43 +46,113 @@ def create_folder_of_rank(config: TrainConfig, ranks: Ranks) -> Path:
 def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Checkpoint | None:
     """Return this rank's part of the newest whole checkpoint of a run; None if it has none yet.
 
+    Another number of ranks may have made it: whole environments, with their streams, are then given out anew.
+
     Raises:
-        UserError: If another number of ranks made it, or this rank's part is damaged.
+        UserError: If a part is damaged, or this number of ranks cannot share the run.
     """
-    found, known = None, ""
+    whole, known = None, ""
     if ranks.is_first and list_checkpoints(run_dir):
-        found = checkpoint_of(config, run_dir)
-        with reading(found.state_path):
-            known = f"{found.step} {found.state().get(RANKS_KEY, 1)}"
+        whole = checkpoint_of(config, run_dir)
+        with reading(whole.state_path):
+            known = f"{whole.step} {whole.state().get(RANKS_KEY, 1)}"
     known = ranks.text_of_first(known)
     if not known:
         return None
     step, size = map(int, known.split())
-    if size != ranks.size:
-        raise UserError(
-            f"{run_dir} was trained by {_count(size)}, not by {_count(ranks.size)}. Continue it with "
-            f"{f'torchrun --nproc-per-node {size}' if size > 1 else 'one process'}."
-        )
-    if ranks.is_first:
-        return found
-    part = Checkpoint(run_dir / CHECKPOINTS / f"step_{step:09d}", step)
-    try:
-        part.verify()
-    except Damaged as fault:
-        raise UserError(f"rank {ranks.index} cannot continue from step {step}: {fault}.") from fault
-    return part
+    if whole is not None and size == ranks.size == 1:
+        return whole
+    root = run_dir if ranks.is_first else run_dir.parents[1]
+    parts = [_part(_folder(root, index), step) for index in range(size)]
+    checked = [parts[ranks.index]] if size == ranks.size else parts
+    for part in checked:
+        try:
+            part.verify()
+        except Damaged as fault:
+            raise UserError(f"step {step} of {root} cannot be continued: {fault}.") from fault
+    if size == ranks.size:
+        return PartOfRun(parts[ranks.index].folder, step, parts[0])
+    count = ranks.part(config.env.num_envs)
+    return DividedAnew(parts[0].folder, step, tuple(parts), ranks.index * count, count)
 
 
-def restore_workflow(part: Checkpoint, workflow: Agent, ranks: Ranks) -> None:
-    """Copy the saved state into a workflow: the networks of the first rank, this rank's state of acting."""
-    if ranks.is_first:
-        return part.restore_workflow(workflow)
-    root = part.folder.parents[3]
-    whole = Checkpoint(root / CHECKPOINTS / part.folder.name, part.step)
-    state = whole.model(workflow.device) | part.model(workflow.device)
-    with reading(part.folder):
-        workflow.load_state_dict(state)
+@dataclass(frozen=True, slots=True)
+class PartOfRun(Checkpoint):
+    """A rank's part of a checkpoint, which as many ranks have made."""
+
+    first: Checkpoint
+    """The part of the first rank, with the networks."""
+
+    def model(self, device: torch.device) -> dict[str, Any]:
+        """Return the networks, and the state of acting of this rank."""
+        own = Checkpoint.model(self, device)
+        return own if self.first.folder == self.folder else self.first.model(device) | own
 
 
-def _count(ranks: int) -> str:
-    return "one process" if ranks == 1 else f"{ranks} ranks"
+@dataclass(frozen=True, slots=True)
+class DividedAnew(Checkpoint):
+    """What one rank takes over of a checkpoint that another number of ranks has made.
+
+    Exact are networks, records, latents and open episodes. Windows are drawn by new generators.
+    """
+
+    parts: tuple[Checkpoint, ...]
+
+    begin: int
+    """Number of this rank's first environment in the run."""
+
+    count: int
+    """How many environments it has."""
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the loop with the environments of this rank."""
+        states = [part.state() for part in self.parts]
+        whole = states[0]
+        whole["environment"] = self._environment([state["environment"] for state in states])
+        episodes = [state["episodes"] for state in states]
+        whole["episodes"] = {name: self._own([each[name] for each in episodes]) for name in episodes[0]}
+        if self.begin:
+            whole["recorder"] = {"wanted": False, "frames": None}
+        return whole
+
+    def model(self, device: torch.device) -> dict[str, Any]:
+        """Return the networks, and the state of acting in the environments of this rank."""
+        models = [part.model(device) for part in self.parts]
+        rows = {name: [model["online"][name] for model in models] for name in models[0]["online"]}
+        own = slice(self.begin, self.begin + self.count)
+        online = {
+            name: None if found[0] is None else torch.cat(found)[own].clone() for name, found in rows.items()
+        }
+        return models[0] | {"online": online}
+
+    def restore_replay(self, replay: EpisodeReplayBuffer) -> None:
+        """Read the streams of this rank's environments into `replay`."""
+        folders = [(part.folder, part.folder.parent / SHARED_FOLDER) for part in self.parts]
+        replay.load_streams(folders, self.begin)
+
+    def _environment(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return the state of this rank's environments out of those of all."""
+        own = slice(self.begin, self.begin + self.count)
+        numbers = {
+            name: [number for state in states for number in state[name]][own]
+            for name in ("next_episode", "seeds")
+        }
+        actions = [state["actions"][name] for state in states for name in sorted(state["actions"])][own]
+        arrivals = [state["arrival"] for state in states]
+        arrival = {name: self._own([each[name] for each in arrivals]) for name in arrivals[0]}
+        named = {f"env{index:03d}": each for index, each in enumerate(actions)}
+        return {**numbers, "actions": named, "arrival": arrival}
+
+    def _own(self, found: list[Any]) -> Any:
+        """Return the rows of this rank out of arrays, or of dictionaries of them, of all parts."""
+        if isinstance(found[0], dict):
+            return {name: self._own([each[name] for each in found]) for name in found[0]}
+        return np.concatenate(found)[self.begin : self.begin + self.count].copy()
+
+
+def _folder(root: Path, index: int) -> Path:
+    return root / RANKS / f"{index:03d}" if index else root
+
+
+def _part(folder: Path, step: int) -> Checkpoint:
+    return Checkpoint(folder / CHECKPOINTS / f"step_{step:09d}", step)

@@ -13,7 +13,7 @@ from ..memory.config import OnLeak
 from ..memory.counters.glibc import in_use_bytes
 from ..memory.leaks.detector import watched_counters
 from ..orchestration.recipes import recipe_of
-from ..orchestration.run import open_run
+from ..orchestration.run import join, open_run
 from ..orchestration.signals import Signals
 from ..planning import check_run
 from ..planning.constants import COMPILER_BYTES
@@ -99,7 +99,7 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certi
         UserError: If it ended before there was anything to judge.
     """
     at_start = in_use_bytes()
-    with Signals() as signals, open_run(config, signals, recipe_of(config)) as run:
+    with Signals() as signals, join(config), open_run(config, signals, recipe_of(config)) as run:
         run.guard.trim_heap = True
         if settings.fault is not None:
             _fault_of(config, settings.fault).inject(run)

@@ -9,7 +9,6 @@ import torch
 
 from ..checkpoints.checkpoint import list_checkpoints
 from ..checkpoints.run_folder import CONFIG_FILE, MOVED
-from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import TrainConfig
 from ..envs import EnvironmentCrashed
 from ..memory.leaks.guard import LEAK_EXIT_CODE
@@ -17,12 +16,12 @@ from ..orchestration.dreamer.nonfinite import NONFINITE_EXIT_CODE
 from ..orchestration.orchestrator import Orchestrator, StopReason
 from ..orchestration.population.engines.ray_cluster import ClusterLost, EngineFailed
 from ..orchestration.recipes import recipe_of
-from ..orchestration.run import open_run
+from ..orchestration.run import join, open_run
 from ..orchestration.signals import RESUME_ME_EXIT_CODE, Signals
 from ..planning import Preflight
 from ..utils.errors import UserError
 from ..utils.logging import OnLine, configure_logging
-from ..utils.ranks import RANK_EXIT_CODE, RankLost, joined, number_of_ranks
+from ..utils.ranks import RANK_EXIT_CODE, RankLost, number_of_ranks
 from .command_line import run_from_command_line
 
 ENVIRONMENT_EXIT_CODE = 5
@@ -39,9 +38,8 @@ def train(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None
 
     Processes that `torchrun` has started train it together.
     """
-    timeout = config.training.rank_timeout if isinstance(config, DreamerTrainConfig) else 0.0
     try:
-        with Signals() as signals, joined(timeout):
+        with Signals() as signals, join(config):
             train_until(signals, config, preflight, notices)
     except RankLost as error:
         configure_logging()  # the run's own log is closed

@@ -3,20 +3,21 @@
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
 from ..checkpoints.mirror import Mirror
 from ..checkpoints.run_folder import locked, save_config
-from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank, restore_workflow
+from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank
+from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Compile, Device, TrainConfig
 from ..planning import MemoryPlan, over_text, plan_lines
 from ..utils.compilation import why_not_compiled
 from ..utils.errors import UserError
 from ..utils.logging import configure_logging
-from ..utils.ranks import current_ranks
+from ..utils.ranks import Ranks, current_ranks, joined
 from ..utils.timestep import EnvSpec
 from ..utils.units import count_text, size_text
 from .orchestrator import OpenedRun, Orchestrator
@@ -27,6 +28,11 @@ from .signals import Signals
 
 _LOG = logging.getLogger(__name__)
 _BEGINS_AGAIN = "no checkpoint yet: the run starts again with the same configuration"
+
+
+def join(config: TrainConfig) -> AbstractContextManager[Ranks]:
+    """Return a context in which the processes that `torchrun` has started are one run."""
+    return joined(config.training.rank_timeout if isinstance(config, DreamerTrainConfig) else 0.0)
 
 
 @contextmanager
@@ -60,7 +66,7 @@ def open_run(
             raise
         opened.callback(parts.environment.close)
         if checkpoint is not None:  # before anything of the run is written: it may be refused
-            restore_workflow(checkpoint, parts.workflow, ranks)
+            checkpoint.restore_workflow(parts.workflow)
             checkpoint.restore_replay(parts.replay)
         save_config(config, run_dir)
         spec, replay_bytes = parts.environment.spec, parts.replay.nbytes()

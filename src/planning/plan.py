@@ -16,6 +16,7 @@ from ..memory.counters.limits import memory_available_bytes, memory_limit_bytes
 from ..memory.counters.process import folder_disk_bytes
 from ..utils.compilation import load_compiler
 from ..utils.durable_io import PIECE_BYTES
+from ..utils.ranks import ranks_on_this_machine
 from ..utils.timestep import EnvSpec
 from ..utils.units import size_text
 from . import constants
@@ -83,10 +84,11 @@ def _host(
     graph = constants.GRAPH_BYTES_PER_OPERATOR * networks.operators
     rows.append(_estimated("nodes of the autograd graph", graph))
     rows.append(Row("episode being recorded", 2 * MAX_FRAMES * _image_bytes(spec)))  # as frames, then stacked
-    machine = memory_limit_bytes()
+    machine, here = memory_limit_bytes(), ranks_on_this_machine()
     share, free = constants.HOST_SHARE, size_text(memory_available_bytes())
     words = f"{share:.0%} of the {size_text(machine)} of this machine or container, where {free} are free now"
-    return Resource(HOST, _present(rows), int(share * machine), words)
+    words += f", for each of {here} ranks" if here > 1 else ""
+    return Resource(HOST, _present(rows), int(share * machine) // here, words)
 
 
 def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes: int | None) -> Resource:
@@ -122,7 +124,9 @@ def _disk(config: TrainConfig, written: Written, checkpoints: list[Row], replay:
     limit = shutil.disk_usage(there).free
     if config.resume:
         limit += folder_disk_bytes(folder / CHECKPOINTS)  # they are replaced by the ones to come
-    return Resource(DISK, _present(rows), limit, f"free in {there}")
+    here = ranks_on_this_machine()
+    words = f"free in {there}" + (f", for each of {here} ranks" if here > 1 else "")
+    return Resource(DISK, _present(rows), limit // here, words)
 
 
 def _checkpoint_rows(

@@ -1,6 +1,6 @@
 """Check a run before anything of it is created: its environment, folder, memory and disk."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -31,6 +31,7 @@ def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = Non
     check_run_folder(config)
     check_mirror(config)
     found = preflight_of(config, recipe)
+    config = recipe.part(config)
     # The machine's limits before the budget: "raise the budget" is then advice that the machine can follow.
     require_fit(found.plan, config, found.env, recipe, compose)
     request = recipe.replay_spec(config, found.env)
@@ -40,9 +41,13 @@ def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = Non
 
 
 def preflight_of(config: TrainConfig, recipe: Recipe) -> Preflight:
-    """Start one environment for a moment and plan the run; neither folder nor limits are checked."""
+    """Start one environment for a moment and plan what of the run is this process's.
+
+    Neither folder nor limits are checked.
+    """
     env = environment_spec(config, recipe)
-    return Preflight(env, plan_run(config, env, recipe))
+    own = recipe.part(config)
+    return Preflight(env, plan_run(own, replace(env, num_envs=own.env.num_envs), recipe))
 
 
 def environment_spec(config: TrainConfig, recipe: Recipe) -> EnvSpec:

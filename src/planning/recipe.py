@@ -67,6 +67,10 @@ class Recipe(Protocol):
         """Raise a `UserError` for what this kind of run cannot do with its environments."""
         ...
 
+    def part(self, config: TrainConfig) -> TrainConfig:
+        """Return what of a run is this process's, as a run of its own: all of it, if there is no other."""
+        ...
+
     def replay_spec(self, config: TrainConfig, env: EnvSpec) -> ReplaySpec:
         """Return everything that the size of the replay depends on."""
         ...

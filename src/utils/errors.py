@@ -123,7 +123,8 @@ def exit_on_user_error() -> Iterator[None]:
                     raise
                 output.flush()
         except UserError as error:
-            sys.stderr.write(f"error: {printable(' '.join(str(error).split()), None)}\n")
+            if os.environ.get("RANK", "0") == "0":  # torchrun's processes all say the same
+                sys.stderr.write(f"error: {printable(' '.join(str(error).split()), None)}\n")
             raise SystemExit(USER_ERROR_EXIT_CODE) from None
 
 

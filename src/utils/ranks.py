@@ -158,6 +158,11 @@ def number_of_ranks() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def ranks_on_this_machine() -> int:
+    """Return how many of them share this machine's memory and disk."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 @contextmanager
 def joined(timeout: float) -> Iterator[Ranks]:
     """Join the other processes that `torchrun` has started, or yield `ALONE` if it has started no other."""

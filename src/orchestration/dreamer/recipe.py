@@ -73,6 +73,10 @@ class DreamerRecipe:
             raise UserError(f"training.offline=true learns from the replay alone, which is empty. {repair}")
         check_share(config, number_of_ranks())
 
+    def part(self, config: DreamerTrainConfig) -> DreamerTrainConfig:
+        """Return a rank's share of environments, replay and windows."""
+        return share_of(config, number_of_ranks())
+
     def least_capacity(self, config: DreamerTrainConfig, env: EnvSpec) -> int:
         """Return the records of one window in every environment."""
         return config.env.num_envs * (config.training.sequence_length + 1)
@@ -116,6 +120,10 @@ class DreamerRecipe:
             "updates": _updates(config, env.action_repeat),
             "batch": f"{batch} = {training.batch_size * training.sequence_length:,} trained steps per update",
         }
+        if (size := number_of_ranks()) > 1:
+            own = share_of(config, size)
+            each = f"{count_text(own.env.num_envs, 'environment')} and {own.buffer.capacity:,} records"
+            lines["ranks"] = f"{size}, each with {each}, {own.training.batch_size} windows of a batch"
         if training.offline:
             lines["data"] = f"offline, from {config.buffer.prefill or 'the replay of the resumed run'} alone"
         if training.warmup_steps:

@@ -12,6 +12,7 @@ from ...envs import EnvConfig
 from ...planning import GPU, HOST, Written
 from ...planning.suggestions import halves
 from ...utils.errors import UserError
+from ...utils.ranks import number_of_ranks
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.population import ERLWorkflow, require_vectors
@@ -43,7 +44,10 @@ class PopulationRecipe:
     host_rows = staticmethod(host_rows)
 
     def check(self, config: PopulationTrainConfig, env: EnvSpec) -> None:
-        """Refuse images, and a replay that whole episodes cannot fill to the point where learning starts."""
+        """Refuse ranks, images, and a replay that episodes cannot fill to the point where learning starts."""
+        if (size := number_of_ranks()) > 1:
+            repair = "Start it without torchrun; engine=ray shares its members among processes."
+            raise UserError(f"workflow=population is one process, and torchrun started {size}. {repair}")
         require_vectors(env)
         capacity, needed = config.buffer.capacity, self.least_capacity(config, env)
         if capacity < needed:
@@ -55,6 +59,10 @@ class PopulationRecipe:
             )
         if config.engine is Engine.ray and config.ray.address is None:
             require_room(config, env, config.ray.object_store_mib * 2**20)
+
+    def part(self, config: PopulationTrainConfig) -> PopulationTrainConfig:
+        """Return all of it."""
+        return config
 
     def least_capacity(self, config: PopulationTrainConfig, env: EnvSpec) -> int:
         """Return the records of an episode, and of what is collected before learning starts."""
