@@ -346,7 +346,7 @@ class EpisodeReplayBuffer:
         self._files.load(folder, shared_folder)
 
     def load_streams(self, parts: Sequence[SavedPart], first: int) -> None:
-        """Load this buffer's streams out of all that several buffers have saved; see `divided.load_streams`."""
+        """Load streams out of all that several buffers have saved; see `divided.load_streams`."""
         load_streams(parts, first, self._index, self._store, self._latents)
 
     def reseed(self, generator: np.random.Generator) -> None:
