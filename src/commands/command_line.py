@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from .. import __version__
 from ..checkpoints.mirror import restore
 from ..checkpoints.pretrained import PREFIXES
-from ..checkpoints.run_folder import begin_with, check_change, resume_run
+from ..checkpoints.run_folder import CONFIG_FILE, begin_with, check_change, resume_run
 from ..config.compose import HYDRA_VERSION_BASE, compose_jobs, with_experiment
 from ..config.overrides import parse
 from ..config.presets import device_notice
@@ -42,7 +42,7 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
         SystemExit: With code 2 after a `UserError`, whose message is then the only line on stderr.
     """
     with exit_on_user_error():
-        typed_here = list(sys.argv[1:] if arguments is None else arguments)
+        typed_here = _continued(list(sys.argv[1:] if arguments is None else arguments))
         flags = _parse_flags(typed_here)
         overrides = parse(flags.overrides)
         named = [str(item.input_line) for item in overrides]
@@ -85,6 +85,24 @@ def checked_run(
     [composed] = compose_jobs(arguments, config_dir=config_dir)
     config = typed(composed)
     return config, check_run(config, recipe_of(config), compose), device_notice(composed)
+
+
+def _continued(arguments: list[str]) -> list[str]:
+    """Return what to do where `torchrun` may start this command again: the second start continues the run.
+
+    Source of the variables: torch.distributed.run, "Environment Variables".
+    """
+    if not int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
+        return arguments
+    folders = [word.partition("=")[2] for word in arguments if word.startswith(("run_dir=", "resume="))]
+    if not folders:
+        raise UserError(
+            "torchrun --max-restarts starts this command again after a failure, and nothing says where its "
+            "run is. Add run_dir=<folder>."
+        )
+    is_again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    has_begun = (Path(folders[0]) / CONFIG_FILE).exists()
+    return [f"resume={folders[0]}"] if is_again and has_begun else arguments
 
 
 def _parse_flags(arguments: list[str]) -> argparse.Namespace:

@@ -107,7 +107,7 @@ class Ranks:
             return True
         digest = hashlib.sha256()
         for tensor in tensors:
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
         own = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8).unsqueeze(0)
         return bool((self.gather(own) == own).all())
 
@@ -131,8 +131,9 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, ranks: Ranks) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.ranks, ctx.count = ranks, len(tensor)
-        gathered = [torch.empty_like(tensor) for _ in range(ranks.size)]
-        ranks._do(dist.all_gather, gathered, tensor.contiguous())
+        own = tensor.contiguous()  # what is gathered takes its layout in memory from here
+        gathered = [torch.empty_like(own) for _ in range(ranks.size)]
+        ranks._do(dist.all_gather, gathered, own)
         return torch.cat(gathered)
 
     @staticmethod
@@ -173,7 +174,14 @@ def joined(timeout: float) -> Iterator[Ranks]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=timedelta(seconds=_PATIENT_SECONDS))
+    patience = timedelta(seconds=_PATIENT_SECONDS)
+    try:
+        store, rank, _ = next(dist.rendezvous("env://", timeout=patience))
+        # One store serves all restarts: without a name of its own, a process would look for one that is gone.
+        own = dist.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        dist.init_process_group(backend, timeout=patience, world_size=size, rank=rank, store=own)
+    except RuntimeError as error:
+        raise RankLost(f"rank {os.environ['RANK']} of {size} did not find the others: {error}") from error
     global _current
     _current = Ranks(dist.get_rank(), size, timeout)
     yield _current
