@@ -1,8 +1,8 @@
 """The processes that train one agent together: what they add up, gather and agree on.
 
 `torchrun` starts them and tells each who it is; `torch.distributed` carries what they exchange, by gloo on a
-CPU and by NCCL between GPUs. Every method but `part` and `slice_of` is a collective: all ranks call it, in the
-same order. For a process alone (`ALONE`) each returns what it was given.
+CPU and by NCCL between GPUs. Every method but `part` and `slice_of` is a collective: all ranks call it, in
+the same order. For a process alone (`ALONE`) each returns what it was given.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _PATIENT_SECONDS = 3600.0  # for what one rank does while the others wait: compi
 
 
 class RankLost(RuntimeError):
-    """Another rank ended, or did not answer in time; nothing that was learned since the checkpoint is kept."""
+    """Another rank ended, or did not answer in time; what was learned since the checkpoint is lost."""
 
 
 class Ranks:
@@ -107,7 +107,7 @@ class Ranks:
             return True
         digest = hashlib.sha256()
         for tensor in tensors:
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
         own = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8).unsqueeze(0)
         return bool((self.gather(own) == own).all())
 
@@ -131,8 +131,9 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, ranks: Ranks) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx.ranks, ctx.count = ranks, len(tensor)
-        gathered = [torch.empty_like(tensor) for _ in range(ranks.size)]
-        ranks._do(dist.all_gather, gathered, tensor.contiguous())
+        own = tensor.contiguous()  # what is gathered takes its layout in memory from here
+        gathered = [torch.empty_like(own) for _ in range(ranks.size)]
+        ranks._do(dist.all_gather, gathered, own)
         return torch.cat(gathered)
 
     @staticmethod
@@ -157,7 +158,5 @@ def joined(timeout: float) -> Iterator[Ranks]:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, timeout=timedelta(seconds=_PATIENT_SECONDS))
-    try:
-        yield Ranks(dist.get_rank(), size, timeout)
-    finally:
-        dist.destroy_process_group()
+    yield Ranks(dist.get_rank(), size, timeout)
+    dist.destroy_process_group()  # not after an error: it would wait for a rank that is lost
