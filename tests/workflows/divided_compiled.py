@@ -1,4 +1,4 @@
-"""The same as `divided.py` of a workflow whose repeated steps are compiled, in float32."""
+"""The world model's updates of `divided.py`, with the step of the scan compiled, in float32."""
 
 import torch
 
@@ -15,4 +15,4 @@ def everything(ranks: Ranks) -> Found:
     form = tiny_workflow()
     compiled = CompiledDreamer(form.env, form.config, form.device, ranks=ranks)
     compiled.load_state_dict(form.state_dict())
-    return learn(compiled, [make_batch(form, WINDOWS) for _ in range(UPDATES)])
+    return learn(compiled, [make_batch(form, WINDOWS) for _ in range(UPDATES)], "update_world_model")

@@ -36,7 +36,7 @@ def size(request: pytest.FixtureRequest) -> int:
 
 def deviation(ours: Tensor, expected: Tensor) -> float:
     """Norm of the difference over the norm of what is expected; of a number that may be zero, over 1."""
-    difference = float((ours - expected).double().norm())
+    difference = float((ours.double() - expected.double()).norm())
     return difference / (float(expected.double().norm()) or 1.0)
 
 
