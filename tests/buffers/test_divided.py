@@ -1,0 +1,77 @@
+"""Streams that several buffers have saved are given out anew, to more buffers or to fewer."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from reverie.buffers import EpisodeReplayBuffer
+from reverie.utils.errors import UserError
+
+from .reference import advance, fill, held_values, make_buffer
+from .saved import Saves, full_copy, same_content
+
+Part = tuple[Path, Path]
+
+
+def saved(buffer: EpisodeReplayBuffer, folder: Path) -> Part:
+    saves = Saves(folder)
+    saves.save(buffer)
+    return saves.kept[-1][0], saves.shared
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("cross_episodes", [True, False])
+def test_four_streams_in_parts_of_one_and_three_and_back_are_the_same_four(
+    tmp_path: Path, compressed: bool, cross_episodes: bool
+) -> None:
+    def make(num_envs: int) -> EpisodeReplayBuffer:
+        settings = {"compressed": compressed, "cross_episodes": cross_episodes, "store_latents": True}
+        return make_buffer(num_envs=num_envs, capacity=200, **settings)
+
+    whole = make(4)
+    fill(whole, 4, 60, seed=3)  # more than it holds: old episodes are gone
+    part = saved(whole, tmp_path / "whole")
+    one, three = make(1), make(3)
+    one.load_streams([part], 0)
+    three.load_streams([part], 1)
+    assert one.total_steps + three.total_steps == whole.total_steps
+    parts = [saved(one, tmp_path / "one"), saved(three, tmp_path / "three")]
+    again = make(4)
+    again.load_streams(parts, 0)
+    copies = [full_copy(buffer) for buffer in (whole, again)]
+    for copy in copies:
+        del copy["generator"]  # ranks draw their own windows
+    assert same_content(*copies)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_streams_that_do_not_fit_lose_their_oldest_records(tmp_path: Path, seed: int) -> None:
+    whole = make_buffer(num_envs=3, capacity=120)
+    world = fill(whole, 3, 38, seed=seed)
+    part = saved(whole, tmp_path)
+    small = make_buffer(num_envs=3, capacity=50)
+    small.load_streams([part], 0)
+    assert 48 <= small.total_steps <= 50
+    lengths = small._index.records.lengths.tolist()
+    ends = np.cumsum(whole._index.records.lengths)
+    rewards = held_values(whole, "reward")
+    newest = [rewards[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    assert torch.equal(held_values(small, "reward"), torch.cat(newest))
+    # As many episodes as there are begins, and the rest of one at the head of a stream that was cut.
+    begins = np.split(full_copy(small)["begins"].numpy(), np.cumsum(lengths)[:-1])
+    assert small._index.num_episodes == sum(1 + int(each[1:].sum()) for each in begins if len(each))
+    advance(small, world, 40, np.random.default_rng(seed))  # evicts all that was loaded
+    assert small.total_steps <= 50 and small.can_sample
+    assert len(small.sample(4).reward) == 4
+
+
+def test_more_streams_than_there_are_and_other_fields_are_refused(tmp_path: Path) -> None:
+    whole = make_buffer(num_envs=2)
+    fill(whole, 2, 10)
+    part = saved(whole, tmp_path)
+    with pytest.raises(UserError, match="hold 2 streams, not 3"):
+        make_buffer(num_envs=2).load_streams([part], 1)
+    with pytest.raises(UserError, match="was saved with other fields"):
+        make_buffer(num_envs=2, store_latents=False).load_streams([part], 0)

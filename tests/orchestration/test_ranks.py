@@ -1,0 +1,181 @@
+"""Real runs of several ranks: they stop together, lose nothing, and continue on another number of ranks."""
+
+import dataclasses
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reverie.checkpoints.run_folder import load_run
+from reverie.checkpoints.shards import RANKS
+from reverie.commands.command_line import _continued, run_from_command_line
+from reverie.commands.train import train
+from reverie.envs import EnvConfig, make_environment
+from reverie.envs.config import Suite
+from reverie.orchestration.dreamer.shares import check_share, share_of
+from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
+from reverie.utils.errors import UserError
+from reverie.utils.ranks import RANK_EXIT_CODE
+
+from ..runs.forked_ranks import free_port
+from ..runs.helpers import CATCH, differing, error_of, metrics_of, saved_loop, saved_model, saved_steps, start
+from ..runs.warm import Ended, Process, Server
+
+SHARED = (
+    *CATCH,
+    "training.batch_size=4",
+    "training.train_ratio=6",
+    "training.learning_starts=60",
+    "training.total_timesteps=200",
+    "training.checkpoint_interval=100",
+    "training.log_interval=100",
+    "training.video_interval=0",
+    "training.rank_timeout=100",
+    "memory.check_interval=5",
+)
+
+
+def ranks_of(server: Server, size: int, *command: str) -> list[Process]:
+    """Start the processes of a run, as torchrun does."""
+    run = {"WORLD_SIZE": f"{size}", "LOCAL_WORLD_SIZE": f"{size}", "MASTER_PORT": f"{free_port()}"}
+    run |= {"MASTER_ADDR": "127.0.0.1"}
+    each = ({"RANK": f"{index}", "LOCAL_RANK": f"{index}"} for index in range(size))
+    return [server.start("train", *command, environment=run | own) for own in each]
+
+
+def codes(processes: list[Process]) -> list[int]:
+    return [process.end().code for process in processes]
+
+
+@pytest.fixture(scope="module")
+def shared_run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two ranks, 200 steps in one go."""
+    folder = tmp_path_factory.mktemp("shared") / "run"
+    assert codes(ranks_of(server, 2, *SHARED, f"run_dir={folder}")) == [0, 0]
+    return folder
+
+
+def test_ranks_count_the_steps_of_all_and_save_at_the_same_ones(shared_run: Path) -> None:
+    other = shared_run / RANKS / "001"
+    assert saved_steps(shared_run) == saved_steps(other) == [100, 200]
+    assert saved_loop(shared_run, 200)["updates"] == saved_loop(other, 200)["updates"] == 36
+    assert saved_loop(shared_run, 200)["ranks"] == 2
+    assert not (other / "tensorboard").exists()
+    assert set(saved_model(other, 200)) == {"online"}
+
+
+def test_episodes_of_all_ranks_and_their_mean_losses_are_in_every_log(shared_run: Path) -> None:
+    first, other = (metrics_of(folder) for folder in (shared_run, shared_run / RANKS / "001"))
+    returns = [[line["episode/return"] for line in log if "episode/return" in line] for log in (first, other)]
+    assert returns[0] == returns[1] and len(returns[0]) == 4 * (200 // 4 // 7)
+    losses = [
+        [line["train/loss/total"] for line in log if "train/loss/total" in line] for log in (first, other)
+    ]
+    assert losses[0] == losses[1] and losses[0]
+
+
+def test_environments_have_the_seeds_of_their_numbers_in_the_run() -> None:
+    config = EnvConfig(suite=Suite.catch, action_repeat=1, num_envs=4)
+    half = dataclasses.replace(config, num_envs=2)
+    whole, last = make_environment(config, 5).reset(), make_environment(half, 5, first=2).reset()
+    np.testing.assert_array_equal(last.observation["image"], whole.observation["image"][2:])
+    assert (whole.observation["image"][:2] != whole.observation["image"][2:]).any()
+
+
+def test_a_run_of_two_ranks_continues_bit_for_bit_after_a_kill(
+    shared_run: Path, server: Server, tmp_path: Path
+) -> None:
+    folder = tmp_path / "killed"
+    first, other = ranks_of(server, 2, *SHARED, "training.total_timesteps=100000", f"run_dir={folder}")
+    other.wait_until(lambda: saved_steps(folder) == [100])
+    other.send(signal.SIGKILL)
+    ended = first.end()
+    assert (ended.code, other.end().code) == (RANK_EXIT_CODE, -signal.SIGKILL)
+    assert "rank 0 of 2 lost another one" in ended.error
+    resumed = ranks_of(server, 2, f"resume={folder}", "training.total_timesteps=200")
+    assert codes(resumed) == [0, 0]
+    for part in ("", f"{RANKS}/001"):
+        assert not differing(saved_model(folder / part, 200), saved_model(shared_run / part, 200))
+        assert not differing(saved_loop(folder / part, 200), saved_loop(shared_run / part, 200))
+
+
+def test_a_signal_to_one_rank_stops_all_with_a_checkpoint_of_the_same_step(
+    server: Server, tmp_path: Path
+) -> None:
+    folder = tmp_path / "stopped"
+    processes = ranks_of(server, 2, *SHARED, "training.total_timesteps=100000", f"run_dir={folder}")
+    processes[1].wait_until(lambda: saved_steps(folder) == [100])
+    processes[1].send(signal.SIGTERM)
+    assert codes(processes) == [RESUME_ME_EXIT_CODE] * 2
+    assert saved_steps(folder)[-1] == saved_steps(folder / RANKS / "001")[-1]
+
+
+def test_a_rank_that_hangs_ends_the_others_with_a_sentence(server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "hung"
+    settings = ("training.total_timesteps=100000", "training.rank_timeout=2", f"run_dir={folder}")
+    first, other = ranks_of(server, 2, *SHARED, *settings)
+    other.wait_until(lambda: saved_steps(folder) == [100])
+    other.send(signal.SIGSTOP)
+    ended: Ended = first.end()
+    other.send(signal.SIGKILL)
+    other.end()
+    assert ended.code == RANK_EXIT_CODE
+    assert "The newest checkpoint counts: start torchrun again with resume=<run folder>" in ended.last_line
+
+
+def test_two_ranks_then_one_then_four_share_a_run(shared_run: Path, server: Server, tmp_path: Path) -> None:
+    """Also from a process alone to several; records are compared in `tests/buffers/test_divided.py`."""
+    folder = tmp_path / "run"
+    shutil.copytree(shared_run, folder)
+    before = [saved_loop(folder / part, 200)["environment"] for part in ("", f"{RANKS}/001")]
+    assert server.run("train", f"resume={folder}", "training.total_timesteps=204").code == 0
+    alone = saved_loop(folder, 204)
+    assert len(alone["environment"]["seeds"]) == 4
+    # A step later each environment plays the episode that it played, or the next one.
+    numbers = [number for each in before for number in each["next_episode"]]
+    assert all(
+        now - then in (0, 1) for now, then in zip(alone["environment"]["next_episode"], numbers, strict=True)
+    )
+    assert codes(ranks_of(server, 4, f"resume={folder}", "training.total_timesteps=220")) == [0] * 4
+    seeds = [
+        saved_loop(folder / part, 220)["environment"]["seeds"]
+        for part in ("", *(f"{RANKS}/00{n}" for n in (1, 2, 3)))
+    ]
+    assert [len(each) for each in seeds] == [1] * 4 and len({*map(tuple, seeds)}) == 4
+
+
+def test_a_share_is_a_run_of_its_own(cartpole_run: Path) -> None:
+    config = load_run(str(cartpole_run))
+    with pytest.raises(
+        UserError, match=r"env.num_envs=1 cannot be shared by 2 ranks alike. Set env.num_envs=2."
+    ):
+        check_share(config, 2)  # pyright: ignore[reportArgumentType]
+    assert share_of(config, 1) is config  # pyright: ignore[reportArgumentType]
+
+
+def test_what_cannot_be_shared_is_refused_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    error = error_of(capsys, lambda: start(tmp_path / "run", *SHARED))
+    assert error == "env.num_envs=4 cannot be shared by 3 ranks alike. Set env.num_envs=3 or 6."
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit) as failure:
+        start(tmp_path / "run", *SHARED)
+    assert (failure.value.code, capsys.readouterr().err) == (2, "")
+
+
+def test_torchrun_that_may_restart_needs_the_name_of_the_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, cartpole_run: Path
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    error = error_of(capsys, lambda: run_from_command_line(train, list(CATCH)))
+    assert "Add run_dir=<folder>." in error
+    first = ["experiment=dreamer_cartpole", f"run_dir={cartpole_run}"]
+    assert _continued(first) == first
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert _continued(first) == [f"resume={cartpole_run}"]
+    new = [f"run_dir={tmp_path / 'new'}"]
+    assert _continued(new) == new
