@@ -6,19 +6,23 @@ the same order. For a process alone (`ALONE`) each returns what it was given.
 """
 
 import hashlib
+import itertools
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from threading import Thread
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import Work
+from torch.distributed import Store, Work
 
 RANK_EXIT_CODE = 8
-_PATIENT_SECONDS = 3600.0  # for what one rank does while the others wait: compiling, evaluating, saving
+_LONGEST_SECONDS = 86_400.0  # of an exchange: while all live, one may evaluate and the others wait
+_SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_SIGNS = 0.02, 1.0
 
 
 class RankLost(RuntimeError):
@@ -32,10 +36,14 @@ class Ranks:
         index: Which of them this is; 0 writes what a run writes once.
         size: How many there are.
         timeout: Seconds without an answer after which another rank counts as lost.
+        store: Where each rank leaves signs of life; needed for `patient`.
     """
 
-    def __init__(self, index: int = 0, size: int = 1, timeout: float = 20.0) -> None:
-        self.index, self.size, self._timeout = index, size, timeout
+    def __init__(
+        self, index: int = 0, size: int = 1, timeout: float = 20.0, store: Store | None = None
+    ) -> None:
+        self.index, self.size, self._timeout, self._store = index, size, timeout, store
+        self._is_patient = False
 
     @property
     def is_first(self) -> bool:
@@ -52,12 +60,12 @@ class Ranks:
 
     @contextmanager
     def patient(self) -> Iterator[None]:
-        """Wait for up to an hour in here, for what takes one rank longer than another."""
-        before, self._timeout = self._timeout, max(self._timeout, _PATIENT_SECONDS)
+        """Wait in here for as long as the others live, for what takes one rank longer than another."""
+        before, self._is_patient = self._is_patient, True
         try:
             yield
         finally:
-            self._timeout = before
+            self._is_patient = before
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
         """Return the sum of each number over all ranks, added up in float64."""
@@ -119,10 +127,41 @@ class Ranks:
         """Run a collective of `torch.distributed` to its end, or raise `RankLost`."""
         try:
             work: Work = collective(*args, **keywords, async_op=True)
+            if self._is_patient and self._store is not None:
+                self._wait_while_all_live(work, self._store)
             work.wait(timedelta(seconds=self._timeout))
+        except RankLost:
+            raise
         except RuntimeError as error:
             what = f"rank {self.index} of {self.size} lost another one"
             raise RankLost(f"{what}: {str(error).splitlines()[0]}") from error
+
+    def _wait_while_all_live(self, work: Work, store: Store) -> None:
+        """Return when the work is done, or raise `RankLost` for a rank without a sign of life."""
+        seen: dict[int, tuple[bytes, float]] = dict.fromkeys(range(self.size), (b"", time.monotonic()))
+        while not work.is_completed():
+            for rank, (sign, since) in seen.items():
+                now, new = time.monotonic(), store.get(_sign_of(rank))
+                seen[rank] = (sign, since) if new == sign else (new, now)
+                if now - seen[rank][1] > self._timeout:
+                    raise RankLost(
+                        f"rank {rank} of {self.size} gives no sign of life for {self._timeout:g} s"
+                    )
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _sign_of(rank: int) -> str:
+    return f"sign of life of rank {rank}"
+
+
+def _live(store: Store, rank: int) -> None:
+    """Leave signs of life until this process ends or is stopped."""
+    for number in itertools.count():
+        try:
+            store.set(_sign_of(rank), str(number))
+        except RuntimeError:  # whoever keeps the store has ended
+            return
+        time.sleep(_SECONDS_BETWEEN_SIGNS)
 
 
 class _Gather(torch.autograd.Function):
@@ -174,7 +213,7 @@ def joined(timeout: float) -> Iterator[Ranks]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
-    patience = timedelta(seconds=_PATIENT_SECONDS)
+    patience = timedelta(seconds=_LONGEST_SECONDS)
     try:
         store, rank, _ = next(dist.rendezvous("env://", timeout=patience))
         # One store serves all restarts: without a name of its own, a process would look for one that is gone.
@@ -183,7 +222,8 @@ def joined(timeout: float) -> Iterator[Ranks]:
     except RuntimeError as error:
         raise RankLost(f"rank {os.environ['RANK']} of {size} did not find the others: {error}") from error
     global _current
-    _current = Ranks(dist.get_rank(), size, timeout)
+    _current = Ranks(rank, size, timeout, own)
+    Thread(target=_live, args=(own, rank), daemon=True).start()
     yield _current
     _current = ALONE
     dist.destroy_process_group()  # not after an error: it would wait for a rank that is lost
