@@ -4,8 +4,10 @@
 """
 
 import json
+import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,12 +22,14 @@ from reverie.config.compose import compose_jobs
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.testing.fingerprint import fingerprint
 from reverie.utils.durable_io import UNFINISHED
-from reverie.utils.errors import UserError, exit_on_user_error
+from reverie.utils.errors import UserError, exit_on_user_error, require_range
 from reverie.utils.logging.writer import METRICS_FILE
+from reverie.utils.ranks import RANK_EXIT_CODE
 
 _POLL_SECONDS = 0.0005
 _PATIENCE_SECONDS = 120.0
 _LONGEST_LIFE_SECONDS = 10.0
+_LOST_SECONDS = 30.0
 _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 _TRAIN = [sys.executable, "-c", "from reverie.commands.train import main; main()"]
@@ -48,12 +52,14 @@ class ChaosConfig:
     seed: int = 0
     """Seed of the moments and the signals."""
 
+    ranks: int = 1
+    """How many processes share the run; one of them, drawn anew each time, is killed."""
+
     out: str = "chaos"
     """Folder for both runs and for chaos.json; it must not exist yet."""
 
     def __post_init__(self) -> None:
-        if self.kills < 1:
-            raise UserError(f"chaos.kills must be at least 1, got {self.kills}.")
+        require_range("chaos", self, "kills", "ranks", ge=1)
         if Path(self.out).exists():
             raise UserError(f"chaos.out={self.out} exists already; choose another folder.")
 
@@ -77,6 +83,7 @@ class ChaosResult:
 
     overrides: list[str]
     seed: int
+    ranks: int = 1
     kills: list[Kill] = field(default_factory=list)
     unbroken: dict[str, str] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
@@ -97,7 +104,7 @@ def main() -> None:
     settings, overrides = own_settings(ChaosConfig, sys.argv[1:], "chaos", _USAGE, _PREFIX)
     compose_jobs(overrides)  # a mistake in the run's own settings is refused before anything starts
     folder = Path(settings.out)
-    result = chaos(overrides, settings.kills, settings.seed, folder)
+    result = chaos(overrides, settings.kills, settings.seed, folder, settings.ranks)
     (folder / "chaos.json").write_text(result.as_json())
     for name, value in result.unbroken.items():
         equal = "equal" if result.broken.get(name) == value else "DIFFERENT"
@@ -107,7 +114,7 @@ def main() -> None:
         raise SystemExit(1)
 
 
-def chaos(overrides: Sequence[str], kills: int, seed: int, folder: Path) -> ChaosResult:
+def chaos(overrides: Sequence[str], kills: int, seed: int, folder: Path, ranks: int = 1) -> ChaosResult:
     """Run once unbroken and once with `kills` kills, each followed by a resume, and compare the ends.
 
     Signals and moments are drawn from `seed`: SIGKILL, SIGTERM, SIGINT or SIGUSR1 at any moment, or SIGKILL
@@ -118,21 +125,22 @@ def chaos(overrides: Sequence[str], kills: int, seed: int, folder: Path) -> Chao
         kills: How often it is killed; fewer if it comes to its end before.
         seed: Of the moments.
         folder: Where both runs are made, `unbroken` and `broken`.
+        ranks: How many processes share each of them.
 
     Raises:
         RuntimeError: If a process ended in a way that no signal explains.
     """
-    result = ChaosResult(list(overrides), seed)
+    result = ChaosResult(list(overrides), seed, ranks)
     moments = random.Random(seed)
     unbroken, broken = folder / "unbroken", folder / "broken"
-    _finish(_start([*overrides, f"run_dir={unbroken}"], unbroken))
+    _finish(_start([*overrides, f"run_dir={unbroken}"], unbroken, ranks))
     result.unbroken = fingerprint(unbroken)
     while len(result.kills) < kills:
-        killed = _one_life(overrides, broken, moments)
+        killed = _one_life(overrides, broken, moments, ranks)
         if killed is None:
             break
         result.kills.append(killed)
-    _finish(_start(_next_life(overrides, broken), broken))
+    _finish(_start(_next_life(overrides, broken), broken, ranks))
     result.broken = fingerprint(broken)
     return result
 
@@ -144,13 +152,14 @@ def _next_life(overrides: Sequence[str], run_dir: Path) -> list[str]:
     return [*overrides, f"run_dir={run_dir}"]
 
 
-def _one_life(overrides: Sequence[str], run_dir: Path, moments: random.Random) -> Kill | None:
+def _one_life(overrides: Sequence[str], run_dir: Path, moments: random.Random, ranks: int) -> Kill | None:
     """Start or resume the run and kill it; None if it came to its end before."""
     phase = moments.choice(["any moment", *_PHASES])
     number = signal.SIGKILL if phase in _PHASES else moments.choice(_SIGNALS)
     delay = moments.uniform(0, _LONGEST_LIFE_SECONDS)
     started, printed = time.monotonic(), _printed(run_dir)
-    process = _start(_next_life(overrides, run_dir), run_dir)
+    processes = _start(_next_life(overrides, run_dir), run_dir, ranks)
+    process = moments.choice(processes) if ranks > 1 else processes[0]
     if phase in _PHASES:
         before = _PHASES[phase](run_dir)
         _wait(process, lambda: not _PHASES[phase](run_dir) <= before)
@@ -164,11 +173,21 @@ def _one_life(overrides: Sequence[str], run_dir: Path, moments: random.Random) -
         _wait(process, lambda: time.monotonic() - started > 1.5 * delay)
         process.kill()
     code = process.wait(_PATIENCE_SECONDS)
+    others = {_ended(each) for each in processes if each is not process}
     if code == 0:
         return None
-    if code not in (-number, -signal.SIGKILL, RESUME_ME_EXIT_CODE):
-        raise RuntimeError(f"exit code {code} after {number.name}, see {_log_of(run_dir)}")
+    if not {code, *others} <= {-number, -signal.SIGKILL, RESUME_ME_EXIT_CODE, RANK_EXIT_CODE}:
+        raise RuntimeError(f"exit codes {code}, {others} after {number.name}, see {_log_of(run_dir)}")
     return Kill(phase, number.name, code, round(time.monotonic() - started, 2))
+
+
+def _ended(process: "subprocess.Popen[bytes]") -> int:
+    """Return the exit code of a rank that has lost another one, and is killed if it does not end for it."""
+    try:
+        return process.wait(_LOST_SECONDS)
+    except subprocess.TimeoutExpired:  # torchrun does so too
+        process.kill()
+        return process.wait()
 
 
 def _unfinished(run_dir: Path) -> set[str]:
@@ -200,9 +219,23 @@ _PHASES: dict[str, Callable[[Path], set[str]]] = {
 """What changes on disk with each kind of write."""
 
 
-def _start(arguments: Sequence[str], run_dir: Path) -> "subprocess.Popen[bytes]":
+def _start(arguments: Sequence[str], run_dir: Path, ranks: int) -> "list[subprocess.Popen[bytes]]":
+    """Start the processes of a run; several as torchrun does, which itself would end those that are left."""
+    environments = [dict(os.environ)]
+    if ranks > 1:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        shared = {"WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        own = ({**shared, "RANK": index, "LOCAL_RANK": index} for index in range(ranks))
+        environments = [os.environ | {name: str(value) for name, value in each.items()} for each in own]
     with _log_of(run_dir).open("ab") as log:
-        return subprocess.Popen([*_TRAIN, *arguments], stdout=log, stderr=log, preexec_fn=_heed_ctrl_c)
+        return [
+            subprocess.Popen(
+                [*_TRAIN, *arguments], stdout=log, stderr=log, preexec_fn=_heed_ctrl_c, env=environment
+            )
+            for environment in environments
+        ]
 
 
 def _heed_ctrl_c() -> None:
@@ -229,12 +262,12 @@ def _wait(process: "subprocess.Popen[bytes]", has_come: Callable[[], bool]) -> N
         time.sleep(_POLL_SECONDS)
 
 
-def _finish(process: "subprocess.Popen[bytes]") -> None:
+def _finish(processes: "list[subprocess.Popen[bytes]]") -> None:
     """Wait for the end of a run that nobody kills.
 
     Raises:
         RuntimeError: If it does not end well.
     """
-    code = process.wait()
-    if code:
-        raise RuntimeError(f"{process.args} ended with exit code {code}")
+    codes = [process.wait() for process in processes]
+    if any(codes):
+        raise RuntimeError(f"{processes[0].args} ended with exit codes {codes}")

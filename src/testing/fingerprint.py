@@ -16,6 +16,9 @@ from torch import Tensor
 
 from ..checkpoints.checkpoint import latest_checkpoint
 from ..checkpoints.run_folder import LINEAGE_FILE, load_run
+from ..checkpoints.shards import RANKS, RANKS_KEY
+from ..config.dreamer import DreamerTrainConfig
+from ..orchestration.dreamer.shares import share_of
 from ..orchestration.orchestrator import build_replay
 from ..orchestration.recipes import recipe_of
 from ..planning.preflight import environment_spec
@@ -30,13 +33,24 @@ NOT_REPRODUCIBLE = ("speed/", "time/", "memory/", "debug/", "train/memory/")
 def fingerprint(run_dir: Path) -> dict[str, str]:
     """Return sha256 hashes of the newest checkpoint's model, loop and replay, of the metrics and the lineage.
 
-    Replay is hashed by what it holds, record after record, not by how its files came about.
+    Replay is hashed by what it holds, record after record, not by how its files came about. Of a run that
+    several ranks share there are as many hashes of each.
 
     Raises:
         UserError: If there is no run or no whole checkpoint.
     """
-    config = load_run(str(run_dir))
-    checkpoint, recipe = latest_checkpoint(run_dir), recipe_of(config)
+    hashes = _of_folder(run_dir)
+    for folder in sorted((run_dir / RANKS).glob("*")):
+        hashes |= {f"{folder.name}/{name}": value for name, value in _of_folder(folder).items()}
+    return hashes
+
+
+def _of_folder(run_dir: Path) -> dict[str, str]:
+    """Return the hashes of a run, or of the part of one rank."""
+    config, checkpoint = load_run(str(run_dir)), latest_checkpoint(run_dir)
+    if isinstance(config, DreamerTrainConfig):
+        config = share_of(config, checkpoint.state().get(RANKS_KEY, 1))
+    recipe = recipe_of(config)
     request = recipe.replay_spec(config, environment_spec(config, recipe))
     replay = build_replay(config, request, checkpoint.folder)
     checkpoint.restore_replay(replay)

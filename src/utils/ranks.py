@@ -22,6 +22,7 @@ from torch.distributed import Store, Work
 
 RANK_EXIT_CODE = 8
 _LONGEST_SECONDS = 86_400.0  # of an exchange: while all live, one may evaluate and the others wait
+_SECONDS_TO_MEET = 300.0
 _SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_SIGNS = 0.02, 1.0
 
 
@@ -213,12 +214,12 @@ def joined(timeout: float) -> Iterator[Ranks]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
-    patience = timedelta(seconds=_LONGEST_SECONDS)
+    longest = timedelta(seconds=_LONGEST_SECONDS)
     try:
-        store, rank, _ = next(dist.rendezvous("env://", timeout=patience))
+        store, rank, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=_SECONDS_TO_MEET)))
         # One store serves all restarts: without a name of its own, a process would look for one that is gone.
         own = dist.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-        dist.init_process_group(backend, timeout=patience, world_size=size, rank=rank, store=own)
+        dist.init_process_group(backend, timeout=longest, world_size=size, rank=rank, store=own)
     except RuntimeError as error:
         raise RankLost(f"rank {os.environ['RANK']} of {size} did not find the others: {error}") from error
     global _current
