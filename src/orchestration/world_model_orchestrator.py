@@ -1,20 +1,19 @@
 """Run Dreamer: act, store, learn, report, save. Knows no loss and no environment."""
 
 import logging
-from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..buffers import EpisodeReplayBuffer, SequenceBatch
+from ..buffers import SequenceBatch
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.run_folder import SETTINGS_KEY, checkpoint_settings, require_run_folder
 from ..checkpoints.shards import RANKS_KEY
-from ..config.dreamer import DreamerTrainConfig, DreamerTraining
+from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Compile
-from ..envs import VectorEnvironment, state_form
+from ..envs import VectorEnvironment
 from ..envs.episodes import EpisodeRecorder, EpisodeTracker
 from ..memory.leaks.guard import MemoryGuard
 from ..utils.compilation import Compilations
@@ -24,12 +23,12 @@ from ..utils.metrics import MetricMeans
 from ..utils.ranks import RankLost
 from ..utils.schedule import Every, UpdateRatio
 from ..utils.seeding import global_state, numpy_generator, set_global_state
-from ..utils.state_files import check_structure
 from ..utils.timestep import TimeStep
 from ..workflows.world_models import DreamerWorkflow
 from .dreamer.agreement import Agreed, agree, in_turn, of_all_ranks
+from .dreamer.loop_state import check_form, first_times, require_windows
 from .dreamer.nonfinite import NonFiniteGuard
-from .dreamer.on_track import GAMES, UPDATES_BETWEEN, OnTrack
+from .dreamer.on_track import UPDATES_BETWEEN, OnTrack
 from .dreamer.probe import probe
 from .evaluation import evaluate
 from .orchestrator import OpenedRun, Orchestrator, Parts, StopReason
@@ -255,7 +254,6 @@ class WorldModelOrchestrator(Orchestrator):
                 for key, animation in self.parts.workflow.report(batch).items():
                     self.reports.open_loop(self.step, key, animation.numpy())
         self._request_video()
-        self.ranks.wait()
 
     def _request_video(self) -> None:
         """Record the next episode, of the first environment of all."""
@@ -311,10 +309,9 @@ class WorldModelOrchestrator(Orchestrator):
             "updates": self.updates,
             "ratio": self.update_ratio.state_dict(),
             "environment": self.parts.environment.state_dict(),
-            "episodes": self.tracker.state_dict(),
+            **{name: each.state_dict() for name, each in self._counted().items()},
             "recorder": self.recorder.state_dict(),
             "means": self.means.state_dict(),
-            "nonfinite": self.nonfinite.state_dict(),
             "last_games": self.on_track.games.state_dict(),
             "best_return": self.best_return,
             "owes_evaluation": self.owes_evaluation,
@@ -329,7 +326,8 @@ class WorldModelOrchestrator(Orchestrator):
         """
         state = checkpoint.state()
         with reading(checkpoint.state_path):
-            self._check_form(state)
+            tracked = {name: each.state_dict() for name, each in self._counted().items()}
+            check_form(state, tracked, self.update_ratio.updates_per_step, self.parts.environment.spec)
             self.step, self.updates = checkpoint.step, state["updates"]
             self.saved_step, self.owes_evaluation = self.step, state["owes_evaluation"]
             self.update_ratio.load_state_dict(state["ratio"])
@@ -341,33 +339,9 @@ class WorldModelOrchestrator(Orchestrator):
                 self.on_track.games.load_state_dict(state["last_games"])
             self.best_return = state["best_return"]
 
-    def _check_form(self, state: Mapping[str, Any]) -> None:
-        """Refuse what does not fit, by any error: it would fail some steps later, far from its cause."""
-        ratio = state["ratio"]
-        own = {
-            "updates": 0,
-            "owes_evaluation": False,
-            "ratio": {
-                "start_step": None if ratio["start_step"] is None else 0,
-                "paid": 0,
-                "updates_per_step": self.update_ratio.updates_per_step,
-            },
-            "episodes": self.tracker.state_dict(),
-            "nonfinite": self.nonfinite.state_dict(),
-        }
-        check_structure({name: state[name] for name in own}, own)
-        if "last_games" in state:
-            games = state["last_games"]
-            check_structure(games, np.empty((min(len(games), GAMES), 2)), "last_games")
-        environment, recorder = state["environment"], state["recorder"]
-        lengths = [len(environment["actions"][name]) for name in sorted(environment["actions"])]
-        check_structure(environment, state_form(self.parts.environment.spec, lengths))
-        frames = None if recorder["frames"] is None else np.empty(recorder["frames"].shape, np.uint8)
-        check_structure(recorder, {"wanted": False, "frames": frames})
-        if frames is not None and frames.ndim != 4:
-            raise ValueError(f"recorder/frames has {frames.ndim} axes instead of 4")
-        if not isinstance(state["best_return"], float | None):
-            raise ValueError("best_return is no number")
+    def _counted(self) -> dict[str, Any]:
+        """Return the parts of the state that have one form in every run."""
+        return {"episodes": self.tracker, "nonfinite": self.nonfinite}
 
     def held_objects(self) -> dict[str, Any]:
         """See `Orchestrator.held_objects`."""
@@ -398,28 +372,3 @@ class WorldModelOrchestrator(Orchestrator):
         """See `Orchestrator.saved_model`; ranks differ in the state of acting alone."""
         state = super().saved_model()
         return state if self.ranks.is_first else {"online": state["online"]}
-
-
-def require_windows(replay: EpisodeReplayBuffer) -> None:
-    """Raise a `UserError` if a run that learns offline could not draw a window."""
-    if not replay.can_sample:
-        raise UserError(
-            f"training.offline=true learns from {replay.total_steps:,} records, which hold no window of "
-            f"training.sequence_length={replay.window_length - 1}. Lower it, or prefill more episodes."
-        )
-
-
-def first_times(training: DreamerTraining, step: int) -> list[str]:
-    """Return what this process will do for a first time after `step`; each leaves more memory in use."""
-    joint = max(training.warmup_steps, training.first_update)
-    due = {"first joint update": max(joint, step + 1)}
-    if step < training.warmup_steps:
-        due["first update"] = max(training.first_update, step + 1)
-    intervals = {
-        "first pictures": training.video_interval,
-        "first evaluation": training.evaluation_interval,
-        "first probe": training.probe_interval,
-        "first checkpoint": training.checkpoint_interval,
-    }
-    due |= {name: (step // interval + 1) * interval for name, interval in intervals.items() if interval}
-    return [name for name, at in due.items() if at < training.total_timesteps]

@@ -23,7 +23,7 @@ from torch.distributed import Store, Work
 RANK_EXIT_CODE = 8
 _LONGEST_SECONDS = 86_400.0  # of an exchange: while all live, one may evaluate and the others wait
 _SECONDS_TO_MEET = 300.0
-_SECONDS_BETWEEN_LOOKS, _SECONDS_BETWEEN_SIGNS = 0.02, 1.0
+_SHORTEST_PAUSE_SECONDS, _SECONDS_BETWEEN_SIGNS = 2e-5, 1.0
 
 
 class RankLost(RuntimeError):
@@ -140,7 +140,13 @@ class Ranks:
     def _wait_while_all_live(self, work: Work, store: Store) -> None:
         """Return when the work is done, or raise `RankLost` for a rank without a sign of life."""
         seen: dict[int, tuple[bytes, float]] = dict.fromkeys(range(self.size), (b"", time.monotonic()))
+        pause = _SHORTEST_PAUSE_SECONDS
         while not work.is_completed():
+            time.sleep(pause)
+            pause *= 2
+            if pause < _SECONDS_BETWEEN_SIGNS:  # most exchanges end sooner
+                continue
+            pause = _SECONDS_BETWEEN_SIGNS / 4
             for rank, (sign, since) in seen.items():
                 now, new = time.monotonic(), store.get(_sign_of(rank))
                 seen[rank] = (sign, since) if new == sign else (new, now)
@@ -148,7 +154,6 @@ class Ranks:
                     raise RankLost(
                         f"rank {rank} of {self.size} gives no sign of life for {self._timeout:g} s"
                     )
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 def _sign_of(rank: int) -> str:

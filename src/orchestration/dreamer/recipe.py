@@ -25,8 +25,9 @@ from ...workflows.world_models import (
     DreamerWorkflow,
 )
 from ..orchestrator import OpenedRun, Parts, begin_run, build_replay
-from ..world_model_orchestrator import DreamerParts, WorldModelOrchestrator, require_windows
+from ..world_model_orchestrator import DreamerParts, WorldModelOrchestrator
 from .dry_run import autocast_dtype, dry_run, replay_spec, workflow_config
+from .loop_state import require_windows
 from .shares import check_share, share_of
 
 

@@ -1,0 +1,69 @@
+"""What the loop of Dreamer saves and needs, checked before it begins or continues."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...buffers import EpisodeReplayBuffer
+from ...config.dreamer import DreamerTraining
+from ...envs import state_form
+from ...utils.errors import UserError
+from ...utils.state_files import check_structure
+from ...utils.timestep import EnvSpec
+from .on_track import GAMES
+
+
+def check_form(
+    state: Mapping[str, Any], counted: Mapping[str, Any], updates_per_step: float, env: EnvSpec
+) -> None:
+    """Refuse a saved state that does not fit, by any error: it would fail later, far from its cause.
+
+    `counted` has those parts of this run's own state that have one form.
+    """
+    ratio = state["ratio"]
+    start_step = None if ratio["start_step"] is None else 0
+    own = {
+        "updates": 0,
+        "owes_evaluation": False,
+        "ratio": {"start_step": start_step, "paid": 0, "updates_per_step": updates_per_step},
+        **counted,
+    }
+    check_structure({name: state[name] for name in own}, own)
+    if "last_games" in state:
+        games = state["last_games"]
+        check_structure(games, np.empty((min(len(games), GAMES), 2)), "last_games")
+    environment, recorder = state["environment"], state["recorder"]
+    lengths = [len(environment["actions"][name]) for name in sorted(environment["actions"])]
+    check_structure(environment, state_form(env, lengths))
+    frames = None if recorder["frames"] is None else np.empty(recorder["frames"].shape, np.uint8)
+    check_structure(recorder, {"wanted": False, "frames": frames})
+    if frames is not None and frames.ndim != 4:
+        raise ValueError(f"recorder/frames has {frames.ndim} axes instead of 4")
+    if not isinstance(state["best_return"], float | None):
+        raise ValueError("best_return is no number")
+
+
+def require_windows(replay: EpisodeReplayBuffer) -> None:
+    """Raise a `UserError` if a run that learns offline could not draw a window."""
+    if not replay.can_sample:
+        raise UserError(
+            f"training.offline=true learns from {replay.total_steps:,} records, which hold no window of "
+            f"training.sequence_length={replay.window_length - 1}. Lower it, or prefill more episodes."
+        )
+
+
+def first_times(training: DreamerTraining, step: int) -> list[str]:
+    """Return what this process will do for a first time after `step`; each leaves more memory in use."""
+    joint = max(training.warmup_steps, training.first_update)
+    due = {"first joint update": max(joint, step + 1)}
+    if step < training.warmup_steps:
+        due["first update"] = max(training.first_update, step + 1)
+    intervals = {
+        "first pictures": training.video_interval,
+        "first evaluation": training.evaluation_interval,
+        "first probe": training.probe_interval,
+        "first checkpoint": training.checkpoint_interval,
+    }
+    due |= {name: (step // interval + 1) * interval for name, interval in intervals.items() if interval}
+    return [name for name, at in due.items() if at < training.total_timesteps]
