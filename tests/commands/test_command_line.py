@@ -112,14 +112,19 @@ MISTAKES = {
     ),
     "a folder above": (["name=.."], ["name must be a word that can name a folder and begins with no dot"]),
     "window over the capacity": (
-        ["training.sequence_length=60000"],
+        ["training.sequence_length=600", "buffer.capacity=2000"],
         [
-            "training.sequence_length=60000",
-            "buffer.capacity=200000",
-            "training.sequence_length=24999 or less",
+            "training.sequence_length=600",
+            "buffer.capacity=2000",
+            "training.sequence_length=249 or less",
         ],
     ),
-    "no imagination": (["controller.horizon=0"], ["controller.horizon must be at least 1", "got 0"]),
+    "no imagination": (["controller.horizon=0"], ["controller.horizon must be in [1, 1000], got 0"]),
+    "minutes of rehearsal": (["controller.horizon=10000"], ["must be in [1, 1000], got 10000"]),
+    "minutes of rehearsal of a window": (
+        ["training.sequence_length=10000"],
+        ["training.sequence_length must be in [2, 1024], got 10000"],
+    ),
     "precision of another device": (
         ["precision=bfloat16"],
         ["precision=bfloat16 is not supported on device=cpu"],
