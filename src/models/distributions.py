@@ -4,11 +4,14 @@ Sampling takes noise from outside (`Noise`), so that a scan is a pure function, 
 drawn in one call, and a deterministic run (golden tests, `policy=mode`) is the same code with constant noise.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from ..utils.ranks import ALONE, Ranks
 
 SHORT_AXIS = 64
 _HOST = torch.device("cpu")
@@ -17,10 +20,15 @@ MIN_STD, MAX_STD = 0.1, 1.0  # of continuous policies; dreamerv3 configs.yaml: p
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Source of sampling noise on one device; a generator of None gives the mode of every distribution."""
+    """Source of sampling noise on one device; a generator of None gives the mode of every distribution.
+
+    Each of `ranks` has the same generator, draws the noise of all and keeps its own: however many there are,
+    they see what one process would. Shapes are those of one rank; `axis` is the one that ranks divide.
+    """
 
     generator: torch.Generator | None = None
     device: torch.device = _HOST
+    ranks: Ranks = ALONE
 
     def get_state(self) -> Tensor:
         """Return the generator's state; empty without one."""
@@ -31,17 +39,27 @@ class Noise:
         if self.generator is not None and state.numel() == self.generator.get_state().numel():
             self.generator.set_state(state.cpu())
 
-    def exponential(self, *shape: int) -> Float[Tensor, "..."]:
+    def exponential(self, *shape: int, axis: int = 0) -> Float[Tensor, "..."]:
         """Return Exp(1) noise; argmax(p / noise) is a sample of p, and of noise 1 its mode."""
         if self.generator is None:
             return torch.ones(shape, device=self.device)
         # Five times faster on a CPU than `exponential_`; -log(0) is infinity, which never wins.
-        return torch.rand(shape, device=self.device, generator=self.generator).log_().neg_()
+        return self._part(torch.rand, shape, axis).log_().neg_()
 
-    def normal(self, *shape: int) -> Float[Tensor, "..."]:
+    def normal(self, *shape: int, axis: int = 0) -> Float[Tensor, "..."]:
         """Return standard normal noise; zeros for the mean."""
-        noise = torch.zeros(shape, device=self.device)
-        return noise if self.generator is None else noise.normal_(generator=self.generator)
+        if self.generator is None:
+            return torch.zeros(shape, device=self.device)
+        return self._part(torch.randn, shape, axis)
+
+    def _part(self, draw: Callable[..., Tensor], shape: tuple[int, ...], axis: int) -> Tensor:
+        """Draw numbers for all ranks and return this one's, without the memory of the others'."""
+        total = shape[axis] * self.ranks.size
+        whole = (*shape[:axis], total, *shape[axis + 1 :])
+        drawn = draw(whole, device=self.device, generator=self.generator)
+        if self.ranks.size == 1:
+            return drawn
+        return drawn.movedim(axis, 0)[self.ranks.slice_of(total)].movedim(0, axis).clone()
 
 
 def symlog(x: Tensor) -> Tensor:

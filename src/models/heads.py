@@ -115,9 +115,10 @@ class Actor(nn.Module):
         if not action.is_discrete:
             self.std_out = Linear(config.units, action.size, ACTOR_OUTSCALE)
 
-    def noise(self, source: Noise, *shape: int) -> Float[Tensor, "*batch actions"]:
-        """Draw the noise that a policy's `sample` takes; `shape` is (*batch, actions)."""
-        return source.exponential(*shape) if self.action.is_discrete else source.normal(*shape)
+    def noise(self, source: Noise, *shape: int, axis: int = 0) -> Float[Tensor, "*batch actions"]:
+        """Draw the noise that a policy's `sample` takes; `shape` is (*batch, actions), `axis` the batch's."""
+        draw = source.exponential if self.action.is_discrete else source.normal
+        return draw(*shape, axis=axis)
 
     def forward(self, feature: Float[Tensor, "*batch feature"]) -> Policy:
         """Return the policy's distribution at each state."""

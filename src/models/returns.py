@@ -59,7 +59,7 @@ class ReturnNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, returns: Float[Tensor, "..."]) -> None:
-        """Move both averages towards the percentiles of `returns` (raw units)."""
+        """Move both averages towards the percentiles of `returns`, those of all ranks (raw units)."""
         low, high = torch.quantile(returns.float().flatten(), self.quantiles)
         self.low.lerp_(low, self.rate)
         self.high.lerp_(high, self.rate)

@@ -160,9 +160,9 @@ class RSSM(nn.Module):
         """Cache a state without graph, from which acting continues; with None it starts from zeros."""
         self._state = state
 
-    def noise(self, source: Noise, *lead: int) -> Float[Tensor, "*lead stoch classes"]:
-        """Draw the Exp(1) noise of latents."""
-        return source.exponential(*lead, self.config.stoch, self.config.classes)
+    def noise(self, source: Noise, *lead: int, axis: int = 0) -> Float[Tensor, "*lead stoch classes"]:
+        """Draw the Exp(1) noise of latents; `axis` is that of the batch."""
+        return source.exponential(*lead, self.config.stoch, self.config.classes, axis=axis)
 
     def observe(
         self,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from reverie.buffers import SampledPositions, SequenceBatch, StoredLatent
 from reverie.models import ModelConfig, OptimizerConfig
+from reverie.utils.ranks import ALONE, Ranks
 from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec
 from reverie.workflows.world_models import ControllerConfig, DreamerConfig, DreamerWorkflow, WorldModelConfig
 
@@ -57,7 +58,7 @@ class Golden:
         return found
 
 
-def load(case: str) -> Golden:
+def load(case: str, ranks: Ranks = ALONE) -> Golden:
     """Return the recorded run `case` with our workflow holding its initial parameters."""
     arrays = dict(np.load(FOLDER / f"{case}.npz"))
     is_vector = case == "vector"
@@ -78,7 +79,7 @@ def load(case: str) -> Golden:
         controller=ControllerConfig(horizon=4, actor_unimix=0.0),
         optimizer=OptimizerConfig(learning_rate=1e-3, warmup_updates=3),
     )
-    workflow = DreamerWorkflow(env, config, torch.device("cpu"))
+    workflow = DreamerWorkflow(env, config, torch.device("cpu"), ranks=ranks)
     golden = Golden(case, arrays, workflow)
     parameters = golden.named("param0")
     targets = all_parameters(workflow)

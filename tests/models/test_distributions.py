@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.models import TwoHotHead
+from reverie.models import Noise, TwoHotHead
 from reverie.models.distributions import (
     categorical_entropy,
     categorical_kl,
@@ -19,6 +19,7 @@ from reverie.models.distributions import (
     unimix_log_probs,
     unimix_probs,
 )
+from reverie.utils.ranks import Ranks
 
 from .tiny import MODE, TINY, seeded
 
@@ -170,6 +171,22 @@ def test_restoring_the_noise_repeats_it() -> None:
     assert not torch.equal(noise.normal(5), first[1])
     noise.set_state(state)
     assert torch.equal(noise.exponential(5), first[0]) and torch.equal(noise.normal(5), first[1])
+
+
+@pytest.mark.parametrize("kind", ["exponential", "normal"])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_ranks_draw_the_noise_of_one_process_and_the_memory_of_their_own(
+    kind: str, axis: int, size: int
+) -> None:
+    shape = (5, 8, 3) if axis else (8, 5, 3)
+    one, parts = seeded(0), [Noise(seeded(0).generator, ranks=Ranks(index, size)) for index in range(size)]
+    own = tuple(length // size if position == axis else length for position, length in enumerate(shape))
+    for _ in range(2):
+        drawn = [getattr(part, kind)(*own, axis=axis) for part in parts]
+        assert torch.equal(torch.cat(drawn, axis), getattr(one, kind)(*shape))
+        assert all(each.untyped_storage().nbytes() == 4 * each.numel() for each in drawn)
+    assert all(torch.equal(part.get_state(), one.get_state()) for part in parts)
 
 
 def test_the_straight_through_sample_is_one_hot_with_the_gradient_of_the_mixed_probabilities() -> None:

@@ -1,8 +1,9 @@
 """An empty folder to run in, and runs that several files of tests look at; no test may change one."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -38,12 +39,17 @@ def catch_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def started_once(folders: pytest.TempPathFactory, name: str, *overrides: str) -> Path:
-    """Make a run that all processes of the test session share; whoever needs it first makes it."""
+    """Make a run that all processes of the test session share."""
+    return made_once(folders, name, lambda folder: start(folder, *overrides))
+
+
+def made_once(folders: pytest.TempPathFactory, name: str, make: Callable[[Path], Any]) -> Path:
+    """Return a folder that all processes of the test session share; whoever needs it first makes it."""
     base = folders.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
     with FileLock(shared.with_suffix(".lock")):
         if not (shared / "finished").exists():
-            start(shared / "run", *overrides)
+            make(shared / "run")
             (shared / "finished").touch()
     return shared / "run"
 

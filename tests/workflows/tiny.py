@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from reverie.buffers import SampledPositions, SequenceBatch, StoredLatent
 from reverie.models import OptimizerConfig
+from reverie.utils.ranks import ALONE, Ranks
 from reverie.utils.timestep import ActionSpec, ArraySpec, EnvSpec, TimeStep
 from reverie.workflows.world_models import ControllerConfig, DreamerConfig, DreamerWorkflow, WorldModelConfig
 from reverie.workflows.world_models.config import KLConfig
@@ -34,6 +35,7 @@ def tiny_workflow(
     is_perturbed: bool = True,
     rates: dict[str, Any] | None = None,
     world_model: dict[str, Any] | None = None,
+    ranks: Ranks = ALONE,
 ) -> DreamerWorkflow:
     """Return a workflow without warm-up; without free nats, so that both KL losses have gradients."""
     config = DreamerConfig(
@@ -47,7 +49,7 @@ def tiny_workflow(
         optimizer=OptimizerConfig(learning_rate=1e-3, warmup_updates=0, **(rates or {})),
     )
     workflow = DreamerWorkflow(
-        env_spec(observation or VECTOR, is_discrete=is_discrete), config, device, dtype
+        env_spec(observation or VECTOR, is_discrete=is_discrete), config, device, dtype, ranks=ranks
     )
     if is_perturbed:
         for parameter in parameters(workflow).values():

@@ -17,6 +17,7 @@ from ...models import (
     TwoHotHead,
     lambda_return,
 )
+from ...utils.ranks import ALONE, Ranks
 from ...utils.timestep import ActionSpec
 from .config import ControllerConfig
 from .world_model import WorldModel
@@ -51,7 +52,7 @@ def imagine(
     world_model: WorldModel, actor: Actor, start: LatentState, horizon: int, noise: Noise
 ) -> ImaginedTrajectory:
     """Imagine `horizon` transitions from every start state (N, ...) under the actor's sampled actions."""
-    action_noise = actor.noise(noise, horizon, start.deter.shape[0], actor.out.out_features)
+    action_noise = actor.noise(noise, horizon, start.deter.shape[0], actor.out.out_features, axis=1)
     features: list[Tensor] = []
 
     def act(step: int, state: LatentState) -> Tensor:
@@ -59,7 +60,7 @@ def imagine(
         return actor(features[-1]).sample(action_noise[step])
 
     rssm = world_model.rssm
-    latent_noise = rssm.noise(noise, horizon, start.deter.shape[0])
+    latent_noise = rssm.noise(noise, horizon, start.deter.shape[0], axis=1)
     states, actions = rssm.imagine(start.detach(), act, latent_noise, is_onehot=actor.action.is_onehot)
     feature = torch.stack([*features, states[-1].feature])
     with torch.enable_grad():  # once for all steps: H backward passes cost more than one more forward pass
@@ -75,10 +76,15 @@ class Controller(nn.Module):
     """
 
     def __init__(
-        self, action: ActionSpec, feature_size: int, model: ModelConfig, config: ControllerConfig
+        self,
+        action: ActionSpec,
+        feature_size: int,
+        model: ModelConfig,
+        config: ControllerConfig,
+        ranks: Ranks = ALONE,
     ) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.ranks = config, ranks
         self.actor = Actor(feature_size, action, config.actor_unimix, model)
         self.critic = TwoHotHead(feature_size, model.critic_layers, model)
         self.slow_critic = copy.deepcopy(self.critic).requires_grad_(False)
@@ -103,7 +109,7 @@ class Controller(nn.Module):
         reward, discount, value = imagined.reward.t(), imagined.discount.t(), value.t()
         returns = lambda_return(reward, discount, value, self.config.return_lambda)
         weight = discount.cumprod(1)[:, :-1]
-        self.normalizer.update(returns)
+        self.normalizer.update(self.ranks.gather(returns))
         advantage = (returns - value[:, :-1]) / self.normalizer.scale()
         entropy = imagined.policy.entropy().t()
         log_prob = imagined.policy.log_prob(imagined.action).t()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...buffers import OBSERVATION_PREFIX, SequenceBatch, StoredLatent
 from ...models import LEARNERS, LaProp, LatentState, ModelConfig, Noise, OptimizerConfig, RSSMOutput
+from ...utils.ranks import ALONE, Ranks
 from ...utils.seeding import torch_generator
 from ...utils.state_files import check_structure
 from ...utils.timestep import EnvSpec, TimeStep
@@ -39,6 +40,9 @@ class DreamerWorkflow:
 
     Matrix products and convolutions are computed in `autocast_dtype`; parameters, norms, losses, recurrent
     state and optimiser are float32 always. Acting and learning draw from separate streams of the run's seed.
+
+    Each of `ranks` has its own environments, `env.num_envs` of them, and an equal part of each batch, in the
+    order of the ranks; together they learn what one process would from the whole.
     """
 
     def __init__(
@@ -48,12 +52,16 @@ class DreamerWorkflow:
         device: torch.device,
         autocast_dtype: torch.dtype = torch.float32,
         seed: int = 0,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.env, self.config, self.device, self.autocast_dtype = env, config, device, autocast_dtype
+        self.ranks = ranks
         model, controller = config.model, config.controller
-        self.world_model = WorldModel(env, model, config.world_model, controller.discount).to(device)
+        self.world_model = WorldModel(env, model, config.world_model, controller.discount, ranks).to(device)
         feature_size = self.world_model.feature_size
-        self.controller = Controller(env.action, feature_size, model, controller).to(device)
+        self.controller = Controller(env.action, feature_size, model, controller, ranks).to(device)
+        for module in (self.world_model, self.controller):
+            ranks.broadcast_([*module.parameters(), *module.buffers()])
         # One optimiser for each: rates may differ, and the warm-up must not count steps of actor and critic.
         self.optimizers: dict[str, LaProp] = {}
         self._names: dict[str, list[str]] = {}
@@ -63,8 +71,10 @@ class DreamerWorkflow:
             trained = {name: parameter for name, parameter in named if parameter.requires_grad}
             self.optimizers[learner] = LaProp(trained.values(), config.optimizer.of(learner))
             self._names[learner] = list(trained)
-        names = ("collect", "update", "report")
-        self.noise = {name: Noise(torch_generator(seed, name, device), device) for name in names}
+        of_ranks = {"collect": ranks, "update": ranks, "report": ALONE}
+        self.noise = {
+            name: Noise(torch_generator(seed, name, device), device, of) for name, of in of_ranks.items()
+        }
         self._prev_action = torch.zeros(env.num_envs, env.action.size, device=device)
         self.fast_step: Callable[[Tensors], Tensors] | None = None
         """A faster form of `policy_on_tensors`, for acting from the online state."""
@@ -195,6 +205,15 @@ class DreamerWorkflow:
             found[f"optimizers/{name}"] = (optimizer.state_dict(),)
         return found
 
+    def is_equal_on_ranks(self) -> bool:
+        """Return whether all ranks hold the same networks, moments and states of shared noise, by bits."""
+        modules = (self.world_model, self.controller)
+        tensors = [tensor for module in modules for tensor in module.state_dict().values()]
+        for optimizer in self.optimizers.values():
+            tensors += [*optimizer.mean_square, *optimizer.momentum, optimizer.updates]
+        shared = [self.noise[name].get_state() for name in ("collect", "update")]
+        return self.ranks.are_equal(tensors + shared)
+
     def state_dict(self) -> dict[str, Any]:
         """Return all that is learned, the generators and the state of acting; the tensors are live."""
         online = self.world_model.rssm._state
@@ -249,8 +268,11 @@ class DreamerWorkflow:
         total.backward()
         metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in losses.items()}
         metrics["loss/total"] = total.detach()
+        # All ranks build the same graph: what has no gradient here has none on another one.
+        gradients = [p.grad for part in parts for p in self.optimizers[part].parameters if p.grad is not None]
+        self.ranks.average_([*gradients, *metrics.values()])  # then they are those of the whole batch
         norms = torch.cat([self.optimizers[part].gradient_norms() for part in parts])
-        finite = total.detach().isfinite() & norms.isfinite().all()
+        finite = metrics["loss/total"].isfinite() & norms.isfinite().all()
         for part in parts:
             applied = self.optimizers[part].step(finite=finite)
             metrics |= {f"{part}/{name}": value for name, value in applied.items()}

@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...models.layers import truncated_normal_
+from ...utils.ranks import ALONE, Ranks
 from .config import BarlowConfig, Objective, WorldModelConfig
 
 BALANCED = {"decoder": ("decoder/",), "reward": ("reward",), "kl": ("dynamics", "representation")}
@@ -15,14 +16,15 @@ class TokenPrediction(nn.Module):
     """Predict the encoder's tokens from the state by one linear map; the tokens have no gradient.
 
     The encoder learns through the posterior alone. Reference: `dreamer.py` of NM512/r2dreamer at 546e4fa
-    (arXiv:2603.18202); statistics are float64 here, and tokens that do not change are left out.
+    (arXiv:2603.18202); statistics are float64 here and over the batch of all ranks, and tokens that do not
+    change are left out.
     """
 
     projection: Tensor | None
 
-    def __init__(self, features: int, tokens: int, config: WorldModelConfig) -> None:
+    def __init__(self, features: int, tokens: int, config: WorldModelConfig, ranks: Ranks = ALONE) -> None:
         super().__init__()
-        self.objective, self.barlow = config.objective, config.barlow
+        self.objective, self.barlow, self.ranks = config.objective, config.barlow, ranks
         dims = min(config.barlow.dims or tokens, tokens)
         self.predictor = nn.Linear(features, dims, bias=False)
         truncated_normal_(self.predictor.weight, features)
@@ -39,6 +41,7 @@ class TokenPrediction(nn.Module):
         target = tokens.detach().flatten(0, -2).double()
         if self.projection is not None:
             target = target @ self.projection.double().t()
+        predicted, target = self.ranks.gather(predicted), self.ranks.gather(target)
         if self.objective is Objective.infonce:
             return info_nce(predicted, target).float(), {}
         loss, alive = barlow(predicted, target, self.barlow)

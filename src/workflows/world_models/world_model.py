@@ -20,13 +20,14 @@ from ...models import (
     categorical_kl,
     unimix_log_probs,
 )
+from ...utils.ranks import ALONE, Ranks
 from ...utils.timestep import EnvSpec
 from .config import DecoderUse, Objective, WorldModelConfig
 from .objectives import Harmony, TokenPrediction
 
 SEEN_STEPS = 5  # that the model sees before it predicts alone, as in the reference's report
 SHOWN_SEQUENCES = 6
-_DETACHED_SHARE = 8  # a decoder that teaches nothing needs few frames
+_DETACHED_EVERY = 8  # a decoder that teaches nothing needs few frames
 
 
 class WorldModel(nn.Module):
@@ -39,6 +40,7 @@ class WorldModel(nn.Module):
         model: Sizes of the networks; None for those of size12m.
         config: Objective and weights of the losses; None for DreamerV3's.
         discount: Gamma per agent step; DreamerV3's is 1 - 1/333.
+        ranks: The processes that each have a part of the batch.
     """
 
     def __init__(
@@ -47,10 +49,12 @@ class WorldModel(nn.Module):
         model: ModelConfig | None = None,
         config: WorldModelConfig | None = None,
         discount: float = 1 - 1 / 333,
+        ranks: Ranks = ALONE,
     ) -> None:
         super().__init__()
         model, config = model or ModelConfig(), config or WorldModelConfig()
-        self.config, self.discount, self.keys = config, discount, list(env.observation)
+        self.config, self.discount, self.ranks = config, discount, ranks
+        self.keys = list(env.observation)
         self.feature_size = model.deter + model.stoch * model.classes
         self.encoder = Encoder(env.observation, model)
         self.rssm = RSSM(env.action.size, self.encoder.size, model)
@@ -60,7 +64,7 @@ class WorldModel(nn.Module):
         self.continuation = ContinueHead(self.feature_size, model)
         has_tokens = config.objective in (Objective.barlow, Objective.infonce)
         self.prediction = (
-            TokenPrediction(self.feature_size, self.encoder.size, config) if has_tokens else None
+            TokenPrediction(self.feature_size, self.encoder.size, config, ranks) if has_tokens else None
         )
         self.harmony = Harmony() if config.harmony else None
 
@@ -117,12 +121,12 @@ class WorldModel(nn.Module):
             losses[name], found = self.prediction.loss(feature, tokens)
             metrics |= found
         if self.decoder is not None and switches["decoder"]:
-            state, truth = observed.posterior, steps.observation
+            state, truth, weight = observed.posterior, steps.observation, 1.0
             if self.config.decoder_use is DecoderUse.detached:
-                few = slice(max(1, len(steps.reward) // _DETACHED_SHARE))
+                few, weight = detached_windows(len(steps.reward), self.ranks)
                 state, truth = state.detach().select(few), {key: each[few] for key, each in truth.items()}
             decoder_losses = self.decoder.losses(state, truth)
-            losses |= {f"decoder/{key}": loss for key, loss in decoder_losses.items()}
+            losses |= {f"decoder/{key}": weight * loss for key, loss in decoder_losses.items()}
         if switches["reward"]:
             losses["reward"] = self.reward.loss(self.reward(feature), steps.reward)
         if switches["continue"]:
@@ -151,6 +155,17 @@ class WorldModel(nn.Module):
             scales |= {f"decoder/{key}": self.config.decoder_scale for key in self.keys}
         terms = {name: scales.get(name, 1.0) * mean for name, mean in means.items()}
         return terms if self.harmony is None else self.harmony(terms)
+
+
+def detached_windows(count: int, ranks: Ranks) -> tuple[slice, float]:
+    """Return which of a rank's `count` windows a detached decoder learns from, and the weight of their mean.
+
+    They are every eighth of the windows of all ranks, which leaves each the same work. The mean over ranks
+    of the weighted means is the mean over all of them; a rank that has none gives one the weight 0.
+    """
+    first = (-ranks.index * count) % _DETACHED_EVERY
+    own, every = (len(range(*each, _DETACHED_EVERY)) for each in ((first, count), (0, count * ranks.size)))
+    return (slice(first, None, _DETACHED_EVERY) if own else slice(1)), ranks.size * own / every
 
 
 def open_loop_animations(world_model: WorldModel, batch: SequenceBatch, noise: Noise) -> dict[str, Tensor]:

@@ -1,0 +1,3 @@
+git clone <reverie> reverie
+cd reverie
+make train EXPERIMENT=dreamer_cartpole

@@ -1,0 +1,1 @@
+reverie-train env=gymnasium env.id=tiny_env:Tiny-v0 env.kwargs.size=8 run_dir=own device=cpu compile=none model=size1m training.total_timesteps=600 training.learning_starts=300 training.batch_size=4 training.sequence_length=16 training.train_ratio=16 training.video_interval=0 buffer.capacity=2000

@@ -1,0 +1,1 @@
+reverie-train resume=killed

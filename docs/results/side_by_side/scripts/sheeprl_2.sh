@@ -1,0 +1,1 @@
+PYTHONPATH=. sheeprl exp=dreamer_v3 env=gym env.id=tiny_env:Tiny-v0 +env.wrapper.size=8 algo.cnn_keys.encoder=[picture] algo.cnn_keys.decoder=[picture] algo.mlp_keys.encoder=[place] algo.mlp_keys.decoder=[place]

@@ -1,0 +1,1 @@
+PYTHONPATH=. sheeprl exp=dreamer_v3 env=gym env.id=tiny_env:Tiny-v0 algo.total_steps=400 algo.learning_starts=0 checkpoint.resume_from=<side>/work_sheeprl/logs/runs/dreamer_v3/tiny_env:Tiny-v0/2026-11-24_20-50-01_dreamer_v3_tiny_env:Tiny-v0_42/version_0/checkpoint/ckpt_200_0.ckpt

@@ -1,0 +1,66 @@
+"""What `Ranks` gives each of two or three processes; `test_ranks.py` compares it with one process."""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.utils.ranks import RankLost, Ranks
+
+ROWS, WIDTH = 6, 4
+
+
+def everything(ranks: Ranks) -> dict[str, Any]:
+    """Return what each method gives this rank; the last rank is lost in the end."""
+    matrices = [torch.full((2, 3), float(ranks.index + 1)), torch.tensor(10.0 * ranks.index)]
+    strided = torch.full((1, 2, 2, 2), float(ranks.index)).contiguous(memory_format=torch.channels_last)
+    ranks.broadcast_([strided])
+    found = {
+        "sum": ranks.sum([ranks.index + 1, 0.1, 1e16 if ranks.is_first else 1.0]),
+        "own rows": [ranks.part(ROWS), ranks.slice_of(ROWS).start, ranks.slice_of(ROWS).stop],
+        "broadcast": strided,
+        "text": ranks.text_of_first("première" if ranks.is_first else ""),
+        "equal": ranks.are_equal([torch.zeros(2, 3).t(), torch.tensor(1.0)]),
+        "unequal": ranks.are_equal([torch.zeros(2), torch.tensor(float(ranks.index))]),
+        "minus zero": ranks.are_equal([torch.tensor(-0.0 if ranks.is_first else 0.0)]),
+    }
+    ranks.average_(matrices)
+    return found | {"average": matrices} | gathered(ranks) | {"lost": loss_of_the_last(ranks)}
+
+
+def gathered(ranks: Ranks) -> dict[str, Tensor]:
+    """Return all rows, and the gradient of `loss` for this rank's, averaged as gradients of weights are."""
+    whole, weight = inputs()
+    weight.requires_grad_()
+    own = (whole[ranks.slice_of(ROWS)] @ weight).t().contiguous().t()  # rows that are not contiguous
+    rows = ranks.gather(own)
+    (loss(rows) + own.square().mean()).backward()  # of all rows, and the mean over this rank's own
+    assert weight.grad is not None
+    ranks.average_([weight.grad])
+    return {"rows": rows.detach(), "gradient": weight.grad}
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    """Return rows of all ranks, and a matrix."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(ROWS, WIDTH, generator=generator), torch.randn(WIDTH, 3, generator=generator)
+
+
+def loss(rows: Tensor) -> Tensor:
+    """Return a number that is no mean over rows: each row's gradient depends on all."""
+    return (rows.t() @ rows).square().sum() + rows.std(0).log().sum()
+
+
+def loss_of_the_last(ranks: Ranks) -> str:
+    """Return what the others are told when the last rank ends, or of two is silent for 5 s."""
+    hasty = Ranks(ranks.index, ranks.size, timeout=0.5 if ranks.size == 2 else 60.0)
+    ranks.wait()
+    if ranks.index == ranks.size - 1:
+        time.sleep(5.0 if ranks.size == 2 else 0.0)
+        return ""
+    try:
+        hasty.wait()
+    except RankLost as error:
+        return str(error)
+    return "nobody was lost"
