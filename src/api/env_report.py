@@ -67,7 +67,7 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
         The report; `report.errors` is empty if a run can train on it.
 
     Raises:
-        UserError: If the environment is unknown or cannot be made.
+        UserError: If the environment is unknown or cannot be made, or `steps` is below 1.
 
     >>> for line in str(check_env("CartPole-v1")).splitlines()[:3]:
     ...     print(line)
@@ -75,6 +75,8 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
       vector       Box of (4,) float32, seen as vector (4,) float32
       action       Discrete: one of 2 choices
     """
+    if not isinstance(steps, int) or steps < 1:
+        raise UserError(f"steps must be a whole number of at least 1, got {steps!r}.")
     is_own = not isinstance(env, gymnasium.Env)
     made = _made(env) if is_own else env
     named = made.spec.id if made.spec else type(made.unwrapped).__name__

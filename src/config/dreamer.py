@@ -21,8 +21,8 @@ class DreamerTraining(TrainingConfig):
     """Replayed steps trained on per agent step."""
 
     sequence_length: int = 64
-    """Trained steps per window, from 2 to 1024, each of which the plan of a run rehearses; the window also holds
-    one earlier record for its context."""
+    """Trained steps per window, from 2 to 1024, each of which the plan of a run rehearses; the window
+    also holds one earlier record for its context."""
 
     offline: bool = False
     """Learn from the replay alone, which `buffer.prefill` or a resumed run has filled: no environment is

@@ -119,6 +119,8 @@ MISTAKES = {
             "training.sequence_length=249 or less",
         ],
     ),
+    "a name of similar words": (["imagination_horizon=5"], ["Did you mean `controller.horizon`?"]),
+    "another word for a device": (["device=gpu"], ["device must be one of", "Did you mean `cuda`?"]),
     "no imagination": (["controller.horizon=0"], ["controller.horizon must be in [1, 1000], got 0"]),
     "minutes of rehearsal": (["controller.horizon=10000"], ["must be in [1, 1000], got 10000"]),
     "minutes of rehearsal of a window": (
@@ -163,7 +165,10 @@ MISTAKES = {
     "key as a flag": (["--seed=3"], ["unknown flag --seed=3", "without dashes: key=value"]),
     "flag without its value": (["--cfg"], ["--cfg", "expected one argument"]),
     "unknown folder of files": (["--config-dir=nowhere"], ["--config-dir=nowhere is not a folder"]),
-    "resume of nothing": (["resume=nowhere"], ["nowhere is not a folder"]),
+    "resume of nothing": (
+        ["resume=nowhere"],
+        ["resume=nowhere is not a folder. Name the folder of a run, as in resume=experiments/<run>."],
+    ),
     "jobs in one folder": (
         ["-m", "seed=1,2", "run_dir=x"],
         ["run_dir=x would hold 2 runs", "hydra.sweep.dir=x"],

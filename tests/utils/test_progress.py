@@ -171,12 +171,15 @@ progress.close()
 
 
 FILLING = """
+import time
 from reverie.utils.logging import Progress, ProgressMode
 
 now = 0.0
 progress = Progress(4_200, ProgressMode.bar, clock=lambda: now)
-for step, updates, phase in ((0, 0, "filling"), (300, 0, "filling"), (310, 0, "learning"), (330, 4, "learning")):
+seen = ((0, 0, "filling"), (300, 0, "filling"), (310, 0, "learning"), (330, 4, "learning"))
+for step, updates, phase in seen:
     progress.advance(step, updates, phase)
+    time.sleep(0.8)
     now += 10.0
 progress.close()
 """
