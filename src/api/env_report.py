@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..envs import EnvConfig, EnvironmentFailed, make_single
 from ..envs.spaces import action_spec, convert_observation, notices, observation_space
+from ..envs.workers import as_number
 from ..utils.errors import UserError, with_place
 from ..utils.timestep import ArraySpec, EnvSpec
 from ..utils.units import count_text
@@ -178,7 +179,7 @@ def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int
             for _ in range(steps):
                 convert_observation(env.observation_space, observation, EnvConfig().image_size)
                 observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-                rewards.append(float(reward))
+                rewards.append(as_number(reward))
                 returns[-1] += rewards[-1]
                 if terminated or truncated:
                     ends["terminated" if terminated else "truncated"] += 1

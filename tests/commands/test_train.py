@@ -1,6 +1,7 @@
 """Tiny real runs, from the command line to what they leave on disk."""
 
 import itertools
+import re
 from pathlib import Path
 
 import av
