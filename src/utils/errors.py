@@ -95,7 +95,7 @@ def require_range(
         key = f"{section}.{name}" if section else name
         if value is None:
             continue
-        if not isinstance(value, numbers.Real):
+        if not issubclass(type(value), numbers.Real):  # also those of numpy
             raise UserError(f"{key} must be a number, got {value!r}.")
         if isinstance(value, float) and not math.isfinite(value):
             raise UserError(f"{key} must be a finite number, got {value}.")

@@ -37,7 +37,8 @@ class Broken(gymnasium.Env[Any, Any]):
 
 @pytest.fixture(autouse=True)
 def is_registered() -> None:
-    gymnasium.register("tests/Broken-v0", entry_point=Broken)
+    maker: Any = Broken
+    gymnasium.register("tests/Broken-v0", entry_point=maker)
 
 
 def config_of(part: str, **options: Any) -> EnvConfig:
