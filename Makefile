@@ -4,6 +4,8 @@ EXPERIMENT ?= dreamer_ataripong
 ARGS ?=# overrides for the command: make train ARGS="seed=2 env.num_envs=4", make test ARGS="-k replay"
 
 VIDEO := experiments/pretrained_pong.mp4
+FIRST := experiments/first
+FIRST_RUN = $(if $(wildcard $(FIRST)/config.yaml),resume=$(FIRST),experiment=dreamer_catch device=cpu run_dir=$(FIRST))
 BIN := .venv/bin
 READY := .venv/.installed
 WORKERS := $(shell expr 2 \* $$(nproc))# of the tests: two for each core, for many wait for processes that they have killed
@@ -16,7 +18,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1# no notice of newer versions: constra
 
 help:
 	@echo "make train         watch the agent that comes with it, then train on Atari Pong; EXPERIMENT=dreamer_catch for another, ARGS=... for overrides"
-	@echo "make first         learn Catch on a CPU in ten minutes, and draw its curve: experiments/first/report.html"
+	@echo "make first         learn Catch on a CPU in ten minutes, and draw its curve: experiments/first/report.html; continues what is there"
 	@echo "make test          every test that needs no GPU"
 	@echo "make gpu           the tests that need a CUDA device"
 	@echo "make bench         time everything beside its limits, and beside the peers if they are installed"
@@ -42,9 +44,10 @@ $(VIDEO): | $(READY)
 	-$(BIN)/python scripts/evaluate.py run=pretrained:pong device=cpu episodes=1 max_steps=400 video=$@ && \
 	  echo "$@ shows a trained agent; training takes hours, and its first lines say how many"
 
+# What is there is continued; a finished run only gets its report again.
 first: $(READY)
-	$(BIN)/python scripts/for_make.py scripts/train.py experiment=dreamer_catch device=cpu run_dir=experiments/first $(ARGS)
-	$(BIN)/python scripts/plot.py experiments/first out=experiments/first/report.html
+	$(BIN)/python scripts/for_make.py scripts/train.py $(FIRST_RUN) $(ARGS)
+	$(BIN)/python scripts/plot.py $(FIRST) out=$(FIRST)/report.html
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)

@@ -150,7 +150,7 @@ def test_each_setting_is_once_on_its_page_with_its_meaning() -> None:
     assert composed == set(setting_types())
     assert all(meaning.strip() for *_, meaning in rows)
     found = {key: (default, bounds) for key, _, default, bounds, _ in rows}
-    assert found["env.image_size"] == ("64", "in [8, 256]")
+    assert found["env.image_size"] == ("64", "in [48, 256] and a multiple of 16")
     assert found["training.batch_size"] == ("16", "at least 1, at most 1000000")
 
 

@@ -143,4 +143,7 @@ def load(source: str | Path, *, env: EnvLike | None = None, device: str = "auto"
         known = ", ".join(Device.__members__)
         raise UserError(f"device={device} is none of {known}.{did_you_mean(device, Device.__members__)}")
     env_id = None if env is None else suite_and_id(env)[1]
-    return Agent(*load_agent(str(source), Device[device], env_id), seed)
+    try:
+        return Agent(*load_agent(str(source), Device[device], env_id, key=""), seed)
+    except UserError as error:
+        raise error from None  # the message has all of it

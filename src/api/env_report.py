@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..envs import EnvConfig, EnvironmentFailed, make_single
 from ..envs.spaces import action_spec, convert_observation, notices, observation_space
+from ..envs.workers import as_number
 from ..utils.errors import UserError, with_place
 from ..utils.timestep import ArraySpec, EnvSpec
 from ..utils.units import count_text
@@ -67,7 +68,7 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
         The report; `report.errors` is empty if a run can train on it.
 
     Raises:
-        UserError: If the environment is unknown or cannot be made.
+        UserError: If the environment is unknown or cannot be made, or `steps` is below 1.
 
     >>> for line in str(check_env("CartPole-v1")).splitlines()[:3]:
     ...     print(line)
@@ -75,6 +76,8 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
       vector       Box of (4,) float32, seen as vector (4,) float32
       action       Discrete: one of 2 choices
     """
+    if not isinstance(steps, int) or steps < 1:
+        raise UserError(f"steps must be a whole number of at least 1, got {steps!r}.")
     is_own = not isinstance(env, gymnasium.Env)
     made = _made(env) if is_own else env
     named = made.spec.id if made.spec else type(made.unwrapped).__name__
@@ -176,7 +179,7 @@ def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int
             for _ in range(steps):
                 convert_observation(env.observation_space, observation, EnvConfig().image_size)
                 observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-                rewards.append(float(reward))
+                rewards.append(as_number(reward))
                 returns[-1] += rewards[-1]
                 if terminated or truncated:
                     ends["terminated" if terminated else "truncated"] += 1

@@ -23,12 +23,15 @@ _PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[A-Za-z_./][\w./:-]*", re.
 """Text that Hydra's grammar takes without quotes, as text."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Run:
     """What a run has left in its folder."""
 
     run_dir: Path
     """Its folder: config.yaml, metrics.jsonl, checkpoints, videos, train.log."""
+
+    def __init__(self, run_dir: str | Path) -> None:
+        object.__setattr__(self, "run_dir", Path(run_dir))
 
     @cached_property
     def agent(self) -> Agent:
@@ -36,7 +39,14 @@ class Run:
         return load(self.run_dir)
 
     def metrics(self) -> list[dict[str, float]]:
-        """Return the lines of metrics.jsonl: `step`, in agent steps, and what was measured there, by tag."""
+        """Return the lines of metrics.jsonl: `step`, in agent steps, and what was measured there, by tag.
+
+        Raises:
+            UserError: If there is no such file.
+        """
+        if not (self.run_dir / METRICS_FILE).is_file():
+            repair = 'Name the folder of a run, as in reverie.Run("experiments/<run>")'
+            raise UserError(f"{self.run_dir} has no {METRICS_FILE}. {repair}.")
         return list(read_lines(self.run_dir / METRICS_FILE))
 
 

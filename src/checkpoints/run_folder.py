@@ -177,13 +177,15 @@ def load_run(
     changes: Iterable[Override] = (),
     device: Device | None = None,
     fixed: Iterable[str] = FIXED,
+    key: str = "run",
 ) -> TrainConfig:
     """Return the configuration of the run in `folder`, which may have moved, with some values changed.
 
     On a `device` other than where it ran what belongs to that one is dropped: its precision, and replay in
-    its memory. A `UserError` if there is no run, or a change is not a setting, not of its type, or `fixed`.
+    its memory. `key` is what the user typed before the folder, "" from Python. A `UserError` if there is no
+    run, or a change is not a setting, not of its type, or `fixed`.
     """
-    config = _read(folder)
+    config = _read(folder, key)
     config.run_dir = folder
     if device is not None and "engine" in config:
         config.engine = Engine.local  # whoever names a device plays in this process
@@ -221,9 +223,9 @@ def _single_settings(
 
 def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
     """Return the configuration with which the run in `folder` continues, and its changes as sentences."""
-    before = _read(folder)  # unchecked: its device may be gone
+    before = _read(folder, "resume")  # unchecked: its device may be gone
     changes = _single_settings(changes, before)
-    config = load_run(folder, changes)
+    config = load_run(folder, changes, key="resume")
     config.resume = folder
     after = OmegaConf.structured(config)
     sentences = [f"resuming {folder}"]
@@ -259,15 +261,21 @@ def _check_name(folder: Path) -> None:
         raise UserError(f"{folder} cannot be a folder: {error.strerror}.") from error
 
 
-def _read(folder: str) -> DictConfig:
+def _read(folder: str, key: str) -> DictConfig:
     path = Path(folder)
+    asked = f"{key}={folder}" if key else folder
+    example = f"{key}=experiments/<run>" if key else 'reverie.load("experiments/<run>")'
+    repair = f" Name the folder of a run, as in {example}."
     _check_name(path)
     if not path.is_dir():
         siblings = [str(path.parent / other.name) for other in path.parent.glob("*/")]
-        raise UserError(f"{folder} is not a folder.{did_you_mean(folder, siblings)}")
+        raise UserError(f"{asked} is not a folder.{did_you_mean(folder, siblings) or repair}")
     if not os.path.lexists(path / CONFIG_FILE):
-        raise UserError(f"{folder} holds no run: it has no {CONFIG_FILE}.")
-    return read_config(path / CONFIG_FILE)
+        raise UserError(f"{asked} holds no run: it has no {CONFIG_FILE}.{repair}")
+    try:
+        return read_config(path / CONFIG_FILE)
+    except UserError as error:
+        raise UserError(f"{asked}: {error}" if key else str(error)) from error
 
 
 def check_change(change: Override, fixed: Iterable[str] = FIXED) -> None:

@@ -75,6 +75,7 @@ def play(config: PlayConfig) -> None:
             raise
         raise UserError("The page needs aiohttp: pip install -c constraints.txt -e '.[play]'.") from error
     assert config.run is not None
+    print(f"loading {config.run}", flush=True)
     run, agent, step = load_agent(config.run, config.device)
     workflow, image = dreamer_with_pictures(agent, f"run={config.run}")
     names = action_names(run.env, workflow.env.action.size)

@@ -32,6 +32,7 @@ Runs that differ in nothing but their seeds are one group: a curve of the interq
 """
 _LIST = "list"
 _COLOURS = ("#2f7fc1", "#d9712b", "#2a9d72", "#c04f8d", "#8a6bd1", "#a3841d", "#1f9fb5", "#c4504a")
+_LEGEND = "thin: one seed; band: 95 % interval"
 _COLUMNS = ("group", "IQM", "95 % interval", "mean", "min", "max", "seeds", "steps", "updates", "hours")
 _NOTES = """<p class='soft'>{repeats}IQM: the mean over seeds without the lowest and the highest quarter; of
 fewer than 4 seeds it is the mean. Thick: the IQM, where every seed has values. Band: its 95 % interval by the
@@ -148,7 +149,7 @@ def _figure(groups: Sequence[Group], tag: str, axis: Axis, inches: tuple[float, 
 
 def _picture(groups: Sequence[Group], tag: str, axis: Axis) -> bytes:
     figure = _figure(groups, tag, axis, (7.5, 4 + 0.25 * len(groups)))
-    figure.legend(loc="outside lower left", fontsize=9, frameon=False)
+    figure.legend(loc="outside lower left", fontsize=9, frameon=False, title=_legend(groups))
     return png(figure)
 
 
@@ -167,7 +168,7 @@ def _page(groups: Sequence[Group], tag: str, axis: Axis, differing: dict[str, li
         for run, score in zip(group.runs, group.scores, strict=True)
     )
     body = [
-        f"<h1>Runs compared</h1><figure>{drawing}</figure>",
+        f"<h1>Runs compared</h1><figure>{drawing}</figure><p>{_legend(groups) or ''}</p>",
         f"<h2>Final scores: {escape(tag)}, {final}</h2>",
         table(_COLUMNS, _scores(groups, keys)),
         _NOTES.format(repeats="".join(repeats)),
@@ -179,6 +180,11 @@ def _page(groups: Sequence[Group], tag: str, axis: Axis, differing: dict[str, li
         rows = ([escape(printable(text)) for text in (key, *texts)] for key, texts in differing.items())
         body += ["<h2>Settings that differ</h2>", table(("setting", *numbers), rows)]
     return document("reverie-plot", body, _STYLE).encode()
+
+
+def _legend(groups: Sequence[Group]) -> str | None:
+    """Return what the thin lines and the bands are, where there are any."""
+    return _LEGEND if any(len(group.rows) > 1 for group in groups) else None
 
 
 def _scores(groups: Sequence[Group], keys: Sequence[str]) -> Iterator[list[str]]:

@@ -3,6 +3,9 @@
 import errno
 import logging
 import os
+import shlex
+import shutil
+import sys
 from pathlib import Path
 
 import torch
@@ -91,7 +94,7 @@ def _run_once(
                 is_cluster = isinstance(error, ClusterLost)
                 raise SystemExit(CLUSTER_EXIT_CODE if is_cluster else ENVIRONMENT_EXIT_CODE) from error
             except KeyboardInterrupt as error:  # the second one
-                raise KeyboardInterrupt(f"continue with resume={os.path.relpath(run.run_dir)}") from error
+                raise KeyboardInterrupt(_how_to_continue(run.run_dir)) from error
             except torch.OutOfMemoryError as error:
                 raise SystemExit(_gpu_memory_ended(run, error)) from error
             run.reports.close()  # stop the progress bar before the final log line
@@ -111,6 +114,26 @@ def _resume_hint(run: Orchestrator) -> str:
     if steps[-1:] == [run.step]:
         saved = f"Nothing is lost: step {run.step:,} is saved"
     return f"{saved}. Continue with resume={os.path.relpath(run.run_dir)}"
+
+
+def _how_to_continue(run_dir: Path) -> str:
+    """Return how to resume a run: the whole command, where this process was started by ours for one run."""
+    resume = f"resume={os.path.relpath(run_dir)}"
+    program = Path(sys.argv[0])
+    is_script = program.parts[-2:] == ("scripts", "train.py")
+    if number_of_ranks() > 1 or not (is_script or program.name == "reverie-train"):
+        return f"continue with {resume}"  # below torchrun, or from Python
+    typed = [sys.executable, sys.argv[0]] if is_script else [sys.argv[0]]
+    return "continue with: " + shlex.join([*(_as_typed(path) for path in typed), resume])
+
+
+def _as_typed(program: str) -> str:
+    """Return the shortest word that starts a program from the current folder."""
+    name = Path(program).name
+    if shutil.which(name) == program:
+        return name
+    relative = os.path.relpath(program)
+    return program if relative.startswith(os.pardir) else relative
 
 
 def _not_writable(config: TrainConfig, error: OSError) -> str:
@@ -142,7 +165,7 @@ def _log_outcome(run: Orchestrator, reason: StopReason) -> StopReason:
         _LOG.error("stopped: %s; a checkpoint is written, see train.log in %s", reason.value, folder)
         raise SystemExit(LEAK_EXIT_CODE)
     elif reason is StopReason.stopped:
-        _LOG.warning("interrupted; continue with resume=%s", folder)
+        _LOG.warning("interrupted; %s", _how_to_continue(run.run_dir))
         raise SystemExit(RESUME_ME_EXIT_CODE)
     else:
         _LOG.error(run.why(reason))

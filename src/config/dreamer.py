@@ -21,7 +21,8 @@ class DreamerTraining(TrainingConfig):
     """Replayed steps trained on per agent step."""
 
     sequence_length: int = 64
-    """Trained steps per window, at least 2; the window also holds one earlier record for its context."""
+    """Trained steps per window, from 2 to 1024, each of which the plan of a run rehearses; the window
+    also holds one earlier record for its context."""
 
     offline: bool = False
     """Learn from the replay alone, which `buffer.prefill` or a resumed run has filled: no environment is
@@ -64,7 +65,7 @@ class DreamerTraining(TrainingConfig):
         require_range("training", self, *intervals, ge=0)
         require_range("training", self, *counts, ge=1)
         # Two steps at least: the return of a replayed step is made of what follows it.
-        require_range("training", self, "sequence_length", ge=2)
+        require_range("training", self, "sequence_length", ge=2, le=1024)
         require_range("training", self, "train_ratio", gt=0)
 
     @property

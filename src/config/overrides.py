@@ -172,7 +172,8 @@ def _unknown_key(key: str) -> str:
         return f"{key} is a section, not a setting; set one of {', '.join(below)}."
     # Of the same name in another section first: `batch_size` for `training.batch_size`.
     same = [name for name in known if name.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
-    hint = f" Did you mean `{same[0]}`?" if same else did_you_mean(key, known)
+    similar = same or _of_the_same_words(key, known)
+    hint = f" Did you mean `{similar[0]}`?" if similar else did_you_mean(key, known)
     section = key.rpartition(".")[0]
     while section and not any(name.startswith(f"{section}.") for name in known):
         section = section.rpartition(".")[0]
@@ -180,6 +181,13 @@ def _unknown_key(key: str) -> str:
     keys = sorted({name.removeprefix(start).split(".")[0] for name in known if name.startswith(start)})
     where = f"{section} has the keys" if section else "the sections and keys are"
     return f"there is no key {key}; {where} {', '.join(keys)}.{hint}"
+
+
+def _of_the_same_words(key: str, known: Iterable[str]) -> list[str]:
+    """Return the settings whose names consist of words of a key's, the one with most of them first."""
+    asked, names = set(re.split(r"[._]", key)), {name: name.rpartition(".")[2].split("_") for name in known}
+    found = [name for name, words in names.items() if asked.issuperset(words)]
+    return sorted(found, key=lambda name: -len(names[name]))
 
 
 def _first_line(error: BaseException) -> str:

@@ -42,7 +42,7 @@ def read_config(path: Path) -> DictConfig:
     except UserError:
         raise
     except yaml.MarkedYAMLError as error:
-        raise _wrong(path, error.problem_mark, "is no YAML") from error
+        raise _wrong(path, error.problem_mark, "is no YAML", text) from error
     except OmegaConfBaseException as error:
         key = error.full_key or ""
         kind = setting_types().get(key)
@@ -81,7 +81,10 @@ def _mark_of(text: str, keys: Sequence[str]) -> yaml.Mark | None:
     return mark
 
 
-def _wrong(path: Path, mark: yaml.Mark | None, reason: str) -> UserError:
-    where = f"Line {mark.line + 1:,} of {path}" if mark else str(path)
+def _wrong(path: Path, mark: yaml.Mark | None, reason: str, text: str | None = None) -> UserError:
+    line = mark.line + 1 if mark else 0
+    if text is not None:  # what is missing at the end of a file is marked behind its last line
+        line = min(line, len(text.splitlines()))
+    where = f"Line {line:,} of {path}" if mark else str(path)
     held = "The configuration of a run holds settings with plain values alone"
     return UserError(f"{where} {reason}. {held}: put it back from a copy, or repair that line.")

@@ -52,7 +52,7 @@ class EnvConfig:
     """How often each action is repeated; rewards are added up. The presets of Catch and Gymnasium have 1."""
 
     image_size: int = 64
-    """Height and width of image observations, in pixels; networks take multiples of 16 from 48 to 256."""
+    """Height and width of image observations, in pixels: a multiple of 16 from 48 to 256."""
 
     noop_max: int = 30
     """Most no-op frames at the start of an Atari episode; their number is drawn from the episode's seed."""
@@ -85,7 +85,9 @@ class EnvConfig:
         if not isinstance(self.kwargs, dict | None):
             raise UserError(f"env.kwargs must be a mapping, as by env.kwargs.size=8, got {self.kwargs}.")
         require_range("env", self, "num_envs", "action_repeat", "max_episode_frames", "time_limit", ge=1)
-        require_range("env", self, "image_size", ge=8, le=256)  # here, before anything of that size is made
+        if self.image_size not in range(48, 257, 16):  # here, before anything of that size is made
+            limit = "env.image_size must be in [48, 256] and a multiple of 16"
+            raise UserError(f"{limit}, got {self.image_size}. Set env.image_size=64.")
         require_range("env", self, "noop_max", "max_restarts", "worker_timeout", ge=0)
         require_range("env", self, "sticky_actions", ge=0, le=1)
 

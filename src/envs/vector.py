@@ -9,9 +9,10 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from ..utils.errors import UserError, with_place
 from ..utils.timestep import EnvSpec, TimeStep
 from .atari import AtariBackend, AtariEnv
-from .backend import EnvBackend, EnvironmentCrashed, Restarts
+from .backend import EnvBackend, EnvironmentCrashed, EnvironmentFailed, Restarts
 from .catch import CATCH_ID
 from .config import EnvConfig, Suite, Vectorization, validate_env
 from .episode_log import ActionLog, EpisodeLog, matches, replay_actions
@@ -188,9 +189,32 @@ def make_single(config: EnvConfig, render_mode: str | None = None) -> gymnasium.
 def spec_of(config: EnvConfig) -> EnvSpec:
     """Return the spec of the environments of `config`, of which one starts for a moment in this process.
 
+    One of Gymnasium begins an episode and acts once, unless `vectorization=async` keeps its faults apart.
+
     Raises:
-        UserError: As `make_backend`.
+        UserError: As `make_backend`, or if it fails in its first steps.
     """
     alone = replace(config, num_envs=1, vectorization=Vectorization["sync"])
     with closing(make_backend(alone)) as one:
+        if config.suite is Suite.gymnasium and config.vectorization is Vectorization["sync"]:
+            _try_out(alone, one.spec)
         return replace(one.spec, num_envs=config.num_envs)
+
+
+def _try_out(config: EnvConfig, spec: EnvSpec) -> None:
+    """Refuse an environment that is broken from its first `reset` or `step`."""
+    env = LocalEnv(find_registration(config.id), config)
+    action = np.zeros(spec.action.size, np.float32)
+    try:
+        for what, request in (("reset()", 0), ("step()", action)):
+            try:
+                env.send(request)
+                env.receive()
+            except EnvironmentFailed as failure:
+                reason = with_place(failure.__cause__) if failure.__cause__ else str(failure)
+                repair = "Check it with reverie.check_env"
+                raise UserError(
+                    f"env.id={config.id} fails in its first {what}: {reason}. {repair}."
+                ) from failure
+    finally:
+        env.terminate()

@@ -42,6 +42,16 @@ _CLOSE_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 
 
+def as_number(reward: Any) -> float:
+    """Return a reward as a number; raises EnvironmentFailed if it is none."""
+    try:
+        if not isinstance(reward, str):  # Python would read one that spells a number
+            return float(reward)
+    except (TypeError, ValueError):
+        pass
+    raise EnvironmentFailed(f"its reward is {reward!r}, which is no number")
+
+
 class RepeatedActions(gymnasium.Wrapper):
     """Repeats each action, at most until the episode ends; rewards are summed."""
 
@@ -54,7 +64,7 @@ class RepeatedActions(gymnasium.Wrapper):
         observation, total, terminated, truncated, info = None, 0.0, False, False, {}
         for _ in range(self._times):
             observation, reward, terminated, truncated, info = self.env.step(action)
-            total += float(reward)
+            total += as_number(reward)
             if terminated or truncated:
                 break
         return observation, total, terminated, truncated, info
@@ -112,7 +122,7 @@ class LocalEnv:
                 action = convert_action(env.action_space, request)
                 observation, reward, terminated, truncated, _ = env.step(action)
             observation = convert_observation(env.observation_space, observation, self.config.image_size)
-            return observation, float(reward), bool(terminated), bool(truncated)
+            return observation, as_number(reward), bool(terminated), bool(truncated)
         except EnvironmentFailed:
             raise
         except Exception as error:

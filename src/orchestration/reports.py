@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..config.schema import TrainConfig
 from ..envs.episodes import Episode
 from ..memory.leaks.table import MemoryReport
-from ..utils.logging import MetricsWriter, Progress, ProgressMode
+from ..utils.logging import LEARNING, MetricsWriter, Progress, ProgressMode
 from ..utils.timestep import EnvSpec
 from ..utils.video import save_video, upscale
 
@@ -82,7 +82,7 @@ class Reports:
     def generation(self, step: int, updates: int, metrics: dict[str, float], block: list[str]) -> None:
         """Write the metrics of a generation with its speeds, and show its block."""
         self.writer.scalars(step, metrics | self._speeds(step, updates))
-        self.advance(step, updates, "learning")
+        self.advance(step, updates, LEARNING)
         for line in block:
             _LOG.info(line)
 

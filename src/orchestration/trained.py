@@ -12,13 +12,16 @@ from ..workflows import Agent
 from .recipes import recipe_of
 
 
-def load_agent(name: str, device: Device, env_id: str | None = None) -> tuple[TrainConfig, Agent, int | None]:
+def load_agent(
+    name: str, device: Device, env_id: str | None = None, key: str = "run"
+) -> tuple[TrainConfig, Agent, int | None]:
     """Return configuration, agent and step of the newest checkpoint of a run, or of `pretrained:<name>`.
 
-    `env_id` is a Gymnasium id to play instead of the environment that the run was trained in.
+    `env_id` is a Gymnasium id to play instead of the environment that the run was trained in; `key` is what
+    the user typed before the name, "" from Python.
     """
     folder = Path(resolve_pretrained(name))
-    run = load_run(str(folder), device=device)
+    run = load_run(str(folder), device=device, key=key)
     run.compile = Compile.none  # nothing is learned
     if env_id is not None:
         run.env.suite, run.env.id = Suite.gymnasium, env_id

@@ -19,6 +19,7 @@ from ..memory.leaks.guard import MemoryGuard
 from ..utils.compilation import Compilations
 from ..utils.durable_io import reading
 from ..utils.errors import UserError
+from ..utils.logging import LEARNING
 from ..utils.metrics import MetricMeans
 from ..utils.ranks import RankLost
 from ..utils.schedule import Every, UpdateRatio
@@ -142,7 +143,7 @@ class WorldModelOrchestrator(Orchestrator):
         if self.step < training.warmup_steps:
             until = f"from step {training.warmup_steps:,} on the actor learns too, which takes longer"
             return "the world model learns alone", until
-        return "learning", ""
+        return LEARNING, ""
 
     def _stop_reason(self, time_step: TimeStep) -> StopReason | None:
         """Agree with the other ranks on what is next; return why to stop now, None to continue."""

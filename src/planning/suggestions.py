@@ -19,7 +19,7 @@ from ..utils.timestep import EnvSpec
 from ..utils.units import size_text
 from .plan import plan_run
 from .recipe import Recipe
-from .resources import GPU, HOST, MemoryPlan, Resource, limit_text
+from .resources import DISK, GPU, HOST, MemoryPlan, Resource, limit_text
 
 Compose = Callable[[str], TrainConfig]
 """Gives the configuration of the same command line with one more override, a choice of a group."""
@@ -37,6 +37,8 @@ def require_fit(
         return
     changes = list(islice(fitting_changes(plan, config, spec, recipe, compose), _MOST_CHANGES))
     repair = f"Set {' or '.join(changes)}" if changes else "No single change makes it fit"
+    if plan.over[0].name == DISK and not changes:
+        repair = "Set run_dir to a folder on a disk with more room"
     raise UserError(f"{over_text(plan.over[0])}. {repair}; memory.plan=warn starts it regardless.")
 
 

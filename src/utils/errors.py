@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import math
+import numbers
 import os
 import sys
 import traceback
@@ -13,6 +14,7 @@ from typing import Any, NoReturn, TextIO, cast
 
 USER_ERROR_EXIT_CODE = 2
 _MOST_CHARACTERS = 200
+_MEANT = {"gpu": "cuda"}  # other words that people type
 
 
 class UserError(ValueError):
@@ -25,7 +27,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("bufer", ["buffer", "env"])
     ' Did you mean `buffer`?'
     """
-    close = difflib.get_close_matches(name, list(known), n=1)
+    names = list(known)
+    if _MEANT.get(name) in names:
+        return f" Did you mean `{_MEANT[name]}`?"
+    close = difflib.get_close_matches(name, names, n=1)
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
@@ -90,6 +95,8 @@ def require_range(
         key = f"{section}.{name}" if section else name
         if value is None:
             continue
+        if not issubclass(type(value), numbers.Real):  # also those of numpy
+            raise UserError(f"{key} must be a number, got {value!r}.")
         if isinstance(value, float) and not math.isfinite(value):
             raise UserError(f"{key} must be a finite number, got {value}.")
         is_low = (ge is not None and value < ge) or (gt is not None and value <= gt)

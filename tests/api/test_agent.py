@@ -129,8 +129,12 @@ def test_numbers_of_another_width_are_taken() -> None:
     ("source", "options", "message"),
     [
         ("pretrained:pnog", {}, "Did you mean `pong`"),
-        ("experiments/none", {}, "experiments/none is not a folder"),
-        ("pretrained:catch", {"device": "gpu"}, "device=gpu is none of auto, cpu, cuda. Did you mean `cpu`"),
+        (
+            "experiments/none",
+            {},
+            r"^experiments/none is not a folder\. Name the folder of a run, as in reverie.load",
+        ),
+        ("pretrained:catch", {"device": "gpu"}, "device=gpu is none of auto, cpu, cuda. Did you mean `cuda`"),
         ("pretrained:catch", {"env": "CartPole-v1", "device": "cpu"}, "does not fit"),
         ("pretrained:cartpole", {"env": 3}, "env is of type int. Give an id, a class, or a function"),
     ],

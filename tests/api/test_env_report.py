@@ -139,3 +139,11 @@ def test_a_world_with_every_kind_of_observation_is_ready() -> None:
 def test_what_cannot_be_made_is_an_error(env: Any, message: str) -> None:
     with pytest.raises(reverie.UserError, match=message):
         reverie.check_env(env)
+
+
+def test_steps_that_are_no_number_of_steps_are_refused() -> None:
+    for steps in (-1, 0, "x"):
+        with pytest.raises(
+            reverie.UserError, match=rf"^steps must be a whole number of at least 1, got {steps!r}\.$"
+        ):
+            reverie.check_env("CartPole-v1", steps=steps)  # pyright: ignore[reportArgumentType]

@@ -150,3 +150,8 @@ def test_another_thread_than_the_main_one_trains_without_signals() -> None:
     thread.start()
     thread.join()
     assert seen == [handlers]
+
+
+def test_a_run_can_be_named_by_a_text_and_one_that_is_not_there_is_refused() -> None:
+    with pytest.raises(reverie.UserError, match=r"^nosuch has no metrics.jsonl\. Name the folder of a run"):
+        reverie.Run("nosuch").metrics()

@@ -112,14 +112,21 @@ MISTAKES = {
     ),
     "a folder above": (["name=.."], ["name must be a word that can name a folder and begins with no dot"]),
     "window over the capacity": (
-        ["training.sequence_length=60000"],
+        ["training.sequence_length=600", "buffer.capacity=2000"],
         [
-            "training.sequence_length=60000",
-            "buffer.capacity=200000",
-            "training.sequence_length=24999 or less",
+            "training.sequence_length=600",
+            "buffer.capacity=2000",
+            "training.sequence_length=249 or less",
         ],
     ),
-    "no imagination": (["controller.horizon=0"], ["controller.horizon must be at least 1", "got 0"]),
+    "a name of similar words": (["imagination_horizon=5"], ["Did you mean `controller.horizon`?"]),
+    "another word for a device": (["device=gpu"], ["device must be one of", "Did you mean `cuda`?"]),
+    "no imagination": (["controller.horizon=0"], ["controller.horizon must be in [1, 1000], got 0"]),
+    "minutes of rehearsal": (["controller.horizon=10000"], ["must be in [1, 1000], got 10000"]),
+    "minutes of rehearsal of a window": (
+        ["training.sequence_length=10000"],
+        ["training.sequence_length must be in [2, 1024], got 10000"],
+    ),
     "precision of another device": (
         ["precision=bfloat16"],
         ["precision=bfloat16 is not supported on device=cpu"],
@@ -158,7 +165,10 @@ MISTAKES = {
     "key as a flag": (["--seed=3"], ["unknown flag --seed=3", "without dashes: key=value"]),
     "flag without its value": (["--cfg"], ["--cfg", "expected one argument"]),
     "unknown folder of files": (["--config-dir=nowhere"], ["--config-dir=nowhere is not a folder"]),
-    "resume of nothing": (["resume=nowhere"], ["nowhere is not a folder"]),
+    "resume of nothing": (
+        ["resume=nowhere"],
+        ["resume=nowhere is not a folder. Name the folder of a run, as in resume=experiments/<run>."],
+    ),
     "jobs in one folder": (
         ["-m", "seed=1,2", "run_dir=x"],
         ["run_dir=x would hold 2 runs", "hydra.sweep.dir=x"],

@@ -44,7 +44,10 @@ def test_a_run_is_exported_shown_and_imported(
             ["show", "path=nowhere"],
             "nowhere does not exist. Name the folder that has them.",
         ),
-        (["export", "run=nowhere", "to=e"], "nowhere is not a folder."),
+        (
+            ["export", "run=nowhere", "to=e"],
+            "run=nowhere is not a folder. Name the folder of a run, as in run=experiments/<run>.",
+        ),
         (
             ["export", "run=r", "to=e", "format=minary"],
             "format=minary is none of own, dreamerv3, dreamerv3-torch, ",

@@ -372,10 +372,12 @@ def test_a_missing_run_is_named(
     assert error_of(capsys, command).startswith("run is missing: name the folder of a run, as in run=")
     wrong = cartpole_run.with_name("rum")
     message = error_of(capsys, lambda: command(f"run={wrong}"))
-    assert message == f"{wrong} is not a folder. Did you mean `{cartpole_run}`?"
+    assert message == f"run={wrong} is not a folder. Did you mean `{cartpole_run}`?"
+    repair = "Name the folder of a run, as in run=experiments/<run>."
+    assert error_of(capsys, lambda: command("run=nosuch")) == f"run=nosuch is not a folder. {repair}"
     assert (
         error_of(capsys, lambda: command(f"run={tmp_path}"))
-        == f"{tmp_path} holds no run: it has no config.yaml."
+        == f"run={tmp_path} holds no run: it has no config.yaml. {repair}"
     )
     shutil.copy(cartpole_run / "config.yaml", tmp_path)
     assert error_of(capsys, lambda: command(f"run={tmp_path}")).startswith(f"{tmp_path} holds no checkpoint")

@@ -1,6 +1,8 @@
 """`make train` and Ctrl-C: an end with a checkpoint is calm, a failure is shown as one."""
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 
-from ..runs.helpers import CARTPOLE, saved_steps
+from ..runs.helpers import CARTPOLE, CATCH, saved_steps
 from ..runs.warm import LONG_ENOUGH_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -17,12 +19,17 @@ OF_AN_OUTER_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # which runs the tests
 
 
 def make_train(folder: Path, *overrides: str) -> "subprocess.Popen[str]":
-    """Start `make train` with this Python, in a group of its own, as a terminal does."""
+    """Start `make train` as `make` does."""
+    return make(folder, "train", "EXPERIMENT=dreamer_cartpole", f"ARGS={' '.join(overrides)}")
+
+
+def make(folder: Path, target: str, *variables: str) -> "subprocess.Popen[str]":
+    """Start make with this Python, in a group of its own, as a terminal does."""
     ready = folder / "ready"
     ready.touch()  # newer than pyproject.toml: nothing is installed
-    settings = [f"READY={ready}", f"BIN={Path(sys.executable).parent}", "EXPERIMENT=dreamer_cartpole"]
+    settings = [f"READY={ready}", f"BIN={Path(sys.executable).parent}"]
     return subprocess.Popen(
-        ["make", "train", *settings, f"ARGS={' '.join(overrides)}"],
+        ["make", target, *settings, *variables],
         cwd=ROOT,
         env={name: text for name, text in os.environ.items() if name not in OF_AN_OUTER_MAKE},
         stdout=subprocess.PIPE,
@@ -52,8 +59,25 @@ def test_ctrl_c_ends_with_the_command_that_resumes_as_the_last_line(tmp_path: Pa
     os.killpg(process.pid, signal.SIGINT)
     shown = process.communicate()[0]
     assert process.returncode == -signal.SIGINT  # as a shell expects it of make
-    assert "interrupted; continue with resume=" in shown.splitlines()[-1]
-    assert saved_steps(run_dir)[-1] > 0
+    found = re.search(r"interrupted; continue with: (.+)$", shown.splitlines()[-1])
+    assert found and saved_steps(run_dir)[-1] > 0
+    last = saved_steps(run_dir)[-1] + 40
+    pasted = [*shlex.split(found[1]), f"training.total_timesteps={last}"]
+    subprocess.run(pasted, cwd=ROOT, check=True, capture_output=True)
+    assert saved_steps(run_dir)[-1] == last
+
+
+def test_make_first_continues_what_is_there_and_draws_the_report_of_a_finished_run_again(
+    tmp_path: Path,
+) -> None:
+    first = tmp_path / "first"
+    for arguments in (" ".join(CATCH[1:]), "", "training.total_timesteps=400"):
+        process = make(tmp_path, "first", f"FIRST={first}", f"ARGS={arguments}")
+        shown = process.communicate()[0]
+        assert process.returncode == 0, shown
+        assert "finished" in shown and (first / "report.html").stat().st_size
+        (first / "report.html").unlink()
+    assert saved_steps(first)[-2:] == [300, 400]
 
 
 def test_a_failure_and_a_stop_that_make_does_not_know_of_are_errors(tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ def test_it_says_where_the_page_is_and_ctrl_c_ends_it() -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     assert process.stdout is not None
+    assert process.stdout.readline() == "loading pretrained:catch\n"
     found = re.match(r"Open (http://127\.0\.0\.1:(\d+)/) in a browser", process.stdout.readline())
     assert found is not None
     assert f"ssh -L {found[2]}:127.0.0.1:{found[2]} " in process.stdout.readline()

@@ -1,6 +1,7 @@
 """Tiny real runs, from the command line to what they leave on disk."""
 
 import itertools
+import re
 from pathlib import Path
 
 import av
@@ -202,4 +203,4 @@ def test_the_log_has_a_line_of_memory_where_nothing_is_wrong(tmp_path: Path) -> 
     assert "memory/replay/size_mb" in (run_dir / "metrics.jsonl").read_text()
     for step in (50, 100, 120):
         [line] = [line for line in log.splitlines() if f"step {step}: memory " in line]
-        assert "of them not judged yet" in line
+        assert re.search(r"memory [\d.,]+ MB in \d+ parts$", line)  # too short to judge

@@ -169,10 +169,16 @@ def test_a_number_that_is_not_finite_is_refused_by_its_key(value: float) -> None
 
 
 @pytest.mark.parametrize(
-    ("key", "limit"), [("total_timesteps", 1), ("batch_size", 1), ("sequence_length", 2), ("warmup_steps", 0)]
+    ("key", "limit", "text"),
+    [
+        ("total_timesteps", 1, "at least 1"),
+        ("batch_size", 1, "at least 1"),
+        ("sequence_length", 2, r"in \[2, 1024\]"),
+        ("warmup_steps", 0, "at least 0"),
+    ],
 )
-def test_a_training_setting_below_its_limit_is_refused(key: str, limit: int) -> None:
-    with pytest.raises(UserError, match=f"training.{key} must be at least {limit}, got {limit - 1}"):
+def test_a_training_setting_below_its_limit_is_refused(key: str, limit: int, text: str) -> None:
+    with pytest.raises(UserError, match=f"training.{key} must be {text}, got {limit - 1}"):
         replace(RUN.training, **{key: limit - 1})
 
 

@@ -156,8 +156,9 @@ def test_only_the_name_of_the_chosen_suite_is_looked_at() -> None:
     [
         ("num_envs", 0),
         ("action_repeat", 0),
-        ("image_size", 7),
-        ("image_size", 257),
+        ("image_size", -4),
+        ("image_size", 63),
+        ("image_size", 272),
         ("noop_max", -1),
         ("max_episode_frames", 0),
         ("time_limit", 0),

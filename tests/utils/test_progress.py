@@ -78,14 +78,18 @@ def test_what_is_not_known_is_said_or_left_out(caplog: pytest.LogCaptureFixture)
 
 
 def times_left(
-    steps_and_seconds: list[tuple[int, float]], start: int, caplog: pytest.LogCaptureFixture
+    steps_and_seconds: list[tuple[int, float]],
+    start: int,
+    caplog: pytest.LogCaptureFixture,
+    first_update: int = 0,
 ) -> list[str]:
     now = 0.0
     progress = Progress(10_000, ProgressMode.plain, start_step=start, clock=lambda: now)
     with caplog.at_level(logging.INFO, logger="reverie"):
         for step, seconds in steps_and_seconds:
             now = seconds
-            progress.update(step, episode_return=0.0, updates_per_second=0.0, memory_mb=0.0, planned_mb=None)
+            pace = float(step >= first_update)
+            progress.update(step, episode_return=0.0, updates_per_second=pace, memory_mb=0.0, planned_mb=None)
     return [message.split(", ")[-1] for message in caplog.messages]
 
 
@@ -102,6 +106,17 @@ def test_the_time_left_follows_the_pace_of_the_last_twenty_calls(caplog: pytest.
 
 def test_a_finished_run_has_no_time_left(caplog: pytest.LogCaptureFixture) -> None:
     assert times_left([(10_000, 10.0)], 0, caplog) == ["0:00:00 left"]
+
+
+def test_the_time_left_is_unknown_until_updates_are_measured_and_then_counts_no_step_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lines = [(1000, 1.0), (2000, 2.0), (2100, 12.0), (2200, 22.0)]
+    unknown = "time left unknown"
+    found = times_left(lines, 0, caplog, first_update=2100)
+    assert found == [unknown, unknown, "0:13:10 left", "0:13:00 left"]  # 10 steps a second
+    caplog.clear()
+    assert times_left([(10_000, 10.0)], 0, caplog, first_update=10_001) == ["0:00:00 left"]
 
 
 def test_off_a_terminal_each_update_and_each_message_is_one_line_on_stderr() -> None:
@@ -153,6 +168,27 @@ for now in (0.0, 1.0, 2.0, 100.0):
     time.sleep(1)
 progress.close()
 """
+
+
+FILLING = """
+import time
+from reverie.utils.logging import Progress, ProgressMode
+
+now = 0.0
+progress = Progress(4_200, ProgressMode.bar, clock=lambda: now)
+seen = ((0, 0, "filling"), (300, 0, "filling"), (310, 0, "learning"), (330, 4, "learning"))
+for step, updates, phase in seen:
+    progress.advance(step, updates, phase)
+    time.sleep(0.8)
+    now += 10.0
+progress.close()
+"""
+
+
+def test_the_bar_knows_no_time_left_before_the_first_update() -> None:
+    shown = without_styles(shown_on_a_terminal(FILLING, 150))
+    assert "filling, time left unknown" in shown
+    assert set(re.findall(r"[0-9]:\d\d:\d\d left", shown)) == {"0:32:15 left"}  # 3,870 steps, 2 a second
 
 
 def test_the_bar_fits_in_80_columns_and_moves_while_the_run_does_something_else() -> None:

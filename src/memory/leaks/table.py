@@ -84,8 +84,12 @@ class MemoryReport:
         if not self.rows:
             return "not measured before the first log line"
         waiting = sum(row.samples < MIN_SAMPLES for row in self.rows)
-        news = f"{waiting} of them not judged yet" if waiting else "none grows beyond its plan"
-        return f"{self.total.size_mb:,.1f} MB in {len(self.rows)} parts, {news}"
+        size = f"{self.total.size_mb:,.1f} MB in {len(self.rows)} parts"
+        if waiting == len(self.rows):
+            return size  # the run is too short to judge any
+        return f"{size}, " + (
+            f"{waiting} of them not judged yet" if waiting else "none grows beyond its plan"
+        )
 
     def table(self) -> str:
         """Return the report as plain text: a table, and a line for each note."""

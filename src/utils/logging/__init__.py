@@ -1,5 +1,6 @@
 """What a run writes about itself: metrics, images and log lines."""
 
+from .console import LEARNING as LEARNING
 from .console import Progress as Progress
 from .console import ProgressMode as ProgressMode
 from .console import configure_logging as configure_logging

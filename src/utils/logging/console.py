@@ -18,13 +18,17 @@ from ..durable_io import open_regular, reading
 from ..errors import printable
 
 LOG_FILE = "train.log"
+LEARNING = "learning"
+"""The phase in which a run stays to its end."""
+
 CONSOLE = Console(stderr=True)
 """The one console of the process: its log lines appear above a live progress bar, not inside it."""
 
 _ROOT = logging.getLogger("reverie")
 _LOG = logging.getLogger(__name__)
 _OWN_HANDLER = "reverie"  # the name by which handlers are found again
-_PACE_UPDATES = 20  # time left follows the last calls: steps before the first update are far faster
+_PACE_UPDATES = 20  # time left follows the last calls
+_UNKNOWN = "time left unknown"  # before updates are measured: steps without one are far faster
 _LIVE_SECONDS = 2.0  # between two looks at the pace of now
 _SURE_SECONDS, _SURE_UPDATES = 20.0, 20  # before a pace is told as hours
 _BAR, _NARROW_BAR, _WIDE = 20, 6, 110  # columns
@@ -120,6 +124,7 @@ class Progress:
         self._pace = deque([(clock(), start_step)], maxlen=_PACE_UPDATES)
         self._live: deque[tuple[float, int, int]] = deque(maxlen=_PACE_UPDATES)
         self._phase, self._has_told = "starting", False
+        self._has_learned = False
         self._played = self._memory = ""
         self._bar = None
         if mode is ProgressMode.bar or (mode is ProgressMode.auto and CONSOLE.is_terminal):
@@ -150,6 +155,9 @@ class Progress:
 
         The return is in raw units, None before the first episode has ended; memory is in units of 1e6 bytes.
         """
+        self._has_learned |= updates_per_second > 0
+        if not self._has_learned:
+            self._pace.clear()
         self._pace.append((self._clock(), step))
         self._played = "no episode finished" if episode_return is None else f"return {episode_return:.4g}"
         self._memory = f"memory {memory_mb:,.0f}{'' if planned_mb is None else f' of {planned_mb:,.0f}'} MB"
@@ -180,7 +188,8 @@ class Progress:
         seconds, made = now - then, updates - then_updates
         pace = f"{made / seconds:.3g} updates/s" if made and seconds else phase
         if self._bar:
-            self._describe(step, pace, self._time_left(then, then_step, step))
+            is_pace = updates > 0 or phase == LEARNING  # some learn without updates
+            self._describe(step, pace, self._time_left(then, then_step, step) if is_pace else _UNKNOWN)
         if not self._has_told and made >= _SURE_UPDATES and seconds >= _SURE_SECONDS:
             self._has_told = True
             left = (self._total_steps - step) * seconds / max(step - then_step, 1)
@@ -213,9 +222,10 @@ class Progress:
 
     def _time_left(self, before: float, before_step: int, step: int) -> str:
         seconds, steps = self._clock() - before, step - before_step
-        if steps <= 0:
-            return "time left unknown"
-        minutes, left = divmod(round(max(self._total_steps - step, 0) * seconds / steps), 60)
+        steps_left = max(self._total_steps - step, 0)
+        if steps <= 0 < steps_left:
+            return _UNKNOWN
+        minutes, left = divmod(round(steps_left * seconds / max(steps, 1)), 60)
         return f"{minutes // 60}:{minutes % 60:02}:{left:02} left"
 
 

@@ -130,7 +130,7 @@ class ControllerConfig:
     """Settings of the actor and the critic."""
 
     horizon: int = 15
-    """Imagined steps from every replayed state."""
+    """Imagined steps from every replayed state, at most 1000: the plan of a run rehearses each of them."""
 
     imagine_last: int = 0
     """Imagine from this many last states of each window, and regress the critic at these alone; 0 is all.
@@ -167,7 +167,7 @@ class ControllerConfig:
     """Upper percentile of returns, as a fraction."""
 
     def __post_init__(self) -> None:
-        require_range("controller", self, "horizon", ge=1)
+        require_range("controller", self, "horizon", ge=1, le=1000)
         require_range("controller", self, "imagine_last", ge=0)
         if self.imagine_last == 1:  # the return of a replayed state is made of what follows it
             raise UserError("controller.imagine_last=1 leaves no return to regress to. Set 2 or more, or 0.")
