@@ -80,9 +80,10 @@ def test_a_file_cannot_be_the_run_folder(empty_folder: Path) -> None:
     [
         (None, "holds no run: it has no config.yaml"),
         ("", "is empty"),
-        ("seed: [1", r"^Line 1 of \S+ is no YAML"),
-        ("seed: many\n", r"^Line 1 of \S+ sets seed, which must be a whole number"),
-        ("sed: 1\n", r"^Line 1 of \S+ sets what is no setting"),
+        ("seed: [1", r"^run=\S+: Line 1 of \S+ is no YAML"),
+        ("seed: [1\n", r"^run=\S+: Line 1 of \S+ is no YAML"),
+        ("seed: many\n", r"^run=\S+: Line 1 of \S+ sets seed, which must be a whole number"),
+        ("sed: 1\n", r"^run=\S+: Line 1 of \S+ sets what is no setting"),
         ("training: {batch_size: 0}\n", "training.batch_size must be at least 1, got 0"),
     ],
 )

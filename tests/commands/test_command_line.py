@@ -87,7 +87,7 @@ MISTAKES = {
     "text for a switch": (["logger.tensorboard=maybe"], ["must be true or false, got `maybe`"]),
     "unknown member": (
         ["device=gpu"],
-        ["device must be one of auto, cpu, cuda, got `gpu`. Did you mean `cpu`?"],
+        ["device must be one of auto, cpu, cuda, got `gpu`. Did you mean `cuda`?"],
     ),
     "misspelt loss": (
         ["world_model.losses.decodr=false"],
@@ -120,7 +120,6 @@ MISTAKES = {
         ],
     ),
     "a name of similar words": (["imagination_horizon=5"], ["Did you mean `controller.horizon`?"]),
-    "another word for a device": (["device=gpu"], ["device must be one of", "Did you mean `cuda`?"]),
     "no imagination": (["controller.horizon=0"], ["controller.horizon must be in [1, 1000], got 0"]),
     "minutes of rehearsal": (["controller.horizon=10000"], ["must be in [1, 1000], got 10000"]),
     "minutes of rehearsal of a window": (
