@@ -54,8 +54,8 @@ class DreamerTraining(TrainingConfig):
     """Most updates made at once, after one step of all environments; a stall that owes more is forgiven."""
 
     rank_timeout: float = 20.0
-    """Seconds that a process started by torchrun waits for the others before it ends with exit code 8; while
-    one of them compiles, evaluates or saves, the others wait as long as it gives signs of life."""
+    """Seconds that a process started by torchrun waits for the others in an update before it ends with exit
+    code 8; while one compiles, evaluates or saves, they wait as long as it gives signs of life."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

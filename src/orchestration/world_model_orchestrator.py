@@ -111,7 +111,7 @@ class WorldModelOrchestrator(Orchestrator):
                 self.step += self.config.env.num_envs
             else:
                 time_step = self._collect(time_step)
-            with nullcontext() if self._has_learned else self.ranks.patient():  # compiling takes its time
+            with self.ranks.prompt() if self._has_learned else nullcontext():  # the first times compile
                 self._learn()
             self.reports.advance(self.step, self.updates - self.start_updates, *self._phase())
             is_last = self.step >= training.total_timesteps
@@ -283,15 +283,14 @@ class WorldModelOrchestrator(Orchestrator):
     def _evaluate_on_first(self) -> float | None:
         """Play on the first rank; return the mean return on all, None if a signal came first."""
         found, episodes = [0.0, 0.0], self.config.training.evaluation_episodes
-        with self.ranks.patient():
-            if self.ranks.is_first:
-                workflow, env, seed = self.parts.workflow, self.config.env, self.config.seed
-                result = evaluate(workflow, env, episodes, seed, should_stop=lambda *_: self.signals.stop)
-                if len(result.episodes) == episodes:
-                    found = [result.mean, 1.0]
-                    lengths = np.mean([episode.length for episode in result.episodes])
-                    self.reports.evaluation(self.step, result.mean, result.standard_error, float(lengths))
-            mean, is_whole = self.ranks.sum(found)
+        if self.ranks.is_first:
+            workflow, env, seed = self.parts.workflow, self.config.env, self.config.seed
+            result = evaluate(workflow, env, episodes, seed, should_stop=lambda *_: self.signals.stop)
+            if len(result.episodes) == episodes:
+                found = [result.mean, 1.0]
+                lengths = np.mean([episode.length for episode in result.episodes])
+                self.reports.evaluation(self.step, result.mean, result.standard_error, float(lengths))
+        mean, is_whole = self.ranks.sum(found)
         return mean if is_whole else None
 
     def _log(self) -> None:
@@ -360,9 +359,8 @@ class WorldModelOrchestrator(Orchestrator):
         """
         require_run_folder(self.run_dir)
         self.nonfinite.settle()
-        with self.ranks.patient():
-            for is_turn in (not self.ranks.is_first, self.ranks.is_first):
-                in_turn(self.ranks, super().save, is_turn)
+        for is_turn in (not self.ranks.is_first, self.ranks.is_first):
+            in_turn(self.ranks, super().save, is_turn)
 
     @property
     def checkpoints_to_keep(self) -> int:

@@ -16,7 +16,7 @@ from ..memory.counters.limits import memory_available_bytes, memory_limit_bytes
 from ..memory.counters.process import folder_disk_bytes
 from ..utils.compilation import load_compiler
 from ..utils.durable_io import PIECE_BYTES
-from ..utils.ranks import ranks_on_this_machine
+from ..utils.ranks import number_of_ranks, ranks_on_this_machine
 from ..utils.timestep import EnvSpec
 from ..utils.units import size_text
 from . import constants
@@ -168,6 +168,8 @@ def _network_rows(config: TrainConfig, networks: DryRun) -> list[Row]:
     """Return what networks hold at the peak of an update, or while a checkpoint is read if that is more."""
     elsewhere = networks.on_host if config.device is Device.cuda else ()
     rows = [Row(name, size) for name, size in networks.peak.items() if name not in elsewhere]
+    if number_of_ranks() > 1:
+        rows.append(Row("gradients being exchanged", networks.peak.get(GRADIENTS, 0)))
     held = [row for row in rows if row.name in networks.lasting]
     passing = [row for row in rows if row.name not in networks.lasting]
     if config.resume and networks.state > sum(row.nbytes for row in passing):

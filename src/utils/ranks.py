@@ -36,15 +36,15 @@ class Ranks:
     Args:
         index: Which of them this is; 0 writes what a run writes once.
         size: How many there are.
-        timeout: Seconds without an answer after which another rank counts as lost.
-        store: Where each rank leaves signs of life; needed for `patient`.
+        timeout: Seconds without an answer, or a sign of life, after which another rank counts as lost.
+        store: Where each rank leaves signs of life. None: answers are due at all times.
     """
 
     def __init__(
         self, index: int = 0, size: int = 1, timeout: float = 20.0, store: Store | None = None
     ) -> None:
         self.index, self.size, self._timeout, self._store = index, size, timeout, store
-        self._is_patient = False
+        self._is_prompt = store is None
 
     @property
     def is_first(self) -> bool:
@@ -60,13 +60,16 @@ class Ranks:
         return slice(self.part(total) * self.index, self.part(total) * (self.index + 1))
 
     @contextmanager
-    def patient(self) -> Iterator[None]:
-        """Wait in here for as long as the others live, for what takes one rank longer than another."""
-        before, self._is_patient = self._is_patient, True
+    def prompt(self) -> Iterator[None]:
+        """Expect answers within the timeout in here; elsewhere a sign of life is enough.
+
+        One rank may compile, evaluate, save or draw while the others wait, but all learn at the same time.
+        """
+        before, self._is_prompt = self._is_prompt, True
         try:
             yield
         finally:
-            self._is_patient = before
+            self._is_prompt = before
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
         """Return the sum of each number over all ranks, added up in float64."""
@@ -128,7 +131,7 @@ class Ranks:
         """Run a collective of `torch.distributed` to its end, or raise `RankLost`."""
         try:
             work: Work = collective(*args, **keywords, async_op=True)
-            if self._is_patient and self._store is not None:
+            if not self._is_prompt and self._store is not None:
                 self._wait_while_all_live(work, self._store)
             work.wait(timedelta(seconds=self._timeout))
         except RankLost:

@@ -35,8 +35,7 @@ def agree(ranks: Ranks, time_step: TimeStep, signals: Signals, leak: bool) -> Ag
     """Add up what each rank knows, in one exchange."""
     acted, ended = int((~time_step.is_first).sum()), int(time_step.is_last.sum())
     own = [acted, ended, signals.stop, signals.take_save(), leak]
-    with ranks.patient():  # one may draw pictures, evaluate, or search for who holds what
-        acted, ended, stop, save, leaks = ranks.sum(own)
+    acted, ended, stop, save, leaks = ranks.sum(own)
     return Agreed(int(acted), int(ended), stop > 0, save > 0, leaks > 0)
 
 
