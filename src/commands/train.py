@@ -37,12 +37,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def train(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None:
-    """Run one checked configuration, as `train_until` does, and let signals stop it.
-
-    Processes that `torchrun` has started train it together.
-    """
+    """Run one checked configuration, as `train_until` does, and let signals stop it."""
     try:
-        with Signals() as signals, join(config):
+        with Signals() as signals:
             train_until(signals, config, preflight, notices)
     except RankLost as error:
         configure_logging()  # the run's own log is closed
@@ -60,14 +57,18 @@ def train_until(
 ) -> None:
     """Run one checked configuration to its end, or until signals stop it; `notices` are lines to show first.
 
+    Processes that `torchrun` has started train it together.
+
     Raises:
+        RankLost: If another one of them ended or hangs.
         SystemExit: With a code of `docs/reliability.md` if the run ended before all steps were taken.
         UserError: If what was asked cannot be done, or the disk is full.
     """
     reason, has_rolled_back = StopReason.rollback, False
-    while reason is StopReason.rollback:  # what was asked before a rollback still holds after it
-        reason = _run_once(config, signals, preflight, notices, has_rolled_back, on_line)
-        config.resume, has_rolled_back = config.run_dir, True
+    with join(config):
+        while reason is StopReason.rollback:  # what was asked before a rollback still holds after it
+            reason = _run_once(config, signals, preflight, notices, has_rolled_back, on_line)
+            config.resume, has_rolled_back = config.run_dir, True
 
 
 def _run_once(
