@@ -233,6 +233,8 @@ def joined(timeout: float) -> Iterator[Ranks]:
     global _current
     _current = Ranks(rank, size, timeout, own)
     Thread(target=_live, args=(own, rank), daemon=True).start()
-    yield _current
-    _current = ALONE
+    try:
+        yield _current
+    finally:
+        _current = ALONE
     dist.destroy_process_group()  # not after an error: it would wait for a rank that is lost
