@@ -79,8 +79,15 @@ def test_two_functions_without_a_name_do_not_take_each_others_place() -> None:
 
 
 class Broken(Catch):
+    """Holds for its first step, with which it is tried out before there is a run."""
+
+    steps = 0
+
     def step(self, action: Any) -> Any:
-        raise ArithmeticError("it broke")
+        Broken.steps += 1
+        if Broken.steps > 1:
+            raise ArithmeticError("it broke")
+        return super().step(action)
 
 
 def test_a_run_that_cannot_go_on_is_an_error_that_says_how_to_continue() -> None:

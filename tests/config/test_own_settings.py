@@ -42,7 +42,7 @@ def test_values_are_taken_by_type_and_the_last_one_counts() -> None:
         ("go.place=${hours}", "go takes plain values"),
         ("go.hours=null", "^go.hours=null: go.hours must be a number, got `null`. Leave it out for 1.5.$"),
         ("go.hours=long", "^go.hours=long: go.hours must be a number, got `long`. Leave it out for 1.5.$"),
-        ("go.device=gpu", "^go.device=gpu: .* one of auto, cpu, cuda, got `gpu`. Did you mean `cpu`?"),
+        ("go.device=gpu", "^go.device=gpu: .* one of auto, cpu, cuda, got `gpu`. Did you mean `cuda`?"),
     ],
 )
 def test_a_mistake_is_told_with_what_there_is(argument: str, message: str) -> None:

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,7 @@ from reverie.utils.seeding import episode_seed
 
 from ..runs.helpers import (
     CARTPOLE,
+    error_of,
     files_in,
     identity,
     intervals_of,
@@ -171,7 +172,7 @@ def test_a_signal_in_a_step_ends_the_run_with_a_checkpoint_of_that_very_step(
 ) -> None:
     """While action `call` is executed, `call - 1` actions have come to an end: these are what is saved."""
     step = CartPoleEnv.step
-    calls = iter(range(1, 10**6))
+    calls = iter(range(10**6))  # the first one tries the environment, before there is a run
 
     def signalled(self: CartPoleEnv, action: int) -> object:
         if next(calls) == call:
@@ -195,7 +196,7 @@ def test_a_resumed_run_whose_environment_cannot_start_loses_nothing_and_saves_no
     run_dir = start(tmp_path / "run", *CARTPOLE, *IDLE, "training.total_timesteps=20")
     before = files_in(run_dir / "checkpoints")
     with monkeypatch.context() as patched, pytest.raises(SystemExit) as ended:
-        patched.setattr(CartPoleEnv, "reset", broken)
+        patched.setattr(CartPoleEnv, "reset", broken_after_one(CartPoleEnv.reset))
         resume(run_dir, "training.total_timesteps=40")
     assert ended.value.code == ENVIRONMENT_EXIT_CODE
     hint = f"Nothing is lost: step 20 is saved. Continue with resume={os.path.relpath(run_dir)}"
@@ -209,14 +210,36 @@ def test_a_first_run_whose_environment_cannot_start_has_nothing_to_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched, pytest.raises(SystemExit) as ended:
-        patched.setattr(CartPoleEnv, "reset", broken)
+        patched.setattr(CartPoleEnv, "reset", broken_after_one(CartPoleEnv.reset))
         start(tmp_path / "run", *CARTPOLE, *IDLE, "training.total_timesteps=20")
     assert (ended.value.code, saved_steps(tmp_path / "run")) == (ENVIRONMENT_EXIT_CODE, [])
     assert "There is no checkpoint yet. Continue with" in (tmp_path / "run" / "train.log").read_text()
 
 
-def broken(env: CartPoleEnv, *, seed: int | None = None, options: object = None) -> None:
-    raise ConnectionError("the simulator does not answer")
+def broken_after_one(reset: Callable[..., object]) -> Callable[..., object]:
+    """An environment that holds while it is tried out, before there is a run."""
+    calls = iter(range(10**6))
+
+    def broken(env: CartPoleEnv, *, seed: int | None = None, options: object = None) -> object:
+        if next(calls):
+            raise ConnectionError("the simulator does not answer")
+        return reset(env, seed=seed)
+
+    return broken
+
+
+def test_an_environment_that_is_broken_from_its_first_step_leaves_a_resumed_run_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = start(tmp_path / "run", *CARTPOLE, *IDLE, "training.total_timesteps=20")
+    before = files_in(run_dir)
+    broken = broken_after_one(CartPoleEnv.reset)
+    broken(CartPoleEnv())
+    monkeypatch.setattr(CartPoleEnv, "reset", broken)
+    capsys.readouterr()
+    error = error_of(capsys, lambda: resume(run_dir, "training.total_timesteps=40"))
+    assert error.startswith("env.id=CartPole-v1 fails in its first reset(): ConnectionError: the simulator")
+    assert files_in(run_dir) == before
 
 
 @pytest.mark.parametrize(
