@@ -123,10 +123,6 @@ class Ranks:
         own = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8).unsqueeze(0)
         return bool((self.gather(own) == own).all())
 
-    def wait(self) -> None:
-        """Return once all ranks are here."""
-        self.sum([0.0])
-
     def _do(self, collective: Any, *args: Any, **keywords: Any) -> None:
         """Run a collective of `torch.distributed` to its end, or raise `RankLost`."""
         try:
