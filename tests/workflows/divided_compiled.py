@@ -20,7 +20,7 @@ def everything(ranks: Ranks) -> Found:
         return learn(written, batches, PHASE)
     if ranks.is_first:  # the others find in torch's cache what one has compiled
         learn(CompiledDreamer(written.env, written.config, written.device), [part(batches[0], ranks)], PHASE)
-    ranks.wait()
+    ranks.sum([0.0])
     compiled = CompiledDreamer(written.env, written.config, written.device, ranks=ranks)
     compiled.load_state_dict(written.state_dict())
     return learn(compiled, batches, PHASE)
