@@ -1,6 +1,7 @@
 """Streams that several buffers have saved are given out anew, to more buffers or to fewer."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,8 +28,8 @@ def test_four_streams_in_parts_of_one_and_three_and_back_are_the_same_four(
     tmp_path: Path, compressed: bool, cross_episodes: bool
 ) -> None:
     def make(num_envs: int) -> EpisodeReplayBuffer:
-        settings = {"compressed": compressed, "cross_episodes": cross_episodes, "store_latents": True}
-        return make_buffer(num_envs=num_envs, capacity=200, **settings)
+        settings: dict[str, Any] = {"compressed": compressed, "cross_episodes": cross_episodes}
+        return make_buffer(num_envs=num_envs, capacity=200, store_latents=True, **settings)
 
     whole = make(4)
     fill(whole, 4, 60, seed=3)  # more than it holds: old episodes are gone
