@@ -48,7 +48,7 @@ class RepairedAgent(Agent):
 # %%
 def watched(agent):
     with Watch(roots={"agent": agent}, seconds=0.01, share=1.0, folder="memory") as watch:
-        for step in range(5_000):
+        for step in range(50_000):  # the verdict ends it, after some seconds
             agent.act(torch.randn(64, 16))
             watch.sample(step)
             if watch.verdict in ("leak", "flat"):

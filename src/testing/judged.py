@@ -64,12 +64,12 @@ def judged_series(run_dir: Path, watched: list[WatchedCounter], settled_step: in
         if None in values:
             continue
         series = np.array(values, np.float64)
-        after = series[steps > settled_step]
+        after, steps_after = series[steps > settled_step], steps[steps > settled_step]
         if resource.kept_from is None:
-            judgement = classify_trend(after, resource.tolerance)
+            judgement = classify_trend(after, resource.tolerance, steps_after)
         else:
             held = found[resource.kept_from]
-            judgement = classify_resident(held.judgement, after, held.resource.tolerance)
+            judgement = classify_resident(held.judgement, after, held.resource.tolerance, steps_after)
         found[resource.name] = Judged(resource, steps, series / resource.scale, settled_step, judgement)
     return list(found.values())
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import torch
@@ -159,14 +159,15 @@ def _sign_of(rank: int) -> str:
     return f"sign of life of rank {rank}"
 
 
-def _live(store: Store, rank: int) -> None:
-    """Leave signs of life until this process ends or is stopped."""
+def _live(store: Store, rank: int, left: Event) -> None:
+    """Leave signs of life until this rank has left, or its process is stopped."""
     for number in itertools.count():
         try:
             store.set(_sign_of(rank), str(number))
         except RuntimeError:  # whoever keeps the store has ended
             return
-        time.sleep(_SECONDS_BETWEEN_SIGNS)
+        if left.wait(_SECONDS_BETWEEN_SIGNS):
+            return
 
 
 class _Gather(torch.autograd.Function):
@@ -228,9 +229,13 @@ def joined(timeout: float) -> Iterator[Ranks]:
         raise RankLost(f"rank {os.environ['RANK']} of {size} did not find the others: {error}") from error
     global _current
     _current = Ranks(rank, size, timeout, own)
-    Thread(target=_live, args=(own, rank), daemon=True).start()
+    left = Event()
+    signs = Thread(target=_live, args=(own, rank, left), daemon=True)
+    signs.start()
     try:
         yield _current
     finally:
         _current = ALONE
+        left.set()
+        signs.join(_SECONDS_BETWEEN_SIGNS)  # Python's end aborts a process with a thread inside the store
     dist.destroy_process_group()  # not after an error: it would wait for a rank that is lost

@@ -44,6 +44,15 @@ def test_an_alarm_stays_until_a_judgement_is_no_leak() -> None:
     assert detector.trend_test().verdict is TrendClass.flat
 
 
+def test_a_steady_leak_alarms_at_whatever_steps_it_is_sampled() -> None:
+    detector, steps = LeakDetector(MB), np.cumsum(np.geomspace(1000, 1, 300)).astype(int)
+    alarms = []
+    for step in steps:
+        detector.add(int(step), 10.0 * KB * step)
+        alarms.append(detector.alarm)
+    assert alarms.index(True) == 55 and all(alarms[55:200])
+
+
 def test_only_the_window_is_judged() -> None:
     detector = LeakDetector(MB)
     for sample in range(1000):

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from reverie.memory.leaks.verdict import MIN_SAMPLES, TrendClass, classify_trend
+from reverie.memory.leaks.verdict import MIN_SAMPLES, TrendClass, classify_trend, saturates
 
 KB, MB = 1e3, 1e6
 
@@ -67,6 +67,17 @@ def test_growth_that_slows_to_less_than_half_is_plateauing() -> None:
     samples = np.arange(96)
     assert classify_trend(100 * MB * (1 - np.exp(-samples / 24)), MB).verdict is TrendClass.plateauing
     assert classify_trend(100 * MB * samples, MB).verdict is TrendClass.growing
+
+
+def test_a_leak_that_is_sampled_more_and_more_often_is_growing_by_its_steps() -> None:
+    steps = np.cumsum(np.linspace(20, 1, 96)).astype(int)  # a program that stalls has fewer between samples
+    history = 100.0 * KB * steps
+    assert classify_trend(history, MB).verdict is TrendClass.plateauing
+    assert saturates(history)
+    judgement = classify_trend(history, MB, steps)
+    assert judgement.verdict is TrendClass.growing
+    assert judgement.slope_bytes_per_sample == pytest.approx(100 * KB * np.diff(steps).mean())
+    assert not saturates(history, steps)
 
 
 def test_a_leak_that_begins_late_is_found() -> None:

@@ -6,8 +6,10 @@ costs is then what it computes, not 6 s of imports. Each rank saves what it find
 python -m tests.runs.forked_ranks <folder> <module> float32|float64 <number of ranks>...
 """
 
+import contextlib
 import multiprocessing
 import os
+import random
 import socket
 import sys
 from importlib import import_module
@@ -51,10 +53,12 @@ def be_rank(everything: Any, folder: str, index: int, run: dict[str, str]) -> No
 
 
 def free_port() -> int:
-    """Return a port of this machine that nothing listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """Return a port of this machine that nothing listens on, below those that connections are given."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """What processes of one run add up, gather and agree on is what one process would compute."""
 
+from threading import Event, Thread
+
 import pytest
 import torch
+from torch.distributed import HashStore
 
-from reverie.utils.ranks import ALONE
+from reverie.utils.ranks import ALONE, _live, _sign_of
 
 from ..runs.ranks import FoundBySize, found_by_ranks
 from .collectives import ROWS, inputs, loss
@@ -69,6 +72,16 @@ def test_a_rank_that_is_silent_is_lost_in_time_and_one_that_ended_at_once(found:
     assert silent.startswith("rank 0 of 2 lost another one: ") and "imed out" in silent
     assert "rank 0 of 3 lost another one: " in first and "rank 1 of 3 lost another one: " in second
     assert "imed out" not in first + second
+
+
+def test_a_rank_that_has_left_is_outside_the_store_when_python_ends() -> None:
+    store, left = HashStore(), Event()
+    signs = Thread(target=_live, args=(store, 0, left))
+    signs.start()
+    assert store.get(_sign_of(0)) == b"0"
+    left.set()
+    signs.join(10)
+    assert not signs.is_alive()
 
 
 def test_a_process_alone_gets_what_it_gave() -> None:

@@ -4,6 +4,7 @@ import gc
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,9 @@ class LeakDetector:
     def __init__(self, tolerance_bytes: float, wait_for: Iterable[str] = ()) -> None:
         self.tolerance_bytes = tolerance_bytes
         self._values = np.zeros(WINDOW, np.float64)
+        self._steps = np.zeros(WINDOW, np.int64)  # of the window
         self._history = np.zeros(WINDOW, np.float64)
+        self._history_steps = np.zeros(WINDOW, np.int64)
         self._spacing = 1  # samples between two of the history
         self._count = 0  # since the last event; may exceed the window
         self._tested_at = 0
@@ -57,16 +60,19 @@ class LeakDetector:
         self._spacing = 1
 
     def add(self, step: int, value_bytes: float) -> bool:
-        """Take a sample, at equally spaced steps and a fixed phase; return whether it led to a new test."""
+        """Take a sample at a later step and a fixed phase; return whether it led to a new test."""
         self._first_step = step if self._first_step is None else self._first_step
         if self._awaited or step <= self._steady_since:
             return False
         self._values[self._count % WINDOW] = value_bytes
+        self._steps[self._count % WINDOW] = step
         if self._count >= WINDOW * self._spacing:  # the history is full: it is thinned
-            self._history[: WINDOW // 2] = self._history[::2].copy()
+            for kept in (self._history, self._history_steps):
+                kept[: WINDOW // 2] = kept[::2].copy()
             self._spacing *= 2
         if self._count % self._spacing == 0:
             self._history[self._count // self._spacing] = value_bytes
+            self._history_steps[self._count // self._spacing] = step
         self._count += 1
         if self._count < WINDOW // 2 or self._count - self._tested_at < _TEST_EVERY:
             return False
@@ -77,7 +83,7 @@ class LeakDetector:
 
     def trend_test(self) -> TrendTest:
         """Return the test of the window as it is now."""
-        return classify_trend(self.values(), self.tolerance_bytes)
+        return classify_trend(self.values(), self.tolerance_bytes, self.steps())
 
     @property
     def is_suspect(self) -> bool:
@@ -92,7 +98,7 @@ class LeakDetector:
     @property
     def alarm(self) -> bool:
         """Whether it grows, and its history does not slow down; it stays until that ends, or `restart`."""
-        return self.grows and not saturates(self.history())
+        return self.grows and not saturates(self.history(), self._history_steps[: len(self.history())])
 
     @property
     def growing_samples(self) -> int:
@@ -102,13 +108,20 @@ class LeakDetector:
 
     def values(self) -> NDArray[np.float64]:
         """Return a copy of the window, in bytes, oldest first."""
-        if self._count <= WINDOW:
-            return self._values[: self._count].copy()
-        return np.roll(self._values, -(self._count % WINDOW))
+        return self._in_order(self._values)
+
+    def steps(self) -> NDArray[np.int64]:
+        """Return the steps of the window, oldest first."""
+        return self._in_order(self._steps)
 
     def history(self) -> NDArray[np.float64]:
         """Return all samples since the last event, in bytes, oldest first, thinned to a window's length."""
         return self._history[: -(-self._count // self._spacing)].copy()
+
+    def _in_order(self, window: NDArray[Any]) -> NDArray[Any]:
+        if self._count <= WINDOW:
+            return window[: self._count].copy()
+        return np.roll(window, -(self._count % WINDOW))
 
 
 def confirm(rise_bytes: float, read: Callable[[], int]) -> TrendClass:
@@ -123,7 +136,10 @@ def confirm(rise_bytes: float, read: Callable[[], int]) -> TrendClass:
 
 
 def classify_resident(
-    in_use: TrendTest, resident: Sequence[float] | NDArray[np.floating], tolerance_bytes: float
+    in_use: TrendTest,
+    resident: Sequence[float] | NDArray[np.floating],
+    tolerance_bytes: float,
+    steps: Sequence[int] | NDArray[np.integer] = (),
 ) -> TrendTest:
     """Return the test of resident memory, distinguished from a leak by what live objects hold.
 
@@ -131,7 +147,7 @@ def classify_resident(
     what was freed: `allocator retention`, no leak. `resident` is best that of private memory alone
     (`rss_anon`): the page cache comes and goes. The tolerance is that of the bytes in use.
     """
-    found = classify_trend(resident, resident_tolerance(tolerance_bytes))
+    found = classify_trend(resident, resident_tolerance(tolerance_bytes), steps)
     rises = found.verdict in (TrendClass.growing, TrendClass.plateauing)
     is_kept = rises and in_use.verdict is TrendClass.flat
     return replace(found, verdict=TrendClass.retention) if is_kept else found

@@ -270,8 +270,10 @@ class MemoryGuard:
             verdict = confirm(test.rise_bytes, lambda: _now(counter))
             return verdict, (_GARBAGE,) if verdict is TrendClass.collectable else known
         held = next(detector for each, detector in self._watched.items() if each.name == counter.kept_from)
-        values = self._watched[counter].values()
-        found = classify_resident(held.trend_test(), values, held.tolerance_bytes)
+        resident = self._watched[counter]
+        found = classify_resident(
+            held.trend_test(), resident.values(), held.tolerance_bytes, resident.steps()
+        )
         if found.verdict is not TrendClass.retention:
             return TrendClass.flat, ()  # what live objects hold grows too, and that has its own alarm
         before = _now(counter)

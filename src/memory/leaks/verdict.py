@@ -58,15 +58,18 @@ class TrendTest:
     """Length of the series, the discarded third included."""
 
 
-def classify_trend(series: Sequence[float] | _Floats, tolerance_bytes: float) -> TrendTest:
+def classify_trend(
+    series: Sequence[float] | _Floats, tolerance_bytes: float, steps: Sequence[int] | NDArray[np.integer] = ()
+) -> TrendTest:
     """Return whether a series of sizes in bytes grows, and how fast.
 
-    The sizes are read at one fixed phase of the loop, at equal distances, less what is planned to grow. The
-    series grows if the block medians rise in order (Kendall's S of at least 22 of 28) by more than the
-    tolerance, or if the last 5 all rise, by more than 1.5 tolerances: a leak that began late. Growth is
-    `plateauing` where the second half's slope is less than half the first half's, else `growing`; a `leak`
-    takes more than a series (`MemoryGuard`). A series is `flat` if it stays within the tolerance, or rises in
-    no order; else `undecided`. No verdict uses the interval: strong autocorrelation widens the truth.
+    The sizes are read at one fixed phase of the loop, less what is planned to grow, at these rising steps;
+    without steps, at equal distances. Slopes are per sample of the mean distance. The series grows if the
+    block medians rise in order (Kendall's S of at least 22 of 28) by more than the tolerance, or if the last
+    5 all rise, by more than 1.5 tolerances: a leak that began late. Growth is `plateauing` where the second
+    half's slope is less than half the first half's, else `growing`; a `leak` takes more than a series
+    (`MemoryGuard`). A series is `flat` if it stays within the tolerance, or rises in no order; else
+    `undecided`. No verdict uses the interval: strong autocorrelation widens the truth.
 
     Raises:
         ValueError: If a value is not finite.
@@ -85,7 +88,7 @@ def classify_trend(series: Sequence[float] | _Floats, tolerance_bytes: float) ->
     if len(values) < MIN_SAMPLES:
         return TrendTest(TrendClass.undecided, math.nan, (math.nan, math.nan), math.nan, 0, len(values))
     judged = values[int(len(values) * _DISCARDED) :]
-    centres, medians = _block_medians(judged)
+    centres, medians = _block_medians(judged, _positions(steps)[-len(judged) :])
     order = int(np.sign(_pair_slopes(centres, medians)).sum())
     slope, interval = _trend(centres, medians, _INTERVAL_RANK)
     rise = slope * len(judged)
@@ -105,8 +108,8 @@ def classify_trend(series: Sequence[float] | _Floats, tolerance_bytes: float) ->
     return TrendTest(verdict, slope, interval, rise, order, len(values))
 
 
-def saturates(history: NDArray[np.float64]) -> bool:
-    """Return whether the growth of a whole history, of at least 24 samples, slows down.
+def saturates(history: NDArray[np.float64], steps: Sequence[int] | NDArray[np.integer] = ()) -> bool:
+    """Return whether the growth of a whole history, of at least 24 samples at these steps, slows down.
 
     Less its first third, it tells a line, of which both halves are equally steep, from log n (ratio 0.58).
 
@@ -114,7 +117,13 @@ def saturates(history: NDArray[np.float64]) -> bool:
     [True, False, False]
     """
     judged = history[int(len(history) * _DISCARDED) :]
-    return _slope_ratio(*_block_medians(judged)) < _SATURATING
+    return _slope_ratio(*_block_medians(judged, _positions(steps)[-len(judged) :])) < _SATURATING
+
+
+def _positions(steps: Sequence[int] | NDArray[np.integer]) -> _Floats:
+    """Return where samples lie, in samples of the mean distance; empty if they lie at equal distances."""
+    after = np.asarray(steps, dtype=np.float64) - (steps[0] if len(steps) else 0)
+    return after * (len(after) - 1) / after[-1] if len(after) else after
 
 
 def _slope_ratio(centres: _Floats, medians: _Floats) -> float:
@@ -131,11 +140,12 @@ def _trend(centres: _Floats, medians: _Floats, rank: int) -> tuple[float, tuple[
     return float(np.median(slopes)), (float(slopes[rank - 1]), float(slopes[-rank]))
 
 
-def _block_medians(values: _Floats) -> tuple[_Floats, _Floats]:
-    """Return the middle index and the median of each of 8 blocks."""
-    edges = np.linspace(0, len(values), _BLOCKS + 1).astype(int)
-    medians = [np.median(values[start:end]) for start, end in pairwise(edges)]
-    return (edges[:-1] + edges[1:] - 1) / 2, np.array(medians)
+def _block_medians(values: _Floats, positions: _Floats) -> tuple[_Floats, _Floats]:
+    """Return the middle and the median of each of 8 blocks."""
+    places = positions if len(positions) else np.arange(float(len(values)))
+    edges = [*pairwise(np.linspace(0, len(values), _BLOCKS + 1).astype(int))]
+    centres, medians = ([np.median(each[start:end]) for start, end in edges] for each in (places, values))
+    return np.array(centres), np.array(medians)
 
 
 def _pair_slopes(centres: _Floats, medians: _Floats) -> _Floats:

@@ -110,12 +110,12 @@ def find_snapshots(folder: Path) -> dict[int, Path]:
 
 
 def measure_growth(summaries: Sequence[Summary], tolerance_bytes: float = DEFAULT_TOLERANCE_BYTES) -> Growth:
-    """Judge a series of at least one snapshot, by rising step; `classify_trend` assumes equal distances."""
-    active_bytes = [summary.active_bytes for summary in summaries]
-    active = classify_trend(active_bytes, tolerance_bytes)
-    reserved = classify_trend([summary.reserved_bytes for summary in summaries], tolerance_bytes)
-    is_retention = active.verdict is TrendClass.flat and reserved.verdict is TrendClass.growing
+    """Judge a series of at least one snapshot, by rising step."""
     steps = [summary.step for summary in summaries]
+    active_bytes = [summary.active_bytes for summary in summaries]
+    active = classify_trend(active_bytes, tolerance_bytes, steps)
+    reserved = classify_trend([summary.reserved_bytes for summary in summaries], tolerance_bytes, steps)
+    is_retention = active.verdict is TrendClass.flat and reserved.verdict is TrendClass.growing
     return Growth(
         summaries=tuple(summaries),
         active=active,
