@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 TRUNCATED_STD = 0.87962566  # standard deviation of a unit normal truncated at +-2
+_FLOATS_IN_CACHE = 2**17
 EPS = 1e-4  # inside the norm's root; embodied/jax/nets.py: Norm
 
 _META_STANDS_FOR = ContextVar("meta_stands_for", default="cpu")
@@ -91,13 +92,21 @@ class _NormSiLU(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of input and scale."""
         x, scale, reciprocal = ctx.saved_tensors
-        normalised = x * reciprocal
-        gradient = torch.ops.aten.silu_backward(gradients[0], normalised * scale)
-        product = (gradient * normalised).reshape(-1, x.shape[-1])
-        scale_gradient = product.sum(0)
-        mean = torch.mv(product, scale / x.shape[-1]).view_as(reciprocal)
-        gradient.mul_(scale).addcmul_(normalised, mean, value=-1.0).mul_(reciprocal)
+        gradient, scale_gradient = x.new_empty(x.shape), torch.zeros_like(scale)
+        for rows, factor, received, found in _rows_in_cache(x, reciprocal, gradients[0], gradient):
+            normalised = rows * factor
+            torch.ops.aten.silu_backward(received, normalised * scale, grad_input=found)
+            product = found * normalised
+            scale_gradient += product.sum(0)
+            mean = torch.mv(product, scale / x.shape[-1]).unsqueeze(-1)
+            found.mul_(scale).addcmul_(normalised, mean, value=-1.0).mul_(factor)
         return gradient, scale_gradient
+
+
+def _rows_in_cache(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield rows of the last axis, as many at a time as stay in the processor's cache between operators."""
+    rows = max(1, _FLOATS_IN_CACHE // tensors[0].shape[-1])
+    return zip(*(tensor.reshape(-1, tensor.shape[-1]).split(rows) for tensor in tensors), strict=True)
 
 
 class Linear(nn.Linear):

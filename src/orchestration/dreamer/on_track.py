@@ -29,6 +29,7 @@ GAMES = 16
 """Games of one mean, as many as the preset has emulators. Fewer would be the lost ones: they end first."""
 
 LOWEST_RETURN = -21.0
+UPDATES_OF_THE_BAND = 500.0
 UPDATES_BETWEEN = 2_000
 """Updates between two comparisons of a run without evaluations."""
 
@@ -54,7 +55,7 @@ class Standing:
     low: float
     high: float
     has_risen: bool
-    """Whether the return is above the lowest one by more than the margin: it has learned something."""
+    """Whether the return is above the lowest one by more than the least margin: it has learned something."""
 
     runs: int
     published: int
@@ -77,21 +78,39 @@ class Reference:
     """Curves of runs that learned, all of as many trained steps in an update."""
 
     curves: tuple[Curve, ...]
-    margin: float
-    """Points below the worst curve that are not yet behind."""
+    margins: NDArray[np.float64]
+    """(n, 2) updates, from 0 on, and points below the worst curve that are not yet behind from then on."""
 
     train_ratio: float
     """The highest ratio of these runs."""
 
+    @property
+    def longest(self) -> float:
+        """The most updates that a curve comes to."""
+        return max(curve.points[-1, 0] for curve in self.curves)
+
     def standing(self, updates: float, episode_return: float) -> Standing:
         """Compare with the runs that came this far; after the longest one, with its end."""
-        at = min(updates, max(curve.points[-1, 0] for curve in self.curves))
+        at = min(updates, self.longest)
         curves = [curve for curve in self.curves if curve.points[-1, 0] >= at]
-        returns = [float(np.interp(at, *curve.points.T)) for curve in curves]
-        low = max(LOWEST_RETURN, min(returns) - self.margin)
-        has_risen = episode_return - self.margin > LOWEST_RETURN
+        best = max(float(np.interp(at, *curve.points.T)) for curve in curves)
+        has_risen = episode_return - self.margins[0, 1] > LOWEST_RETURN
         published = sum(curve.is_published for curve in curves)
-        return Standing(updates, episode_return, low, max(returns), has_risen, len(curves), published)
+        return Standing(updates, episode_return, self._low(at), best, has_risen, len(curves), published)
+
+    def _low(self, updates: float) -> float:
+        """Return the highest that the worst run, less the margin, was so far: whoever learns does not fall."""
+        at = np.append(np.arange(0.0, updates, UPDATES_OF_THE_BAND), updates)
+        margins = self.margins[np.searchsorted(self.margins[:, 0], at, "right") - 1, 1]
+        return max(LOWEST_RETURN, float((self.worst(at) - margins).max()))
+
+    def worst(self, updates: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the least return after so many updates of the runs that came this far; infinite for none."""
+        returns = [
+            np.where(updates <= curve.points[-1, 0], np.interp(updates, *curve.points.T), np.inf)
+            for curve in self.curves
+        ]
+        return np.min(returns, axis=0)
 
 
 def reference_of(game: str, trained_steps: int) -> Reference | None:
@@ -102,7 +121,7 @@ def reference_of(game: str, trained_steps: int) -> Reference | None:
     curves = (
         Curve(each["source"], each["is_published"], np.array(each["points"])) for each in found["curves"]
     )
-    return Reference(tuple(curves), found["margin"], found["train_ratio"])
+    return Reference(tuple(curves), np.array(found["margins"]), found["train_ratio"])
 
 
 @cache

@@ -18,7 +18,17 @@ from reverie.orchestration.dreamer.on_track import LOWEST_RETURN, Curve, LastGam
 from reverie.utils.logging.json_lines import read_lines
 
 RUNS = Path(__file__).parents[1]
-OURS = ("seed_1_h100", "long/preset_seed1", "long/a_seed1")
+OURS = {  # and those that continued their networks, with a new replay and new optimisers, after so many updates
+    "seed_1_h100": {},
+    "long/preset_seed1": {},
+    "long/a_seed1": {},
+    "long/b_seed1": {"long/b_seed1_continued": 28_730},
+    "long/b_seed2": {},
+    "long/b_seed3": {},
+}
+UPDATES_OF_A_MARGIN = 10_000
+LEAST_MARGIN = 3.0
+NO_MARGIN = np.zeros((1, 2))
 OTHERS = {  # runs that are no part of the reference, and the folder with their settings
     "negative_frame_skip_16/metrics.jsonl": "negative_frame_skip_16",
     "negative_rates_1e-3_seed_7.jsonl": "seed_1",
@@ -79,6 +89,8 @@ def means_of(metrics: Path, pace: Pace) -> list[tuple[float, float]]:
 
 def our_curve(run: str) -> Curve:
     means = means_of(RUNS / run / "metrics.jsonl", pace_of(run))
+    for later, before in OURS[run].items():
+        means += [(before + x, y) for x, y in means_of(RUNS / later / "metrics.jsonl", pace_of(later))]
     points = [(0.0, LOWEST_RETURN), *sorted((round(x), round(y, 2)) for x, y in means)]
     return Curve(run, False, np.array(points, float))
 
@@ -101,12 +113,12 @@ def without(reference: Reference, curve: Curve) -> Reference:
 
 def points_below(reference: Reference, points: list[tuple[float, float]]) -> list[float]:
     """By how many points each mean is below the worst run of a reference; negative above it."""
-    bare = replace(reference, margin=0.0)
+    bare = replace(reference, margins=NO_MARGIN)
     return [bare.standing(*point).low - point[1] for point in points]
 
 
 def references() -> dict[int, Reference]:
-    """By trained steps in an update; the margin is the least that calls no run behind when it is left out."""
+    """By trained steps in an update, with margins that call no run behind when it is left out."""
     found = {}
     for steps in sorted({pace_of(run).trained_steps for run in OURS}):
         runs = [run for run in OURS if pace_of(run).trained_steps == steps]
@@ -114,14 +126,23 @@ def references() -> dict[int, Reference]:
         if steps == PUBLISHED_STEPS:
             curves += published_curves()
             ratios.append(PUBLISHED_RATIO)
-        reference = Reference(tuple(curves), 0.0, max(ratios))
-        most = max(
-            shortfall
-            for curve in curves
-            for shortfall in points_below(without(reference, curve), curve.points.tolist())
-        )
-        found[steps] = replace(reference, margin=float(math.ceil(most)))
+        reference = Reference(tuple(curves), NO_MARGIN, max(ratios))
+        found[steps] = replace(reference, margins=margins_of(reference))
     return found
+
+
+def margins_of(reference: Reference) -> np.ndarray:
+    """The least whole points, for each 10,000 updates, that never fall and call no run behind if left out."""
+    most = np.full(math.ceil(reference.longest / UPDATES_OF_A_MARGIN) + 1, LEAST_MARGIN)
+    for curve in reference.curves:
+        updates, returns = curve.points.T
+        at = np.union1d(updates, np.arange(0.0, updates[-1], on_track.UPDATES_OF_THE_BAND))
+        lowest_later = np.minimum.accumulate(np.interp(at, updates, returns)[::-1])[::-1]
+        below = without(reference, curve).worst(at) - lowest_later
+        np.maximum.at(most, (at // UPDATES_OF_A_MARGIN).astype(int), np.where(np.isinf(below), 0.0, below))
+    margins = np.maximum.accumulate(np.ceil(most))
+    begins = np.flatnonzero(np.diff(margins, prepend=-1.0))
+    return np.stack([begins * float(UPDATES_OF_A_MARGIN), margins[begins]], axis=1)
 
 
 def as_json(found: dict[int, Reference]) -> str:
@@ -134,7 +155,8 @@ def as_json(found: dict[int, Reference]) -> str:
             )
             for curve in reference.curves
         ]
-        head = f'"{steps}": {{"margin": {reference.margin}, "train_ratio": {reference.train_ratio}'
+        margins = json.dumps(reference.margins.tolist())
+        head = f'"{steps}": {{"margins": {margins}, "train_ratio": {reference.train_ratio}'
         blocks.append(head + ', "curves": [\n' + ",\n".join(curves) + "\n]}")
     return '{"pong": {\n' + ",\n".join(blocks) + "\n}}\n"
 
@@ -145,15 +167,16 @@ def row(name: str, reference: Reference, points: list[tuple[float, float]]) -> s
     behind = [each for each in standings if each.is_behind]
     when = f"from {behind[0].updates:,.0f} on, {len(behind)} of {len(standings)}" if behind else "never"
     updates, last = points[-1]
-    return f"| {name} | {updates:,.0f} | {last:.1f} | {max(below):.1f} | {reference.margin:g} | {when} |"
+    return f"| {name} | {updates:,.0f} | {last:.1f} | {max(below):.1f} | {when} |"
 
 
 def main() -> None:
     found = references()
     Path(on_track.__file__).with_suffix(".json").write_text(as_json(found))
-    print("| run | updates at its last mean | that mean | most below the worst other | margin | behind |")
-    print("|---|---|---|---|---|---|")
+    print("| run | updates at its last mean | that mean | most below the worst other | behind |")
+    print("|---|---|---|---|---|")
     for steps, reference in found.items():
+        print(f"margins of {steps}: {reference.margins.tolist()}")
         for curve in reference.curves:
             print(row(f"{curve.source} ({steps})", without(reference, curve), curve.points.tolist()))
     for metrics, run in OTHERS.items():
