@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -18,6 +19,7 @@ from ..planning.preflight import environment_spec, preflight_of
 from ..planning.resources import MemoryPlan, show
 from ..planning.suggestions import largest_fit, require_fit
 from ..utils.errors import UserError, exit_on_user_error, require_range
+from ..utils.ranks import as_if_started
 from .options import own_settings
 
 _USAGE = """\
@@ -26,6 +28,7 @@ Plan the memory of a run: reverie-plan [any override of reverie-train] [plan.for
   reverie-plan experiment=dreamer_ataripong              what the run takes, and whether it fits this machine
   reverie-plan device=cuda model=size50m                 a GPU is not needed to plan for one
   reverie-plan device=cuda plan.fit_gib=6                the largest model and replay for a card of 6 GiB
+  reverie-plan env.num_envs=16 plan.ranks=8              each of 8 ranks of this machine, and all of them
 
 The exit code is 2 if the run does not fit, unless memory.plan=warn.
 
@@ -50,8 +53,18 @@ class PlanConfig:
     fit_gib: float | None = None
     """Memory of a card in GiB: plans the largest model and replay for it, not the run as it is."""
 
+    ranks: int | None = None
+    """Processes that share the run, without starting them; null for those of torchrun, or one."""
+
+    machines: int = 1
+    """Machines like this one that the ranks are spread over."""
+
     def __post_init__(self) -> None:
         require_range("plan", self, "fit_gib", gt=0)
+        require_range("plan", self, "ranks", "machines", ge=1)
+        if (self.ranks or 1) % self.machines:
+            asked = f"plan.ranks={self.ranks or 1} cannot be spread over plan.machines={self.machines} alike"
+            raise UserError(f"{asked}. Set plan.ranks to a multiple of it.")
 
 
 @exit_on_user_error()
@@ -59,13 +72,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run `reverie-plan`; exit code 2 after a mistake, a plan over a limit included."""
     typed_here = sys.argv[1:] if arguments is None else arguments
     plan_config, overrides = own_settings(PlanConfig, typed_here, "plan", _USAGE, "plan.")
-    if plan_config.fit_gib is not None:
-        return _run_fit(overrides, plan_config.fit_gib, plan_config.format)
-    config = _compose(overrides)
-    recipe = recipe_of(config)
-    found = preflight_of(config, recipe)
-    _write(found.plan, plan_config.format)
-    require_fit(found.plan, config, found.env, recipe, lambda change: _compose([*overrides, change]))
+    size = plan_config.ranks
+    with as_if_started(size, size // plan_config.machines) if size else nullcontext():
+        if plan_config.fit_gib is not None:
+            return _run_fit(overrides, plan_config.fit_gib, plan_config.format)
+        config = _compose(overrides)
+        recipe = recipe_of(config)
+        found = preflight_of(config, recipe)
+        _write(found.plan, plan_config.format)
+        require_fit(found.plan, config, found.env, recipe, lambda change: _compose([*overrides, change]))
 
 
 def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat) -> None:

@@ -1,6 +1,7 @@
 """From a configuration to its plan: what each resource holds when it holds most."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -27,7 +28,7 @@ _OWNER_BYTES = 16  # of a row of latents: environment and stream index
 
 
 def plan_run(config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_bytes: int | None = None) -> MemoryPlan:
-    """Return what a run will take; nothing of it is allocated, and nothing is written.
+    """Return what a run takes on each of its ranks; nothing of it is allocated, and nothing is written.
 
     `gpu_bytes` is the memory of a card to plan for, instead of what is free on the one here.
 
@@ -35,6 +36,8 @@ def plan_run(config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_bytes: int 
         UserError: If torch's compiler, which the dry run loads, cannot make its folder.
     """
     load_compiler()
+    config = recipe.part(config)
+    spec = replace(spec, num_envs=config.env.num_envs)
     networks = recipe.dry_run(config, spec)
     request = recipe.replay_spec(config, spec)
     replay = plan_unchecked(request)
@@ -50,6 +53,7 @@ def plan_run(config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_bytes: int 
         device=config.device.value,
         precision=config.precision.value,
         num_parameters=networks.num_parameters,
+        ranks=number_of_ranks(),
         resources=tuple(resources),
     )
 
@@ -84,11 +88,10 @@ def _host(
     graph = constants.GRAPH_BYTES_PER_OPERATOR * networks.operators
     rows.append(_estimated("nodes of the autograd graph", graph))
     rows.append(Row("episode being recorded", 2 * MAX_FRAMES * _image_bytes(spec)))  # as frames, then stacked
-    machine, here = memory_limit_bytes(), ranks_on_this_machine()
+    machine = memory_limit_bytes()
     share, free = constants.HOST_SHARE, size_text(memory_available_bytes())
     words = f"{share:.0%} of the {size_text(machine)} of this machine or container, where {free} are free now"
-    words += f", for each of {here} ranks" if here > 1 else ""
-    return Resource(HOST, _present(rows), int(share * machine) // here, words)
+    return Resource(HOST, _present(rows), int(share * machine), words, ranks_on_this_machine())
 
 
 def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes: int | None) -> Resource:
@@ -124,9 +127,7 @@ def _disk(config: TrainConfig, written: Written, checkpoints: list[Row], replay:
     limit = shutil.disk_usage(there).free
     if config.resume:
         limit += folder_disk_bytes(folder / CHECKPOINTS)  # they are replaced by the ones to come
-    here = ranks_on_this_machine()
-    words = f"free in {there}" + (f", for each of {here} ranks" if here > 1 else "")
-    return Resource(DISK, _present(rows), limit // here, words)
+    return Resource(DISK, _present(rows), limit, f"free in {there}", ranks_on_this_machine())
 
 
 def _checkpoint_rows(
@@ -155,11 +156,11 @@ def _checkpoint_rows(
     files = records // config.buffer.chunk_length + folders * streams
     headers = files * (constants.SHARED_FILE_BYTES + folders * constants.MANIFEST_LINE_BYTES)
     return [
-        Row("networks in checkpoints", folders * networks.state),
+        Row("networks in checkpoints", folders * networks.state, is_once=True),
         Row("records in checkpoints", record_bytes),
         Row("open chunks in checkpoints", folders * open_records * record),
         Row("latents in checkpoints", rows * (latent + _OWNER_BYTES)),
-        Row("recorded episodes in checkpoints", folders * MAX_FRAMES * _image_bytes(spec)),
+        Row("recorded episodes in checkpoints", folders * MAX_FRAMES * _image_bytes(spec), is_once=True),
         _estimated("headers and manifests of checkpoints", headers + folders * constants.CHECKPOINT_BYTES),
     ]
 

@@ -1,6 +1,6 @@
 """Check a run before anything of it is created: its environment, folder, memory and disk."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -31,23 +31,19 @@ def check_run(config: TrainConfig, recipe: Recipe, compose: Compose | None = Non
     check_run_folder(config)
     check_mirror(config)
     found = preflight_of(config, recipe)
-    config = recipe.part(config)
     # The machine's limits before the budget: "raise the budget" is then advice that the machine can follow.
     require_fit(found.plan, config, found.env, recipe, compose)
-    request = recipe.replay_spec(config, found.env)
+    plan_replay(recipe.replay_spec(config, found.env))  # the whole first, in numbers that were typed
+    request = recipe.replay_spec(recipe.part(config), found.env)
     device = torch.device(config.device.value)
     check_storage(request, plan_replay(request), device, Path(config.run_dir or EXPERIMENTS))
     return found
 
 
 def preflight_of(config: TrainConfig, recipe: Recipe) -> Preflight:
-    """Start one environment for a moment and plan what of the run is this process's.
-
-    Neither folder nor limits are checked.
-    """
+    """Start one environment for a moment and plan the run; neither folder nor limits are checked."""
     env = environment_spec(config, recipe)
-    own = recipe.part(config)
-    return Preflight(env, plan_run(own, replace(env, num_envs=own.env.num_envs), recipe))
+    return Preflight(env, plan_run(config, env, recipe))
 
 
 def environment_spec(config: TrainConfig, recipe: Recipe) -> EnvSpec:

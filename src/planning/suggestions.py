@@ -15,6 +15,7 @@ from ..config.resolve import typed
 from ..config.schema import Device, TrainConfig
 from ..memory.config import OnPlan
 from ..utils.errors import UserError
+from ..utils.ranks import number_of_ranks
 from ..utils.timestep import EnvSpec
 from ..utils.units import size_text
 from .plan import plan_run
@@ -45,9 +46,12 @@ def require_fit(
 def over_text(resource: Resource) -> str:
     """Return what is over which limit, as the beginning of a sentence."""
     total = resource.total_bytes
+    ranks = (
+        f" on {resource.num_sharing} ranks, {size_text(total)} on each" if resource.num_sharing > 1 else ""
+    )
     rows = sorted(resource.rows, key=lambda row: -row.nbytes)[:2]
     largest = [f"{row.name} {size_text(row.nbytes)}" for row in rows if row.nbytes > _WORTH_NAMING * total]
-    needed = f"{size_text(total)} of {resource.name} ({', '.join(largest)})"
+    needed = f"{size_text(resource.shared_bytes)} of {resource.name}{ranks} ({', '.join(largest)})"
     return f"This run needs {needed}, over {limit_text(resource)}"
 
 
@@ -131,7 +135,8 @@ def _fits(
     """Return whether a run is possible, its replay within its budget, and its plan within every limit."""
     try:
         config = make()
-        plan_replay(recipe.replay_spec(config, spec))
+        recipe.check(config, spec)
+        plan_replay(recipe.replay_spec(recipe.part(config), spec))
     except UserError:
         return False
     return not plan_run(config, spec, recipe, gpu_bytes).over
@@ -141,7 +146,8 @@ def largest_fit(compose: Compose, spec: EnvSpec, recipe: Recipe, gib: float) -> 
     """Return the largest model preset whose updates fit a card, the largest replay next to it, and the plan.
 
     The replay stays within `buffer.memory_budget_gib` and this machine; with `buffer.storage=cuda` it shares
-    the card. `compose` gives the run for device=cuda with a preset. Cost: about four plans, 0.5 s each.
+    the card. Of several ranks each has such a card. `compose` gives the run for device=cuda with a preset.
+    Cost: about four plans, 0.5 s each.
 
     Raises:
         UserError: If the smallest preset does not fit.
@@ -162,7 +168,9 @@ def largest_fit(compose: Compose, spec: EnvSpec, recipe: Recipe, gib: float) -> 
         )
     name = names[count - 1]
     config = compose(name)
-    most = largest_capacity(recipe.replay_spec(config, spec), int(config.buffer.memory_budget_gib * _GIB))
+    own = recipe.part(config)
+    most = largest_capacity(recipe.replay_spec(own, spec), int(own.buffer.memory_budget_gib * _GIB))
+    most *= number_of_ranks()
     config = _with_capacity(config, max(most, recipe.least_capacity(config, spec)))
     capacity = largest_capacity_that_fits(config, spec, recipe, limit)
     if capacity is None:

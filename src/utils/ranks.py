@@ -210,6 +210,20 @@ def ranks_on_this_machine() -> int:
 
 
 @contextmanager
+def as_if_started(size: int, here: int) -> Iterator[None]:
+    """Count this process as one of `size` ranks, `here` of them on this machine: for a plan alone."""
+    told = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(here)}
+    before = {name: os.environ.pop(name, None) for name in told}
+    os.environ.update(told)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({} if value is None else {name: value})
+
+
+@contextmanager
 def joined(timeout: float) -> Iterator[Ranks]:
     """Join the other processes that `torchrun` has started, or yield `ALONE` if it has started no other."""
     if (size := number_of_ranks()) == 1:

@@ -52,6 +52,7 @@ def test_json_is_one_flat_object_whose_rows_add_up(capsys: pytest.CaptureFixture
     for resource in ("host_ram", "gpu_memory", "disk"):
         sizes = {key: value for key, value in found.items() if key.startswith(f"{resource}.")}
         total, limit = sizes.pop(f"{resource}.total_bytes"), sizes.pop(f"{resource}.limit_bytes")
+        assert sizes.pop(f"{resource}.shared_bytes") == total  # one rank
         assert total == sum(int(str(size)) for size in sizes.values()) and len(sizes) > 2
         assert limit is None or isinstance(limit, int)
 
@@ -78,7 +79,8 @@ def test_a_mistake_in_the_run_gets_the_message_of_train(
     [
         (
             "plan.fromat=json",
-            "plan.fromat=json is not a setting of plan; they are plan.format=, plan.fit_gib=. Did you",
+            "plan.fromat=json is not a setting of plan; they are plan.format=, plan.fit_gib=, "
+            "plan.ranks=, plan.machines=. Did you",
         ),
         ("plan.format", "plan.format is not a setting of plan"),
         ("plan.format=yaml", "plan.format must be one of table, json, got `yaml`"),
@@ -88,6 +90,13 @@ def test_a_mistake_in_the_run_gets_the_message_of_train(
         ("--multirun", "unknown flag --multirun"),
         ("resume=runs/a", "resume= is planned when the run continues"),
         ("device=cpu plan.fit_gib=6", "device=cpu has no card to fit"),
+        ("plan.ranks=0", "plan.ranks must be at least 1, got 0"),
+        ("plan.ranks=4 plan.machines=3", "plan.ranks=4 cannot be spread over plan.machines=3 alike"),
+        (
+            "device=cpu experiment=dreamer_catch env.num_envs=4 plan.ranks=3",
+            "env.num_envs=4 cannot be shared by 3 ranks alike. Set env.num_envs=3 or 6.",
+        ),
+        ("experiment=erl_pendulum plan.ranks=2", "workflow=population is one process, not 2 ranks."),
     ],
 )
 def test_a_mistake_in_the_plans_own_settings_is_named(
@@ -178,6 +187,61 @@ def test_the_largest_model_for_a_card_fits_it_and_the_next_one_does_not(
     assert planned(capsys, *same, "device=cuda", f"buffer.capacity={capacity}")["fits"]
     larger_still = [CPU, *same, f"buffer.capacity={capacity + 1000}"]
     assert "over buffer.memory_budget_gib=1" in train_error(capsys, *larger_still)
+
+
+SHARED = (CPU, "experiment=dreamer_catch", "model=debug", "env.num_envs=4", "training.batch_size=4")
+
+
+def test_ranks_that_are_not_started_are_planned_as_those_of_torchrun_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, found = planned(capsys, *SHARED), planned(capsys, *SHARED, "plan.ranks=2")
+    assert (alone["ranks"], found["ranks"]) == (1, 2)
+    halves = [2 * int(str(found["host_ram.replay_bytes"])), int(str(alone["host_ram.replay_bytes"]))]
+    assert halves[0] == pytest.approx(halves[1], rel=0.01)
+    assert found["host_ram.shared_bytes"] == 2 * int(str(found["host_ram.total_bytes"]))
+    others = int(str(found["disk.shared_bytes"])) - int(str(found["disk.total_bytes"]))
+    networks = int(str(found["disk.networks_in_checkpoints_bytes"]))
+    assert 0 < others < int(str(found["disk.total_bytes"])) - networks  # which the first rank alone writes
+    apart = planned(capsys, *SHARED, "plan.ranks=2", "plan.machines=2")
+    assert apart["host_ram.shared_bytes"] == apart["host_ram.total_bytes"]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert planned(capsys, *SHARED)["host_ram.shared_bytes"] == pytest.approx(
+        int(str(found["host_ram.shared_bytes"])), rel=0.01
+    )
+
+
+def test_ranks_that_do_not_fit_together_are_refused_with_changes_of_the_whole_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan_module, "memory_limit_bytes", lambda: 2 * GIB)
+    large = (
+        *SHARED,
+        "compile=none",
+        "buffer.capacity=400000",
+        "buffer.memory_budget_gib=100",
+        "plan.ranks=2",
+    )
+    error = error_of(capsys, lambda: main(large), has_output=True)
+    assert re.match(r"This run needs \S+ GiB of host RAM on 2 ranks, \S+ GiB on each \(replay ", error)
+    [capacity] = map(int, re.findall(r"Set buffer.capacity=(\d+)", error))
+    warn = (*large, "memory.plan=warn")
+    assert planned(capsys, *large, f"buffer.capacity={capacity}")["fits"]
+    assert not planned(capsys, *warn, f"buffer.capacity={3 * capacity // 2}")["fits"]
+
+
+def test_the_largest_replay_of_ranks_is_that_of_the_whole_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ("env.num_envs=8", "buffer=ram", "buffer.memory_budget_gib=1")
+    found = planned(capsys, "plan.fit_gib=3", "plan.ranks=4", *whole)
+    assert found["gpu_memory.shared_bytes"] == found["gpu_memory.total_bytes"]  # each has a card
+    assert int(str(found["gpu_memory.total_bytes"])) <= 3 * GIB
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    larger = f"buffer.capacity={int(str(found['fit.capacity'])) + 1000}"
+    error = train_error(capsys, CPU, *whole, f"model={found['fit.model']}", larger)
+    assert "over buffer.memory_budget_gib=1. Lower buffer.capacity to " in error
 
 
 def test_a_replay_on_the_card_shares_it_with_the_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,7 @@ from reverie.orchestration.recipes import recipe_of
 from reverie.planning import GPU, HOST, plan_run
 from reverie.planning.preflight import environment_spec
 from reverie.planning.torch_modes import CudaForward, LiveBytes
+from reverie.utils.ranks import as_if_started
 
 from ..runs.helpers import CARTPOLE, CATCH, bytes_of
 from ..runs.measured_update import InUsePeak, fill
@@ -126,6 +127,16 @@ def test_the_rows_of_replay_and_networks_are_the_bytes_that_the_parts_own(
     )
     assert bytes_of(host, "optimiser state") == sum(tensor.nbytes for tensor in optimizers)
     assert plan.num_parameters == workflow.num_parameters
+
+
+def test_a_rank_of_many_holds_the_noise_of_the_whole_batch_for_a_moment() -> None:
+    config = configured(*CATCH, "training.batch_size=1")
+    recipe, spec = recipe_of(config), environment_spec(config, recipe_of(config))
+    latents = config.controller.horizon * config.training.sequence_length * 512
+    noise = 4 * latents * config.model.stoch * config.model.classes
+    alone = sum(recipe.dry_run(config, spec).peak.values())
+    with as_if_started(512, here=8):
+        assert noise < sum(recipe.dry_run(config, spec).peak.values()) < noise + alone
 
 
 def test_a_warm_up_is_a_phase_of_its_own_without_the_controllers_activations() -> None:

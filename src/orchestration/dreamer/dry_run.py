@@ -6,7 +6,7 @@ of training, with every storage counted from birth to death.
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from ...config.schema import Device, Precision
 from ...models import meta_stands_for
 from ...planning.recipe import GRADIENTS, DryRun, Labels
 from ...planning.torch_modes import CudaForward, LiveBytes, MetaShapes
+from ...utils.ranks import Ranks, number_of_ranks
 from ...utils.timestep import EnvSpec
 from ...workflows import UpdateOutput
 from ...workflows.world_models import DreamerConfig, DreamerWorkflow, batch_of
@@ -38,6 +39,8 @@ class _Rehearsal(DreamerWorkflow):
         self._is_cuda = config.device is Device.cuda
         self._parts = iter(())
         super().__init__(spec, workflow_config(config), META)
+        # A rank draws the noise of the whole batch, and holds it for a moment.
+        self.noise["update"] = replace(self.noise["update"], ranks=Ranks(size=number_of_ranks()))
 
         def count(parameter: Tensor) -> None:
             assert parameter.grad is not None
@@ -72,7 +75,7 @@ def dry_run(config: DreamerTrainConfig, spec: EnvSpec) -> DryRun:
     training, buffer = config.training, config.buffer
     shapes = (
         (config.model, config.world_model, config.controller, config.device, config.precision),
-        (training.batch_size, training.sequence_length, training.warmup_steps > 0),
+        (training.batch_size, training.sequence_length, training.warmup_steps > 0, number_of_ranks()),
         (buffer.store_latents, buffer.latent_dtype, spec.observation, spec.action, spec.num_envs),
     )
     key = repr(shapes)

@@ -47,7 +47,7 @@ class PopulationRecipe:
         """Refuse ranks, images, and a replay that episodes cannot fill to the point where learning starts."""
         if (size := number_of_ranks()) > 1:
             repair = "Start it without torchrun; engine=ray shares its members among processes."
-            raise UserError(f"workflow=population is one process, and torchrun started {size}. {repair}")
+            raise UserError(f"workflow=population is one process, not {size} ranks. {repair}")
         require_vectors(env)
         capacity, needed = config.buffer.capacity, self.least_capacity(config, env)
         if capacity < needed:
