@@ -5,16 +5,21 @@ import os
 import platform
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import psutil
 import torch
+import torch.distributed as dist
 from packaging.requirements import Requirement
 from rich.console import Console
 from rich.table import Table
@@ -30,6 +35,8 @@ GIB = 2**30
 # that is kept, and about 3 GB of process; a 6 GB card has 4.5 GiB free next to a desktop and CUDA's context.
 _DISK, _MEMORY = (1 * GIB, 10 * GIB), (2 * GIB, 4 * GIB)
 _SHARED_MEMORY, _GPU = (0, 256 * 2**20), (0, 4608 * 2**20)
+
+_SECONDS_TO_EXCHANGE = 5.0
 
 
 class Health(Enum):
@@ -81,6 +88,7 @@ def diagnose() -> list[Check]:
         judge_disk(here, shutil.disk_usage(here).free, os.access(here, os.W_OK)),
         judge_shared_memory(shutil.disk_usage(shared).free if shared.is_dir() else None),
         judge_memory(memory_available_bytes(), limit if is_limited else None),
+        judge_ranks(why_no_exchange(), gloo_address()),
     ]
 
 
@@ -256,6 +264,56 @@ def judge_memory(available: int, cgroup_limit: int | None) -> Check:
     if cgroup_limit is not None and cgroup_limit < _MEMORY[1]:
         fix = "Raise the container's limit: docker run --memory=8g ..."
     return Check("memory", _health(available, _MEMORY), f"{size_text(available)} available, {limit}", fix)
+
+
+def why_no_exchange() -> str:
+    """Let two ranks, threads of this process, add up a number by gloo; return what is wrong, or ""."""
+    store, found = dist.HashStore(), ["no answer"] * 2
+
+    def be(rank: int) -> None:
+        try:
+            group: Any = dist.ProcessGroupGloo(store, rank, 2, timedelta(seconds=_SECONDS_TO_EXCHANGE))
+            number = torch.ones(1)
+            group.allreduce([number]).wait()
+            found[rank] = "" if number.item() == 2 else f"1 + 1 = {number.item():g}"
+        except Exception as error:  # whatever it is, it belongs in the report
+            found[rank] = _one_line(error)
+
+    ranks = [Thread(target=be, args=(rank,), daemon=True) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(2 * _SECONDS_TO_EXCHANGE)
+    return next(filter(None, found), "")
+
+
+def gloo_address() -> str | None:
+    """Return the interface, or the address of this machine's name, that gloo takes; None without either."""
+    if name := os.environ.get("GLOO_SOCKET_IFNAME"):
+        return name
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return None
+
+
+def judge_ranks(failure: str, address: str | None) -> Check:
+    """Judge how the processes of `torchrun` would exchange: what is wrong with it, and by which address."""
+    up = [name for name, state in psutil.net_if_stats().items() if state.isup and not name.startswith("lo")]
+    others = f"GLOO_SOCKET_IFNAME={up[0] if up else '<interface>'}"
+    fix = f"Only torchrun needs it: set GLOO_SOCKET_IFNAME=lo for ranks of this machine, {others} for several"
+    if failure:
+        return Check("ranks", Health.WARN, f"two ranks cannot exchange by gloo: {failure}", fix)
+    if address is None:
+        return Check("ranks", Health.WARN, "the name of this machine has no address, which gloo takes", fix)
+    gpus = torch.cuda.device_count()
+    if gpus and not dist.is_nccl_available():
+        fix = "Take a PyTorch with NCCL, or device=cpu"
+        return Check("ranks", Health.WARN, "PyTorch has no NCCL, by which GPUs exchange", fix)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    most = f"{gpus} (one for each GPU)" if gpus else f"{cores} (one for each core)"
+    reach = f"; those of other machines need {others}" if address.startswith("127.") else ""
+    return Check("ranks", Health.OK, f"two exchange by gloo over {address}, up to {most} here{reach}")
 
 
 def _health(free: int, limits: tuple[int, int]) -> Health:

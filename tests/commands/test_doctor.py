@@ -12,21 +12,25 @@ from reverie.commands.doctor import (
     Check,
     Health,
     diagnose,
+    gloo_address,
     judge_disk,
     judge_memory,
     judge_missing_gpu,
     judge_packages,
     judge_python,
+    judge_ranks,
     judge_shared_memory,
     judge_system,
     main,
     report,
+    why_no_exchange,
 )
 
 from ..runs.helpers import error_of
+from ..runs.ranks import LOOPBACK
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "doctor.py"
-SUBJECTS = "system Python packages PyTorch GPU Atari Gymnasium disk memory".split()
+SUBJECTS = "system Python packages PyTorch GPU Atari Gymnasium disk memory ranks".split()
 GIB = 2**30
 
 
@@ -131,6 +135,25 @@ def test_a_folder_that_cannot_be_written_to_fails_however_large_its_disk() -> No
 )
 def test_the_shared_memory_that_docker_gives_is_called_small(free: int | None, health: Health) -> None:
     assert judge_shared_memory(free).health is health
+
+
+def test_two_ranks_exchange_or_the_interface_is_named_that_they_should_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", LOOPBACK)
+    check = judge_ranks(why_no_exchange(), gloo_address())
+    assert check.health is Health.OK
+    assert check.found.startswith(f"two exchange by gloo over {LOOPBACK}, up to ")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
+    check = judge_ranks(why_no_exchange(), gloo_address())
+    assert check.health is Health.WARN and "nowhere0" in check.found
+    assert "GLOO_SOCKET_IFNAME=lo for" in check.fix
+
+
+def test_a_machine_whose_name_has_no_address_or_its_own_alone_is_told_what_to_set() -> None:
+    assert "need GLOO_SOCKET_IFNAME=" in judge_ranks("", "127.0.1.1").found
+    assert "need" not in judge_ranks("", "10.0.0.1").found
+    assert judge_ranks("", None).health is Health.WARN
 
 
 @pytest.mark.parametrize(
