@@ -34,7 +34,7 @@ def create_folder_of_rank(config: TrainConfig, ranks: Ranks) -> Path:
     All but the first rank show nothing on the terminal, and write no event files.
     """
     root = Path(ranks.text_of_first(str(create_run_folder(config)) if ranks.is_first else ""))
-    folder = _folder(root, ranks.index)
+    folder = folder_of_rank(root, ranks.index)
     if not ranks.is_first:
         folder.mkdir(parents=True, exist_ok=True)
         logger = config.logger
@@ -63,7 +63,7 @@ def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Chec
     if whole is not None and size == ranks.size == 1:
         return whole
     root = run_dir if ranks.is_first else run_dir.parents[1]
-    parts = [_part(_folder(root, index), step) for index in range(size)]
+    parts = [_part(folder_of_rank(root, index), step) for index in range(size)]
     checked = [parts[ranks.index]] if size == ranks.size else parts
     for part in checked:
         try:
@@ -150,7 +150,8 @@ class DividedAnew(Checkpoint):
         return np.concatenate(found)[self.begin : self.begin + self.count].copy()
 
 
-def _folder(root: Path, index: int) -> Path:
+def folder_of_rank(root: Path, index: int) -> Path:
+    """Return where a rank writes, in a folder that all share."""
     return root / RANKS / f"{index:03d}" if index else root
 
 

@@ -3,8 +3,12 @@
 import shlex
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+import torch
+
+from ..checkpoints.shards import folder_of_rank
 from ..config.compose import compose_jobs
 from ..config.population import Engine, PopulationTrainConfig
 from ..config.resolve import typed
@@ -12,6 +16,7 @@ from ..config.schema import Compile, Device, TrainConfig, WorkflowName
 from ..memory.config import OnLeak
 from ..memory.counters.glibc import in_use_bytes
 from ..memory.leaks.detector import watched_counters
+from ..orchestration.dreamer.agreement import in_turn
 from ..orchestration.recipes import recipe_of
 from ..orchestration.run import join, open_run
 from ..orchestration.signals import Signals
@@ -21,11 +26,13 @@ from ..testing.certificate import Certificate, Outcome
 from ..testing.faults import Fault, find_fault
 from ..testing.judged import instruments_fraction, judged_series, to_decide
 from ..utils.errors import UserError, exit_on_user_error, require_range
+from ..utils.ranks import RankLost, Ranks
+from .command_line import leave_ranks
 from .options import own_settings
 
 _MB = 1e6
 EXIT_CODES = {Outcome.flat: 0, Outcome.not_flat: 1, Outcome.undecided: 8}
-"""8, as no ending of a training has it; `docs/reliability.md` lists them all."""
+"""8, which of a training says that a rank is lost; `docs/reliability.md` lists them all."""
 
 DREAMER_STEPS = 60_000
 _USAGE = """\
@@ -35,6 +42,7 @@ Run the real pipeline and judge its memory: reverie-certify [experiment=<name>] 
   reverie-certify certify.fault=rssm_cache_not_detached   a run that leaks: the leak is named
   reverie-certify experiment=erl_pendulum device=cpu      certify a population over its 25 generations
 
+Below torchrun each rank is judged, and the worst counts.
 Exit code: 0 if memory is flat, 1 if not, 8 if the run was too short or too restless to say; 2 for a mistake.
 
 """
@@ -83,23 +91,38 @@ def main(arguments: list[str] | None = None) -> None:
     if settings.fault is not None:
         _fault_of(config, settings.fault)
     check_run(config, recipe_of(config))
-    certificate = certify(config, settings, command)
-    folder = Path(settings.out or certificate.run_dir)
-    certificate.save(folder)
-    print("\n".join(certificate.lines()))
-    print(f"certificate: {folder}")
-    if code := EXIT_CODES[certificate.outcome]:
+    try:
+        with Signals() as signals, join(config) as ranks:
+            certificate = certify(config, settings, command, signals)
+            outcome = _save_and_show(certificate, settings.out, ranks)
+    except RankLost as error:
+        leave_ranks(error, "Nothing is judged: certify the run again")
+    if code := EXIT_CODES[outcome]:
         raise SystemExit(code)
 
 
-def certify(config: TrainConfig, settings: CertifyConfig, command: str) -> Certificate:
-    """Return the certificate of one run, made now: to its end, or until a leak is certain.
+def _save_and_show(certificate: Certificate, out: str | None, ranks: Ranks) -> Outcome:
+    """Write the certificate of each rank into its folder, show that of the first, and return the worst."""
+    folder = folder_of_rank(Path(out), ranks.index) if out else Path(certificate.run_dir)
+    order = list(Outcome)
+    found = ranks.gather(torch.tensor([order.index(certificate.outcome)])).tolist()
+    if ranks.is_first:
+        certificate = replace(certificate, others=tuple(order[index] for index in found[1:]))
+    for is_turn in (not ranks.is_first, ranks.is_first):  # torchrun ends the others once one has left
+        in_turn(ranks, partial(certificate.save, folder), is_turn)
+    if ranks.is_first:
+        print("\n".join([*certificate.lines(), f"certificate: {folder}"]))
+    return Outcome.worst(order[index] for index in found)
+
+
+def certify(config: TrainConfig, settings: CertifyConfig, command: str, signals: Signals) -> Certificate:
+    """Return the certificate of this process's part of a run, made now: to its end, or to a certain leak.
 
     Raises:
         UserError: If it ended before there was anything to judge.
     """
     at_start = in_use_bytes()
-    with Signals() as signals, join(config), open_run(config, signals, recipe_of(config)) as run:
+    with open_run(config, signals, recipe_of(config)) as run:
         run.guard.trim_heap = True
         if settings.fault is not None:
             _fault_of(config, settings.fault).inject(run)

@@ -6,10 +6,12 @@ A multirun is checked job by job, then left to Hydra, whose launchers stay usabl
 import argparse
 import contextlib
 import io
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -29,10 +31,22 @@ from ..config.workflow import in_own_schema
 from ..orchestration.recipes import recipe_of
 from ..planning import Preflight, check_run, preflight_of
 from ..utils.errors import FlagParser, UserError, did_you_mean, exit_on_user_error
+from ..utils.logging import configure_logging
+from ..utils.ranks import RANK_EXIT_CODE, RankLost
 from ..utils.remote_urls import URL_SEPARATOR
+
+_LOG = logging.getLogger(__name__)
 
 Task = Callable[[TrainConfig, Preflight, list[str]], None]
 """A run: takes its checked configuration, what is known of it, and the notices to show before it starts."""
+
+
+def leave_ranks(error: RankLost, hint: str) -> NoReturn:
+    """End this process, which has lost another rank, with a sentence and what to do."""
+    configure_logging()  # the run's own log is closed
+    _LOG.error("%s. %s", error, hint)
+    logging.shutdown()
+    os._exit(RANK_EXIT_CODE)  # an exchange that never ends would keep the interpreter from leaving
 
 
 def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) -> None:

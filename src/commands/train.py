@@ -23,9 +23,9 @@ from ..orchestration.run import join, open_run
 from ..orchestration.signals import RESUME_ME_EXIT_CODE, Signals
 from ..planning import Preflight
 from ..utils.errors import UserError
-from ..utils.logging import OnLine, configure_logging
-from ..utils.ranks import RANK_EXIT_CODE, RankLost, number_of_ranks
-from .command_line import run_from_command_line
+from ..utils.logging import OnLine
+from ..utils.ranks import RankLost, number_of_ranks
+from .command_line import leave_ranks, run_from_command_line
 
 ENVIRONMENT_EXIT_CODE = 5
 GPU_MEMORY_EXIT_CODE = 6
@@ -42,10 +42,7 @@ def train(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None
         with Signals() as signals:
             train_until(signals, config, preflight, notices)
     except RankLost as error:
-        configure_logging()  # the run's own log is closed
-        _LOG.error("%s. %s", error, _RANK_HINT)
-        logging.shutdown()
-        os._exit(RANK_EXIT_CODE)  # an exchange that never ends would keep the interpreter from leaving
+        leave_ranks(error, _RANK_HINT)
 
 
 def train_until(

@@ -3,6 +3,7 @@
 import json
 import platform
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from html import escape
@@ -31,6 +32,11 @@ class Outcome(Enum):
     undecided = "undecided"
     """Nothing grows for certain, but some resource's series is too short or too restless to call it flat."""
 
+    @staticmethod
+    def worst(outcomes: Iterable["Outcome"]) -> "Outcome":
+        """Return the one that counts: not flat before undecided before flat."""
+        return max(outcomes, key=(Outcome.flat, Outcome.undecided, Outcome.not_flat).index)
+
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
@@ -54,8 +60,16 @@ class Certificate:
 
     to_decide: ToDecide
 
+    others: tuple[Outcome, ...] = ()
+    """Outcomes of the other ranks, from rank 1 on, in the certificate of the first."""
+
     @property
     def outcome(self) -> Outcome:
+        """The worst of this process's own and those of the others."""
+        return Outcome.worst([self._own, *self.others])
+
+    @property
+    def _own(self) -> Outcome:
         """Whether every resource is flat, nothing was found, and the bound is kept; or not, or open."""
         verdicts = {each.judgement.verdict for each in self.judged}
         has_leak = any(finding.verdict is TrendClass.leak for finding in self.findings)
@@ -71,8 +85,14 @@ class Certificate:
             f"host memory not accounted for: {self.unaccounted_mb:.1f} MB, bound {self.bound_mb:g} MB",
             f"the memory instruments took {self.instruments_fraction:.2%} of the run's time",
             *(finding.text() for finding in self.findings),
+            *self._ranks(),
             self.sentence(),
         ]
+
+    def _ranks(self) -> list[str]:
+        """Return the outcomes of all of several ranks, one line each."""
+        found = enumerate([self._own, *self.others])
+        return [f"rank {index}: {outcome.value}" for index, outcome in found if self.others]
 
     def sentence(self) -> str:
         """Return the outcome, and of an undecided one what would decide it."""
@@ -85,6 +105,7 @@ class Certificate:
         same = ("command", "fault", "updates", "unaccounted_mb", "bound_mb", "instruments_fraction")
         return {
             "outcome": self.outcome.value,
+            "outcomes_of_ranks": [outcome.value for outcome in (self._own, *self.others)],
             "passed": self.outcome is Outcome.flat,
             "steps_to_decide": self.to_decide.steps if self.outcome is Outcome.undecided else None,
             "agent_steps": self.steps,
@@ -150,6 +171,7 @@ def _page(certificate: Certificate) -> str:
         f"<h1>Memory certificate: <span>{outcome.value}</span></h1>",
         f"<p>{escape(certificate.sentence())}</p>" if outcome is Outcome.undecided else "",
         cards(facts),
+        *(f"<p>{escape(line)}</p>" for line in certificate._ranks()),
         *(f"<pre>{escape(finding.text())}</pre>" for finding in certificate.findings),
         table(["resource", "verdict", "at the end", "growth, with its 96.9 % interval"], rows),
         *(image(_plot(each), each.resource.name) for each in certificate.judged),

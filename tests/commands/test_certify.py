@@ -94,7 +94,11 @@ def test_what_is_certain_outweighs_what_is_undecided(catch_run: Path) -> None:
     grown = replace(judged[0], judgement=replace(judged[0].judgement, verdict=TrendClass.leak))
     assert replace(undecided, judged=[grown, *judged[1:]]).outcome is Outcome.not_flat
     flat = [replace(each, judgement=replace(each.judgement, verdict=TrendClass.flat)) for each in judged]
-    assert replace(undecided, judged=flat).outcome is Outcome.flat
+    whole = replace(undecided, judged=flat)
+    assert whole.outcome is Outcome.flat
+    assert replace(whole, others=(Outcome.flat, Outcome.undecided)).outcome is Outcome.undecided
+    others = replace(undecided, others=(Outcome.not_flat, Outcome.flat))
+    assert others.sentence() == "FAILED" and "rank 1: not flat" in others.lines()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from reverie.config.compose import compose_jobs
 from reverie.config.resolve import typed
 from reverie.config.schema import WorkflowName
 from reverie.memory.config import OnLeak
+from reverie.orchestration.signals import Signals
 from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
 from reverie.testing.faults import FAULTS, Fault, attach
 
@@ -252,7 +253,7 @@ def outcome_of(run_dir: Path, fault: str | None = None, *overrides: str) -> Outc
     [job] = compose_jobs([*settings, *overrides, f"run_dir={run_dir}"])
     config = typed(job)
     config.memory = replace(config.memory, on_leak=OnLeak.stop)
-    certificate = certify(config, CertifyConfig(fault=fault), "a test")
+    certificate = certify(config, CertifyConfig(fault=fault), "a test", Signals())
     return Outcome(
         is_flat=certificate.outcome.value == "flat",
         steps=certificate.steps,

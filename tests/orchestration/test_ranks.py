@@ -1,6 +1,7 @@
 """Real runs of several ranks: they stop together, lose nothing, and continue on another number of ranks."""
 
 import dataclasses
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -10,12 +11,14 @@ import pytest
 
 from reverie.checkpoints.run_folder import load_run
 from reverie.checkpoints.shards import RANKS
+from reverie.commands.certify import EXIT_CODES
 from reverie.commands.command_line import _continued, run_from_command_line
 from reverie.commands.train import train
 from reverie.envs import EnvConfig, make_environment
 from reverie.envs.config import Suite
 from reverie.orchestration.dreamer.shares import check_share, share_of
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
+from reverie.testing.certificate import CERTIFICATE_JSON, Outcome
 from reverie.utils.errors import UserError
 from reverie.utils.ranks import RANK_EXIT_CODE
 
@@ -37,12 +40,12 @@ SHARED = (
 )
 
 
-def ranks_of(server: Server, size: int, *command: str) -> list[Process]:
+def ranks_of(server: Server, size: int, *arguments: str, command: str = "train") -> list[Process]:
     """Start the processes of a run, as torchrun does."""
     run = {"WORLD_SIZE": f"{size}", "LOCAL_WORLD_SIZE": f"{size}", "MASTER_PORT": f"{free_port()}"}
     run |= {"MASTER_ADDR": "127.0.0.1"}
     each = ({"RANK": f"{index}", "LOCAL_RANK": f"{index}"} for index in range(size))
-    return [server.start("train", *command, environment=run | own) for own in each]
+    return [server.start(command, *arguments, environment=run | own) for own in each]
 
 
 def codes(processes: list[Process]) -> list[int]:
@@ -123,6 +126,20 @@ def test_a_rank_that_hangs_ends_the_others_with_a_sentence(server: Server, tmp_p
     other.end()
     assert ended.code == RANK_EXIT_CODE
     assert "The newest checkpoint counts: start torchrun again with resume=<run folder>" in ended.last_line
+
+
+def test_each_rank_is_certified_in_its_folder_and_the_worst_counts(server: Server, tmp_path: Path) -> None:
+    run = (*SHARED, f"run_dir={tmp_path / 'run'}", "training.log_interval=20")
+    own = ("certify.steps=160", f"certify.out={tmp_path / 'out'}")
+    processes = ranks_of(server, 2, *run, *own, command="certify")
+    ended = [process.end() for process in processes]
+    assert [each.code for each in ended] == [EXIT_CODES[Outcome.undecided]] * 2
+    assert "rank 0: undecided\nrank 1: undecided\nUNDECIDED" in ended[0].out and not ended[1].out
+    found = [
+        json.loads((tmp_path / "out" / part / CERTIFICATE_JSON).read_text()) for part in ("", f"{RANKS}/001")
+    ]
+    assert [each["outcomes_of_ranks"] for each in found] == [["undecided"] * 2, ["undecided"]]
+    assert found[0]["resources"][0]["values"] != found[1]["resources"][0]["values"]
 
 
 def test_two_ranks_then_one_then_four_share_a_run(shared_run: Path, server: Server, tmp_path: Path) -> None:

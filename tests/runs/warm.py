@@ -102,7 +102,7 @@ class Server:
         obeys_permissions: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> Process:
-        """Start `train`, `train_as_on_macos`, `evaluate` or `plan` with arguments.
+        """Start `train`, `train_as_on_macos`, `evaluate`, `plan` or `certify` with arguments.
 
         Args:
             command: As on a command line.

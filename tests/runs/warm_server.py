@@ -53,7 +53,7 @@ def commands() -> dict[str, Callable[[], object]]:
     """What can be asked for, after one run that has imported all that runs import."""
     import torch
 
-    from reverie.commands.entry import evaluate, plan, train
+    from reverie.commands.entry import certify, evaluate, plan, train
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +66,8 @@ def commands() -> dict[str, Callable[[], object]]:
         become_macos()
         train()
 
-    return {"train": train, "train_as_on_macos": train_as_on_macos, "evaluate": evaluate, "plan": plan}
+    own = {"evaluate": evaluate, "plan": plan, "certify": certify}
+    return {"train": train, "train_as_on_macos": train_as_on_macos, **own}
 
 
 def main(connection: socket.socket) -> None:
