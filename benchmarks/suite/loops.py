@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import ExitStack
 from tempfile import TemporaryDirectory
 
@@ -147,7 +148,7 @@ def _collector(run: WorldModelOrchestrator, steps: int) -> Callable[[], None]:
     def act() -> None:
         nonlocal arrival
         for _ in range(steps):
-            arrival = _step(run, arrival)
+            arrival = _step(run, arrival).result()
 
     return act
 
@@ -160,14 +161,15 @@ def _trainer(run: WorldModelOrchestrator) -> Callable[[], None]:
         nonlocal arrival
         updates = run.updates
         while run.updates == updates:
-            arrival = _step(run, arrival)
+            following = _step(run, arrival)
             run._learn()
+            arrival = following.result()
 
     cycle()
     return cycle
 
 
-def _step(run: WorldModelOrchestrator, arrival: TimeStep) -> TimeStep:
+def _step(run: WorldModelOrchestrator, arrival: TimeStep) -> Future[TimeStep]:
     """Collect once; the run takes Ctrl-C for itself, and would only heed it in a loop of its own."""
     if run.signals.stop:
         raise KeyboardInterrupt

@@ -15,6 +15,7 @@ from .config import ReplaySpec as ReplaySpec
 from .config import ReplayStorage as ReplayStorage
 from .config import record_fields as record_fields
 from .episode_replay import EpisodeReplayBuffer as EpisodeReplayBuffer
+from .feed import BatchFeed as BatchFeed
 from .persistence import REPLAY_FILES as REPLAY_FILES
 from .persistence import SavedReplay as SavedReplay
 from .plan import ReplayPlan as ReplayPlan

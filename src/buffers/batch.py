@@ -24,10 +24,6 @@ class StoredLatent:
     stoch: UInt8[Tensor, "batch latents"]
     """Class index of each categorical variable."""
 
-    def to(self, device: torch.device | str) -> "StoredLatent":
-        """Return the same states on `device`."""
-        return StoredLatent(deter=self.deter.to(device), stoch=self.stoch.to(device))
-
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRecords:
@@ -90,8 +86,12 @@ class SequenceBatch:
 
     def to(self, device: torch.device | str) -> "SequenceBatch":
         """Return the same batch on `device`."""
-        context = self.context.to(device) if self.context else None
-        return replace(self, **self._changed(lambda values: values.to(device)), context=context)
+        return self.map(lambda values: values.to(device))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "SequenceBatch":
+        """Return the same batch with every tensor changed."""
+        context = self.context and StoredLatent(change(self.context.deter), change(self.context.stoch))
+        return replace(self, **self._changed(change), context=context)
 
     def select(self, rows: slice, columns: slice) -> "SequenceBatch":
         """Return a view of some windows and columns; `context` stays if column 0 does, else it is None."""

@@ -201,10 +201,15 @@ class EpisodeReplayBuffer:
         positions = self._index.windows(chosen)
         rows = self._rows(positions)
         batch = read_windows(self._store, self._latents, rows, positions, out)
-        if self._latents is not None and batch.context is not None:
-            first = self._latents.to_index_tensor(rows[:, 0] // self._index.start_every)
-            self._latents.read(first, {"deter": batch.context.deter, "stoch": batch.context.stoch})
+        self.read_context(batch)
         return batch
+
+    def read_context(self, batch: SequenceBatch) -> None:
+        """Read the context of a batch of `sample` into its memory, as `write_back` has left it since."""
+        if self._latents is not None and batch.context is not None:
+            rows = self._index.records.rows(batch.positions.env, batch.positions.start)
+            first = self._latents.to_index_tensor(rows // self._index.start_every)
+            self._latents.read(first, {"deter": batch.context.deter, "stoch": batch.context.stoch})
 
     @property
     def num_transitions(self) -> int:

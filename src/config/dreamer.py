@@ -28,6 +28,10 @@ class DreamerTraining(TrainingConfig):
     """Learn from the replay alone, which `buffer.prefill` or a resumed run has filled: no environment is
     acted in but for evaluation, and steps are counted as if one was."""
 
+    overlap: bool = False
+    """Whether environments step in a thread of their own while updates run. The run ends bit for bit as
+    without; it is faster where a step takes long, or updates run on a GPU."""
+
     warmup_steps: int = 0
     """Agent steps during which only the world model is trained."""
 
@@ -67,6 +71,11 @@ class DreamerTraining(TrainingConfig):
         # Two steps at least: the return of a replayed step is made of what follows it.
         require_range("training", self, "sequence_length", ge=2, le=1024)
         require_range("training", self, "train_ratio", gt=0)
+        if self.overlap and self.offline:
+            raise UserError(
+                "training.overlap=true steps environments beside updates, but training.offline=true has none "
+                "that step. Set one of them to false."
+            )
 
     @property
     def planned_updates(self) -> int:

@@ -1,13 +1,16 @@
 """Run Dreamer: act, store, learn, report, save. Knows no loss and no environment."""
 
 import logging
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..buffers import SequenceBatch
+from ..buffers import BatchFeed
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.run_folder import SETTINGS_KEY, checkpoint_settings, require_run_folder
 from ..checkpoints.shards import RANKS_KEY
@@ -24,6 +27,7 @@ from ..utils.metrics import MetricMeans
 from ..utils.ranks import RankLost
 from ..utils.schedule import Every, UpdateRatio
 from ..utils.seeding import global_state, numpy_generator, set_global_state
+from ..utils.side_thread import Result, SideThread, at_once
 from ..utils.timestep import TimeStep
 from ..workflows.world_models import DreamerWorkflow
 from .dreamer.agreement import Agreed, agree, in_turn, of_all_ranks
@@ -36,6 +40,7 @@ from .orchestrator import OpenedRun, Orchestrator, Parts, StopReason
 from .reports import VIDEO_FPS, no_pictures
 
 _LOG = logging.getLogger(__name__)
+_SECONDS_TO_CLOSE = 5.0
 DreamerParts = Parts[VectorEnvironment, DreamerWorkflow]
 
 
@@ -62,7 +67,8 @@ class WorldModelOrchestrator(Orchestrator):
         self.best_return: float | None = None
         self.best_step: int | None = None
         self.owes_evaluation = False
-        self.sampled: SequenceBatch | None = None
+        windows = self.ranks.part(training.batch_size)
+        self.feed = BatchFeed(parts.replay, windows, parts.workflow.device)
         self._checkpoint = checkpoint
         self.compilations = Compilations(self.reports.note) if config.compile is Compile.inductor else None
         if checkpoint is not None:
@@ -73,6 +79,7 @@ class WorldModelOrchestrator(Orchestrator):
         self.start_updates = self.updates
         self._has_begun = self._has_learned = False
         self.check_due = Every(config.memory.check_interval, self.updates)
+        self._side = SideThread("environments") if training.overlap else None
 
     def begin_after_rollback(self) -> None:
         """Draw other batches than before: the same ones would lead to the same end."""
@@ -85,9 +92,12 @@ class WorldModelOrchestrator(Orchestrator):
         return self.nonfinite.stop_sentence() if is_nonfinite else super().why(reason)
 
     def close(self) -> None:
-        """Stop following the compiler."""
+        """Stop following the compiler, and the environments in their thread, after the step they are in."""
         if self.compilations:
             self.compilations.close()
+        if self._side:
+            self._side.begin(self.parts.environment.close)
+            self._side.close(_SECONDS_TO_CLOSE)
 
     def run(self) -> StopReason:
         """Train; return why it ended. A checkpoint is written, but before a rollback."""
@@ -107,12 +117,11 @@ class WorldModelOrchestrator(Orchestrator):
             if not self.owes_evaluation:
                 self.save_if_possible()  # once made up, it is not owed again
         while not (reason := self._stop_reason(time_step)):
-            if training.offline:
-                self.step += self.config.env.num_envs
-            else:
-                time_step = self._collect(time_step)
+            following = self._collect(time_step)
             with self.ranks.prompt() if self._has_learned else nullcontext():  # the first times compile
                 self._learn()
+            with self.watch("collect"):
+                time_step = following.result()
             self.reports.advance(self.step, self.updates - self.start_updates, *self._phase())
             is_last = self.step >= training.total_timesteps
             if video_due(self.step) | is_last:
@@ -165,17 +174,33 @@ class WorldModelOrchestrator(Orchestrator):
             _LOG.info("no video of episodes: %s", no_pictures(spec))
         if self._checkpoint is None:
             self._request_video()
-            return self.parts.environment.reset()
+            return self._begin_call(self.parts.environment.reset).result()
         state = self._checkpoint.state()
-        time_step, warnings = self.parts.environment.restore(state["environment"])
+        restore = partial(self.parts.environment.restore, state["environment"])
+        time_step, warnings = self._begin_call(restore).result()
         for warning in warnings:
             _LOG.warning(warning)
         with reading(self._checkpoint.state_path):  # last: nothing may be drawn between here and the loop
             set_global_state(state["global_generators"])
         return time_step
 
-    def _collect(self, time_step: TimeStep) -> TimeStep:
-        """Act once in every environment and remember what was seen and done; return what comes next."""
+    def _begin_call(self, call: Callable[[], Result]) -> Future[Result]:
+        """Call the environments, always in the same thread: what draws in one can draw in no other."""
+        return self._side.begin(call) if self._side else at_once(call)
+
+    def _wait_for_environments(self) -> None:
+        """Return when no environment is in the middle of a step."""
+        if self._side:
+            self._side.wait()
+
+    def _collect(self, time_step: TimeStep) -> Future[TimeStep]:
+        """Act once in every environment and remember what was seen and done; return what comes next.
+
+        With `training.overlap` it may come later. Its actions are chosen, so no update changes it.
+        """
+        if self.config.training.offline:
+            self.step += self.config.env.num_envs
+            return at_once(lambda: time_step)
         workflow, replay = self.parts.workflow, self.parts.replay
         with self.watch("collect"):
             self.step += self.agreed.acted
@@ -186,7 +211,7 @@ class WorldModelOrchestrator(Orchestrator):
             frames = self.recorder.add(time_step)
             collected = workflow.collect_step(time_step)
             replay.add(time_step, collected.action, collected.latent if replay.stores_latents else None)
-            following = self.parts.environment.step(collected.action)
+            following = self._begin_call(partial(self.parts.environment.step, collected.action))
         if frames is not None:
             with self.watch("report"), self.reports.doing("writing a video"):
                 self.reports.animation(self.step, "episode", frames, VIDEO_FPS)
@@ -195,7 +220,7 @@ class WorldModelOrchestrator(Orchestrator):
     def _picture(self) -> NDArray[np.uint8] | None:
         """Return a picture of environment 0; the first one that fails is the last."""
         try:
-            return self.parts.environment.render()
+            return self._begin_call(self.parts.environment.render).result()
         except UserError as error:
             _LOG.warning("no video of episodes: %s", error)
             self.recorder.give_up()
@@ -206,18 +231,19 @@ class WorldModelOrchestrator(Orchestrator):
         training, workflow, replay = self.config.training, self.parts.workflow, self.parts.replay
         if self.step < training.first_update or not self._all_can_sample():
             return
-        windows = self.ranks.part(training.batch_size)
         joint = self.step >= training.warmup_steps
         update = workflow.update if joint else workflow.update_world_model
-        for _ in range(self.update_ratio(self.step)):
+        for left in reversed(range(self.update_ratio(self.step))):
             with self.watch("sample"):
-                # What was made of the batch before is done with: its memory serves again.
-                self.sampled = replay.sample(windows, out=self.sampled)
-                batch = self.sampled.to(workflow.device)
+                batch = self.feed.next()
             with self.watch("update"):
                 updated = update(batch)
                 self.means.add(updated.metrics)
                 self.nonfinite.check(self.step, updated, batch)
+            if left and not self.nonfinite.has_too_many:
+                with self.watch("sample"):
+                    self.feed.draw_ahead()  # before latents are written: the host may wait for them
+            with self.watch("update"):
                 if replay.stores_latents:
                     replay.write_back(batch.positions, updated.deter, updated.stoch, updated.finite)
             self.updates += 1
@@ -228,6 +254,7 @@ class WorldModelOrchestrator(Orchestrator):
             if joint and self.compilations:
                 self.compilations.settle()
             if self.check_due(self.updates):
+                self._wait_for_environments()
                 with self.watch("memory"):
                     self.guard.check_graphs(self.step, self.roots())
                 self._require_equal_ranks()
@@ -345,7 +372,7 @@ class WorldModelOrchestrator(Orchestrator):
 
     def held_objects(self) -> dict[str, Any]:
         """See `Orchestrator.held_objects`."""
-        return {"batch": self.sampled, "metrics": self.means, "video": self.recorder}
+        return {"batch": self.feed.sampled, "metrics": self.means, "video": self.recorder}
 
     def save_if_possible(self) -> None:
         """Save; before the first time step there is nothing that is not on disk."""
@@ -358,6 +385,7 @@ class WorldModelOrchestrator(Orchestrator):
         The first rank writes its part, which makes the whole count, once all others have written theirs.
         """
         require_run_folder(self.run_dir)
+        self._wait_for_environments()
         self.nonfinite.settle()
         for is_turn in (not self.ranks.is_first, self.ranks.is_first):
             in_turn(self.ranks, super().save, is_turn)

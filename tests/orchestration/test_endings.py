@@ -53,7 +53,10 @@ def test_losses_that_stay_non_finite_lead_back_once_and_then_to_an_end(
     assert all(value.isfinite().all() for value in state["world_model"].values())
 
 
-def test_a_full_gpu_leaves_a_checkpoint_and_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("overlap", ["false", "true"])
+def test_a_full_gpu_leaves_a_checkpoint_and_advice(
+    overlap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     update = DreamerWorkflow.update_world_model  # the steps of the warm-up
     calls = iter(range(10**6))
 
@@ -65,7 +68,7 @@ def test_a_full_gpu_leaves_a_checkpoint_and_advice(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(DreamerWorkflow, "update_world_model", runs_out)
     run_dir = tmp_path / "run"
     with pytest.raises(SystemExit) as stopped:
-        start(run_dir, *CATCH)
+        start(run_dir, *CATCH, f"training.overlap={overlap}")
     assert stopped.value.code == GPU_MEMORY_EXIT_CODE
     log = (run_dir / "train.log").read_text()
     assert "Tried to allocate 2.00 GiB" in log and "plan.fit_gib" in log and "resume=" in log
@@ -122,8 +125,9 @@ def test_a_run_that_is_in_use_saves_at_sigusr1_and_refuses_a_second_process(
     latest_checkpoint(run_dir)  # whole
 
 
+@pytest.mark.parametrize("overlap", ["false", "true"])
 def test_an_environment_that_keeps_failing_ends_the_run_with_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    overlap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gymnasium.envs.classic_control import CartPoleEnv
 
@@ -138,7 +142,8 @@ def test_an_environment_that_keeps_failing_ends_the_run_with_a_checkpoint(
     monkeypatch.setattr(CartPoleEnv, "step", fails)
     run_dir = tmp_path / "run"
     with pytest.raises(SystemExit) as stopped:
-        start(run_dir, *CARTPOLE, "env.max_restarts=2", "training.total_timesteps=2000")
+        settings = ("env.max_restarts=2", "training.total_timesteps=2000", f"training.overlap={overlap}")
+        start(run_dir, *CARTPOLE, *settings)
     assert stopped.value.code == ENVIRONMENT_EXIT_CODE
     log = (run_dir / "train.log").read_text()
     assert "the pole fell off" in log and "resume=" in log
