@@ -1,4 +1,4 @@
-"""Calls beside the main thread: in order, in one thread, with their errors, and never in the way of an end."""
+"""Calls beside the main thread: in order, by one thread, with their errors, never in the way of an end."""
 
 import subprocess
 import sys
