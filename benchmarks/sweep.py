@@ -22,12 +22,12 @@ from rich.table import Table
 
 from reverie.checkpoints.run_folder import CONFIG_FILE, create_run_folder, save_config
 from reverie.commands.options import own_settings
+from reverie.config.cluster import require_ray
 from reverie.config.compose import compose_jobs
-from reverie.config.population import RayConfig, require_ray
 from reverie.config.resolve import typed
 from reverie.config.saved import read_config
 from reverie.config.schema import Compile, TrainConfig, leaves
-from reverie.orchestration.population.engines.ray_cluster import Cluster, ClusterLost
+from reverie.orchestration.ray_cluster import Cluster, ClusterLost
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import check_run
 from reverie.utils.durable_io import read_json, reading, write_json
@@ -173,7 +173,7 @@ def _require_same(job: Job, config: TrainConfig) -> None:
 def _run(config: SweepConfig, out: Path, jobs: list[Job]) -> None:
     """Run the jobs that are not finished on the cluster, as many at a time as it has room for."""
     cpus = config.cpus if config.address else max(config.cpus, os.cpu_count() or 1)
-    cluster = Cluster(RayConfig(address=config.address), cpus, "sweep.address")
+    cluster = Cluster(config.address, cpus, setting="sweep.address")
     try:
         if config.cpus > max(cluster.cpus):
             raise UserError(

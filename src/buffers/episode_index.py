@@ -84,24 +84,28 @@ class EpisodeIndex:
         return -(-self.records.head // self.start_every)
 
     def add(
-        self, is_first: Bool[np.ndarray, "envs"], is_last: Bool[np.ndarray, "envs"]
+        self,
+        is_first: Bool[np.ndarray, "envs"],
+        is_last: Bool[np.ndarray, "envs"],
+        envs: Int64[np.ndarray, "envs"] | None = None,
     ) -> Int64[np.ndarray, "envs"]:
-        """Add one record per environment, dropping old ones first; return the rows to write them to."""
-        index = self.records.tail.copy()
+        """Add one record to each of `envs`, or to all, dropping old ones first; return the rows."""
+        envs = self._envs if envs is None else envs
+        index = self.records.tail[envs]
         full = int(((index + 1) % self.records.chunk_length == 0).sum())
-        self._make_room(len(self._envs), full)
-        rows = self.records.append(self._envs)
-        begins = is_first | ~self._is_open
+        self._make_room(len(envs), full)
+        rows = self.records.append(envs)
+        begins = is_first | ~self._is_open[envs]
         self.begins[rows] = begins
         # An episode ends with its last record, or, abandoned, with the first record of the next one.
-        self._num_complete += (begins & self._is_open).astype(COUNTER_DTYPE) + is_last
-        self._episode_start[begins] = index[begins]
-        self._is_open[:] = ~is_last
+        self._num_complete[envs] += (begins & self._is_open[envs]).astype(COUNTER_DTYPE) + is_last
+        self._episode_start[envs[begins]] = index[begins]
+        self._is_open[envs] = ~is_last
         if self.starts:
             start = index - (self.window_length - 1)
-            is_inside = start >= np.maximum(self._episode_start, self.records.head)
+            is_inside = start >= np.maximum(self._episode_start[envs], self.records.head[envs])
             chosen = np.flatnonzero(is_inside & (start % self.start_every == 0))
-            self.starts.values[self.starts.queues.append(chosen)] = start[chosen]
+            self.starts.values[self.starts.queues.append(envs[chosen])] = start[chosen]
         return rows
 
     def add_episode(self, env: int, length: int) -> Int64[np.ndarray, "length"]:

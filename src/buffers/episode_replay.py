@@ -71,9 +71,13 @@ class EpisodeReplayBuffer:
         self._has_warned = False
 
     def add(
-        self, step: TimeStep, action: Float32[np.ndarray, "envs action"], latent: StoredLatent | None = None
+        self,
+        step: TimeStep,
+        action: Float32[np.ndarray, "envs action"],
+        latent: StoredLatent | None = None,
+        envs: Int64[np.ndarray, "envs"] | None = None,
     ) -> None:
-        """Copy in one record of every environment, making room first.
+        """Copy in one record of every environment, or of the distinct `envs` alone, making room first.
 
         The action was chosen after seeing `step`; where `is_last` it is never executed, and stored as zeros.
         `latent`, the posterior state after seeing `step`, is given exactly if `stores_latents`.
@@ -84,13 +88,14 @@ class EpisodeReplayBuffer:
         if (latent is not None) != self.stores_latents:
             given = type(latent).__name__
             raise ValueError(f"latent is {given}, but buffer.store_latents={self.stores_latents}")
-        fields = step_fields(step, action, self._forms, self._num_envs)
+        count = self._num_envs if envs is None else len(envs)
+        fields = step_fields(step, action, self._forms, count)
         if latent is not None:
             self._check_latents(latent.deter, latent.stoch, len(step.reward))
             if latent.stoch.dtype is not torch.uint8 or not latent.deter.is_floating_point():
                 found = f"{latent.deter.dtype} and {latent.stoch.dtype}"
                 raise ValueError(f"latents of {found}, not floats and uint8")
-        rows = self._index.add(step.is_first, step.is_last)
+        rows = self._index.add(step.is_first, step.is_last, envs)
         self._write(rows, fields)
         if latent is not None:
             self._write_latents(rows, latent.deter, latent.stoch)

@@ -48,6 +48,7 @@ FIXED_BY_CHECKPOINT = (
     "env",
     *NETWORKS,
     "buffer",
+    "collect.collectors",
     "population.size",
     "td3.hidden_units",
 )

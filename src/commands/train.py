@@ -17,7 +17,7 @@ from ..envs import EnvironmentCrashed
 from ..memory.leaks.guard import LEAK_EXIT_CODE
 from ..orchestration.dreamer.nonfinite import NONFINITE_EXIT_CODE
 from ..orchestration.orchestrator import Orchestrator, StopReason
-from ..orchestration.population.engines.ray_cluster import ClusterLost, EngineFailed
+from ..orchestration.ray_cluster import ClusterLost, EngineFailed
 from ..orchestration.recipes import recipe_of
 from ..orchestration.run import join, open_run
 from ..orchestration.signals import RESUME_ME_EXIT_CODE, Signals

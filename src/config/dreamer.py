@@ -10,6 +10,7 @@ from ..envs.config import check_is_pong
 from ..models import ModelConfig, OptimizerConfig
 from ..utils.errors import UserError, require_range
 from ..workflows.world_models import ControllerConfig, WorldModelConfig
+from .cluster import require_ray
 from .schema import TrainConfig, TrainingConfig
 
 
@@ -94,6 +95,29 @@ class DreamerTraining(TrainingConfig):
         return self.train_ratio / (self.batch_size * self.sequence_length)
 
 
+@dataclass(kw_only=True, slots=True)
+class CollectConfig:
+    """Settings of the processes that only act, for environments that are slow."""
+
+    collectors: int = 0
+    """Processes of a Ray cluster that only act, each in an equal part of the environments; 0 for none."""
+
+    address: str | None = None
+    """`auto`, or the address of a cluster to join; null starts one here and stops it at the end."""
+
+    steps: int = 16
+    """Steps that a collector takes in each of its environments before it sends them and gets new weights."""
+
+    max_staleness: int = 64
+    """Most updates between the weights that chose an action and the moment when the step is added to the
+    replay; the learner waits for steps that are on their way rather than pass it."""
+
+    def __post_init__(self) -> None:
+        require_range("collect", self, "collectors", ge=0)
+        require_range("collect", self, "steps", "max_staleness", ge=1)
+        require_range("collect", self, "steps", le=10_000)
+
+
 @dataclass(kw_only=True)
 class DreamerTrainConfig(TrainConfig):
     """A run of `workflow=dreamer`."""
@@ -103,13 +127,27 @@ class DreamerTrainConfig(TrainConfig):
     world_model: WorldModelConfig = field(default_factory=WorldModelConfig)
     controller: ControllerConfig = field(default_factory=ControllerConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    collect: CollectConfig = field(default_factory=CollectConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.collect.collectors:
+            self._check_collectors()
         if self.training.probe_interval:
             check_is_pong(self.env, f"training.probe_interval={self.training.probe_interval}")
         self._check_windows()
         self._check_updates()
+
+    def _check_collectors(self) -> None:
+        """Refuse collectors that have nothing to play, or unequal parts."""
+        count, num_envs = self.collect.collectors, self.env.num_envs
+        asked = f"collect.collectors={count}"
+        require_ray(asked, ", or set collect.collectors=0")
+        if self.training.offline:
+            raise UserError(f"{asked} would act, and training.offline=true never does. Leave one out.")
+        if num_envs % count:
+            more = -(-num_envs // count) * count
+            raise UserError(f"{asked} cannot share env.num_envs={num_envs} alike. Set env.num_envs={more}.")
 
     def _check_windows(self) -> None:
         """Refuse windows that the replay could never hold."""

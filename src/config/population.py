@@ -3,7 +3,6 @@
 # pyright: reportIncompatibleVariableOverride=false
 # A section of this run is a subclass of the section of every run; nobody assigns a plain one.
 
-import importlib.util
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -12,6 +11,7 @@ from ..envs import EnvConfig
 from ..utils.errors import UserError, require_range
 from ..utils.logging import ProgressMode
 from ..workflows.population import PopulationConfig, TD3Config
+from .cluster import LEAST_OBJECT_STORE_MIB, require_ray
 from .schema import (
     NO_SETTING,
     Compile,
@@ -30,10 +30,6 @@ class Engine(Enum):
 
     local = "local"
     ray = "ray"
-
-
-LEAST_OBJECT_STORE_MIB = 80
-"""Ray starts no object store that is smaller than 75 MiB."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -136,10 +132,3 @@ class PopulationTrainConfig(TrainConfig):
             size = self.population.size
             members = f"the members of population.size={size}. Set ray.workers={size}."
             raise UserError(f"ray.workers={self.ray.workers} are more than {members}")
-
-
-def require_ray(asked: str, otherwise: str = "") -> None:
-    """Refuse what needs the package ray, as it was typed, where it is missing; does not import it."""
-    if importlib.util.find_spec("ray") is None:
-        repair = f"Run `pip install 'reverie[ray]'`{otherwise}."
-        raise UserError(f"{asked} needs the package ray, which is not installed here. {repair}")

@@ -35,27 +35,27 @@ class EpisodeTracker:
         self._returns = np.zeros(num_envs)
         self._lengths = np.zeros(num_envs, np.int64)
 
-    def add(self, step: TimeStep) -> list[Episode]:
-        """Count one record of each environment and return the episodes that it finished."""
-        self._returns = np.where(step.is_first, 0.0, self._returns + step.reward)
-        self._lengths = np.where(step.is_first, 0, self._lengths + 1)
-        return self._episodes(step.is_last)
+    def add(self, step: TimeStep, envs: NDArray[np.int64] | None = None) -> list[Episode]:
+        """Count one record of each environment, or of `envs`, and return the episodes that it finished."""
+        envs = np.arange(self.num_envs) if envs is None else envs
+        self._returns[envs] = np.where(step.is_first, 0.0, self._returns[envs] + step.reward)
+        self._lengths[envs] = np.where(step.is_first, 0, self._lengths[envs] + 1)
+        return self._episodes(envs[step.is_last])
 
     def open_episodes(self, step: TimeStep) -> list[Episode]:
         """Return the sums of the episodes that continue after `step`, the last one added."""
-        return self._episodes(~step.is_last)
+        return self._episodes(np.flatnonzero(~step.is_last))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums of the open episodes."""
-        return {"returns": self._returns, "lengths": self._lengths}
+        return {"returns": self._returns.copy(), "lengths": self._lengths.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the sums."""
         self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
 
-    def _episodes(self, chosen: NDArray[np.bool_]) -> list[Episode]:
-        indices = np.flatnonzero(chosen).tolist()
-        return [Episode(i, float(self._returns[i]), int(self._lengths[i])) for i in indices]
+    def _episodes(self, envs: NDArray[np.int64]) -> list[Episode]:
+        return [Episode(i, float(self._returns[i]), int(self._lengths[i])) for i in envs.tolist()]
 
 
 class EpisodeRecorder:

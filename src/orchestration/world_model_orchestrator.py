@@ -29,6 +29,7 @@ from ..utils.schedule import Every, UpdateRatio
 from ..utils.seeding import global_state, numpy_generator, set_global_state
 from ..utils.side_thread import Result, SideThread, at_once
 from ..utils.timestep import TimeStep
+from ..workflows import PolicyOutput
 from ..workflows.world_models import DreamerWorkflow
 from .dreamer.agreement import Agreed, agree, in_turn, of_all_ranks
 from .dreamer.loop_state import check_form, first_times, require_windows
@@ -201,21 +202,30 @@ class WorldModelOrchestrator(Orchestrator):
         if self.config.training.offline:
             self.step += self.config.env.num_envs
             return at_once(lambda: time_step)
-        workflow, replay = self.parts.workflow, self.parts.replay
         with self.watch("collect"):
-            self.step += self.agreed.acted
-            own = self.tracker.add(time_step)
-            for episode in of_all_ranks(self.ranks, own, self.tracker) if self.agreed.ended else []:
-                self.reports.episode(self.step, episode)
-                self.on_track.games.add(episode, self.updates)
-            frames = self.recorder.add(time_step)
-            collected = workflow.collect_step(time_step)
-            replay.add(time_step, collected.action, collected.latent if replay.stores_latents else None)
+            collected = self.parts.workflow.collect_step(time_step)
+            frames = self._remember(time_step, collected)
             following = self._begin_call(partial(self.parts.environment.step, collected.action))
+        self._show_episode(frames)
+        return following
+
+    def _remember(
+        self, time_step: TimeStep, collected: PolicyOutput, envs: NDArray[np.int64] | None = None
+    ) -> NDArray[np.uint8] | None:
+        """Count and store a step of `envs`, all without; return the frames of an episode to show."""
+        self.step += self.agreed.acted
+        own = self.tracker.add(time_step, envs)
+        for episode in of_all_ranks(self.ranks, own, self.tracker) if self.agreed.ended else []:
+            self.reports.episode(self.step, episode)
+            self.on_track.games.add(episode, self.updates)
+        latent = collected.latent if self.parts.replay.stores_latents else None
+        self.parts.replay.add(time_step, collected.action, latent, envs)
+        return self.recorder.add(time_step) if envs is None or envs[0] == 0 else None
+
+    def _show_episode(self, frames: NDArray[np.uint8] | None) -> None:
         if frames is not None:
             with self.watch("report"), self.reports.doing("writing a video"):
                 self.reports.animation(self.step, "episode", frames, VIDEO_FPS)
-        return following
 
     def _picture(self) -> NDArray[np.uint8] | None:
         """Return a picture of environment 0; the first one that fails is the last."""
@@ -233,7 +243,7 @@ class WorldModelOrchestrator(Orchestrator):
             return
         joint = self.step >= training.warmup_steps
         update = workflow.update if joint else workflow.update_world_model
-        for left in reversed(range(self.update_ratio(self.step))):
+        for left in reversed(range(self._updates_due())):
             with self.watch("sample"):
                 batch = self.feed.next()
             with self.watch("update"):
@@ -258,6 +268,10 @@ class WorldModelOrchestrator(Orchestrator):
                 with self.watch("memory"):
                     self.guard.check_graphs(self.step, self.roots())
                 self._require_equal_ranks()
+
+    def _updates_due(self) -> int:
+        """Return how many updates to make now."""
+        return self.update_ratio(self.step)
 
     def _require_equal_ranks(self) -> None:
         """Raise `RankLost` if what the ranks have learned has come apart."""
@@ -324,9 +338,13 @@ class WorldModelOrchestrator(Orchestrator):
         require_run_folder(self.run_dir)
         metrics = {f"train/{name}": value for name, value in self.means.flush().items()}
         metrics |= self.memory_metrics()
-        metrics |= self.watch.flush() | (self.compilations.tags() if self.compilations else {})
+        metrics |= self.watch.flush() | self._tags()
         metrics["train/updates"] = float(self.updates)
         self.reports.interval(self.step, self.updates - self.start_updates, metrics)
+
+    def _tags(self) -> dict[str, float]:
+        """Return what else to log of an interval."""
+        return self.compilations.tags() if self.compilations else {}
 
     def state(self) -> dict[str, Any]:
         """See `Orchestrator.state`; what is due when follows from the step alone."""

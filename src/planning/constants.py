@@ -37,6 +37,12 @@ WORKER_BYTES = 30_000_000
 """One process of an environment (env.vectorization=async), shared pages apart; measured with CartPole. What
 the environment itself holds comes on top."""
 
+COLLECTOR_BYTES = 300_000_000
+"""One process of `collect.collectors` with torch, a small model and Catch; TODO."""
+
+RAY_SERVICES_BYTES = 400_000_000
+"""The processes of a Ray cluster without workers: head, node, agents, monitors; 366 to 371 MB as PSS."""
+
 CUDA_CONTEXT_BYTES = 880_000_000
 """A CUDA context with its kernels and graphs. Measured once, on an H100 in a compiled run of Pong: 6,895 MiB
 in use by nvidia-smi's account, of which the allocator had reserved 6,354 MB."""

@@ -1,5 +1,7 @@
 """When things are due, counted in agent steps."""
 
+import sys
+
 
 class Every:
     """True once for each `interval` steps passed; an interval of 0 is never due.
@@ -29,6 +31,8 @@ class UpdateRatio:
     >>> owed = UpdateRatio(0.25, max_owed=8)
     >>> [owed(step) for step in (100, 102, 104, 108, 1000)]
     [1, 0, 1, 1, 8]
+    >>> owed(1016, most=3), owed.backlog, owed(1016)
+    (3, 1, 1)
     """
 
     def __init__(self, updates_per_step: float, max_owed: int) -> None:
@@ -36,9 +40,14 @@ class UpdateRatio:
         self.max_owed = max_owed
         self._start_step: float | None = None
         self._paid = 0
+        self.backlog = 0
+        """Updates that the last call left owed."""
 
-    def __call__(self, step: int) -> int:
-        """Return the updates owed at `step`: one on the first call, no backlog for the steps before it."""
+    def __call__(self, step: int, most: int = sys.maxsize) -> int:
+        """Return the updates owed at `step`: one on the first call, no backlog for the steps before it.
+
+        Those beyond `most` stay owed.
+        """
         if self._start_step is None:
             self._start_step = step
             return 1
@@ -46,8 +55,10 @@ class UpdateRatio:
         total = int((step - self._start_step) * self.updates_per_step + 1e-6)
         owed, self._paid = total - self._paid, total
         if owed > self.max_owed:
-            self._start_step, self._paid = step, 0
-        return min(owed, self.max_owed)
+            self._start_step, self._paid, owed = step, 0, self.max_owed
+        self.backlog = max(0, owed - most)
+        self._paid -= self.backlog
+        return owed - self.backlog
 
     def state_dict(self) -> dict[str, float | None]:
         """Return the debt, with the ratio it was counted at."""

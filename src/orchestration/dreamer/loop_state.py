@@ -34,8 +34,11 @@ def check_form(
         games = state["last_games"]
         check_structure(games, np.empty((min(len(games), GAMES), 2)), "last_games")
     environment, recorder = state["environment"], state["recorder"]
-    lengths = [len(environment["actions"][name]) for name in sorted(environment["actions"])]
-    check_structure(environment, state_form(env, lengths))
+    if "starts" in environment:  # of collectors
+        check_structure(environment, {"starts": 0})
+    else:
+        lengths = [len(environment["actions"][name]) for name in sorted(environment["actions"])]
+        check_structure(environment, state_form(env, lengths))
     frames = None if recorder["frames"] is None else np.empty(recorder["frames"].shape, np.uint8)
     check_structure(recorder, {"wanted": False, "frames": frames})
     if frames is not None and frames.ndim != 4:

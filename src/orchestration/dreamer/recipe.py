@@ -11,8 +11,9 @@ from ...checkpoints.weights import load_weights, networks_of
 from ...config.dreamer import DreamerTrainConfig
 from ...config.presets import preset_of
 from ...config.schema import Compile, Device
-from ...envs import make_environment
-from ...planning import GPU, HOST, Row, Written
+from ...envs import make_environment, spec_of
+from ...planning import GPU, HOST, Row, Written, constants
+from ...planning.resources import Basis
 from ...planning.suggestions import halves
 from ...utils.errors import UserError
 from ...utils.ranks import current_ranks, number_of_ranks
@@ -24,25 +25,30 @@ from ...workflows.world_models import (
     CUDAGraphDreamer,
     DreamerWorkflow,
 )
-from ..orchestrator import OpenedRun, Parts, begin_run, build_replay
-from ..world_model_orchestrator import DreamerParts, WorldModelOrchestrator
+from ..orchestrator import AnyParts, OpenedRun, Parts, begin_run, build_replay
+from ..world_model_orchestrator import WorldModelOrchestrator
+from .collectors import Collectors, object_store_mib, parcel_bytes
 from .dry_run import autocast_dtype, dry_run, replay_spec, workflow_config
+from .learner import LearnerOrchestrator
 from .loop_state import require_windows
 from .shares import check_share, share_of
 
 
-def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> DreamerParts:
+def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> AnyParts:
     """Return the parts of a run; seeds the global generators, which initialise the parameters."""
     snapshots, ranks = begin_run(config, run_dir), current_ranks()
     own, first = share_of(config, ranks.size), ranks.slice_of(config.env.num_envs).start
-    environment = make_environment(own.env, config.seed, config.training.video_interval > 0, first)
-    replay = build_replay(own, replay_spec(own, environment.spec), run_dir, ranks)
+    environment = None
+    if not config.collect.collectors:
+        environment = make_environment(own.env, config.seed, config.training.video_interval > 0, first)
+    spec = environment.spec if environment else spec_of(config.env)
+    replay = build_replay(own, replay_spec(own, spec), run_dir, ranks)
     if config.training.offline and not list_checkpoints(run_dir):
         require_windows(replay)
-    workflow = build_workflow(config, environment.spec)
+    workflow = build_workflow(config, spec)
     if config.model.init and not list_checkpoints(run_dir):  # a resumed run has networks of its own
         load_weights(config.model.init, networks_of(workflow))
-    return Parts(environment, replay, workflow, snapshots)
+    return Parts(environment or Collectors(config, spec, workflow), replay, workflow, snapshots)
 
 
 def build_workflow(config: DreamerTrainConfig, env: EnvSpec) -> DreamerWorkflow:
@@ -83,8 +89,16 @@ class DreamerRecipe:
         return config.env.num_envs * (config.training.sequence_length + 1)
 
     def host_rows(self, config: DreamerTrainConfig, env: EnvSpec) -> list[Row]:
-        """Return no further rows."""
-        return []
+        """Return the rows of collectors, and of a Ray cluster that is started on this machine."""
+        count = config.collect.collectors
+        rows = [Row("parcel of a collector", parcel_bytes(config, env))] if count else []
+        if count and config.collect.address is None:
+            rows += [
+                Row("Ray's object store", object_store_mib(config, env) * 2**20),
+                Row("collectors", count * constants.COLLECTOR_BYTES, Basis.estimated),
+                Row("Ray's services", constants.RAY_SERVICES_BYTES, Basis.estimated),
+            ]
+        return rows
 
     def num_environments(self, config: DreamerTrainConfig) -> int:
         """Return the number of environments."""
@@ -125,6 +139,10 @@ class DreamerRecipe:
             own = share_of(config, size)
             each = f"{count_text(own.env.num_envs, 'environment')} and {own.buffer.capacity:,} records"
             lines["ranks"] = f"{size}, each with {each}, {own.training.batch_size} windows of a batch"
+        if count := config.collect.collectors:
+            each = count_text(config.env.num_envs // count, "environment")
+            lag = count_text(config.collect.max_staleness, "update")
+            lines["collectors"] = f"{count}, each with {each}, whose weights lag {lag} at most"
         if training.offline:
             lines["data"] = f"offline, from {config.buffer.prefill or 'the replay of the resumed run'} alone"
         if training.warmup_steps:
@@ -133,7 +151,8 @@ class DreamerRecipe:
 
     def orchestrator(self, opened: OpenedRun) -> WorldModelOrchestrator:
         """Return the run, ready to begin or to continue."""
-        return WorldModelOrchestrator(opened)
+        has_collectors = isinstance(opened.parts.environment, Collectors)
+        return LearnerOrchestrator(opened) if has_collectors else WorldModelOrchestrator(opened)
 
 
 def _updates(config: DreamerTrainConfig, action_repeat: int) -> str:

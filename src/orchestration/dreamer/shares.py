@@ -21,6 +21,7 @@ def check_share(config: DreamerTrainConfig, size: int) -> None:
         "training.offline": config.training.offline,
         "checkpoint.mirror": config.checkpoint.mirror is not None,
         "training.probe_interval": config.training.probe_interval > 0,
+        "collect.collectors": config.collect.collectors > 0,
     }
     for key in (key for key, is_set in refused.items() if is_set):
         raise UserError(f"{key} is for one process, and {size} ranks share this run. Leave it out.")

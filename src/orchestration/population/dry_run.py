@@ -6,7 +6,9 @@ from functools import lru_cache
 import torch
 
 from ...buffers import OBSERVATION_PREFIX, ReplaySpec, TransitionTable, plan_unchecked, record_fields
-from ...config.population import LEAST_OBJECT_STORE_MIB, Engine, PopulationTrainConfig
+from ...config.cluster import LEAST_OBJECT_STORE_MIB
+from ...config.population import Engine, PopulationTrainConfig
+from ...planning.constants import RAY_SERVICES_BYTES
 from ...planning.recipe import DryRun, Labels
 from ...planning.resources import Basis, Row
 from ...planning.torch_modes import LiveBytes, MetaShapes
@@ -22,9 +24,6 @@ UPDATE = "update of all members"
 
 WORKER_BYTES = 300_000_000
 """One worker with torch and small members, 227 to 261 MB as PSS; updates count with the networks."""
-
-SERVICES_BYTES = 400_000_000
-"""The processes of a cluster without workers: head, node, agents, monitors; measured 366 to 371 MB as PSS."""
 
 _STORE_MARGIN = 1.1  # for headers of objects, and gaps between them
 
@@ -67,7 +66,7 @@ def host_rows(config: PopulationTrainConfig, env: EnvSpec) -> list[Row]:
         rows += [
             Row("Ray's object store", config.ray.object_store_mib * 2**20),
             Row("Ray's workers", config.ray.workers * WORKER_BYTES, Basis.estimated),
-            Row("Ray's services", SERVICES_BYTES, Basis.estimated),
+            Row("Ray's services", RAY_SERVICES_BYTES, Basis.estimated),
         ]
     return rows
 

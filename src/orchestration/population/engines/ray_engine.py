@@ -16,8 +16,8 @@ from ....config.population import PopulationTrainConfig
 from ....envs import EnvironmentCrashed, spec_of
 from ....utils.errors import UserError
 from ....workflows.population import ERLWorkflow, TrainPhase
+from ...ray_cluster import Cluster, EngineFailed
 from ..dry_run import episode_bytes, require_room
-from .ray_cluster import Cluster, EngineFailed
 from .rollouts import EngineSettings, GroupWorker, Losses, RolloutResult, rows_to_send
 
 _LOG = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class RayEngine:
         self._settings, self._deaths = settings, 0
         self._actors: list[Any] = []  # references to those of each group, sent once in a generation
         workers = config.ray.workers
-        self._cluster = Cluster(config.ray, workers)
+        self._cluster = Cluster(config.ray.address, workers, config.ray.object_store_mib)
         self._ray = self._cluster.ray
         try:
             if (cpus := sum(self._cluster.cpus)) < workers:

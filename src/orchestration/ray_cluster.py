@@ -13,8 +13,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from ....config.population import RayConfig
-from ....utils.errors import UserError
+from ..config.cluster import LEAST_OBJECT_STORE_MIB
+from ..utils.errors import UserError
 from . import ray_reaper
 
 _PROBE_SECONDS = 2.0
@@ -34,30 +34,36 @@ class Cluster:
 
     A cluster that is started here has `cpus` CPUs, listens on this machine alone, asks for a token that only
     its own processes know, and sends no usage statistics. Its files are in a new folder, deleted at the end.
-    `setting` is the key that users type for `config.address`.
+
+    Args:
+        address: `auto`, or that of a cluster to join; None starts one.
+        cpus: Of a cluster that is started here.
+        object_store_mib: Shared memory of a cluster that is started here, in MiB.
+        setting: The key that users type for `address`.
 
     Raises:
         UserError: If there is no such cluster.
     """
 
-    def __init__(self, config: RayConfig, cpus: int, setting: str = "ray.address") -> None:
+    def __init__(
+        self,
+        address: str | None,
+        cpus: int,
+        object_store_mib: int = LEAST_OBJECT_STORE_MIB,
+        setting: str = "ray.address",
+    ) -> None:
         self._reaper: subprocess.Popen[bytes] | None = None
-        own = {
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without GPUs Ray warns of a change to come
-        }
-        if config.address is None:
-            own |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex}
-            own["RAY_worker_niceness"] = "0"  # Ray's default of 15 starves them next to any other process
-        for name, value in own.items():
-            os.environ.setdefault(name, value)
+        if address is None:
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
+            os.environ.setdefault("RAY_AUTH_TOKEN", uuid.uuid4().hex)
+        set_variables()
         import ray
 
         self.ray: Any = ray
         try:
             with _handlers_kept(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Ray's warnings about its next release
-                self._connect(config, cpus, setting)
+                self._connect(address, cpus, object_store_mib, setting)
         except BaseException:
             self.close()
             raise
@@ -65,35 +71,27 @@ class Cluster:
         self._address = (host.strip("[]"), int(port))
         self._node = ray.get_runtime_context().get_node_id()
 
-    def _connect(self, config: RayConfig, cpus: int, setting: str) -> None:
+    def _connect(self, address: str | None, cpus: int, object_store_mib: int, setting: str) -> None:
         common: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        if config.address is not None:
+        if address is not None:
             try:
-                _check_reachable(config.address)
-                self.ray.init(address=config.address, **common)
+                check_reachable(address)
+                self.ray.init(address=address, **common)
             except (OSError, ValueError, RuntimeError) as error:
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
                 raise UserError(
-                    f"{setting}={config.address}: no cluster can be joined there ({reason}). "
+                    f"{setting}={address}: no cluster can be joined there ({reason}). "
                     "Start one by `ray start --head`, set RAY_AUTH_MODE=token in the environment if it wants "
                     f"a token, or set {setting}=null."
                 ) from error
             return
-        # Ray appends 75 characters for its sockets, whose names may have 107.
-        usual = tempfile.gettempdir()
-        parent = usual if len(f"{usual}/reverie-12345678") <= 30 else "/tmp"
-        folder = tempfile.mkdtemp(prefix="reverie-", dir=parent)
-        self._reaper = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(ray_reaper.__file__), folder, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            start_new_session=True,  # that no Ctrl-C reaches
-        )
+        folder, self._reaper = new_folder()
         self.ray.init(
             address="local",
             num_cpus=cpus,
             num_gpus=0,
             include_dashboard=False,
-            object_store_memory=config.object_store_mib * 2**20,
+            object_store_memory=object_store_mib * 2**20,
             _temp_dir=folder,
             _node_ip_address="127.0.0.1",
             **common,
@@ -175,7 +173,35 @@ def _handlers_kept() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _check_reachable(address: str) -> None:
+def set_variables() -> None:
+    """Set what Ray's processes read from the environment, where nobody else has."""
+    own = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without GPUs Ray warns of a change to come
+        "RAY_worker_niceness": "0",  # Ray's default of 15 starves them next to any other process
+    }
+    for name, value in own.items():
+        os.environ.setdefault(name, value)
+
+
+def new_folder() -> tuple[str, subprocess.Popen[bytes]]:
+    """Return a folder for Ray's processes on this machine, and what ends them and deletes it after us.
+
+    That is a process; it begins once its standard input is closed, at the latest when this process ends.
+    """
+    # Ray appends 75 characters for its sockets, whose names may have 107.
+    usual = tempfile.gettempdir()
+    parent = usual if len(f"{usual}/reverie-12345678") <= 30 else "/tmp"
+    folder = tempfile.mkdtemp(prefix="reverie-", dir=parent)
+    reaper = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(ray_reaper.__file__), folder, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        start_new_session=True,  # that no Ctrl-C reaches
+    )
+    return folder, reaper
+
+
+def check_reachable(address: str) -> None:
     """Raise OSError if nothing answers at host:port; Ray itself would retry for 40 s and more."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdecimal():
