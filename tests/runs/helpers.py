@@ -14,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import TENSORS
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
+from reverie.buffers import EpisodeReplayBuffer
 from reverie.checkpoints.checkpoint import Checkpoint, list_checkpoints
 from reverie.checkpoints.run_folder import load_run
 from reverie.commands.command_line import run_from_command_line
@@ -152,13 +153,18 @@ def saved_loop(run_dir: Path, step: int) -> dict[str, Any]:
     return checkpoint_at(run_dir, step).state()
 
 
-def saved_records(run_dir: Path, step: int, name: str) -> NDArray[Any]:
-    """One field of the replay, environment after environment, oldest record first."""
+def saved_replay(run_dir: Path, step: int) -> EpisodeReplayBuffer:
     config = load_run(str(run_dir))
     replay = build_replay(
         config, recipe_of(config).replay_spec(config, environment_spec(config, recipe_of(config))), run_dir
     )
     checkpoint_at(run_dir, step).restore_replay(replay)
+    return replay
+
+
+def saved_records(run_dir: Path, step: int, name: str) -> NDArray[Any]:
+    """One field of the replay, environment after environment, oldest record first."""
+    replay = saved_replay(run_dir, step)
     records = replay._index.records
     pieces = [
         replay._store.records(row, count)[name].numpy()

@@ -1,0 +1,93 @@
+"""`reverie-collect`: let this machine play for a learner on another one."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from ..config.cluster import require_ray
+from ..orchestration.ray_cluster import check_reachable, new_folder, set_variables
+from ..utils.errors import UserError, exit_on_user_error, require_range
+from .options import own_settings
+
+_USAGE = """\
+Let this machine play for a learner on another one: reverie-collect address=<host>:<port>
+
+  ray start --head --num-cpus=0                               on the learner's machine, once
+  reverie-collect address=10.0.0.1:6379 collectors=4          on each other one, with the same Reverie
+  reverie-train ... collect.collectors=8 collect.address=auto on the learner's machine
+
+It joins the Ray cluster at that address with so many CPUs, on each of which the learner can place a collector
+(collect.collectors=), and waits. Ctrl-C ends it, or the end of the cluster, and nothing is left. A learner
+that loses collectors in this way places others where there is room. If the cluster wants a token, set
+RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as there: whoever has it can run any program on all these machines.
+
+"""
+
+
+@dataclass(kw_only=True, slots=True)
+class CollectorsConfig:
+    """Settings of `reverie-collect`, typed as key=value."""
+
+    address: str | None = None
+    """Host and port of the cluster's head, as `ray start --head` says them."""
+
+    collectors: int = 1
+    """Collectors that this machine can have, each a process of one CPU."""
+
+    def __post_init__(self) -> None:
+        if not self.address:
+            raise UserError("address is missing: name the cluster's head, as in address=10.0.0.1:6379.")
+        if not self.address.rpartition(":")[2].isdecimal():
+            raise UserError(f"address={self.address} has no port. Write it as in address=10.0.0.1:6379.")
+        require_range("", self, "collectors", ge=1)
+
+
+def collect(config: CollectorsConfig) -> None:
+    """Join the cluster, and wait for its end or for Ctrl-C.
+
+    Raises:
+        UserError: If nothing answers at the address, or the node ends by itself.
+    """
+    require_ray("reverie-collect")
+    address, count = str(config.address), config.collectors
+    try:
+        check_reachable(address)
+    except OSError as error:
+        repair = "Start one there by `ray start --head`"
+        raise UserError(f"address={address}: no cluster answers there ({error}). {repair}.") from error
+    set_variables()
+    folder, reaper = new_folder()
+    options = [
+        "--block",
+        f"--address={address}",
+        f"--num-cpus={count}",
+        "--num-gpus=0",
+        f"--temp-dir={folder}",
+    ]
+    log = os.path.join(folder, "reverie-collect.log")
+    try:
+        with open(log, "wb") as output:
+            node = subprocess.Popen(
+                [sys.executable, "-m", "ray.scripts.scripts", "start", *options],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            print(f"playing for {address} with up to {count} collectors; Ctrl-C ends it", flush=True)
+            node.wait()
+        raise UserError(f"address={address}: the cluster is gone, or could not be joined: {_last_line(log)}")
+    finally:
+        reaper.communicate()
+
+
+def _last_line(log: str) -> str:
+    with open(log, errors="replace") as file:
+        return ([line.strip() for line in file if line.strip()] or ["no word from Ray"])[-1]
+
+
+@exit_on_user_error()
+def main() -> None:
+    """Run `reverie-collect` with the arguments of this process."""
+    config, _ = own_settings(CollectorsConfig, sys.argv[1:], "reverie-collect", _USAGE)
+    collect(config)

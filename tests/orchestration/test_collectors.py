@@ -1,0 +1,133 @@
+"""A run whose environments are played by other processes: exact, bounded in age, and there after a kill."""
+
+import os
+import re
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reverie.checkpoints.run_folder import load_run, resume_run
+from reverie.commands.collect import CollectorsConfig, collect
+from reverie.config.compose import compose_jobs
+from reverie.config.dreamer import DreamerTrainConfig
+from reverie.config.overrides import parse
+from reverie.config.resolve import typed
+from reverie.envs import make_environment
+from reverie.orchestration.dreamer.shares import check_share
+from reverie.utils.errors import UserError
+from reverie.utils.seeding import named_seed
+
+from ..runs.helpers import (
+    CATCH,
+    CATCH_STEPS,
+    intervals_of,
+    metrics_of,
+    resume,
+    saved_loop,
+    saved_replay,
+    saved_steps,
+)
+from ..runs.warm import Server, processes_of
+
+STALENESS = 2
+COLLECTED = (
+    *CATCH,
+    "collect.collectors=2",
+    "collect.steps=3",  # so that episodes of 7 steps go over several parcels
+    f"collect.max_staleness={STALENESS}",  # less than what is on its way: updates have to wait
+    "training.total_timesteps=400",
+    "training.video_interval=0",
+)
+
+
+@pytest.fixture(scope="module")
+def killed_run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of which a collector was killed."""
+    run_dir = tmp_path_factory.mktemp("collected") / "run"
+    process = server.start("train", *COLLECTED, f"run_dir={run_dir}")
+    process.wait_for('"train/updates"', run_dir / "metrics.jsonl")
+    victim = next(pid for pid, command in processes_of(process.pid) if "ray::Collector" in command)
+    os.kill(victim, signal.SIGKILL)
+    ended = process.end()  # it fails if a process of the cluster lives on
+    assert ended.code == 0, ended.error
+    assert "A new one begins new episodes there" in ended.error
+    return run_dir
+
+
+def require_exact_ratio(run_dir: Path, step: int) -> None:
+    """One update for every 4 steps since the first update."""
+    state = saved_loop(run_dir, step)
+    assert state["updates"] == 1 + int((step - state["ratio"]["start_step"]) / 4)
+
+
+def test_updates_are_those_owed_for_what_arrived_and_its_age_is_bounded(killed_run: Path) -> None:
+    require_exact_ratio(killed_run, saved_steps(killed_run)[-1])
+    ages = [line["collect/staleness_updates_max"] for line in intervals_of(killed_run)]
+    assert 0 < max(ages) <= STALENESS
+
+
+def test_streams_have_no_gap_and_begin_with_the_seeds_of_their_environments(killed_run: Path) -> None:
+    config, replay = load_run(str(killed_run)), saved_replay(killed_run, saved_steps(killed_run)[-1])
+    assert {len(episode.reward) for episode in replay.episodes()} == {CATCH_STEPS + 1}
+    returns = [line for line in metrics_of(killed_run) if "episode/return" in line]
+    assert len(returns) == len(list(replay.episodes()))
+    heads = replay._index.records.rows(np.arange(4), np.zeros(4, int))
+    (first,) = replay._values(heads, ["observation/image"])
+    half = replace(config.env, num_envs=2)
+    begun = [
+        make_environment(half, named_seed(config.seed, "collector", start), first=2 * start).reset()
+        for start in range(2)
+    ]
+    np.testing.assert_array_equal(first, np.concatenate([step.observation["image"] for step in begun]))
+
+
+def test_a_run_continues_with_other_episodes(killed_run: Path, tmp_path: Path) -> None:
+    run_dir = Path(shutil.copytree(killed_run, tmp_path / "run"))
+    resume(run_dir, "training.total_timesteps=430")
+    last = saved_steps(run_dir)[-1]
+    assert saved_loop(run_dir, last)["environment"] == {"starts": 5}  # two, one more for the killed one, two
+    require_exact_ratio(run_dir, last)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (("collect.collectors=3",), "cannot share env.num_envs=4 alike. Set env.num_envs=6."),
+        (("training.offline=true",), "would act, and training.offline=true never does. Leave one out."),
+        (("collect.max_staleness=0",), "collect.max_staleness must be at least 1, got 0."),
+    ],
+)
+def test_what_collectors_cannot_do_is_one_sentence(changes: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        typed(compose_jobs([*COLLECTED, *changes])[0])
+
+
+def test_ranks_and_a_run_without_collectors_are_refused(catch_run: Path) -> None:
+    config = typed(compose_jobs([*COLLECTED, "training.batch_size=4"])[0], DreamerTrainConfig)
+    with pytest.raises(UserError, match=r"collect.collectors is for one process, and 2 ranks share this run"):
+        check_share(config, 2)
+    with pytest.raises(UserError, match=r"collect.collectors=2: collect.collectors cannot change"):
+        resume_run(str(catch_run), parse(["collect.collectors=2"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "address is missing"),
+        ({"address": "head"}, "address=head has no port. Write it as in address=10.0.0.1:6379."),
+        ({"address": "head:1", "collectors": 0}, "collectors must be at least 1, got 0."),
+    ],
+)
+def test_reverie_collect_refuses_what_is_no_address(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        CollectorsConfig(**changes)
+
+
+def test_reverie_collect_says_that_nothing_answers() -> None:
+    with pytest.raises(UserError, match=r"address=127.0.0.1:9: no cluster answers there"):
+        collect(CollectorsConfig(address="127.0.0.1:9"))
