@@ -145,6 +145,8 @@ class DreamerTrainConfig(TrainConfig):
         require_ray(asked, ", or set collect.collectors=0")
         if self.training.offline:
             raise UserError(f"{asked} would act, and training.offline=true never does. Leave one out.")
+        if self.training.overlap:
+            raise UserError(f"{asked} act beside the updates already. Leave training.overlap=true out.")
         if num_envs % count:
             more = -(-num_envs // count) * count
             raise UserError(f"{asked} cannot share env.num_envs={num_envs} alike. Set env.num_envs={more}.")
