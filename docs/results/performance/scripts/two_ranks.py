@@ -1,0 +1,48 @@
+"""Time of Catch on two ranks against one, a thread each, by turns: `python two_ranks.py [rounds]`; JSON.
+
+Needs two cores with nothing else on them. Each run makes 500 updates; its time is the median of the log's
+intervals but for the first ones, in which the networks are compiled.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SETTINGS = (
+    "experiment=dreamer_catch",
+    "device=cpu",
+    "training.warmup_steps=0",
+    "training.total_timesteps=1500",
+    "training.video_interval=0",
+    "logger.tensorboard=false",
+)
+SKIPPED = 5
+
+
+def seconds_per_step(ranks: int) -> float:
+    """Return the seconds that an agent step takes, with the half of an update that it owes."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        start = ["torchrun", "--nproc-per-node", str(ranks)] if ranks > 1 else [sys.executable]
+        command = [*start, "scripts/train.py", *SETTINGS, f"run_dir={run}"]
+        subprocess.run(command, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    speeds = [line["speed/steps_per_second"] for line in lines if "speed/steps_per_second" in line]
+    return 1 / statistics.median(speeds[SKIPPED:])
+
+
+def main() -> None:
+    rounds = [
+        {str(ranks): seconds_per_step(ranks) for ranks in (1, 2)} for _ in range(int([*sys.argv, 3][1]))
+    ]
+    ratios = [each["2"] / each["1"] for each in rounds]
+    found = {"rounds": rounds, "ratio": statistics.median(ratios), "load": os.getloadavg()}
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
