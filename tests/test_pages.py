@@ -15,7 +15,7 @@ from benchmarks.chaos import ChaosConfig
 from benchmarks.suite.command import BenchConfig
 from benchmarks.sweep import SweepConfig
 from reverie.checkpoints.run_folder import check_change
-from reverie.commands import certify, episodes, evaluate, export, plan, play, plot, probe, snapshots
+from reverie.commands import certify, collect, episodes, evaluate, export, plan, play, plot, probe, snapshots
 from reverie.commands.command_line import _parse_flags
 from reverie.commands.options import own_settings
 from reverie.config.compose import compose_jobs, with_experiment
@@ -112,6 +112,7 @@ CHECKS: dict[str, Callable[[list[str]], object]] = {
     "export": alone(export.ExportConfig),
     "plot": plot._parse,
     "play": alone(play.PlayConfig),
+    "collect": alone(collect.CollectorsConfig),
     "episodes": check_episodes,
     "watch": lambda arguments: options().parse_args(arguments),
     "doctor": FlagParser().parse_args,

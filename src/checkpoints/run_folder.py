@@ -190,6 +190,8 @@ def load_run(
     config.run_dir = folder
     if device is not None and "engine" in config:
         config.engine = Engine.local  # whoever names a device plays in this process
+    if device is not None and "collect" in config:
+        config.collect.collectors = 0
     if device is not None and actual_device(device) is not config.device:
         config.device, config.precision, config.compile = device, Precision.auto, Compile.auto
         if config.buffer.storage is ReplayStorage.cuda:

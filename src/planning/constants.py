@@ -37,8 +37,8 @@ WORKER_BYTES = 30_000_000
 """One process of an environment (env.vectorization=async), shared pages apart; measured with CartPole. What
 the environment itself holds comes on top."""
 
-COLLECTOR_BYTES = 300_000_000
-"""One process of `collect.collectors` with torch, a small model and Catch; TODO."""
+COLLECTOR_BYTES = 330_000_000
+"""One process of `collect.collectors` with torch and Catch, networks apart; measured 319 MB as PSS."""
 
 RAY_SERVICES_BYTES = 400_000_000
 """The processes of a Ray cluster without workers: head, node, agents, monitors; 366 to 371 MB as PSS."""

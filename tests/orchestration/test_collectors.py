@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reverie.buffers import OBSERVATION_PREFIX
 from reverie.checkpoints.run_folder import load_run, resume_run
 from reverie.commands.collect import CollectorsConfig, collect
 from reverie.config.compose import compose_jobs
@@ -77,7 +78,7 @@ def test_streams_have_no_gap_and_begin_with_the_seeds_of_their_environments(kill
     returns = [line for line in metrics_of(killed_run) if "episode/return" in line]
     assert len(returns) == len(list(replay.episodes()))
     heads = replay._index.records.rows(np.arange(4), np.zeros(4, int))
-    (first,) = replay._values(heads, ["observation/image"])
+    (first,) = replay._values(heads, [f"{OBSERVATION_PREFIX}image"])
     half = replace(config.env, num_envs=2)
     begun = [
         make_environment(half, named_seed(config.seed, "collector", start), first=2 * start).reset()

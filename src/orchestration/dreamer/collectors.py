@@ -177,9 +177,11 @@ class Collectors:
             heads = {
                 part.ordered[0][0]: part for part in self._parts if part.ordered and part.oldest <= latest
             }
-            if should_stop() or not heads:
+            if not heads:  # the one to wait for has died, and another one has begun
                 return self._nothing()
             done, _ = self._ray.wait(list(heads), timeout=_POLL_SECONDS)
+            if should_stop():  # first of all: Ctrl-C on a terminal is for collectors too
+                return self._nothing()
             for reference in done:
                 self._receive(heads[reference], reference)
             if not done:

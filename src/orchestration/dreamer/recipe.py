@@ -93,9 +93,10 @@ class DreamerRecipe:
         count = config.collect.collectors
         rows = [Row("parcel of a collector", parcel_bytes(config, env))] if count else []
         if count and config.collect.address is None:
+            networks = dry_run(config, env).state  # a collector is a whole agent for a moment
             rows += [
                 Row("Ray's object store", object_store_mib(config, env) * 2**20),
-                Row("collectors", count * constants.COLLECTOR_BYTES, Basis.estimated),
+                Row("collectors", count * (constants.COLLECTOR_BYTES + networks), Basis.estimated),
                 Row("Ray's services", constants.RAY_SERVICES_BYTES, Basis.estimated),
             ]
         return rows
