@@ -38,6 +38,8 @@ from ..runs.warm import Server, processes_of
 STALENESS = 2
 COLLECTED = (
     *CATCH,
+    "env.num_envs=6",
+    "training.learning_starts=60",
     "collect.collectors=2",
     "collect.steps=3",  # so that episodes of 7 steps go over several parcels
     f"collect.max_staleness={STALENESS}",  # less than what is on its way: updates have to wait
@@ -77,11 +79,11 @@ def test_streams_have_no_gap_and_begin_with_the_seeds_of_their_environments(kill
     assert {len(episode.reward) for episode in replay.episodes()} == {CATCH_STEPS + 1}
     returns = [line for line in metrics_of(killed_run) if "episode/return" in line]
     assert len(returns) == len(list(replay.episodes()))
-    heads = replay._index.records.rows(np.arange(4), np.zeros(4, int))
+    heads = replay._index.records.rows(np.arange(6), np.zeros(6, int))
     (first,) = replay._values(heads, [f"{OBSERVATION_PREFIX}image"])
-    half = replace(config.env, num_envs=2)
+    half = replace(config.env, num_envs=3)
     begun = [
-        make_environment(half, named_seed(config.seed, "collector", start), first=2 * start).reset()
+        make_environment(half, named_seed(config.seed, "collector", start), first=3 * start).reset()
         for start in range(2)
     ]
     np.testing.assert_array_equal(first, np.concatenate([step.observation["image"] for step in begun]))
@@ -98,7 +100,7 @@ def test_a_run_continues_with_other_episodes(killed_run: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (("collect.collectors=3",), "cannot share env.num_envs=4 alike. Set env.num_envs=6."),
+        (("collect.collectors=4",), "cannot share env.num_envs=6 alike. Set env.num_envs=8."),
         (("training.offline=true",), "would act, and training.offline=true never does. Leave one out."),
         (("collect.max_staleness=0",), "collect.max_staleness must be at least 1, got 0."),
     ],

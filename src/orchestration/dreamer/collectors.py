@@ -17,7 +17,7 @@ from torch import Tensor
 from ...buffers import StoredLatent, record_fields
 from ...config.cluster import LEAST_OBJECT_STORE_MIB
 from ...config.dreamer import DreamerTrainConfig
-from ...envs import EnvironmentCrashed, make_environment
+from ...envs import EnvConfig, EnvironmentCrashed, make_environment
 from ...utils.errors import UserError
 from ...utils.seeding import named_seed
 from ...utils.timestep import EnvSpec, TimeStep
@@ -57,19 +57,19 @@ def object_store_mib(config: DreamerTrainConfig, env: EnvSpec) -> int:
 
 
 class Collector:
-    """Plays the environments of a run from number `first` on, in a process of its own.
+    """Plays a part of a run's environments, `env`, from number `first` on, in a process of its own.
 
     `start` counts the collectors that the run has begun: each plays other episodes than all before it.
     """
 
-    def __init__(self, config: DreamerTrainConfig, first: int, start: int) -> None:
-        self._config, self._first = config, first
+    def __init__(self, config: DreamerTrainConfig, env: EnvConfig, first: int, start: int) -> None:
+        self._config, self._env, self._first = config, env, first
         self._seed = named_seed(config.seed, "collector", start)
 
     def begin(self) -> None:
         """Start environments and make networks: not in `__init__`, whose errors Ray hides in its own."""
         torch.set_num_threads(1)
-        self._environment = make_environment(self._config.env, self._seed, first=self._first)
+        self._environment = make_environment(self._env, self._seed, first=self._first)
         spec, networks = self._environment.spec, workflow_config(self._config)
         self._workflow = DreamerWorkflow(spec, networks, torch.device("cpu"), seed=self._seed)
         self._workflow.optimizers.clear()  # it never learns
@@ -124,7 +124,7 @@ class Collectors:
         count = config.collect.collectors
         size = spec.num_envs // count
         self.spec, self.planned_bytes = replace(spec, renders=False), parcel_bytes(config, spec)
-        self._config = replace(config, env=replace(config.env, num_envs=size))
+        self._config, self._env = config, replace(config.env, num_envs=size)
         self._tensors, self._weights, self._published = acting_tensors(workflow), None, -1
         self._parts = [_Part(np.arange(first, first + size)) for first in range(0, spec.num_envs, size)]
         self._rows: deque[Row] = deque()  # of the parcel at hand
@@ -223,7 +223,7 @@ class Collectors:
         return TimeStep.empty(replace(self.spec, num_envs=0))
 
     def _begin(self, part: _Part) -> None:
-        part.actor = self._remote.remote(self._config, int(part.envs[0]), self._starts)
+        part.actor = self._remote.remote(self._config, self._env, int(part.envs[0]), self._starts)
         part.ordered = deque([(part.actor.begin.remote(), math.inf)])
         self._starts += 1
 

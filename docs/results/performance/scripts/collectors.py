@@ -1,7 +1,7 @@
 """Measure agent steps a second of Catch that takes 20 ms a step, with and without collectors.
 
 `python docs/results/performance/scripts/collectors.py <out.json> [0 1 2 4]`: a run for each number of
-collectors, one after the other, with four environments and a model so small that it costs next to nothing.
+collectors, one after the other, with 16 environments and a model so small that it costs next to nothing.
 """
 
 import json
@@ -23,7 +23,7 @@ SETTINGS = (
     "env=gymnasium",
     "env.id=reverie/Catch-v0",
     f"env.wrappers=[{HERE.stem}.Slow]",
-    "env.num_envs=4",
+    "env.num_envs=16",
     "env.action_repeat=1",
     "device=cpu",
     "compile=none",
@@ -31,15 +31,15 @@ SETTINGS = (
     "controller.horizon=5",
     "training.batch_size=2",
     "training.sequence_length=6",
-    "training.learning_starts=100",
-    "training.train_ratio=0.3",  # an update for every 40 steps
-    "training.log_interval=100",
+    "training.learning_starts=160",
+    "training.train_ratio=0.12",  # an update for every 100 steps
+    "training.log_interval=160",
     "training.video_interval=0",
     "training.checkpoint_interval=0",
-    "training.total_timesteps=1200",
+    "training.total_timesteps=1600",
     "buffer.capacity=2000",
     "buffer.chunk_length=32",
-    "collect.steps=8",
+    "collect.steps=4",
 )
 
 
