@@ -99,7 +99,7 @@ class Reference:
         return Standing(updates, episode_return, self._low(at), best, has_risen, len(curves), published)
 
     def _low(self, updates: float) -> float:
-        """Return the highest that the worst run, less the margin, was so far: whoever learns does not fall."""
+        """Return the most that the worst run, less the margin, had so far: whoever learns does not fall."""
         at = np.arange(0.0, updates + 1.0, UPDATES_OF_THE_BAND)
         margins = self.margins[np.searchsorted(self.margins[:, 0], at, "right") - 1, 1]
         return max(LOWEST_RETURN, float((self.worst(at) - margins).max()))

@@ -18,7 +18,7 @@ from reverie.orchestration.dreamer.on_track import LOWEST_RETURN, Curve, LastGam
 from reverie.utils.logging.json_lines import read_lines
 
 RUNS = Path(__file__).parents[1]
-OURS = {  # and those that continued their networks, with a new replay and new optimisers, after so many updates
+OURS = {  # and after how many updates others continued their networks, with a new replay and new optimisers
     "seed_1_h100": {},
     "long/preset_seed1": {},
     "long/a_seed1": {},
