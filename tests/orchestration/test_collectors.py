@@ -53,9 +53,13 @@ def killed_run(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path
     """A finished run of which a collector was killed."""
     run_dir = tmp_path_factory.mktemp("collected") / "run"
     process = server.start("train", *COLLECTED, f"run_dir={run_dir}")
+
+    def collectors() -> list[int]:
+        return [pid for pid, command in processes_of(process.pid) if "ray::Collector" in command]
+
+    process.wait_until(lambda: bool(collectors()))
     process.wait_for('"train/updates"', run_dir / "metrics.jsonl")
-    victim = next(pid for pid, command in processes_of(process.pid) if "ray::Collector" in command)
-    os.kill(victim, signal.SIGKILL)
+    os.kill(collectors()[0], signal.SIGKILL)
     ended = process.end()  # it fails if a process of the cluster lives on
     assert ended.code == 0, ended.error
     assert "A new one begins new episodes there" in ended.error
