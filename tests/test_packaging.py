@@ -88,6 +88,7 @@ def test_every_command_that_the_wheel_brings_can_be_called(built: Distributions)
     assert sorted(commands) == [
         "reverie-analyze-snapshots",
         "reverie-certify",
+        "reverie-collect",
         "reverie-doctor",
         "reverie-episodes",
         "reverie-evaluate",

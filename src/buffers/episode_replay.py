@@ -132,7 +132,7 @@ class EpisodeReplayBuffer:
             rows = records.rows(np.array(env), np.arange(head, tail))
             firsts, lasts = (np.flatnonzero(mark) for mark in self._values(rows, ["is_first", "is_last"]))
             ends = np.append(lasts, tail - head)[np.searchsorted(lasts, firsts)]
-            for first, last, following in zip(firsts, ends, [*firsts[1:], tail - head], strict=True):
+            for first, last, following in zip(firsts, ends, np.append(firsts, tail - head)[1:], strict=True):
                 if last < following:
                     yield self._episode(rows[first : last + 1])
 

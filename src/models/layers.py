@@ -106,7 +106,8 @@ class _NormSiLU(torch.autograd.Function):
 def _rows_in_cache(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield rows of the last axis, as many at a time as stay in the processor's cache between operators."""
     rows = max(1, _FLOATS_IN_CACHE // tensors[0].shape[-1])
-    return zip(*(tensor.reshape(-1, tensor.shape[-1]).split(rows) for tensor in tensors), strict=True)
+    # A list: from a generator Python makes tuples that pile up in its free lists, and look like a leak.
+    return zip(*[tensor.reshape(-1, tensor.shape[-1]).split(rows) for tensor in tensors], strict=True)
 
 
 class Linear(nn.Linear):

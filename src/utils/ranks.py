@@ -23,7 +23,9 @@ from torch.distributed import Store, Work
 RANK_EXIT_CODE = 8
 _LONGEST_SECONDS = 86_400.0  # of an exchange: while all live, one may evaluate and the others wait
 _SECONDS_TO_MEET = 300.0
-_SHORTEST_PAUSE_SECONDS, _SECONDS_BETWEEN_SIGNS = 2e-5, 1.0
+_SECONDS_BETWEEN_SIGNS = 1.0
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2e-5, 0.25
+_LONGER = 1.25  # each pause than the one before: the end of an exchange is noticed a quarter too late at most
 
 
 class RankLost(RuntimeError):
@@ -142,10 +144,9 @@ class Ranks:
         pause = _SHORTEST_PAUSE_SECONDS
         while not work.is_completed():
             time.sleep(pause)
-            pause *= 2
-            if pause < _SECONDS_BETWEEN_SIGNS:  # most exchanges end sooner
+            pause = min(_LONGER * pause, _LONGEST_PAUSE_SECONDS)
+            if pause < _LONGEST_PAUSE_SECONDS:  # most exchanges end sooner
                 continue
-            pause = _SECONDS_BETWEEN_SIGNS / 4
             for rank, (sign, since) in seen.items():
                 now, new = time.monotonic(), store.get(_sign_of(rank))
                 seen[rank] = (sign, since) if new == sign else (new, now)

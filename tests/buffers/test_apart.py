@@ -22,5 +22,6 @@ def test_streams_that_are_filled_apart_equal_those_filled_together(cross_episode
             flags = (arrival.is_first[envs], arrival.is_last[envs], arrival.is_terminal[envs])
             own = StoredLatent(latent.deter[envs], latent.stoch[envs])
             apart.add(TimeStep(seen, arrival.reward[envs], *flags), action[envs], own, envs)
+        assert list(apart.episodes())  # also while two streams hold no record yet
     assert apart.content_hash() == together.content_hash()
     assert apart.num_windows == together.num_windows > 0

@@ -83,14 +83,18 @@ def test_streams_have_no_gap_and_begin_with_the_seeds_of_their_environments(kill
     assert {len(episode.reward) for episode in replay.episodes()} == {CATCH_STEPS + 1}
     returns = [line for line in metrics_of(killed_run) if "episode/return" in line]
     assert len(returns) == len(list(replay.episodes()))
-    heads = replay._index.records.rows(np.arange(6), np.zeros(6, int))
-    (first,) = replay._values(heads, [f"{OBSERVATION_PREFIX}image"])
-    half = replace(config.env, num_envs=3)
-    begun = [
-        make_environment(half, named_seed(config.seed, "collector", start), first=3 * start).reset()
-        for start in range(2)
-    ]
-    np.testing.assert_array_equal(first, np.concatenate([step.observation["image"] for step in begun]))
+    records, half = replay._index.records, replace(config.env, num_envs=3)
+    played = [part for part in range(2) if records.tail[3 * part : 3 * part + 3].all()]
+    assert played
+    for part in played:
+        rows = records.rows(np.arange(3 * part, 3 * part + 3), np.zeros(3, int))
+        (first,) = replay._values(rows, [f"{OBSERVATION_PREFIX}image"])
+        # The third collector takes the place of the one that was killed, perhaps before it had sent a step.
+        begun = [
+            make_environment(half, named_seed(config.seed, "collector", start), first=3 * part).reset()
+            for start in (part, 2)
+        ]
+        assert any((first == step.observation["image"]).all() for step in begun)
 
 
 def test_a_run_continues_with_other_episodes(killed_run: Path, tmp_path: Path) -> None:
