@@ -250,7 +250,7 @@ def test_a_program_without_optimiser_is_watched_by_the_clock_and_kill_leaves_a_r
     )
     program = subprocess.Popen([sys.executable, *WATCH[:-1], "0.05", "train.py"], cwd=tmp_path)
     try:
-        for _ in range(600):
+        for _ in range(1_800):
             time.sleep(0.1)
             if (tmp_path / "report" / WATCH_JSON).exists() and read(tmp_path)["verdict"] == "leak":
                 break
