@@ -27,6 +27,9 @@ COMPILE_SECONDS = {Device.cpu: 60.0, Device.cuda: 100.0}
 SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
 """Seconds that compiling saves: of a step 0.8 to 1.5 ms, of an update 0 to 40 ms (docs/performance.md)."""
 
+_CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16", "sve_bf16", "bf16")
+"""Names that torch gives to a processor's products of bfloat16: x86, then Arm."""
+
 
 @cache
 def register_schemas() -> None:
@@ -92,8 +95,9 @@ def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:
 
 
 def _has_bfloat16(device: Device, must_run_here: bool) -> bool:
-    if device is not Device.cuda:  # a CPU emulates it, slower than float32, which is the one exact path there
-        return False
+    if device is not Device.cuda:  # others convert each number: slower than float32
+        capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in older torch
+        return any(capabilities.get(name) for name in _CPU_BFLOAT16)
     if not torch.cuda.is_available():
         return not must_run_here
     return torch.cuda.is_bf16_supported(including_emulation=False)

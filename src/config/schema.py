@@ -170,8 +170,6 @@ class TrainConfig:
     def _check_device(self) -> None:
         """Refuse what the device cannot do, wherever it is."""
         device = actual_device(self.device)
-        if self.precision is Precision.bfloat16 and device is not Device.cuda:
-            raise no_bfloat16(device)
         if self.buffer.storage is ReplayStorage.cuda and device is not Device.cuda:
             found = f"got device={device.value}. Set buffer.storage=ram."
             raise UserError(f"buffer.storage=cuda needs device=cuda, {found}")
@@ -213,6 +211,6 @@ def check_number(key: str, value: object) -> None:
 
 
 def no_bfloat16(device: Device) -> UserError:
-    """Return the error of a device that does not compute in bfloat16."""
-    refused = f"precision=bfloat16 is not supported on device={device.value}; allowed there: float32"
+    """Return the error of a device that does not multiply in bfloat16."""
+    refused = f"precision=bfloat16 is not supported on this device={device.value}; allowed there: float32"
     return UserError(f"{refused}. Set precision=float32.")

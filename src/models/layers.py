@@ -54,11 +54,9 @@ class NormSiLU(nn.Module):
         self.scale = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Float[Tensor, "*batch size"]) -> Float[Tensor, "*batch size"]:
-        """Normalise in float32 and apply SiLU in the dtype of x."""
-        if x.dtype == torch.float32 and runs_on_cpu(x):
-            if torch.is_grad_enabled():
-                return _NormSiLU.apply(x, self.scale)  # type: ignore[return-value]
-            return _scaled_silu(x, _reciprocal_rms(x), self.scale)
+        """Normalise in float32 and apply SiLU, on a GPU in the dtype of x."""
+        if runs_on_cpu(x):
+            return _NormSiLU.apply(x, self.scale)  # type: ignore[return-value]
         return F.silu(F.rms_norm(x.float(), self.scale.shape, self.scale, EPS).to(x.dtype))
 
 
@@ -78,15 +76,24 @@ class _NormSiLU(torch.autograd.Function):
         ds = sum over rows of n dz,    dx = r (s dz - n mean(n s dz)),    dz = silu'(n s) dy
 
     The mean runs over the last axis. Torch's operators would keep four tensors of x's size for the backward
-    pass and read and write a dozen; this keeps the input and a number for each row.
+    pass and read and write a dozen; this keeps the input and a number for each row. All is float32, but for
+    x, y and their gradients, which may be bfloat16.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
         """Keep the input, the scale and the reciprocal root mean square of each row."""
-        reciprocal = _reciprocal_rms(x)
+        if x.dtype == torch.float32:
+            reciprocal = _reciprocal_rms(x)
+            y = _scaled_silu(x, reciprocal, scale)
+        else:
+            y, reciprocal = torch.empty_like(x), scale.new_empty(*x.shape[:-1], 1)
+            for rows, factor, result in _rows_in_cache(x, reciprocal, y):
+                wide = rows.float()
+                factor.copy_(_reciprocal_rms(wide))
+                result.copy_(_scaled_silu(wide, factor, scale))
         ctx.save_for_backward(x, scale, reciprocal)
-        return _scaled_silu(x, reciprocal, scale)
+        return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,12 +101,12 @@ class _NormSiLU(torch.autograd.Function):
         x, scale, reciprocal = ctx.saved_tensors
         gradient, scale_gradient = x.new_empty(x.shape), torch.zeros_like(scale)
         for rows, factor, received, found in _rows_in_cache(x, reciprocal, gradients[0], gradient):
-            normalised = rows * factor
-            torch.ops.aten.silu_backward(received, normalised * scale, grad_input=found)
-            product = found * normalised
+            normalised = rows.float() * factor
+            wide = torch.ops.aten.silu_backward(received.float(), normalised * scale)
+            product = wide * normalised
             scale_gradient += product.sum(0)
             mean = torch.mv(product, scale / x.shape[-1]).unsqueeze(-1)
-            found.mul_(scale).addcmul_(normalised, mean, value=-1.0).mul_(factor)
+            found.copy_(wide.mul_(scale).addcmul_(normalised, mean, value=-1.0).mul_(factor))
         return gradient, scale_gradient
 
 

@@ -14,6 +14,7 @@ from ..checkpoints.mirror import Mirror
 from ..checkpoints.run_folder import require_run_folder
 from ..config.schema import TrainConfig
 from ..episodes import prefill
+from ..memory.counters.glibc import keep_heap
 from ..memory.counters.process import footprint_stats
 from ..memory.leaks.guard import MemoryGuard
 from ..memory.objects.census import Component
@@ -163,7 +164,8 @@ class Orchestrator(ABC):
 
 
 def begin_run(config: TrainConfig, run_dir: Path) -> SnapshotRecorder:
-    """Seed all generators and, if asked to, record allocations: before the first one, to have its stack."""
+    """Ready the heap, seed all generators and, if asked to, record allocations: before the first one, to have its stack."""
+    keep_heap()
     seed_global(config.seed)
     if config.deterministic:
         choose_deterministic_kernels()

@@ -160,14 +160,14 @@ def _maker(result: Any) -> Callable[[], Any]:
     return lambda: kind(make() for make in makers)
 
 
-class CudaForward(TorchFunctionMode):
-    """One autocast region of a forward pass on the `meta` device, as CUDA runs it, not as a CPU does.
+class DeviceForward(TorchFunctionMode):
+    """One autocast region of a forward pass on the `meta` device, as a real device runs it.
 
-    Two differences matter for what is saved for the backward pass, and torch does neither on `meta`. Autocast
+    Two things matter for what is saved for the backward pass, and torch does neither on `meta`. Autocast
     casts the inputs of matrix products and convolutions to `dtype` and keeps the casts; a weight is cast once
-    in each region, but a part of a weight (the RSSM splits some) at every use. And CUDA normalises in one
-    kernel, which saves its input and one number a row, where a CPU saves three tensors. Workspace is not
-    seen, and other operators of autocast's lists keep the dtype of their inputs.
+    in each region, but a part of a weight (the RSSM splits some) at every use. And CUDA's `rms_norm` is one
+    kernel, which saves its input and one number a row, where torch's own form saves three tensors. Workspace
+    is not seen, and other operators of autocast's lists keep the dtype of their inputs.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:

@@ -27,7 +27,7 @@ from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import GPU, HOST, plan_run
 from reverie.planning.preflight import environment_spec
-from reverie.planning.torch_modes import CudaForward, LiveBytes
+from reverie.planning.torch_modes import DeviceForward, LiveBytes
 from reverie.utils.ranks import as_if_started
 
 from ..runs.helpers import CARTPOLE, CATCH, bytes_of
@@ -215,7 +215,7 @@ def test_autocast_is_rehearsed_as_torch_does_it_on_a_cpu() -> None:
         x = torch.zeros(32, 64, device=device)
         with LiveBytes() as counter:
             is_real = device == "cpu"
-            with torch.autocast("cpu", torch.bfloat16) if is_real else CudaForward(torch.bfloat16):
+            with torch.autocast("cpu", torch.bfloat16) if is_real else DeviceForward(torch.bfloat16):
                 for _ in range(3):
                     hidden = F.silu(F.linear(x, weight))
                     x = torch.mm(hidden, split) + F.linear(hidden, split.t()[:, :96])
@@ -230,7 +230,7 @@ def test_the_fused_norm_saves_its_input_and_a_number_for_each_row() -> None:
     with LiveBytes() as counter:
         counter.count([x, weight])
         before = counter.live
-        with CudaForward(torch.float32):
+        with DeviceForward(torch.float32):
             y = F.rms_norm(x, (64,), weight, 1e-4)
         assert counter.live - before == y.nbytes + 32 * 4
         y.sum().backward()

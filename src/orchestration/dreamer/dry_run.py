@@ -18,7 +18,7 @@ from ...config.dreamer import DreamerTrainConfig
 from ...config.schema import Device, Precision
 from ...models import meta_stands_for
 from ...planning.recipe import GRADIENTS, DryRun, Labels
-from ...planning.torch_modes import CudaForward, LiveBytes, MetaShapes
+from ...planning.torch_modes import DeviceForward, LiveBytes, MetaShapes
 from ...utils.ranks import Ranks, number_of_ranks
 from ...utils.timestep import EnvSpec
 from ...workflows import UpdateOutput
@@ -62,7 +62,9 @@ class _Rehearsal(DreamerWorkflow):
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         self._counter.label = f"activations of the {next(self._parts)}"
-        return CudaForward(self._forward_dtype) if self._is_cuda else contextlib.nullcontext()
+        if self._is_cuda or self._forward_dtype is not torch.float32:
+            return DeviceForward(self._forward_dtype)
+        return contextlib.nullcontext()
 
 
 def dry_run(config: DreamerTrainConfig, spec: EnvSpec) -> DryRun:
