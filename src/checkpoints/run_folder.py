@@ -21,7 +21,7 @@ from ..config.compose import compose_jobs
 from ..config.dreamer import DreamerTrainConfig
 from ..config.overrides import as_typed, check_setting, parse
 from ..config.population import Engine
-from ..config.resolve import typed
+from ..config.resolve import multiplies_bfloat16, typed
 from ..config.saved import read_config
 from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device, leaves
 from ..config.workflow import require_key, setting_types
@@ -182,7 +182,7 @@ def load_run(
 ) -> TrainConfig:
     """Return the configuration of the run in `folder`, which may have moved, with some values changed.
 
-    On a `device` other than where it ran what belongs to that one is dropped: its precision, and replay in
+    On a device other than where it ran what belongs to that one is dropped: its precision, and replay in
     its memory. `key` is what the user typed before the folder, "" from Python. A `UserError` if there is no
     run, or a change is not a setting, not of its type, or `fixed`.
     """
@@ -196,6 +196,8 @@ def load_run(
         config.device, config.precision, config.compile = device, Precision.auto, Compile.auto
         if config.buffer.storage is ReplayStorage.cuda:
             config.buffer.storage = ReplayStorage.ram
+    if not multiplies_bfloat16(actual_device(config.device)):
+        config.precision = Precision.auto
     for change in _single_settings(changes, config, fixed):
         check_change(change, fixed)
         require_key(change.key_or_group, config)
@@ -232,7 +234,7 @@ def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, l
     config.resume = folder
     after = OmegaConf.structured(config)
     sentences = [f"resuming {folder}"]
-    for key in dict.fromkeys(change.key_or_group for change in changes):
+    for key in dict.fromkeys([*(change.key_or_group for change in changes), "precision"]):
         values = [OmegaConf.select(each, key) for each in (before, after)]
         old, new = (str(getattr(value, "value", value)) for value in values)
         if old != new:

@@ -62,7 +62,7 @@ def typed(composed: DictConfig, kind: type[Config] = TrainConfig, *, must_run_he
         config.device = actual_device(config.device)
         if config.precision is Precision.auto:
             is_dreamer = config.workflow is WorkflowName.dreamer  # a population learns in float32 alone
-            has_bfloat16 = is_dreamer and _has_bfloat16(config.device, must_run_here)
+            has_bfloat16 = is_dreamer and multiplies_bfloat16(config.device, must_run_here)
             config.precision = Precision.bfloat16 if has_bfloat16 else Precision.float32
         result = OmegaConf.to_object(config)
         assert isinstance(result, kind)
@@ -73,7 +73,7 @@ def typed(composed: DictConfig, kind: type[Config] = TrainConfig, *, must_run_he
     if must_run_here:
         if result.device is Device.cuda and not torch.cuda.is_available():
             raise UserError("device=cuda was asked for, but torch sees no CUDA device here. Set device=cpu.")
-        if result.precision is Precision.bfloat16 and not _has_bfloat16(result.device, True):
+        if result.precision is Precision.bfloat16 and not multiplies_bfloat16(result.device):
             raise no_bfloat16(result.device)
     return result
 
@@ -94,7 +94,8 @@ def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:
     return on_cuda if actual_device(_root_.device) is Device.cuda else on_cpu
 
 
-def _has_bfloat16(device: Device, must_run_here: bool) -> bool:
+def multiplies_bfloat16(device: Device, must_run_here: bool = True) -> bool:
+    """Return whether the device has instructions for products of bfloat16, twice as fast as float32's."""
     if device is not Device.cuda:  # others convert each number: slower than float32
         capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in older torch
         return any(capabilities.get(name) for name in _CPU_BFLOAT16)

@@ -164,7 +164,7 @@ class Orchestrator(ABC):
 
 
 def begin_run(config: TrainConfig, run_dir: Path) -> SnapshotRecorder:
-    """Ready the heap, seed all generators and, if asked to, record allocations: before the first one, to have its stack."""
+    """Ready the heap, seed all generators and, if asked to, record allocations from the first one on."""
     keep_heap()
     seed_global(config.seed)
     if config.deterministic:

@@ -21,6 +21,7 @@ from reverie.checkpoints.run_folder import (
 )
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.overrides import parse
+from reverie.config.resolve import multiplies_bfloat16
 from reverie.config.schema import Compile, Device, Precision
 from reverie.utils.errors import UserError
 
@@ -53,15 +54,27 @@ def test_a_run_of_another_device_is_loaded_without_what_only_that_one_can_do(emp
     with pytest.raises(UserError, match="device=cuda was asked for"):
         load_run("run")
     config = load_run("run", device=Device.auto)
-    moved = (config.device, config.precision, config.buffer.storage)
-    assert moved == (Device.cpu, Precision.float32, ReplayStorage.ram)
+    own = Precision.bfloat16 if multiplies_bfloat16(Device.cpu) else Precision.float32
+    assert (config.device, config.precision, config.buffer.storage) == (Device.cpu, own, ReplayStorage.ram)
     resumed, notices = resume_run("run", parse(["device=cpu", "precision=float32", "buffer.storage=ram"]))
-    assert (resumed.device, resumed.precision, resumed.buffer.storage) == moved
+    moved = (resumed.device, resumed.precision, resumed.buffer.storage)
+    assert moved == (Device.cpu, Precision.float32, ReplayStorage.ram)
     assert notices[1:] == [
         "device cuda -> cpu",
         "precision bfloat16 -> float32",
         "buffer.storage cuda -> ram",
     ]
+
+
+def test_a_run_in_bfloat16_goes_on_in_float32_on_a_processor_without_it_and_says_so(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_config(replace(RUN, precision=Precision.bfloat16), create_run_folder(replace(RUN, run_dir="run")))
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    assert load_run("run").precision is Precision.float32
+    resumed, notices = resume_run("run", [])
+    assert resumed.precision is Precision.float32
+    assert notices[1:] == ["precision bfloat16 -> float32"]
 
 
 def test_an_empty_folder_may_be_named_as_the_run_folder(empty_folder: Path) -> None:

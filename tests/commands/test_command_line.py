@@ -126,10 +126,6 @@ MISTAKES = {
         ["training.sequence_length=10000"],
         ["training.sequence_length must be in [2, 1024], got 10000"],
     ),
-    "precision of another device": (
-        ["precision=bfloat16"],
-        ["precision=bfloat16 is not supported on device=cpu"],
-    ),
     "unknown game": (["env.game=pongg"], ["env.game=pongg", "Did you mean `pong`?"]),
     "unknown id": (
         ["experiment=dreamer_cartpole", "env.id=CartPole-v7"],
@@ -252,7 +248,7 @@ def test_a_single_run_is_called_once_with_its_values_and_the_notice(empty_folder
     assert (config.seed, config.run_dir) == (7, None)
     assert isinstance(config, DreamerTrainConfig)
     assert config.world_model.losses == {"decoder": True, "reward": True, "continue": False, "kl": True}
-    assert notices[0].startswith("device=cpu: chose model=small, env.num_envs=8, buffer.capacity=200000, ")
+    assert notices[0].startswith("device=cpu: chose model=small, precision=auto, env.num_envs=8, buffer.")
     assert list(empty_folder.iterdir()) == []
 
 

@@ -13,7 +13,7 @@ from reverie.buffers import ReplayConfig, ReplayStorage
 from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig, DreamerTraining
 from reverie.config.population import PopulationTrainConfig
-from reverie.config.resolve import typed
+from reverie.config.resolve import multiplies_bfloat16, typed
 from reverie.config.saved import read_config
 from reverie.config.schema import Compile, Device, Precision, TrainConfig, actual_device, leaves
 from reverie.envs import EnvConfig
@@ -71,7 +71,18 @@ def test_auto_is_decided_before_the_run_starts() -> None:
     config = typed(composed("device=auto", "precision=auto"))
     has_cuda = torch.cuda.is_available()
     assert config.device is (Device.cuda if has_cuda else Device.cpu)
-    assert config.precision is not Precision.auto
+    expected = Precision.bfloat16 if multiplies_bfloat16(config.device) else Precision.float32
+    assert config.precision is expected
+
+
+def test_bfloat16_is_for_processors_that_multiply_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("avx512_bf16", "amx_bf16", "bf16"):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda name=name: {name: True, "avx2": True})
+        assert typed(composed("device=cpu", "precision=auto")).precision is Precision.bfloat16
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": False, "avx512_f": True})
+    assert typed(composed("device=cpu", "precision=auto")).precision is Precision.float32
+    with pytest.raises(UserError, match=r"precision=bfloat16 is not .* this device=cpu; .*: float32\. Set"):
+        typed(composed("device=cpu", "precision=bfloat16"))
 
 
 def test_deciding_leaves_the_composed_configuration_as_it_was() -> None:
@@ -116,10 +127,6 @@ RUN = DreamerTrainConfig(device=Device.cpu, model=ModelConfig(), env=EnvConfig()
         (
             {"controller": ControllerConfig(imagine_last=65)},
             "controller.imagine_last=65 is more .*sequence_length=64. Set .*=64 or less",
-        ),
-        (
-            {"precision": Precision.bfloat16},
-            "precision=bfloat16 is not supported on device=cpu; allowed there: float32",
         ),
         (
             {"buffer": ReplayConfig(storage=ReplayStorage.cuda)},

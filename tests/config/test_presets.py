@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.overrides import FREE
-from reverie.config.resolve import GROUPS, typed
+from reverie.config.resolve import GROUPS, multiplies_bfloat16, typed
 from reverie.config.schema import Device, Precision, TrainConfig, WorkflowName, leaves
 from reverie.config.workflow import AnyTrainConfig, in_own_schema
 from reverie.envs import Suite
@@ -56,7 +56,7 @@ def test_an_atari_experiment_is_small_on_a_cpu(experiment: str, suite: Suite, ex
     config = typed(composed(f"experiment={experiment}", "device=cpu"))
     assert config.env.suite is suite
     assert values(config, *LENGTH) == expected
-    assert config.precision is Precision.float32
+    assert config.precision is (Precision.bfloat16 if multiplies_bfloat16(Device.cpu) else Precision.float32)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,18 @@ def test_the_gradient_of_norm_and_silu_is_that_of_their_formula(shape: tuple[int
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
+def test_norms_of_bfloat16_have_the_gradients_of_their_formula_rounded() -> None:
+    norm = NormSiLU(24)
+    perturb(norm)
+    x = torch.randn(5, 24).bfloat16().requires_grad_()
+    weight = torch.randn(5, 24).bfloat16()
+    ours = torch.autograd.grad((norm(x) * weight).sum(), (x, norm.scale))
+    exact = torch.autograd.grad((norm_then_silu(x, norm.scale) * weight).sum(), (x, norm.scale))
+    assert [each.dtype for each in ours] == [torch.bfloat16, torch.float32]
+    torch.testing.assert_close(ours[0], exact[0], rtol=2**-7, atol=1e-3)
+    torch.testing.assert_close(ours[1], exact[1], rtol=1e-4, atol=1e-5)
+
+
 def test_norm_and_silu_keep_one_tensor_of_their_size_for_the_backward_pass() -> None:
     norm, x = NormSiLU(24), torch.randn(5, 24, requires_grad=True)
     kept: list[Tensor] = []

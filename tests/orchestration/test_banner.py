@@ -37,9 +37,8 @@ def updates(config: TrainConfig) -> str:
 
 
 def test_the_banner_says_in_words_and_units_what_will_run() -> None:
-    assert start_banner(
-        pong_100k(), PONG, recipe_of(pong_100k()), parameters=686_456, replay_bytes=3 * 2**29
-    ) == [
+    config = pong_100k("precision=float32")
+    assert start_banner(config, PONG, recipe_of(config), parameters=686_456, replay_bytes=3 * 2**29) == [
         "run          dreamer_atari100k_pong, seed 0",
         "environment  atari/pong, 4 environments, 4 frames per agent step",
         "device       cpu, precision float32, compile inductor",

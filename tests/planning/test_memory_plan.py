@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from reverie.checkpoints.checkpoint import CHECKPOINTS, save_checkpoint
 from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
-from reverie.config.resolve import typed
-from reverie.config.schema import Precision
+from reverie.config.resolve import multiplies_bfloat16, typed
+from reverie.config.schema import Device, Precision
 from reverie.envs import make_environment
 from reverie.memory.counters.glibc import in_use_bytes, in_use_source
 from reverie.memory.counters.process import folder_disk_bytes
@@ -35,6 +35,7 @@ from ..runs.measured_update import InUsePeak, fill
 
 MEASURED_UPDATE = Path(__file__).parents[1] / "runs" / "measured_update.py"
 exact_only = pytest.mark.skipif(not in_use_source().startswith("mallinfo2"), reason="needs glibc's allocator")
+bfloat16_only = pytest.mark.skipif(not multiplies_bfloat16(Device.cpu), reason="needs products of bfloat16")
 
 
 def configured(*overrides: str) -> DreamerTrainConfig:
@@ -48,11 +49,12 @@ def configured(*overrides: str) -> DreamerTrainConfig:
         pytest.param(["model=size1m", "training.batch_size=4", "training.sequence_length=8"], id="size1m"),
         pytest.param(["model=size12m", "training.batch_size=2", "training.sequence_length=8"], id="size12m"),
         pytest.param(["experiment=dreamer_cartpole"], id="dreamer_cartpole"),
+        pytest.param(["model=size1m", "precision=bfloat16"], marks=bfloat16_only, id="size1m in bfloat16"),
     ],
 )
 def test_the_peak_of_an_update_is_within_5_percent_of_its_plan(overrides: list[str]) -> None:
     # In a process of its own: the checks of shapes that tests switch on hold arguments longer.
-    common = ("device=cpu", "compile=none", "buffer.capacity=2000")
+    common = ("device=cpu", "precision=float32", "compile=none", "buffer.capacity=2000")
     command = [sys.executable, str(MEASURED_UPDATE), *common, *overrides]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(result.stdout)
