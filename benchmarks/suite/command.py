@@ -15,6 +15,7 @@ from benchmarks.suite.machine import machine_facts
 from benchmarks.suite.results import Result, table
 from benchmarks.suite.suite import ROWS, chosen_rows
 from reverie.commands.options import own_settings
+from reverie.memory.counters.glibc import keep_heap
 from reverie.utils.errors import exit_on_user_error
 
 _PREFIX = "bench."
@@ -41,6 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     bench = Bench(settings, overrides)
     bench.compose()  # a mistake in the run's own settings is told before anything starts
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    keep_heap()  # as a run does
     run_rows(bench, names, typed_here)
 
 
