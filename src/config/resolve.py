@@ -27,8 +27,8 @@ COMPILE_SECONDS = {Device.cpu: 60.0, Device.cuda: 100.0}
 SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
 """Seconds that compiling saves: of a step 0.8 to 1.5 ms, of an update 0 to 40 ms (docs/performance.md)."""
 
-_CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16", "sve_bf16", "bf16")
-"""Names that torch gives to a processor's products of bfloat16: x86, then Arm."""
+_CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16")
+"""Names that torch gives to x86's products of bfloat16: the first is measured. Arm has its own, not used."""
 
 
 @cache

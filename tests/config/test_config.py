@@ -76,7 +76,7 @@ def test_auto_is_decided_before_the_run_starts() -> None:
 
 
 def test_bfloat16_is_for_processors_that_multiply_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("avx512_bf16", "amx_bf16", "bf16"):
+    for name in ("avx512_bf16", "amx_bf16"):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda name=name: {name: True, "avx2": True})
         assert typed(composed("device=cpu", "precision=auto")).precision is Precision.bfloat16
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": False, "avx512_f": True})
