@@ -142,7 +142,7 @@ def started(bench: Bench, task: str, **options: Any) -> dict[str, dict[str, Any]
 def test_a_checkout_of_r2dreamer_joins_with_our_work_and_with_its_decoder_free_default(
     answering: BenchConfig,
 ) -> None:
-    bench = Bench(answering, ["device=cpu"])
+    bench = Bench(answering, ["device=cpu", "precision=float32"])
     facts_of = started(bench, "update", decoder_free=True, size="1M")
     assert {name: (facts["script"], facts.get("rep_loss")) for name, facts in facts_of.items()} == {
         "sheeprl": ("sheeprl_update.py", None),
