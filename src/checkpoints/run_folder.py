@@ -182,8 +182,8 @@ def load_run(
 ) -> TrainConfig:
     """Return the configuration of the run in `folder`, which may have moved, with some values changed.
 
-    On a device other than where it ran what belongs to that one is dropped: its precision, and replay in
-    its memory. `key` is what the user typed before the folder, "" from Python. A `UserError` if there is no
+    On a device other than where it ran what that one alone can do is dropped: bfloat16, and replay in its
+    memory. `key` is what the user typed before the folder, "" from Python. A `UserError` if there is no
     run, or a change is not a setting, not of its type, or `fixed`.
     """
     config = _read(folder, key)
@@ -193,15 +193,18 @@ def load_run(
     if device is not None and "collect" in config:
         config.collect.collectors = 0
     if device is not None and actual_device(device) is not config.device:
-        config.device, config.precision, config.compile = device, Precision.auto, Compile.auto
+        config.device, config.compile = device, Compile.auto
         if config.buffer.storage is ReplayStorage.cuda:
             config.buffer.storage = ReplayStorage.ram
-    if not multiplies_bfloat16(actual_device(config.device)):
-        config.precision = Precision.auto
-    for change in _single_settings(changes, config, fixed):
+    asked = _single_settings(changes, config, fixed)
+    for change in asked:
         check_change(change, fixed)
         require_key(change.key_or_group, config)
         OmegaConf.update(config, change.key_or_group, change.value())
+    is_possible = multiplies_bfloat16(actual_device(config.device))
+    if config.precision is Precision.bfloat16 and not is_possible:
+        if all(change.key_or_group != "precision" for change in asked):
+            config.precision = Precision.float32
     return typed(config)
 
 

@@ -95,7 +95,7 @@ def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:
 
 
 def multiplies_bfloat16(device: Device, must_run_here: bool = True) -> bool:
-    """Return whether the device has instructions for products of bfloat16, twice as fast as float32's."""
+    """Return whether the device has instructions for products of bfloat16."""
     if device is not Device.cuda:  # others convert each number: slower than float32
         capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in older torch
         return any(capabilities.get(name) for name in _CPU_BFLOAT16)

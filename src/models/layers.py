@@ -87,7 +87,8 @@ class _NormSiLU(torch.autograd.Function):
             reciprocal = _reciprocal_rms(x)
             y = _scaled_silu(x, reciprocal, scale)
         else:
-            y, reciprocal = torch.empty_like(x), scale.new_empty(*x.shape[:-1], 1)
+            # Contiguous: of another layout the rows would be copies, and their results lost.
+            y, reciprocal = x.new_empty(x.shape), scale.new_empty(*x.shape[:-1], 1)
             for rows, factor, result in _rows_in_cache(x, reciprocal, y):
                 wide = rows.float()
                 factor.copy_(_reciprocal_rms(wide))
@@ -102,11 +103,13 @@ class _NormSiLU(torch.autograd.Function):
         gradient, scale_gradient = x.new_empty(x.shape), torch.zeros_like(scale)
         for rows, factor, received, found in _rows_in_cache(x, reciprocal, gradients[0], gradient):
             normalised = rows.float() * factor
-            wide = torch.ops.aten.silu_backward(received.float(), normalised * scale)
+            wide = found if x.dtype == torch.float32 else torch.empty_like(normalised)
+            torch.ops.aten.silu_backward(received.float(), normalised * scale, grad_input=wide)
             product = wide * normalised
             scale_gradient += product.sum(0)
             mean = torch.mv(product, scale / x.shape[-1]).unsqueeze(-1)
-            found.copy_(wide.mul_(scale).addcmul_(normalised, mean, value=-1.0).mul_(factor))
+            wide.mul_(scale).addcmul_(normalised, mean, value=-1.0).mul_(factor)
+            found.copy_(wide)  # nothing to do in float32: it is the same tensor
         return gradient, scale_gradient
 
 

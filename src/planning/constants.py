@@ -9,8 +9,8 @@ over six configurations: 258 to 266 bytes."""
 
 CPU_WORKSPACE_BYTES = 100_000_000
 """Workspace of kernels, and freed memory that glibc keeps. Measured as the peak of resident memory less the
-peak in use, in five configurations whose updates hold 75 to 724 MB: -7 to 63 MB, no more for the larger. A
-compiled run of Pong in bfloat16 that keeps its heap has 65 MB."""
+peak in use, in five configurations whose updates hold 75 to 724 MB: -7 to 63 MB, no more for the larger. In
+bfloat16, with a heap that is kept, a run of Pong was 1 MB over a plan with 64 MB."""
 
 FIRST_USE_BYTES = 30_000_000
 """What libraries allocate when they are first used, and keep: oneDNN, TensorBoard, the video encoder.

@@ -176,7 +176,7 @@ class DeviceForward(TorchFunctionMode):
         self._casts: dict[int, Tensor] = {}
 
     def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function of torch as CUDA would."""
+        """Run a function of torch as a real device would."""
         kwargs = kwargs or {}
         if func is F.rms_norm:
             return _rms_norm(*args, **kwargs)

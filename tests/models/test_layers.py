@@ -1,6 +1,7 @@
 """Layers against formulas written out, and their initial values."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -47,16 +48,27 @@ def test_the_gradient_of_norm_and_silu_is_that_of_their_formula(shape: tuple[int
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
-def test_norms_of_bfloat16_have_the_gradients_of_their_formula_rounded() -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: torch.randn(5, 24), id="rows"),
+        pytest.param(lambda: torch.randn(7, 5, 24).transpose(0, 1), id="axes in another order"),
+        pytest.param(lambda: torch.randn(2, 24, 3, 5).permute(0, 2, 3, 1), id="channels first"),
+        pytest.param(lambda: torch.randn(6_000, 24), id="more rows than the cache holds"),
+    ],
+)
+def test_norms_of_bfloat16_equal_their_formula_rounded(make: Callable[[], Tensor]) -> None:
     norm = NormSiLU(24)
     perturb(norm)
-    x = torch.randn(5, 24).bfloat16().requires_grad_()
-    weight = torch.randn(5, 24).bfloat16()
-    ours = torch.autograd.grad((norm(x) * weight).sum(), (x, norm.scale))
-    exact = torch.autograd.grad((norm_then_silu(x, norm.scale) * weight).sum(), (x, norm.scale))
+    x = make().bfloat16().requires_grad_()
+    y, expected = norm(x), norm_then_silu(x, norm.scale)
+    torch.testing.assert_close(y, expected.bfloat16(), rtol=2**-7, atol=1e-3)
+    weight = torch.randn(x.shape).bfloat16()
+    ours = torch.autograd.grad((y * weight).sum(), (x, norm.scale))
+    exact = torch.autograd.grad((expected * weight).sum(), (x, norm.scale))
     assert [each.dtype for each in ours] == [torch.bfloat16, torch.float32]
-    torch.testing.assert_close(ours[0], exact[0], rtol=2**-7, atol=1e-3)
-    torch.testing.assert_close(ours[1], exact[1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours[0], exact[0], rtol=2**-7, atol=1e-2)
+    torch.testing.assert_close(ours[1], exact[1], rtol=1e-3, atol=1e-3)
 
 
 def test_norm_and_silu_keep_one_tensor_of_their_size_for_the_backward_pass() -> None:

@@ -14,6 +14,8 @@ from reverie.checkpoints.shards import RANKS
 from reverie.commands.certify import EXIT_CODES
 from reverie.commands.command_line import _continued, run_from_command_line
 from reverie.commands.train import train
+from reverie.config.resolve import multiplies_bfloat16
+from reverie.config.schema import Device
 from reverie.envs import EnvConfig, make_environment
 from reverie.envs.config import Suite
 from reverie.orchestration.dreamer.shares import check_share, share_of
@@ -40,12 +42,17 @@ SHARED = (
 )
 
 
-def ranks_of(server: Server, size: int, *arguments: str, command: str = "train") -> list[Process]:
-    """Start the processes of a run, as torchrun does."""
+def ranks_of(
+    server: Server, size: int, *arguments: str, command: str = "train", of_each: tuple[str, ...] = ()
+) -> list[Process]:
+    """Start the processes of a run, as torchrun does; a rank has one further argument `of_each`."""
     run = {"WORLD_SIZE": f"{size}", "LOCAL_WORLD_SIZE": f"{size}", "MASTER_PORT": f"{free_port()}"}
     run |= {"MASTER_ADDR": "127.0.0.1"}
     each = ({"RANK": f"{index}", "LOCAL_RANK": f"{index}"} for index in range(size))
-    return [server.start(command, *arguments, environment=run | own) for own in each]
+    return [
+        server.start(command, *arguments, *of_each[index : index + 1], environment=run | own)
+        for index, own in enumerate(each)
+    ]
 
 
 def codes(processes: list[Process]) -> list[int]:
@@ -182,6 +189,16 @@ def test_what_cannot_be_shared_is_refused_once(
     with pytest.raises(SystemExit) as failure:
         start(tmp_path / "run", *SHARED)
     assert (failure.value.code, capsys.readouterr().err) == (2, "")
+
+
+@pytest.mark.skipif(not multiplies_bfloat16(Device.cpu), reason="needs products of bfloat16")
+def test_ranks_that_multiply_in_unlike_formats_are_refused(server: Server, tmp_path: Path) -> None:
+    formats = ("precision=float32", "precision=bfloat16")  # as precision=auto is on unlike machines
+    ranks = ranks_of(server, 2, *SHARED, f"run_dir={tmp_path / 'run'}", of_each=formats)
+    ended = [rank.end() for rank in ranks]
+    assert [each.code for each in ended] == [2, 2]
+    assert "multiply in different formats" in ended[0].error and "Set precision=float32." in ended[0].error
+    assert not (tmp_path / "run").exists()
 
 
 def test_torchrun_that_may_restart_needs_the_name_of_the_folder(

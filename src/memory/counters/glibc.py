@@ -5,6 +5,7 @@ once when something is freed. With another allocator it means nothing: a test at
 """
 
 import ctypes
+import os
 import re
 from collections.abc import Callable
 from functools import cache
@@ -21,6 +22,7 @@ _TEST_BYTES, _TEST_TRIALS = 8_000_000, 3
 _TEST_TOLERANCE_BYTES = 256_000  # other threads allocate meanwhile
 _TEST_OBJECTS, _LEAST_OBJECT_BYTES = 10_000, 24  # floats, before rounding up
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of <malloc.h>
+_CHOICES = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}
 _SMALL_OBJECTS = re.compile(rb"# bytes in allocated blocks\s*=\s*([\d,]+)")
 
 
@@ -71,11 +73,11 @@ def keep_heap() -> None:
     """Let glibc keep what is freed, for the next update; does nothing with another allocator.
 
     It gives pages back whenever more than 64 MB at the end of the heap are free, and each update would ask
-    for them again: a tenth of its time. The peak of resident memory stays what it was. `trim_heap` still
-    gives all back.
+    for them again: 8 % of its time (docs/performance.md). `trim_heap` still gives all back. Who has chosen
+    by the environment keeps that choice.
     """
     choose = _libc_function("mallopt", ctypes.c_int, ctypes.c_int, ctypes.c_int)
-    if choose is not None:
+    if choose is not None and _CHOICES.isdisjoint(os.environ):
         choose(_TRIM_THRESHOLD, 2**31 - 1)
         choose(_MMAP_THRESHOLD, 2**25)  # where its own choice ends, which the line above switches off
 

@@ -58,7 +58,11 @@ def build_workflow(config: DreamerTrainConfig, env: EnvSpec) -> DreamerWorkflow:
     kinds = {Compile.inductor: CompiledCUDAGraphDreamer if is_graph else CompiledDreamer}
     kinds |= {Compile.graph: CUDAGraphDreamer} if is_graph else {}
     kind = kinds.get(config.compile, DreamerWorkflow)
-    return kind(env, workflow_config(config), device, autocast_dtype(config), config.seed, ranks)
+    dtype = autocast_dtype(config)
+    if not ranks.are_equal([torch.tensor(dtype.itemsize)]):  # precision=auto, on unlike processors
+        refused = "the machines of this run multiply in different formats, float32 and bfloat16"
+        raise UserError(f"{refused}. Set precision=float32.")
+    return kind(env, workflow_config(config), device, dtype, config.seed, ranks)
 
 
 class DreamerRecipe:
