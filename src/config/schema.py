@@ -134,7 +134,8 @@ class TrainConfig:
     """Where networks live; `auto` is `cuda` where there is one."""
 
     precision: Precision = Precision.auto
-    """Number format of matrix products; `auto` is `bfloat16` where the device multiplies in it, or `float32`."""
+    """Number format of matrix products; `auto` is `bfloat16` where the device has products of it, else
+    `float32`."""
 
     compile: Compile = Compile.auto
     """`none` runs operator by operator; `graph` launches each update as one CUDA graph; `inductor` compiles
