@@ -62,7 +62,7 @@ def open_run(
             parts = recipe.build(config, run_dir)
         except UserError:
             if is_new:  # nothing of the run is in it yet
-                shutil.rmtree(run_dir)
+                shutil.rmtree(run_dir, ignore_errors=True)  # other ranks remove their parts of it meanwhile
             raise
         opened.callback(parts.environment.close)
         if checkpoint is not None:  # before anything of the run is written: it may be refused

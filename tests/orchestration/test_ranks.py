@@ -196,7 +196,7 @@ def test_ranks_that_multiply_in_unlike_formats_are_refused(server: Server, tmp_p
     formats = ("precision=float32", "precision=bfloat16")  # as precision=auto is on unlike machines
     ranks = ranks_of(server, 2, *SHARED, f"run_dir={tmp_path / 'run'}", of_each=formats)
     ended = [rank.end() for rank in ranks]
-    assert [each.code for each in ended] == [2, 2]
+    assert [each.code for each in ended] == [2, 2], ended
     assert "multiply in different formats" in ended[0].error and "Set precision=float32." in ended[0].error
     assert not (tmp_path / "run").exists()
 
