@@ -60,6 +60,10 @@ class ReplayConfig:
     cross_episodes: bool = True
     """Let windows cross the border of two episodes; otherwise each window is inside one episode."""
 
+    newest_share: float = 0.0
+    """Share of the windows that are drawn from the newest quarter of each stream, so that a model follows the
+    policy that plays now; the others are drawn from all. The loss weighs them alike."""
+
     chunk_length: int = 48
     """Records in a chunk: the unit of the arena, which has two chunks an environment to spare, and of the
     files in a checkpoint."""
@@ -71,6 +75,7 @@ class ReplayConfig:
         """Check the bounds of single fields; those that need the environment are checked by `plan_replay`."""
         require_range("buffer", self, "capacity", "chunk_length", "latent_every", ge=1)
         require_range("buffer", self, "memory_budget_gib", gt=0)
+        require_range("buffer", self, "newest_share", ge=0, le=1)
         if self.compressed and self.storage is ReplayStorage.cuda:
             raise UserError(
                 "buffer.compressed=true needs buffer.storage=ram or mmap, got cuda: codes are read by the "

@@ -79,6 +79,11 @@ class EpisodeIndex:
         last = (self.records.tail - self.window_length) // self.start_every
         return np.maximum(last - self._first_start() + 1, 0)
 
+    @property
+    def newest_counts(self) -> Int64[np.ndarray, "envs"]:
+        """Windows in the newest quarter of each stream, rounded up."""
+        return -(-self.window_counts // 4)
+
     def _first_start(self) -> Int64[np.ndarray, "envs"]:
         """Return the oldest start of a window in each stream, in units of `start_every`."""
         return -(-self.records.head // self.start_every)
@@ -140,6 +145,12 @@ class EpisodeIndex:
             self.starts.at(env, rank) if self.starts else (self._first_start()[env] + rank) * self.start_every
         )
         return SampledPositions(env=env, start=start)
+
+    def newest(self, indices: Int64[np.ndarray, "batch"]) -> Int64[np.ndarray, "batch"]:
+        """Return the indices, as `windows` takes them, of windows counted over `newest_counts` alone."""
+        newest = self.newest_counts
+        env, rank = locate(newest, indices)
+        return np.cumsum(self.window_counts)[env] - newest[env] + rank
 
     def in_order(self) -> tuple[Int64[np.ndarray, "records"], Int64[np.ndarray, "windows"]]:
         """Return the rows of all records, stream after stream, and where among them each window begins."""

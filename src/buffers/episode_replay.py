@@ -189,8 +189,11 @@ class EpisodeReplayBuffer:
     def sample(
         self, batch_size: int, generator: np.random.Generator | None = None, out: SequenceBatch | None = None
     ) -> SequenceBatch:
-        """Return windows drawn uniformly over all starts, with replacement, as copies.
+        """Return windows drawn with replacement, as copies.
 
+        Each is drawn uniformly, with probability `buffer.newest_share` over the starts in the newest quarter
+        of each stream, else over all. The share follows DIAMOND (arXiv:2405.12399, its code's
+        `sample_weights`), which names four such parts.
         The batch is in host memory, or on the GPU with `buffer.storage=cuda`; the memory of `out`, an earlier
         batch of this size, is reused. The time per window does not depend on the fill.
         Without `generator` the buffer's own is used.
@@ -202,12 +205,19 @@ class EpisodeReplayBuffer:
             raise ValueError(f"no window of {self.window_length} steps in {self.total_steps} stored steps")
         if out is not None and len(out.reward) != batch_size:
             raise ValueError(f"out holds {len(out.reward)} windows, batch_size={batch_size}")
-        chosen = (generator or self._generator).integers(self.num_windows, size=batch_size)
-        positions = self._index.windows(chosen)
+        positions = self._index.windows(self._drawn(batch_size, generator or self._generator))
         rows = self._rows(positions)
         batch = read_windows(self._store, self._latents, rows, positions, out)
         self.read_context(batch)
         return batch
+
+    def _drawn(self, count: int, generator: np.random.Generator) -> Int64[np.ndarray, "count"]:
+        """Draw the indices of windows."""
+        drawn = generator.integers(self.num_windows, size=count)
+        if (share := self.config.newest_share) > 0:
+            newest = generator.integers(self._index.newest_counts.sum(), size=count)
+            drawn = np.where(generator.random(count) < share, self._index.newest(newest), drawn)
+        return drawn
 
     def read_context(self, batch: SequenceBatch) -> None:
         """Read the context of a batch of `sample` into its memory, as `write_back` has left it since."""

@@ -1,5 +1,7 @@
 """What is drawn, how often, and what write-back may touch."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -24,6 +26,31 @@ def test_every_start_is_equally_likely(cross_episodes: bool) -> None:
     observed, expected = np.array(list(counts.values())), draws // 100 * 100 / buffer.num_windows
     chi_square = ((observed - expected) ** 2 / expected).sum()
     freedom = buffer.num_windows - 1
+    assert abs(chi_square - freedom) < 4 * np.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("cross_episodes", [True, False])
+def test_the_newest_quarter_of_each_stream_is_drawn_more_often_by_its_share(cross_episodes: bool) -> None:
+    settings = {"cross_episodes": cross_episodes, "chunk_length": 8, "newest_share": 0.6}
+    buffer = make_buffer(num_envs=3, capacity=150, **settings)
+    fill(buffer, num_envs=3, steps=400, episode_length=20)
+    held = buffer._index.windows(np.arange(buffer.num_windows))
+    counts = {}
+    for _ in range(2 * buffer.num_windows):
+        drawn = buffer.sample(100).positions
+        for start in zip(drawn.env.tolist(), drawn.start.tolist(), strict=True):
+            counts[start] = counts.get(start, 0) + 1
+    newest = []
+    for env in range(3):
+        starts = held.start[held.env == env].tolist()
+        newest += [(env, start) for start in starts[-math.ceil(len(starts) / 4) :]]
+    draws, windows = 200 * buffer.num_windows, set(zip(held.env.tolist(), held.start.tolist(), strict=True))
+    expected = {
+        start: draws * 0.4 / len(windows) + draws * 0.6 / len(newest) * (start in newest) for start in windows
+    }
+    chi_square = sum((counts.get(start, 0) - mean) ** 2 / mean for start, mean in expected.items())
+    assert counts.keys() <= windows
+    freedom = len(windows) - 1
     assert abs(chi_square - freedom) < 4 * np.sqrt(2 * freedom)
 
 
