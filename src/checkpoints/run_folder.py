@@ -62,6 +62,7 @@ RESUMABLE_EXCEPTIONS = (
     "buffer.storage",
     "buffer.compressed",
     "buffer.latent_every",
+    "buffer.newest_share",
 )
 GROUP = "buffer"
 """The one group that a resumed run may choose from, as far as its settings may change."""

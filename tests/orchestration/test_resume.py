@@ -35,7 +35,12 @@ from ..runs.helpers import (
 )
 from ..runs.warm import Server
 
-LEVERS = ("world_model.objective=barlow", "world_model.harmony=true", "controller.imagine_last=4")
+LEVERS = (
+    "world_model.objective=barlow",
+    "world_model.harmony=true",
+    "controller.imagine_last=4",
+    "buffer.newest_share=0.5",
+)
 PONG_4 = (*PONG, "env.num_envs=4", "training.learning_starts=32")
 
 
