@@ -21,7 +21,7 @@ from reverie.memory.counters.glibc import keep_heap
 from reverie.orchestration.recipes import recipe_of
 
 CASES = {
-    "dreamer_ataripong": (),
+    "dreamer_ataripong": ("experiment=dreamer_ataripong",),
     "size1m, 16 x 64": ("model=size1m", "training.batch_size=16", "training.sequence_length=64"),
     "dreamer_catch": ("experiment=dreamer_catch", "training.total_timesteps=400000"),
 }
