@@ -19,7 +19,12 @@ from reverie.utils.errors import FlagParser, exit_on_user_error
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
-EXPERIMENTS = ("dreamer_catch", "dreamer_cartpole", "dreamer_pendulum", "dreamer_ataripong")
+EXPERIMENTS = ("dreamer_catch", "dreamer_cartpole", "dreamer_pendulum")
+CPU_PONG = {
+    "seed 1": ("b_seed1", "b_seed1_continued"),
+    "seed 2": ("b_seed2",),
+    "seed 3": ("b_seed3", "b_seed3_entropy"),
+}
 SCORED = 20  # episodes of the printed score
 WIDEST_SMOOTHING = 20  # episodes of the drawn mean, fewer where there are few episodes
 STRIP_FRAMES = 10
@@ -51,19 +56,22 @@ def main() -> None:
     with exit_on_user_error():
         FlagParser(description=__doc__, epilog="There are no settings.").parse_args()
     FIGURES.mkdir(exist_ok=True)
-    shown = [name for name in EXPERIMENTS if (RESULTS / name).is_dir()]
-    figure, axes = plt.subplots(1, len(shown), figsize=(4 * len(shown), 3), squeeze=False)
-    for axis, name in zip(axes[0], shown, strict=True):
-        draw_curves(axis, name)
+    pong = RESULTS / "dreamer_ataripong"
+    chains = {seed: [pong / "long" / part for part in parts] for seed, parts in CPU_PONG.items()}
+    shown = {name: seeds_of(name) for name in EXPERIMENTS}
+    shown |= {"Pong on an H100": {"seed 1": [pong / "seed_1_h100"]}, "Pong on a CPU": chains}
+    figure, axes = plt.subplots(1, len(shown), figsize=(4 * len(shown), 3))
+    for axis, (name, runs) in zip(axes, shown.items(), strict=True):
+        draw_curves(axis, name, runs)
     figure.tight_layout()
     figure.savefig(FIGURES / "learning_curves.png", dpi=110)
-    pong = RESULTS / "dreamer_ataripong" / "seed_1"
+    short = pong / "seed_1"
     figure, axes = plt.subplots(1, 3, figsize=(12, 2.8))
     for axis, loss in zip(axes, ("decoder/image", "reward", "dynamics"), strict=True):
-        draw_loss(axis, pong, loss)
+        draw_loss(axis, short, loss)
     figure.tight_layout()
     figure.savefig(FIGURES / "pong_losses.png", dpi=110)
-    draw_strip(pong / "open_loop.mp4", FIGURES / "pong_open_loop.png")
+    draw_strip(short / "open_loop.mp4", FIGURES / "pong_open_loop.png")
     draw_performance(FIGURES / "performance.png")
     draw_swimmer(FIGURES / "swimmer.png")
     with_and_without_decoder = [
@@ -73,18 +81,31 @@ def main() -> None:
     plot([*map(str, with_and_without_decoder), f"out={FIGURES / 'compared.png'}"])
 
 
-def draw_curves(axis: Axes, name: str) -> None:
-    """Plot each seed's returns, thin, and their running mean, thick; print the last episodes' mean."""
-    for index, run in enumerate(sorted((RESULTS / name).glob("seed_*"))):
-        episodes = [line for line in read(run) if "episode/return" in line]
-        steps = np.array([line["step"] for line in episodes])
-        returns = np.array([line["episode/return"] for line in episodes])
+def seeds_of(name: str) -> dict[str, list[Path]]:
+    """Return the runs of an experiment by their seeds."""
+    return {run.name.replace("_", " "): [run] for run in sorted((RESULTS / name).glob("seed_*"))}
+
+
+def draw_curves(axis: Axes, name: str, runs: dict[str, list[Path]]) -> None:
+    """Plot each seed's returns, thin, and their running mean, thick; print the last episodes' mean.
+
+    Of runs that went on with each other's networks each begins where the one before ended.
+    """
+    for index, (seed, parts) in enumerate(runs.items()):
+        found: list[tuple[float, float]] = []
+        begin = 0
+        for lines in map(read, parts):
+            found += [
+                (begin + line["step"], line["episode/return"]) for line in lines if "episode/return" in line
+            ]
+            begin += lines[-1]["step"]
+        steps, returns = (np.array(each) for each in zip(*found, strict=True))
         window = max(1, min(WIDEST_SMOOTHING, len(returns) // 12))
         mean = np.convolve(returns, np.ones(window) / window, mode="valid")
         axis.plot(steps, returns, color=f"C{index}", alpha=0.2, linewidth=0.7)
-        axis.plot(steps[window - 1 :], mean, color=f"C{index}", label=run.name.replace("_", " "))
+        axis.plot(steps[window - 1 :], mean, color=f"C{index}", label=seed)
         last = returns[-SCORED:]
-        print(f"{name} {run.name}: mean of the last {len(last)} of {len(returns)} episodes {last.mean():.2f}")
+        print(f"{name} {seed}: mean of the last {len(last)} of {len(returns)} episodes {last.mean():.2f}")
     axis.set_title(name)
     axis.set_xlabel("agent steps")
     axis.set_ylabel("episode return")
