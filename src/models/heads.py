@@ -17,7 +17,7 @@ from .distributions import (
     unimix_log_probs,
     unimix_log_probs_of_parts,
 )
-from .layers import MLP, Linear
+from .layers import MLP, Linear, full_precision
 
 ACTOR_OUTSCALE = 0.01  # the first policy is nearly uniform; dreamerv3 configs.yaml: policy.outscale
 
@@ -38,8 +38,14 @@ class TwoHotHead(nn.Module):
         self.register_buffer("bins", torch.cat([half, -half[:-1].flip(0)]), persistent=False)
 
     def forward(self, feature: Float[Tensor, "*batch feature"]) -> Float[Tensor, "*batch bins"]:
-        """Return the logits of the bins."""
-        return self.out(self.mlp(feature))
+        """Return the logits of the bins, float32.
+
+        In bfloat16 the weights of mirrored bins, equal at first, come apart; rounded, their logits then
+        differ by up to 6 %, and so do probabilities whose values of up to 4.85e8 are to cancel in `mean`.
+        """
+        hidden = self.mlp(feature)
+        with full_precision(hidden):
+            return self.out(hidden.float())
 
     def mean(self, logits: Float[Tensor, "*batch bins"]) -> Float[Tensor, "*batch"]:
         """Return the expectation in raw units, float32, exactly 0 for symmetric probabilities.

@@ -34,6 +34,12 @@ def meta_stands_for(kind: str) -> Iterator[None]:
         _META_STANDS_FOR.reset(token)
 
 
+def full_precision(x: Tensor) -> torch.autocast:
+    """Return a block in which products are not cast to a shorter format; on `meta` that is the CPU's."""
+    kind = x.device.type
+    return torch.autocast("cpu" if kind == "meta" else kind, enabled=False)
+
+
 def truncated_normal_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
     """Fill `weight` with a normal truncated at two sigma whose standard deviation is scale / sqrt(fan_in).
 

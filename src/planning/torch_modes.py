@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -174,20 +174,28 @@ class DeviceForward(TorchFunctionMode):
         super().__init__()
         self._dtype = dtype
         self._casts: dict[int, Tensor] = {}
+        # Does nothing to tensors of `meta`, but is what `full_precision` switches off.
+        self._autocast = torch.autocast("cpu", torch.bfloat16, enabled=dtype is not torch.float32)
 
     def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function of torch as a real device would."""
         kwargs = kwargs or {}
         if func is F.rms_norm:
             return _rms_norm(*args, **kwargs)
-        if func in _LOW_PRECISION and self._dtype is not torch.float32:
+        if func in _LOW_PRECISION and torch.is_autocast_enabled("cpu"):
             args = tuple(map(self._cast, args))
             kwargs = {name: self._cast(value) for name, value in kwargs.items()}
         return func(*args, **kwargs)
 
+    def __enter__(self) -> Self:
+        """Begin the region."""
+        self._autocast.__enter__()
+        return super().__enter__()
+
     def __exit__(self, *exception: Any) -> None:
         """End the region; its casts of weights live on only where a graph holds them."""
         self._casts.clear()
+        self._autocast.__exit__(*exception)
         super().__exit__(*exception)
 
     def _cast(self, value: Any) -> Any:

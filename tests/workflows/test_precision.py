@@ -34,10 +34,10 @@ def test_every_network_multiplies_in_bfloat16_when_asked() -> None:
         "posterior": world_model.rssm.posterior_out,
         "prior": world_model.rssm.prior,
         "decoder": world_model.decoder.mlp,
-        "reward": world_model.reward.out,
+        "reward": world_model.reward.mlp,
         "actor": controller.actor.out,
-        "critic": controller.critic.out,
-        "slow critic": controller.slow_critic.out,
+        "critic": controller.critic.mlp,
+        "slow critic": controller.slow_critic.mlp,
     }
     seen: dict[str, set[torch.dtype]] = {name: set() for name in layers}
     for name, layer in layers.items():
