@@ -230,7 +230,7 @@ def test_a_watched_program_does_what_it_does_without(tmp_path: Path) -> None:
 
 def test_a_leak_fails_where_asked_and_names_holder_and_line(tmp_path: Path) -> None:
     write(tmp_path, TRAIN)
-    seen = python(tmp_path, *WATCH, "--trace", "--fail-on-leak", "-m", "train", "1500", "leak")
+    seen = python(tmp_path, *WATCH, "--trace", "--fail-on-leak", "-m", "train", "900", "leak")
     report = read(tmp_path)
     assert seen.returncode == 1 and report["verdict"] == "leak", seen.stderr
     assert "module __main__.kept holds" in report["findings"][0]["sources"][0]
