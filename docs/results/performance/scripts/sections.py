@@ -5,6 +5,7 @@
 What does not fall with the windows is the cost of many small operators: ranks cannot share it.
 """
 
+import inspect
 import json
 import os
 import statistics
@@ -51,7 +52,7 @@ def measured(case: str) -> dict[str, dict[int, float]]:
     updates = {}
     for windows in WINDOWS:
         update = prepared(*CASES[case], "precision=bfloat16", f"training.batch_size={windows}")
-        time_parts(update.__closure__[1].cell_contents)
+        time_parts(inspect.getclosurevars(update).nonlocals["workflow"])
         updates[windows] = update
     found = defaultdict(lambda: defaultdict(list))
     for number in range(WARM_UP + ROUNDS):
