@@ -41,7 +41,7 @@ LINES = {
     "batch_4x32": ("training.batch_size=4", "training.sequence_length=32"),
     "4_emulators": ("env.num_envs=4",),
     "ratio_64": ("training.train_ratio=64",),
-    "newest_half": ("buffer.newest_share=0.5",),
+    "uniform": ("buffer.newest_share=0",),
     "float32": ("precision=float32",),
 }
 """What each line changes in the preset; the seed is 1 for all."""
