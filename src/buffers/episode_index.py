@@ -26,10 +26,10 @@ class Room(Protocol):
 class EpisodeIndex:
     """Streams of records, one per environment, in which episodes follow each other without gaps.
 
-    Room, in `room` and in `capacity`, is made by dropping the oldest complete episode of all streams: the one
-    with the smallest stream index. Only while no episode is complete does the longest stream lose its oldest
-    record, until there is room. Where `add_episode` fills streams unequally, the stream that has dropped the
-    least comes first.
+    Room, in `room` and in `capacity`, is made by dropping the oldest complete episode of the longest stream
+    that has one; while streams grow alike, that is the oldest of all. Only while no episode is complete does
+    the longest stream lose its oldest record, until there is room. A stream that grows more slowly, or began
+    later, thus keeps as many records as the others.
     """
 
     def __init__(self, spec: ReplaySpec, room: Room) -> None:
@@ -172,7 +172,7 @@ class EpisodeIndex:
             self.has_been_short |= excess <= 0
             complete = np.flatnonzero(self._num_complete)
             if len(complete):
-                env = int(complete[self.records.head[complete].argmin()])
+                env = int(complete[self.records.lengths[complete].argmax()])
                 stop = self._end_of_oldest_episode(env)
                 self._num_complete[env] -= 1
             else:

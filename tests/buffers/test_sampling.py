@@ -115,6 +115,16 @@ def test_one_endless_episode_loses_only_its_oldest_records() -> None:
     assert abs(heads[0] - heads[1]) <= 2
 
 
+def test_a_stream_that_grows_half_as_fast_keeps_its_share_of_the_replay() -> None:
+    index, lengths = make_buffer(num_envs=2, capacity=200)._index, (5, 8)
+    for step in range(2_000):
+        envs = np.arange(2 - step % 2)  # the second stream has a record in every other step
+        place = index.records.tail[envs] % np.array(lengths)[envs]
+        index.add(place == 0, place == np.array(lengths)[envs] - 1, envs)
+    assert index.total_steps > 200 - max(lengths)
+    assert index.records.lengths.min() > 100 - 2 * max(lengths)
+
+
 def fresh_latents(batch: int, time: int, value: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return latents that all hold `value`."""
     deter = torch.full((batch, time, LATENT.deter_size), value)

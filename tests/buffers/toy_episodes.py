@@ -46,24 +46,21 @@ def add_one_by_one(buffer: EpisodeReplayBuffer, episode: EpisodeRecords) -> None
 
 
 class ListOfEpisodes:
-    """What is held, as lists: (stream index of the first record, episode), oldest first, a list a stream."""
+    """The episodes held, oldest first, a list a stream."""
 
     def __init__(self, num_envs: int, capacity: int) -> None:
         self.capacity = capacity
-        self.streams: list[list[tuple[int, EpisodeRecords]]] = [[] for _ in range(num_envs)]
-        self.tails = [0] * num_envs
+        self.streams: list[list[EpisodeRecords]] = [[] for _ in range(num_envs)]
 
     @property
     def held(self) -> list[EpisodeRecords]:
-        return [episode for stream in self.streams for _, episode in stream]
+        return [episode for stream in self.streams for episode in stream]
 
     def add(self, env: int, episode: EpisodeRecords) -> None:
         length = len(episode.reward)
         while sum(len(held.reward) for held in self.held) + length > self.capacity:
-            oldest = min((stream[0][0], number) for number, stream in enumerate(self.streams) if stream)
-            self.streams[oldest[1]].pop(0)
-        self.streams[env].append((self.tails[env], episode))
-        self.tails[env] += length
+            max(self.streams, key=lambda stream: sum(len(held.reward) for held in stream)).pop(0)
+        self.streams[env].append(episode)
 
 
 def assert_holds(buffer: EpisodeReplayBuffer, episodes: list[EpisodeRecords]) -> None:
