@@ -58,7 +58,7 @@ class ReplayConfig:
     episodes go when it is full, however many records it holds."""
 
     cross_episodes: bool = True
-    """Let windows cross the border of two episodes; otherwise each window is inside one episode."""
+    """Let windows cross the border of two episodes; otherwise the steps that are trained are of one episode."""
 
     newest_share: float = 0.0
     """Share of the windows that are drawn from the newest quarter of each stream, so that a model follows the
@@ -139,6 +139,15 @@ class ReplaySpec:
     def start_every(self) -> int:
         """Records from one possible start of a window to the next: those with a stored latent, if any has."""
         return self.config.latent_every if self.latent is not None and self.config.store_latents else 1
+
+    @property
+    def reach(self) -> int:
+        """Records before an episode at which a window inside it may begin.
+
+        The first record of a window is not trained, so that of an episode must be a later one. Pairs of
+        records are transitions, all of one episode.
+        """
+        return int(self.window_length > 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class EpisodeIndex:
     def __init__(self, spec: ReplaySpec, room: Room) -> None:
         pool = spec.num_envs, spec.config.capacity, spec.config.chunk_length
         self.capacity, self.window_length = spec.config.capacity, spec.window_length
-        self.start_every, self._room = spec.start_every, room
+        self.start_every, self._reach, self._room = spec.start_every, spec.reach, room
         self.records = ChunkedQueues(*pool)
         self.has_been_short = False
         """Whether an episode went for want of room while there were fewer records than `capacity`."""
@@ -108,7 +108,7 @@ class EpisodeIndex:
         self._is_open[envs] = ~is_last
         if self.starts:
             start = index - (self.window_length - 1)
-            is_inside = start >= np.maximum(self._episode_start[envs], self.records.head[envs])
+            is_inside = start >= np.maximum(self._episode_start[envs] - self._reach, self.records.head[envs])
             chosen = np.flatnonzero(is_inside & (start % self.start_every == 0))
             self.starts.values[self.starts.queues.append(envs[chosen])] = start[chosen]
         return rows
@@ -135,7 +135,8 @@ class EpisodeIndex:
         self._num_complete[env] += 1
         self._episode_start[env] = start
         if self.starts:
-            self._add_starts(env, np.arange(start, start + length - self.window_length + 1))
+            first = max(start - self._reach, int(self.records.head[env]))
+            self._add_starts(env, np.arange(first, start + length - self.window_length + 1))
         return rows
 
     def windows(self, indices: Int64[np.ndarray, "batch"]) -> SampledPositions:
@@ -233,11 +234,12 @@ class EpisodeIndex:
             episode_starts = np.maximum.accumulate(begun)
             episode_start[env] = episode_starts[-1]
             start = stream_index - (self.window_length - 1)
-            self._add_starts(env, start[start >= episode_starts])
+            first = np.maximum(episode_starts - self._reach, self.records.head[env])
+            self._add_starts(env, start[start >= first])
 
 
 class EpisodeStarts:
-    """The start of every window that lies inside one episode, oldest first, in one queue per environment.
+    """The start of every window that trains steps of one episode, oldest first, in one queue per environment.
 
     There are never more starts than records, so a pool of the records' capacity suffices.
     """

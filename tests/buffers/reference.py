@@ -170,7 +170,10 @@ class ReferenceReplay:
         """Return every (environment, stream index) at which a window may begin."""
         found = set()
         for env, episodes in enumerate(self.episodes):
-            for run in [self.stream(env)] if self.cross_episodes else episodes:
+            held = [episode for episode in episodes if episode]
+            reached = [[*before[-1:], *episode] for before, episode in zip([[], *held], held, strict=False)]
+            inside = reached if self.window_length > 2 else held
+            for run in [self.stream(env)] if self.cross_episodes else inside:
                 first = run[: max(0, len(run) - self.window_length + 1)]
                 found |= {(env, record.index) for record in first if record.index % self.latent_every == 0}
         return found

@@ -79,13 +79,23 @@ def test_an_abandoned_episode_ends_in_the_window_without_being_terminal() -> Non
     assert buffer._index.num_episodes == 2
 
 
-def test_windows_inside_episodes_never_hold_a_border() -> None:
+def test_windows_inside_episodes_never_train_over_a_border() -> None:
     buffer = make_buffer(num_envs=2, capacity=200, cross_episodes=False)
     fill(buffer, num_envs=2, steps=300, episode_length=10)
     batch = buffer.sample(500)
-    assert not batch.is_first[:, 1:].any()
-    assert not batch.is_last[:, :-1].any()
-    assert batch.is_first[:, 0].any() and batch.is_last[:, -1].any()
+    assert not batch.is_first[:, 2:].any()
+    assert not batch.is_last[:, 1:-1].any()
+    for flags, column in ((batch.is_first, 0), (batch.is_first, 1), (batch.is_last, 0), (batch.is_last, -1)):
+        assert flags[:, column].any()
+    assert batch.is_first[batch.is_last[:, 0], 1].all()
+
+
+def test_every_record_but_the_very_first_is_trained_inside_its_episode() -> None:
+    buffer, world = make_buffer(capacity=200, cross_episodes=False), ToyWorld(1)
+    for step in range(60):
+        buffer.add(*world.advance(["truncate" if step % 5 == 4 else "go on"]))
+    trained = buffer.sample(2_000).positions.start[:, None] + np.arange(1, 4)
+    assert set(trained.flatten().tolist()) == set(range(1, 60))
 
 
 def test_the_same_generator_draws_the_same_windows() -> None:

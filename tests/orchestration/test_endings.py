@@ -51,6 +51,10 @@ def test_losses_that_stay_non_finite_lead_back_once_and_then_to_an_end(
     assert "loss/total" in kept["not_finite"]
     state = latest_checkpoint(run_dir).model(torch.device("cpu"))
     assert all(value.isfinite().all() for value in state["world_model"].values())
+    updates = intervals_of(run_dir)[-1]["train/updates"]
+    monkeypatch.setattr(DreamerWorkflow, "total", total)  # mended: the run can be continued
+    resume(run_dir)
+    assert intervals_of(run_dir)[-1]["train/updates"] > updates
 
 
 @pytest.mark.parametrize("overlap", ["false", "true"])

@@ -191,6 +191,9 @@ def test_counts_outlive_the_process(guard: NonFiniteGuard, workflow: DreamerWork
     for step in (2, 3):
         bad(other, step, workflow)
     assert other.has_too_many and other.has_rolled_back
+    resumed = NonFiniteGuard(tmp_path, max_in_a_row=3, state=dict)
+    resumed.load_state_dict(other.state_dict())  # ended by exit code 4: what was wrong has been mended
+    assert (resumed.total, resumed.has_too_many, resumed.has_rolled_back) == (4, False, True)
 
 
 @pytest.mark.gpu

@@ -92,8 +92,13 @@ class NonFiniteGuard:
         return {"total": self.total, "in_a_row": self.in_a_row, "has_rolled_back": self.has_rolled_back}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the counts of a resumed run; not for a rollback, which has to be remembered."""
+        """Restore the counts of a resumed run; not for a rollback, which has to be remembered.
+
+        A run that ended by too many in a row counts from zero: whoever resumes it has changed something.
+        """
         self.total, self.in_a_row, self.has_rolled_back = (state[name] for name in self.state_dict())
+        if self.has_too_many:
+            self.in_a_row = 0
 
     def _save(self, step: int, evidence: dict[str, Any]) -> str:
         """Save the evidence of a step, the first time with the workflow; return where it is, for the log."""
