@@ -148,8 +148,10 @@ class WorldModelOrchestrator(Orchestrator):
     def _phase(self) -> tuple[str, str]:
         """Return the name of the current phase, and a sentence on what changes its pace later."""
         training, replay = self.config.training, self.parts.replay
-        if self.step < training.first_update or not replay.can_sample:
+        if self.step < training.first_update:
             return "filling the replay", ""
+        if not replay.can_sample:
+            return "waiting for a longer episode", ""
         if self.step < training.warmup_steps:
             until = f"from step {training.warmup_steps:,} on the actor learns too, which takes longer"
             return "the world model learns alone", until
@@ -336,6 +338,14 @@ class WorldModelOrchestrator(Orchestrator):
 
     def _log(self) -> None:
         require_run_folder(self.run_dir)
+        training = self.config.training
+        if self.step >= training.first_update and not self.parts.replay.can_sample:
+            _LOG.warning(
+                "step %s: nothing is learned: buffer.cross_episodes=false needs an episode of "
+                "training.sequence_length=%d steps, and none is held; lower it, or leave the other out",
+                f"{self.step:,}",
+                training.sequence_length,
+            )
         metrics = {f"train/{name}": value for name, value in self.means.flush().items()}
         metrics |= self.memory_metrics()
         metrics |= self.watch.flush() | self._tags()

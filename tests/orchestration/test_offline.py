@@ -130,6 +130,14 @@ def test_offline_learning_from_nothing_is_refused(
     write_episodes(Path("short"), Format.own, [episode(VECTOR, 3)], VECTOR)
     text = error_of(capsys, lambda: start(Path("run"), *OFFLINE, "buffer.prefill=short"))
     assert "learns from 3 records, which hold no window of training.sequence_length=6" in text
+    assert text.endswith("or prefill more episodes.")
+    one_by_one = (*OFFLINE, "buffer.prefill=short", "buffer.cross_episodes=false")
+    assert error_of(capsys, lambda: start(Path("run"), *one_by_one)).endswith(
+        "or set buffer.cross_episodes=true."
+    )
+    longest = ("training.sequence_length=502", "training.learning_starts=600", "buffer.cross_episodes=false")
+    text = error_of(capsys, lambda: start(Path("run"), *CARTPOLE, *longest))
+    assert "the longest one here has 501. Set training.sequence_length=501 or less" in text
     assert not Path("run").exists()
 
 

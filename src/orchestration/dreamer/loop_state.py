@@ -50,9 +50,10 @@ def check_form(
 def require_windows(replay: EpisodeReplayBuffer) -> None:
     """Raise a `UserError` if a run that learns offline could not draw a window."""
     if not replay.can_sample:
+        or_cross = "" if replay.config.cross_episodes else ", or set buffer.cross_episodes=true"
         raise UserError(
             f"training.offline=true learns from {replay.total_steps:,} records, which hold no window of "
-            f"training.sequence_length={replay.window_length - 1}. Lower it, or prefill more episodes."
+            f"training.sequence_length={replay.window_length - 1}. Lower it, or prefill more episodes{or_cross}."
         )
 
 

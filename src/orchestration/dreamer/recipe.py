@@ -77,11 +77,18 @@ class DreamerRecipe:
     gpu_repair = "Ask `reverie-plan plan.fit_gib=<GiB of the card>` what fits, or lower training.batch_size"
 
     def check(self, config: DreamerTrainConfig, env: EnvSpec) -> None:
-        """Accept every environment that `spec_of` accepts; refuse to learn offline from nothing."""
+        """Refuse to learn offline from nothing, and windows that no episode of this environment can fill."""
         is_new = config.run_dir is None or not list_checkpoints(Path(config.run_dir))
         if config.training.offline and config.buffer.prefill is None and is_new:
             repair = "Name its episodes by buffer.prefill=<folder>, or resume a run."
             raise UserError(f"training.offline=true learns from the replay alone, which is empty. {repair}")
+        length, longest = config.training.sequence_length, env.longest_episode
+        if not config.buffer.cross_episodes and longest is not None and longest + 1 < length:
+            raise UserError(
+                f"buffer.cross_episodes=false draws training.sequence_length={length} steps of one episode, and "
+                f"the longest one here has {longest + 1}. Set training.sequence_length={longest + 1} or less, "
+                "or leave buffer.cross_episodes out."
+            )
         check_share(config, number_of_ranks())
 
     def part(self, config: DreamerTrainConfig) -> DreamerTrainConfig:
