@@ -58,7 +58,7 @@ class ReplayConfig:
     episodes go when it is full, however many records it holds."""
 
     cross_episodes: bool = True
-    """Let windows cross the border of two episodes; otherwise the steps that are trained are of one episode."""
+    """Let windows cross the border of two episodes; otherwise the trained steps are of one episode."""
 
     newest_share: float = 0.0
     """Share of the windows that are drawn from the newest quarter of each stream, so that a model follows the

@@ -24,7 +24,7 @@ class BatchFeed:
         self._stream = torch.cuda.Stream(device) if is_far else None
         self._ahead: SequenceBatch | None = None
         self.sampled: SequenceBatch | None = None
-        """The memory that replay writes its batches into."""
+        """The memory that replay writes its batches into, or wrote the last one into."""
 
     def draw_ahead(self) -> None:
         """Draw what `next` will return, if it has a way to go; no record may be added in between."""
@@ -32,7 +32,7 @@ class BatchFeed:
             self._ahead = self._draw()
 
     def next(self) -> SequenceBatch:
-        """Return a batch of the latents that replay holds now; where it has no way to go, until the next one.
+        """Return a batch of the latents that replay holds now; on a CPU it is good until the next one.
 
         Raises:
             ValueError: If there is no window.
@@ -49,7 +49,9 @@ class BatchFeed:
 
     def _draw(self) -> SequenceBatch:
         if self._stream is None:
-            self.sampled = self._replay.sample(self._windows, out=self.sampled)
+            # A GPU may still judge an update when the next batch is drawn, and name what was in its own.
+            reused = self.sampled if self._device.type == "cpu" else None
+            self.sampled = self._replay.sample(self._windows, out=reused)
             return self.sampled
         self._stream.synchronize()
         is_pinned = self.sampled is not None

@@ -1,6 +1,7 @@
 """Plan the memory of a replay buffer before anything is allocated."""
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from ..utils.errors import UserError
@@ -85,17 +86,15 @@ def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
 def largest_capacity(spec: ReplaySpec, max_bytes: int) -> int:
     """Return the largest capacity that needs no more than `max_bytes`, 0 if there is none.
 
-    Bytes are linear in the number of whole chunks of capacity, so two points suffice.
+    A compressed replay needs its index and latents, and the codes of a window in every environment.
     """
     chunk = spec.config.chunk_length
 
     def needed(num_chunks: int) -> int:
-        # of codes the least: they take what is left of the budget
         config = replace(spec.config, capacity=num_chunks * chunk, memory_budget_gib=1e-9)
         return plan_unchecked(replace(spec, config=config)).nbytes
 
-    one = needed(1)
-    return max(0, 1 + (max_bytes - one) // (needed(2) - one)) * chunk
+    return bisect_right(range(1, max_bytes // chunk + 1), max_bytes, key=needed) * chunk
 
 
 def plan_replay(spec: ReplaySpec) -> ReplayPlan:

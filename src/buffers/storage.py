@@ -1,5 +1,6 @@
 """Where records are: one tensor for each field, allocated once. `compressed.py` has the other way."""
 
+import math
 import os
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from ..utils.errors import UserError
 from .config import FieldSpec, ReplaySpec, ReplayStorage
-from .plan import ReplayPlan, in_gib, largest_capacity
+from .plan import GIB, ReplayPlan, in_gib, largest_capacity
 
 _NUMPY_DTYPES = (torch.uint8, torch.bool, torch.float16, torch.float32)
 
@@ -168,10 +169,17 @@ def check_storage(spec: ReplaySpec, plan: ReplayPlan, device: torch.device, dire
         existing = next(f for f in (directory.absolute(), *directory.absolute().parents) if f.exists())
         free = shutil.disk_usage(existing).free
         if plan.arena_bytes > free:
+            config = spec.config
+            if config.compressed:
+                asked = f"buffer.memory_budget_gib={config.memory_budget_gib:g}"
+                least = math.floor(free / GIB * 1000) / 1000
+                repair = f"buffer.memory_budget_gib to {least:g}"
+            else:
+                asked = f"buffer.capacity={config.capacity}"
+                repair = f"buffer.capacity to {largest_capacity(spec, free):,}"
             raise UserError(
-                f"buffer.storage=mmap with buffer.capacity={spec.config.capacity} needs "
-                f"{in_gib(plan.arena_bytes)} GiB in {directory}, where {in_gib(free)} GiB are free. "
-                f"Lower buffer.capacity to {largest_capacity(spec, free):,} or free some space."
+                f"buffer.storage=mmap with {asked} needs {in_gib(plan.arena_bytes)} GiB in {directory}, "
+                f"where {in_gib(free)} GiB are free. Lower {repair} or free some space."
             )
 
 

@@ -10,6 +10,7 @@ from ..envs.config import check_is_pong
 from ..models import ModelConfig, OptimizerConfig
 from ..utils.errors import UserError, require_range
 from ..workflows.world_models import ControllerConfig, WorldModelConfig
+from ..workflows.world_models.config import Objective
 from .cluster import require_ray
 from .schema import TrainConfig, TrainingConfig
 
@@ -174,7 +175,14 @@ class DreamerTrainConfig(TrainConfig):
             raise UserError(f"training.learning_starts={starts} is too early: {needed}. {repair}")
 
     def _check_updates(self) -> None:
-        """Refuse a ratio whose regular share of updates would be forgiven as if it were a stall."""
+        """Refuse updates of nothing, and a ratio whose regular share would be forgiven as a stall."""
+        of_tokens = (Objective.barlow, Objective.infonce)
+        has_losses = any(self.world_model.losses.values()) or self.world_model.objective in of_tokens
+        if self.training.warmup_steps and not has_losses:
+            raise UserError(
+                f"training.warmup_steps={self.training.warmup_steps} lets the world model learn alone, and "
+                "world_model.losses switches all its losses off. Set training.warmup_steps=0."
+            )
         limit, num_envs = self.training.max_updates_per_step, self.env.num_envs
         updates = math.ceil(self.training.updates_per_step * num_envs)
         if updates > limit:

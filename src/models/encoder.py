@@ -77,7 +77,7 @@ class Encoder(nn.Module):
         """Encode (batch, time, ...) observations in their stored dtypes; images are uint8."""
         parts: list[Tensor] = []
         if self.vectors:
-            vector = torch.cat([observation[key].float().flatten(2) for key in self.vectors], -1)
+            vector = torch.cat([observation[key][..., None].float().flatten(2) for key in self.vectors], -1)
             parts.append(self.mlp(symlog(vector)))
         if self.images:
             image = torch.cat([observation[key] for key in self.images], -1)

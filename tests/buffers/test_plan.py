@@ -55,12 +55,10 @@ def test_a_request_over_the_budget_names_the_capacity_that_fits() -> None:
     )
 
 
-@pytest.mark.parametrize("cross_episodes", [True, False])
 @pytest.mark.parametrize("num_envs", [1, 8])
-def test_the_proposed_capacity_fits_and_one_step_more_does_not(cross_episodes: bool, num_envs: int) -> None:
-    asked = request(
-        num_envs, 9, capacity=10**7, chunk_length=10, memory_budget_gib=0.01, cross_episodes=cross_episodes
-    )
+@pytest.mark.parametrize("other", [{}, {"cross_episodes": False}, {"compressed": True}])
+def test_the_proposed_capacity_fits_and_one_step_more_does_not(other: dict[str, bool], num_envs: int) -> None:
+    asked = request(num_envs, 9, capacity=10**7, chunk_length=10, memory_budget_gib=0.01, **other)
     with pytest.raises(UserError) as error:
         plan_replay(asked)
     found = re.search(r"buffer.capacity to ([\d,]+)", str(error.value))
@@ -114,6 +112,12 @@ def test_a_full_disk_is_refused_before_a_file_exists(tmp_path: Path) -> None:
     found = re.search(r"Lower buffer.capacity to ([\d,]+)", str(error.value))
     assert found
     smaller = replace(asked, config=replace(asked.config, capacity=int(found[1].replace(",", "")) // 2))
+    check_storage(smaller, plan_replay(smaller), torch.device("cpu"), tmp_path)
+    codes = replace(asked, config=replace(asked.config, compressed=True, memory_budget_gib=2 * free / GIB))
+    with pytest.raises(UserError, match=r"Lower buffer\.memory_budget_gib to ([\d.]+) or") as error:
+        build(codes, tmp_path / "run" / "replay")
+    budget = float(re.findall(r"to ([\d.]+) or", str(error.value))[0]) * 0.9  # others use the disk, too
+    smaller = replace(codes, config=replace(codes.config, memory_budget_gib=budget))
     check_storage(smaller, plan_replay(smaller), torch.device("cpu"), tmp_path)
 
 

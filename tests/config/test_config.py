@@ -19,8 +19,10 @@ from reverie.config.schema import Compile, Device, Precision, TrainConfig, actua
 from reverie.envs import EnvConfig
 from reverie.models import ModelConfig
 from reverie.utils.errors import UserError
-from reverie.workflows.world_models import ControllerConfig
+from reverie.workflows.world_models import ControllerConfig, WorldModelConfig
+from reverie.workflows.world_models.config import LOSS_SWITCHES
 
+OFF = dict.fromkeys(LOSS_SWITCHES, False)
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
@@ -131,6 +133,10 @@ RUN = DreamerTrainConfig(device=Device.cpu, model=ModelConfig(), env=EnvConfig()
         (
             {"buffer": ReplayConfig(storage=ReplayStorage.cuda)},
             "buffer.storage=cuda needs device=cuda, got device=cpu. Set buffer.storage=ram",
+        ),
+        (
+            {"training": DreamerTraining(warmup_steps=9), "world_model": WorldModelConfig(losses=OFF)},
+            "training.warmup_steps=9 lets the world model learn alone, and .* Set training.warmup_steps=0",
         ),
         ({"compile": Compile.graph}, "compile=graph needs device=cuda, got device=cpu. Set compile=none"),
     ],

@@ -33,6 +33,17 @@ def states() -> LatentState:
     return LatentState(torch.randn(2, 3, TINY.deter), torch.rand(2, 3, TINY.stoch, TINY.classes))
 
 
+def test_a_scalar_is_encoded_as_a_vector_of_one() -> None:
+    specs = {"speed": ArraySpec((), FLOAT), "wind": ArraySpec((2,), FLOAT)}
+    seen = {"speed": torch.randn(2, 3), "wind": torch.randn(2, 3, 2)}
+    encoder, decoder = Encoder(specs, TINY), Decoder(specs, TINY)
+    vector = torch.cat([seen["speed"].unsqueeze(-1), seen["wind"]], -1)
+    torch.testing.assert_close(encoder(seen), encoder.mlp(vector.sign() * (1 + vector.abs()).log()))
+    assert {key: each.shape for key, each in decoder.losses(states(), seen).items()} == dict.fromkeys(
+        specs, (2, 3)
+    )
+
+
 def test_tokens_are_the_vectors_then_the_image_pixel_by_pixel() -> None:
     encoder = Encoder(SPECS, TINY)
     perturb(encoder)

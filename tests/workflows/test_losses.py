@@ -46,6 +46,12 @@ def test_losses_before_training_have_the_values_of_the_facts_sheet() -> None:
     assert losses["policy"].shape == losses["value"].shape == (15, HORIZON)
 
 
+def test_without_the_continue_loss_every_episode_continues() -> None:
+    world_model = tiny_workflow(switched_off=["continue"]).world_model
+    _, discount = world_model.predict(torch.randn(4, world_model.feature_size))
+    torch.testing.assert_close(discount, torch.full((4,), world_model.discount), rtol=0, atol=0)
+
+
 def test_kl_below_the_free_nats_costs_them_and_teaches_nothing() -> None:
     workflow = tiny_workflow(free_nats=1.0, switched_off=["decoder", "reward", "continue"])
     posterior = torch.zeros(1, 2, TINY.stoch, TINY.classes)

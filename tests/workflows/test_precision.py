@@ -12,7 +12,7 @@ CUDA = torch.device("cuda")
 
 
 def test_an_update_in_bfloat16_gives_every_parameter_a_gradient() -> None:
-    # Imagination casts the weights without gradient; a cast that autocast kept would cut off what follows.
+    # Imagination casts the weights without gradient; autocast may keep a cast only if it passes one on.
     workflow = tiny_workflow(IMAGE | VECTOR, dtype=torch.bfloat16)
     losses, _, observed = workflow.losses(make_batch(workflow), workflow.noise["update"])
     assert all(loss.dtype == torch.float32 and bool(loss.isfinite().all()) for loss in losses.values())

@@ -32,7 +32,7 @@ class LearnerOrchestrator(WorldModelOrchestrator):
             self._show_episode(frames)
         self._learn()  # before anything is ordered: with the newest weights
         with self.watch("collect"):
-            is_behind = self.update_ratio.backlog > 0
+            is_behind = self.update_ratio.backlog > 0 and self.parts.replay.can_sample
             return at_once(partial(self.collectors.next, self.updates, is_behind, self._is_over))
 
     def _is_over(self) -> bool:

@@ -53,7 +53,8 @@ def require_windows(replay: EpisodeReplayBuffer) -> None:
         or_cross = "" if replay.config.cross_episodes else ", or set buffer.cross_episodes=true"
         raise UserError(
             f"training.offline=true learns from {replay.total_steps:,} records, which hold no window of "
-            f"training.sequence_length={replay.window_length - 1}. Lower it, or prefill more episodes{or_cross}."
+            f"training.sequence_length={replay.window_length - 1}. Lower it, or prefill more episodes"
+            f"{or_cross}."
         )
 
 

@@ -149,29 +149,20 @@ class DreamerWorkflow:
     def losses(
         self, batch: SequenceBatch, noise: Noise, controller: bool = True
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], RSSMOutput]:
-        """Return all losses before scale and mean, metrics, and the replayed states.
-
-        The three parts run under separate autocasts: a cast that was cached without gradient (imagination)
-        would otherwise be reused where gradients are needed, and lose them.
-        """
+        """Return all losses before scale and mean, metrics, and the replayed states."""
         steps = batch.trained()
         with self._autocast():
             tokens, observed = self.world_model.observe(batch, noise)
             losses, metrics = self.world_model.losses(steps, tokens, observed)
-        if controller:
-            horizon, length = self.config.controller.horizon, steps.reward.shape[1]
-            last = slice(length - (self.config.controller.imagine_last or length), length)
-            replayed = observed.posterior.select((slice(None), last))
-            with self._autocast():
-                imagined = imagine(
-                    self.world_model, self.controller.actor, replayed.flatten(), horizon, noise
-                )
-            with self._autocast():
-                controller_losses, controller_metrics = self.controller.losses(
-                    imagined, replayed, steps.select(slice(None), last)
-                )
-            losses |= controller_losses
-            metrics |= controller_metrics
+            if controller:
+                horizon, length = self.config.controller.horizon, steps.reward.shape[1]
+                last = slice(length - (self.config.controller.imagine_last or length), length)
+                replayed = observed.posterior.select((slice(None), last))
+                start, actor = replayed.flatten(), self.controller.actor
+                imagined = imagine(self.world_model, actor, start, horizon, noise)
+                own = self.controller.losses(imagined, replayed, steps.select(slice(None), last))
+                losses |= own[0]
+                metrics |= own[1]
         return losses, metrics, observed
 
     def total(self, losses: dict[str, Tensor]) -> Tensor:

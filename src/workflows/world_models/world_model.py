@@ -88,8 +88,14 @@ class WorldModel(nn.Module):
     def predict(
         self, feature: Float[Tensor, "*batch feature"]
     ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        """Return rewards in raw units, and the probabilities that the episode continues, times gamma."""
-        return self.reward.mean(self.reward(feature)), self.continuation(feature).sigmoid()
+        """Return rewards in raw units, and the probabilities that the episode continues, times gamma.
+
+        Without the loss `continue` every episode continues.
+        """
+        reward = self.reward.mean(self.reward(feature))
+        if not self.config.losses["continue"]:
+            return reward, torch.full_like(reward, self.discount)
+        return reward, self.continuation(feature).sigmoid()
 
     def losses(
         self, steps: SequenceBatch, tokens: Tensor, observed: RSSMOutput
