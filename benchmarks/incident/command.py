@@ -5,7 +5,7 @@ import json
 import shlex
 import sys
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -94,8 +94,8 @@ class Reenactment:
                 self.config.training, "sequence_length", None
             ),  # a population has none
             "acting": [row.as_dict() for row in self.acting],
-            "stored_losses": [row.as_dict() for row in self.losses],
-            "kept_arrays": [row.as_dict() for row in self.arrays],
+            "stored_losses": [asdict(row) for row in self.losses],
+            "kept_arrays": [asdict(row) for row in self.arrays],
         }
 
     def _acting_table(self) -> Table:

@@ -1,7 +1,7 @@
 """What a stored loss and a tensor made by `torch.from_numpy` really hold."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,10 +33,6 @@ class StoredLoss:
     nodes: int
     """Autograd nodes that live on with it."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class KeptArray:
@@ -47,10 +43,6 @@ class KeptArray:
     """What its arrays and tensors show, each byte counted once."""
 
     held_bytes: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it."""
-        return asdict(self)
 
 
 def held_by(parts: DreamerParts, batch_size: int) -> tuple[list[KeptArray], list[StoredLoss]]:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -72,7 +73,7 @@ def _report(bench: Bench, command: list[str], results: list[Result], others_cpu:
         "machine": machine_facts(bench.device),
         "threads": torch.get_num_threads(),
         "others_cpu": round(others_cpu, 3),
-        "rates": bench.rates().as_json(),
+        "rates": asdict(bench.rates()),
         "notices": bench.notices,
-        "rows": [result.as_json() for result in results],
+        "rows": [asdict(result) for result in results],
     }

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -40,10 +40,6 @@ class Rates:
     def best_of(self, other: "Rates") -> "Rates":
         """Return the better of both in each kind."""
         return Rates(*(max(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)))
-
-    def as_json(self) -> dict[str, float]:
-        """Return the rates by name."""
-        return asdict(self)
 
 
 def measure_rates(device: torch.device, dtype: torch.dtype, quick: bool) -> Rates:

@@ -1,7 +1,7 @@
 """What one variant of one row came out as, and the table of them all."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -53,10 +53,6 @@ class Result:
     """What differs from the work of the first variant."""
 
     blocks: list[dict[str, Any]] = field(default_factory=list)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all of it."""
-        return asdict(self)
 
 
 def timed_result(

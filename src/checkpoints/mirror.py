@@ -5,15 +5,15 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from ..config.schema import CheckpointConfig, TrainConfig
 from ..utils.durable_io import UNFINISHED
 from ..utils.errors import UserError
 from ..utils.remote_urls import check_url, describe_error, redact_url, require_protocol
+from ..utils.side_thread import call_with_timeout
 from .checkpoint import Checkpoint, list_checkpoints, newest_whole
 from .remote import MirrorConflict, RemoteFolder, UploadCancelled, Uploader, receive
 from .run_folder import CONFIG_FILE, EXPERIMENTS, identity_of, save_identity
@@ -29,7 +29,6 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 """Between two tries while a remote takes nothing; each pause is twice as long as the last."""
 
 _JOIN_SECONDS = 1.0
-Answer = TypeVar("Answer")
 
 
 def check_mirror(config: TrainConfig) -> None:
@@ -202,19 +201,3 @@ def _require_free(folder: Path) -> None:
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is in use, but holds no run. Name another folder by run_dir=.")
-
-
-def call_with_timeout(seconds: float, call: Callable[[], Answer]) -> Answer:
-    """Return or raise what `call` does in a daemon thread, which may outlive this; or a `TimeoutError`."""
-    answer: Future[Answer] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(call())
-        except BaseException as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name="ask the mirror", daemon=True).start()
-    if not wait([answer], seconds).done:
-        raise TimeoutError(f"no answer within {seconds:g} s")
-    return answer.result()

@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..utils.errors import UserError
 from .dreamer import DreamerTrainConfig
-from .schema import Compile, Device, Precision, TrainConfig, WorkflowName, actual_device, no_bfloat16
+from .schema import Compile, Device, Precision, TrainConfig, WorkflowName, actual_device
 from .workflow import AnyTrainConfig
 
 CONFIG_PACKAGE = "reverie.configs"
@@ -74,7 +74,8 @@ def typed(composed: DictConfig, kind: type[Config] = TrainConfig, *, must_run_he
         if result.device is Device.cuda and not torch.cuda.is_available():
             raise UserError("device=cuda was asked for, but torch sees no CUDA device here. Set device=cpu.")
         if result.precision is Precision.bfloat16 and not multiplies_bfloat16(result.device):
-            raise no_bfloat16(result.device)
+            refused = f"precision=bfloat16 is not supported on this device={result.device.value}"
+            raise UserError(f"{refused}; allowed there: float32. Set precision=float32.")
     return result
 
 

@@ -209,9 +209,3 @@ def check_number(key: str, value: object) -> None:
         raise UserError(f"{key} must be at most {LARGEST_NUMBER:g}, got {value:g}.")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise UserError(f"{key} must be below 2**63, got a number of {value.bit_length():,} bits.")
-
-
-def no_bfloat16(device: Device) -> UserError:
-    """Return the error of a device that does not multiply in bfloat16."""
-    refused = f"precision=bfloat16 is not supported on this device={device.value}; allowed there: float32"
-    return UserError(f"{refused}. Set precision=float32.")

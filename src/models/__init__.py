@@ -5,13 +5,11 @@ from .decoder import Decoder as Decoder
 from .distributions import CategoricalPolicy as CategoricalPolicy
 from .distributions import MultiCategoricalPolicy as MultiCategoricalPolicy
 from .distributions import Noise as Noise
-from .distributions import NormalPolicy as NormalPolicy
 from .distributions import Policy as Policy
 from .distributions import categorical_entropy as categorical_entropy
 from .distributions import categorical_kl as categorical_kl
 from .distributions import unimix_log_probs as unimix_log_probs
 from .encoder import Encoder as Encoder
-from .encoder import check_images as check_images
 from .heads import Actor as Actor
 from .heads import ContinueHead as ContinueHead
 from .heads import TwoHotHead as TwoHotHead

@@ -41,12 +41,6 @@ def image_shape(observation: dict[str, ArraySpec]) -> tuple[int, int, int]:
     return height, width, sum(shape[2] for shape in shapes)
 
 
-def check_images(observation: dict[str, ArraySpec]) -> None:
-    """Raise as `image_shape` does, if there are images and the networks cannot take them."""
-    if image_keys(observation):
-        image_shape(observation)
-
-
 class Encoder(nn.Module):
     """Images through convolutions, vectors through an MLP; the tokens are both, vectors first.
 

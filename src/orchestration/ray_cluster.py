@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 
 from ..config.cluster import LEAST_OBJECT_STORE_MIB
 from ..utils.errors import UserError
+from ..utils.side_thread import call_with_timeout
 from . import ray_reaper
 
 _PROBE_SECONDS = 2.0
@@ -120,38 +120,12 @@ class Cluster:
         """
         try:
             socket.create_connection(self._address, _PROBE_SECONDS).close()
-            nodes = self._nodes()
+            # In a thread: if the head dies before it answers, Ray waits until it ends this process.
+            nodes = call_with_timeout(_ANSWER_SECONDS, self.ray.nodes)
         except (OSError, self.ray.exceptions.RayError) as error:
             raise ClusterLost(f"the Ray cluster is lost: its head does not answer ({error}).") from error
         if not any(node["NodeID"] == self._node and node["Alive"] for node in nodes):
             raise ClusterLost("the Ray cluster is lost: its node on this machine has died.")
-
-    def _nodes(self) -> list[dict[str, Any]]:
-        """Return what the head knows of its nodes.
-
-        A thread asks: if the head dies before it answers, Ray waits until it ends this process.
-
-        Raises:
-            TimeoutError: If there is no answer in time.
-            RayError: If Ray answers so.
-        """
-        answer: list[list[dict[str, Any]]] = []
-        failed: list[Exception] = []
-
-        def ask() -> None:
-            try:
-                answer.append(self.ray.nodes())
-            except Exception as error:
-                failed.append(error)
-
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        asking.join(_ANSWER_SECONDS)
-        if failed:
-            raise failed[0]
-        if not answer:
-            raise TimeoutError(f"no list of nodes within {_ANSWER_SECONDS:g} s")
-        return answer[0]
 
     def close(self) -> None:
         """Leave the cluster, and stop it if it was started here; may be called twice."""

@@ -10,7 +10,6 @@ from ..checkpoints.mirror import check_mirror
 from ..checkpoints.run_folder import EXPERIMENTS, check_run_folder
 from ..config.schema import TrainConfig
 from ..envs import spec_of
-from ..models import check_images
 from ..utils.timestep import EnvSpec
 from .plan import plan_run
 from .recipe import Recipe
@@ -53,6 +52,5 @@ def environment_spec(config: TrainConfig, recipe: Recipe) -> EnvSpec:
         UserError: If there is no such environment, or this kind of run cannot use it.
     """
     env = spec_of(config.env)
-    check_images(env.observation)
     recipe.check(config, env)
     return env

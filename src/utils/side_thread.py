@@ -50,3 +50,13 @@ def at_once(call: Callable[[], Result]) -> Future[Result]:
     future: Future[Result] = Future()
     future.set_result(call())
     return future
+
+
+def call_with_timeout(seconds: float, call: Callable[[], Result]) -> Result:
+    """Return or raise what a call in a thread does, which may outlive this; or raise a `TimeoutError`."""
+    side = SideThread("a call that may hang")
+    answer = side.begin(call)
+    side.close(seconds)
+    if not answer.done():
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return answer.result()

@@ -1,6 +1,5 @@
 """Algorithms: how to act and how to learn."""
 
 from .base import Agent as Agent
-from .base import EvalPolicy as EvalPolicy
 from .base import PolicyOutput as PolicyOutput
 from .base import UpdateOutput as UpdateOutput

@@ -45,14 +45,6 @@ def test_a_mistake_is_one_sentence_and_creates_nothing(
     assert files_in(tmp_path) == {}
 
 
-def test_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    shown = capsys.readouterr().out
-    for name in ("steps=null", "out=null", "fault=null", "bound_mb=64.0"):
-        assert f"certify.{name}" in shown
-
-
 def test_a_run_that_is_too_short_is_undecided_and_names_the_length_that_decides(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

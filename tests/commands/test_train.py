@@ -18,7 +18,6 @@ from ..runs.helpers import (
     CATCH_STEPS,
     PONG,
     differing,
-    error_of,
     events_of,
     intervals_of,
     metrics_of,
@@ -186,13 +185,6 @@ def test_what_is_shown_of_a_run_does_not_change_what_it_learns(tmp_path: Path, p
     run_dir = start(tmp_path / "run", *PONG, *quiet)
     assert not (run_dir / "tensorboard").exists()
     assert reproducible(metrics_of(run_dir)) == reproducible(metrics_of(pong_run))
-
-
-def test_a_new_run_never_writes_into_the_folder_of_another(
-    cartpole_run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    message = error_of(capsys, lambda: start(cartpole_run, *CARTPOLE))
-    assert f"run_dir={cartpole_run} already holds a run. Continue it with resume={cartpole_run}" in message
 
 
 def test_the_log_has_a_line_of_memory_where_nothing_is_wrong(tmp_path: Path) -> None:

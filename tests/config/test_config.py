@@ -22,7 +22,7 @@ from reverie.utils.errors import UserError
 from reverie.workflows.world_models import ControllerConfig, WorldModelConfig
 from reverie.workflows.world_models.config import LOSS_SWITCHES
 
-OFF = dict.fromkeys(LOSS_SWITCHES, False)
+OFF: dict[str, bool] = dict.fromkeys(LOSS_SWITCHES, False)
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 

@@ -24,10 +24,6 @@ _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 
 
-class WorkersLost(EngineFailed):
-    """Workers died more than `env.max_restarts` times."""
-
-
 @dataclass(slots=True)
 class _Group:
     """Consecutive members and their present worker."""
@@ -163,13 +159,13 @@ class RayEngine:
         """Replace a worker that died.
 
         Raises:
-            WorkersLost: If that happened too often.
+            EngineFailed: If that happened too often.
             ClusterLost: If more than the worker is gone.
         """
         self._cluster.require_alive()
         limit, reason = self._settings.env.max_restarts, str(error).strip().splitlines()[0]
         if self._deaths == limit:
-            raise WorkersLost(
+            raise EngineFailed(
                 f"Ray's {group} died: {reason} All {limit} restarts of env.max_restarts are used up."
             )
         self._deaths += 1
