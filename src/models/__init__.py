@@ -17,6 +17,7 @@ from .layers import meta_stands_for as meta_stands_for
 from .optim import LEARNERS as LEARNERS
 from .optim import LaProp as LaProp
 from .optim import OptimizerConfig as OptimizerConfig
+from .optim import falling as falling
 from .returns import ReturnNormalizer as ReturnNormalizer
 from .returns import lambda_return as lambda_return
 from .rssm import RSSM as RSSM

@@ -74,6 +74,16 @@ class OptimizerConfig:
         return self if own is None else replace(self, learning_rate=own)
 
 
+def falling(value: float, least: float, start: int, updates: Tensor) -> float | Tensor:
+    """Return `value`, from `start` updates on times start / updates, but not below `least`; 0: for ever.
+
+    A value below `least` stays as it is. What falls is 0-d float32 on the device of `updates`.
+    """
+    if not start:
+        return value
+    return (value * (start / updates.clamp(min=start))).clamp(min=min(value, least))
+
+
 class LaProp(Optimizer):
     """Adaptive gradient clipping per tensor, RMS normalisation, then momentum: m(normalised(clipped(g))).
 
@@ -182,10 +192,7 @@ class LaProp(Optimizer):
         """Return the step size of the next update, 0-d float32 on the parameters' device."""
         c, updates, rate = self.config, self.updates, self.param_groups[0]["lr"]
         share = (updates / c.warmup_updates).clamp(max=1.0) if c.warmup_updates else torch.ones_like(updates)
-        if c.decay_from:
-            decayed = rate * (c.decay_from / updates.clamp(min=c.decay_from))
-            rate = decayed.clamp(min=min(rate, c.least_learning_rate))
-        return rate * share
+        return falling(rate, c.least_learning_rate, c.decay_from, updates) * share
 
     def change(
         self,

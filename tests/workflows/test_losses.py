@@ -123,7 +123,7 @@ def test_nothing_is_learned_behind_a_predicted_end_and_nothing_from_a_start_that
     discount = torch.full((3, HORIZON + 1), 0.997)
     discount[0, 0] = discount[1, 1] = 0.0
     losses, _ = workflow.controller.losses(
-        imagined_with(workflow.controller.actor, discount), observed.posterior, steps
+        imagined_with(workflow.controller.actor, discount), observed.posterior, steps, 3e-4
     )
     for name in ("policy", "value"):
         is_learned = losses[name].detach().abs() > 1e-4
@@ -150,10 +150,25 @@ def test_the_weight_of_a_step_is_the_product_of_continuations_up_to_it() -> None
     steps, (_, observed) = batch.trained(), workflow.world_model.observe(batch, MODE)
     discount = torch.tensor([[0.9, 0.5, 0.8, 0.1], [0.4, 1.0, 0.3, 1.0]])
     losses, _ = workflow.controller.losses(
-        imagined_with(workflow.controller.actor, discount), observed.posterior, steps
+        imagined_with(workflow.controller.actor, discount), observed.posterior, steps, 3e-4
     )
     weight = torch.tensor([[0.9, 0.45, 0.36], [0.4, 0.4, 0.12]])
     torch.testing.assert_close(losses["value"].detach(), weight * 2 * math.log(255))
+
+
+def test_the_entropy_s_weight_falls_as_one_over_the_updates_but_not_below_the_least() -> None:
+    workflow = tiny_workflow()
+    batch, config = make_batch(workflow), workflow.config.controller
+    config.entropy_scale, config.entropy_decay_from, config.least_entropy_scale = 8e-3, 4, 3e-3
+    found = []
+    for updates in (0, 4, 8, 100):
+        workflow.optimizers["actor"].updates.fill_(updates)
+        found.append(losses_of(workflow, batch)["policy"])
+    config.entropy_decay_from = 0
+    for falling, scale in zip(found, (8e-3, 8e-3, 4e-3, 3e-3), strict=True):
+        config.entropy_scale = scale
+        torch.testing.assert_close(falling, losses_of(workflow, batch)["policy"], rtol=1e-6, atol=1e-8)
+    assert not torch.allclose(found[1], found[2], rtol=1e-4)
 
 
 def test_replayed_values_skip_final_records_and_follow_real_rewards() -> None:
@@ -166,7 +181,7 @@ def test_replayed_values_skip_final_records_and_follow_real_rewards() -> None:
     )  # so that the imagined return of a start is the next imagined reward
     imagined = imagined_with(controller.actor, discount)
     boot = imagined.reward[1].view(3, 5)
-    losses, _ = controller.losses(imagined, observed.posterior, steps)
+    losses, _ = controller.losses(imagined, observed.posterior, steps, 3e-4)
     feature = observed.posterior.feature.detach()
     logits = controller.critic(feature).detach()
     slow = controller.slow_critic.mean(controller.slow_critic(feature))

@@ -145,6 +145,12 @@ class ControllerConfig:
     entropy_scale: float = 3e-4
     """Weight of the actor's entropy, in nats."""
 
+    entropy_decay_from: int = 0
+    """Updates of the actor after which `entropy_scale` falls as `entropy_decay_from` / updates; 0: never."""
+
+    least_entropy_scale: float = 3e-4
+    """Weight below which the decay does not go; a smaller one stays as it is."""
+
     actor_unimix: float = 0.01
     """Share of the uniform distribution mixed into discrete policies, in [0, 1)."""
 
@@ -175,7 +181,9 @@ class ControllerConfig:
         require_range("controller", self, "actor_unimix", ge=0, lt=1)
         shares = ("return_lambda", "slow_critic_decay", "return_rate", "return_low", "return_high")
         require_range("controller", self, *shares, ge=0, le=1)
-        require_range("controller", self, "entropy_scale", "slow_critic_scale", "replay_value_scale", ge=0)
+        require_range("controller", self, "entropy_decay_from", ge=0)
+        scales = ("entropy_scale", "least_entropy_scale", "slow_critic_scale", "replay_value_scale")
+        require_range("controller", self, *scales, ge=0)
         if self.return_low >= self.return_high:
             raise UserError(
                 f"controller.return_low={self.return_low} must be below "

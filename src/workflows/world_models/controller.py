@@ -91,7 +91,11 @@ class Controller(nn.Module):
         self.normalizer = ReturnNormalizer(config.return_rate, config.return_low, config.return_high)
 
     def losses(
-        self, imagined: ImaginedTrajectory, replayed: LatentState, steps: SequenceBatch
+        self,
+        imagined: ImaginedTrajectory,
+        replayed: LatentState,
+        steps: SequenceBatch,
+        entropy_scale: float | Tensor,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the losses and the metrics; also update the return normaliser.
 
@@ -99,6 +103,7 @@ class Controller(nn.Module):
             imagined: Trajectories from every replayed state, in the order of (batch, time).
             replayed: These states, (B, T); the gradient of `replay_value` flows into them.
             steps: The steps that led to them.
+            entropy_scale: Weight of the entropy in `policy`.
 
         Returns:
             `policy` and `value`, (B * T, H), and `replay_value`, (B, T - 1), before their scales; and
@@ -113,7 +118,7 @@ class Controller(nn.Module):
         advantage = (returns - value[:, :-1]) / self.normalizer.scale()
         entropy = imagined.policy.entropy().t()
         log_prob = imagined.policy.log_prob(imagined.action).t()
-        score = log_prob * advantage + self.config.entropy_scale * entropy
+        score = log_prob * advantage + entropy_scale * entropy
         losses = {
             "policy": -weight * score,
             "value": weight * self._critic_loss(logits[:-1], imagined.feature[:-1], returns.t()).t(),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...buffers import OBSERVATION_PREFIX, SequenceBatch, StoredLatent
-from ...models import LEARNERS, LaProp, LatentState, ModelConfig, Noise, OptimizerConfig, RSSMOutput
+from ...models import LEARNERS, LaProp, LatentState, ModelConfig, Noise, OptimizerConfig, RSSMOutput, falling
 from ...utils.ranks import ALONE, Ranks
 from ...utils.seeding import torch_generator
 from ...utils.state_files import check_structure
@@ -160,10 +160,17 @@ class DreamerWorkflow:
                 replayed = observed.posterior.select((slice(None), last))
                 start, actor = replayed.flatten(), self.controller.actor
                 imagined = imagine(self.world_model, actor, start, horizon, noise)
-                own = self.controller.losses(imagined, replayed, steps.select(slice(None), last))
+                trained = steps.select(slice(None), last)
+                own = self.controller.losses(imagined, replayed, trained, self.entropy_scale())
                 losses |= own[0]
                 metrics |= own[1]
         return losses, metrics, observed
+
+    def entropy_scale(self) -> float | Tensor:
+        """Return the weight of the actor's entropy in the next update."""
+        c = self.config.controller
+        updates = self.optimizers["actor"].updates
+        return falling(c.entropy_scale, c.least_entropy_scale, c.entropy_decay_from, updates)
 
     def total(self, losses: dict[str, Tensor]) -> Tensor:
         """Return the scaled sum of the means of all losses, 0-d float32."""
