@@ -40,6 +40,7 @@ LEVERS = (
     "world_model.harmony=true",
     "controller.imagine_last=4",
     "buffer.newest_share=0.5",
+    "controller.entropy_decay_from=10",
 )
 PONG_4 = (*PONG, "env.num_envs=4", "training.learning_starts=32")
 
