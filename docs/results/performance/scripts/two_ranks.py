@@ -1,7 +1,9 @@
-"""Time of Catch on two ranks against one, a thread each, by turns: `python two_ranks.py [rounds]`; JSON.
+"""Time of Catch on two ranks against one, a thread each, by turns; JSON.
 
-Needs two cores with nothing else on them. Each run makes 500 updates; its time is the median of the log's
-intervals but for the first ones, in which the networks are compiled.
+    python two_ranks.py [rounds] [setting=value ...]
+
+Needs two cores with nothing else on them. A run makes 500 updates of 8 windows; its time is the median of the
+log's intervals but for the first ones, in which the networks are compiled.
 """
 
 import json
@@ -23,12 +25,12 @@ SETTINGS = (
 SKIPPED = 5
 
 
-def seconds_per_step(ranks: int) -> float:
-    """Return the seconds that an agent step takes, with the half of an update that it owes."""
+def seconds_per_step(ranks: int, settings: list[str]) -> float:
+    """Return the seconds that an agent step takes, with the part of an update that it owes."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         start = ["torchrun", "--nproc-per-node", str(ranks)] if ranks > 1 else [sys.executable]
-        command = [*start, "scripts/train.py", *SETTINGS, f"run_dir={run}"]
+        command = [*start, "scripts/train.py", *SETTINGS, *settings, f"run_dir={run}"]
         subprocess.run(command, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     speeds = [line["speed/steps_per_second"] for line in lines if "speed/steps_per_second" in line]
@@ -36,11 +38,15 @@ def seconds_per_step(ranks: int) -> float:
 
 
 def main() -> None:
-    rounds = [
-        {str(ranks): seconds_per_step(ranks) for ranks in (1, 2)} for _ in range(int([*sys.argv, 3][1]))
-    ]
+    count, *settings = sys.argv[1:] or ["3"]
+    rounds = [{str(ranks): seconds_per_step(ranks, settings) for ranks in (1, 2)} for _ in range(int(count))]
     ratios = [each["2"] / each["1"] for each in rounds]
-    found = {"rounds": rounds, "ratio": statistics.median(ratios), "load": os.getloadavg()}
+    found = {
+        "settings": settings,
+        "rounds": rounds,
+        "ratio": statistics.median(ratios),
+        "load": os.getloadavg(),
+    }
     print(json.dumps(found, indent=1))
 
 
