@@ -24,8 +24,8 @@ from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 
 LINES = {
     "preset": (),
-    "barlow": ("world_model.objective=barlow",),
-    "barlow_64_dims": ("world_model.objective=barlow", "world_model.barlow.dims=64"),
+    "reconstruction": ("world_model.objective=reconstruction",),
+    "barlow_64_dims": ("world_model.barlow.dims=64",),
     "infonce": ("world_model.objective=infonce",),
     "harmony": ("world_model.harmony=true",),
     "imagine_last_8": ("controller.imagine_last=8",),
@@ -34,14 +34,16 @@ LINES = {
     "rate_3e-4": ("optimizer.learning_rate=3e-4",),
     "rate_2e-3": ("optimizer.learning_rate=2e-3",),
     "actor_rate_1e-3": ("optimizer.actor_learning_rate=1e-3",),
-    "decoder_scale_1": ("world_model.decoder_scale=1",),
+    "decoder_scale_1": ("world_model.objective=reconstruction", "world_model.decoder_scale=1"),
+    "decoder_off": ("world_model.decoder=off",),
     "warmup_10000": ("training.warmup_steps=10000",),
     "entropy_3e-4": ("controller.entropy_scale=3e-4",),
     "batch_16x16": ("training.batch_size=16", "training.train_ratio=64"),
     "batch_4x32": ("training.batch_size=4", "training.sequence_length=32"),
     "4_emulators": ("env.num_envs=4",),
     "ratio_64": ("training.train_ratio=64",),
-    "uniform": ("buffer.newest_share=0",),
+    "uniform": ("world_model.objective=reconstruction", "buffer.newest_share=0"),
+    "barlow_uniform": ("buffer.newest_share=0",),
     "float32": ("precision=float32",),
 }
 """What each line changes in the preset; the seed is 1 for all."""

@@ -65,7 +65,8 @@ def test_a_probe_in_training_is_logged_and_changes_nothing(
     settings = ("device=cpu", "compile=none", "training.total_timesteps=48", "env.num_envs=2")
     small = ("buffer.capacity=2000", "buffer.chunk_length=32", "training.learning_starts=34")
     begun = ("model=size1m", "model.strided=true", "model.init=pretrained:pong")
-    common = ("experiment=dreamer_ataripong", *begun, *settings, *small, "logger=plain")
+    objective = "world_model.objective=reconstruction"
+    common = ("experiment=dreamer_ataripong", *begun, objective, *settings, *small, "logger=plain")
     with_probe = start(tmp_path / "probed", *common, "training.probe_interval=40")
     without = start(tmp_path / "plain", *common)
     lines = [json.loads(line) for line in (with_probe / "metrics.jsonl").read_text().splitlines()]
