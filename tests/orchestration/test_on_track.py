@@ -122,6 +122,7 @@ def test_the_causes_are_those_that_the_settings_show(tmp_path: Path) -> None:
     assert "Usual causes: none that the settings show." in usual_causes(configured(), small, tmp_path)
     wrong = configured(
         "env.action_repeat=16",
+        "world_model.objective=reconstruction",
         "world_model.decoder_scale=1",
         "training.train_ratio=256",
         "optimizer.actor_learning_rate=null",

@@ -149,21 +149,28 @@ class DreamerWorkflow:
     def losses(
         self, batch: SequenceBatch, noise: Noise, controller: bool = True
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], RSSMOutput]:
-        """Return all losses before scale and mean, metrics, and the replayed states."""
+        """Return all losses before scale and mean, metrics, and the replayed states.
+
+        Each part has an autocast of its own, whose casts are freed at its end; the plan names memory by them.
+        """
         steps = batch.trained()
         with self._autocast():
             tokens, observed = self.world_model.observe(batch, noise)
             losses, metrics = self.world_model.losses(steps, tokens, observed)
-            if controller:
-                horizon, length = self.config.controller.horizon, steps.reward.shape[1]
-                last = slice(length - (self.config.controller.imagine_last or length), length)
-                replayed = observed.posterior.select((slice(None), last))
-                start, actor = replayed.flatten(), self.controller.actor
-                imagined = imagine(self.world_model, actor, start, horizon, noise)
-                trained = steps.select(slice(None), last)
-                own = self.controller.losses(imagined, replayed, trained, self.entropy_scale())
-                losses |= own[0]
-                metrics |= own[1]
+        if controller:
+            horizon, length = self.config.controller.horizon, steps.reward.shape[1]
+            last = slice(length - (self.config.controller.imagine_last or length), length)
+            replayed = observed.posterior.select((slice(None), last))
+            with self._autocast():
+                imagined = imagine(
+                    self.world_model, self.controller.actor, replayed.flatten(), horizon, noise
+                )
+            with self._autocast():
+                controller_losses, controller_metrics = self.controller.losses(
+                    imagined, replayed, steps.select(slice(None), last), self.entropy_scale()
+                )
+            losses |= controller_losses
+            metrics |= controller_metrics
         return losses, metrics, observed
 
     def entropy_scale(self) -> float | Tensor:
