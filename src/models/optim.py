@@ -77,7 +77,8 @@ class OptimizerConfig:
 def falling(value: float, least: float, start: int, updates: Tensor) -> float | Tensor:
     """Return `value`, which falls as start / updates once `start` updates are made; never if that is 0.
 
-    It stops at `least`; a value below that stays as it is. What falls is 0-d float32 on the device of `updates`.
+    It stops at `least`; a value below that stays as it is. What falls is 0-d float32, on the device of
+    `updates`.
     """
     if not start:
         return value
