@@ -172,8 +172,8 @@ def check_storage(spec: ReplaySpec, plan: ReplayPlan, device: torch.device, dire
             config = spec.config
             if config.compressed:
                 asked = f"buffer.memory_budget_gib={config.memory_budget_gib:g}"
-                least = math.floor(free / GIB * 1000) / 1000
-                repair = f"buffer.memory_budget_gib to {least:g}"
+                most = math.floor(free / GIB * 1000) / 1000
+                repair = f"buffer.memory_budget_gib to {most:g}"
             else:
                 asked = f"buffer.capacity={config.capacity}"
                 repair = f"buffer.capacity to {largest_capacity(spec, free):,}"

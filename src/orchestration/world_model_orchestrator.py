@@ -339,7 +339,8 @@ class WorldModelOrchestrator(Orchestrator):
     def _log(self) -> None:
         require_run_folder(self.run_dir)
         training = self.config.training
-        if self.step >= training.first_update and not self.parts.replay.can_sample:
+        is_short = not self.config.buffer.cross_episodes and not self.parts.replay.can_sample
+        if is_short and self.step >= training.first_update:
             _LOG.warning(
                 "step %s: nothing is learned: buffer.cross_episodes=false needs an episode of "
                 "training.sequence_length=%d steps, and none is held; lower it, or leave the other out",
