@@ -20,8 +20,7 @@ from ..orchestration.dreamer.agreement import in_turn
 from ..orchestration.recipes import recipe_of
 from ..orchestration.run import join, open_run
 from ..orchestration.signals import Signals
-from ..planning import check_run
-from ..planning.constants import COMPILER_BYTES
+from ..planning import check_run, compiler_bytes
 from ..testing.certificate import Certificate, Outcome
 from ..testing.faults import Fault, find_fault
 from ..testing.judged import instruments_fraction, judged_series, to_decide
@@ -80,10 +79,11 @@ def main(arguments: list[str] | None = None) -> None:
         overrides.insert(0, "experiment=dreamer_incident")
     command = shlex.join(["python", "scripts/certify_memory.py", *typed_here])
     if settings.fault is not None:
-        if "compile=inductor" in overrides:
-            raise UserError("faults are put into code as written, got compile=inductor. Set compile=none.")
         overrides = ["compile=none", *overrides]  # in a compiled function a fault would not take effect
     [job] = compose_jobs(overrides)
+    if settings.fault is not None and job.compile is not Compile.none:
+        got = f"got compile={job.compile.value}. Set compile=none"
+        raise UserError(f"certify.fault={settings.fault} is put into code as written, {got}.")
     if steps := settings.steps or (None if job.workflow is WorkflowName.population else DREAMER_STEPS):
         job.training.total_timesteps = steps
     config = typed(job)
@@ -91,6 +91,8 @@ def main(arguments: list[str] | None = None) -> None:
     if settings.fault is not None:
         _fault_of(config, settings.fault)
     check_run(config, recipe_of(config))
+    if settings.out is not None:
+        _make_folder(Path(settings.out))
     try:
         with Signals() as signals, join(config) as ranks:
             certificate = certify(config, settings, command, signals)
@@ -99,6 +101,16 @@ def main(arguments: list[str] | None = None) -> None:
         leave_ranks(error, "Nothing is judged: certify the run again")
     if code := EXIT_CODES[outcome]:
         raise SystemExit(code)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder of the certificate before the run: it could be hours until it is needed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"certify.out={folder} cannot be a folder ({error.strerror}). Name another."
+        ) from None
 
 
 def _save_and_show(certificate: Certificate, out: str | None, ranks: Ranks) -> Outcome:
@@ -144,7 +156,7 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str, signals:
         judged=judged,
         findings=run.guard.findings,
         unaccounted_mb=float(judged[0].values[-1]) - at_start / _MB,
-        bound_mb=settings.bound_mb + (COMPILER_BYTES / _MB if config.compile is Compile.inductor else 0.0),
+        bound_mb=settings.bound_mb + compiler_bytes(config) / _MB,
         instruments_fraction=instruments_fraction(run.run_dir),
         to_decide=to_decide(config, steps, run.guard.steady_since),
     )

@@ -78,10 +78,7 @@ def _host(
     else:
         rows += _network_rows(config, networks)
         rows.append(_estimated("workspace of kernels and allocator", constants.CPU_WORKSPACE_BYTES))
-    if config.compile is Compile.inductor:
-        is_cuda = config.device is Device.cuda
-        compiler = constants.CUDA_COMPILER_BYTES if is_cuda else constants.COMPILER_BYTES
-        rows.append(_estimated("compiler", compiler))
+    rows.append(_estimated("compiler", compiler_bytes(config)))
     rows.append(Row("files being written", PIECE_BYTES + LATENT_FILE_BYTES))
     if config.checkpoint.mirror:
         rows.append(_estimated("mirror", constants.MIRROR_BYTES))
@@ -187,8 +184,15 @@ def _environment_bytes(config: TrainConfig, count: int) -> int:
     env = config.env
     if env.suite is Suite.atari:
         return count * constants.ATARI_ENVIRONMENT_BYTES
-    is_async = env.suite is Suite.gymnasium and env.vectorization is Vectorization["async"]
+    is_async = env.vectorization is Vectorization["async"]
     return count * (constants.WORKER_BYTES if is_async else constants.SIMULATOR_BYTES)
+
+
+def compiler_bytes(config: TrainConfig) -> int:
+    """Return what torch's compiler holds of host memory in this run."""
+    if config.compile is not Compile.inductor:
+        return 0
+    return constants.CUDA_COMPILER_BYTES if config.device is Device.cuda else constants.COMPILER_BYTES
 
 
 def _estimated(name: str, nbytes: int) -> Row:

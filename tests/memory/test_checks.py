@@ -58,3 +58,15 @@ def test_a_block_has_a_budget() -> None:
     with pytest.raises(MemoryGrows, match=r"leaves 1\.6[0-9] MB in memory, 1 are allowed"), budget(mb=1):
         for _ in range(10):
             leak()
+
+
+def leave_garbage() -> None:
+    cycle: list[Any] = [np.empty(20_000)]
+    cycle.append(cycle)
+
+
+def test_garbage_in_cycles_is_no_growth() -> None:
+    no_growth(steps=24)(leave_garbage)()
+    with budget(mb=1):
+        for _ in range(20):
+            leave_garbage()

@@ -49,6 +49,7 @@ def test_a_forked_process_counts_its_own_memory() -> None:
 
 @pytest.mark.gpu
 def test_gpu_counters_follow_one_tensor_to_the_byte() -> None:
+    torch.cuda.init()  # before its first use nothing is counted
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = gpu_memory_stats()

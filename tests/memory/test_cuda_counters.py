@@ -79,6 +79,7 @@ def test_wsl_is_a_windows_driver(system: str, release: str, expected: bool) -> N
 
 @pytest.mark.gpu
 def test_gpu_pools_follow_small_and_large_tensors_to_the_byte() -> None:
+    torch.cuda.init()  # before its first use nothing is counted
     torch.cuda.empty_cache()
     before = gpu_memory_stats()
     small = [torch.empty(512 * 1024, dtype=torch.uint8, device="cuda") for _ in range(8)]

@@ -1,5 +1,6 @@
 """What the guard makes of growth in real memory: a warning, a leak, or nothing any more."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -91,3 +92,14 @@ def test_a_component_that_grows_beyond_its_plan_is_reported_by_its_own_name_and_
     grow(range(250, 350))
     named = [each.resource for each in guard.findings if each.resource.startswith("the component")]
     assert named == ["the component large"] * 2
+
+
+def test_a_component_that_fills_a_container_with_a_capacity_is_no_leak() -> None:
+    guard = MemoryGuard(MemoryConfig(leak_threshold_mb=1.0, check_interval=0), patience=0)
+    replay = deque[np.ndarray](maxlen=100_000)
+    for step in range(80):
+        replay.append(np.empty(100_000, np.uint8))
+        guard.sample(step, guard.counters(), {}, {"replay": Component((replay,))})
+    [found] = [each for each in guard.findings if each.resource == "the component replay"]
+    assert found.verdict is TrendClass.filling
+    assert "100,000 (maxlen)" in found.text() and "hours" not in found.text()

@@ -26,6 +26,7 @@ from reverie.orchestration.dreamer.recipe import build_workflow
 from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import GPU, HOST, plan_run
+from reverie.planning.constants import WORKER_BYTES
 from reverie.planning.preflight import environment_spec
 from reverie.planning.torch_modes import DeviceForward, LiveBytes
 from reverie.utils.ranks import as_if_started
@@ -208,6 +209,18 @@ def test_a_plan_for_a_gpu_is_made_without_one_and_holds_half_the_bytes_in_bfloat
     assert all(size % CUDA_GRANULARITY == 0 for size in half.peak.values())
     plan = plan_run(config, spec, recipe_of(config))
     assert bytes_of(plan.resource(HOST), "parameters") == 0 < bytes_of(plan.resource(GPU), "parameters")
+
+
+def test_each_environment_in_a_process_of_its_own_is_planned_and_those_of_an_evaluation() -> None:
+    def environments(*overrides: str) -> int:
+        config = configured("experiment=dreamer_catch", *overrides)
+        spec = environment_spec(config, recipe_of(config))
+        return bytes_of(plan_run(config, spec, recipe_of(config)).resource(HOST), "environments")
+
+    processes = environments("env.vectorization=async")
+    assert processes == 4 * WORKER_BYTES > environments()
+    more = ("training.evaluation_interval=100", "training.evaluation_episodes=3")
+    assert environments("env.vectorization=async", *more) == 7 * WORKER_BYTES
 
 
 def test_autocast_is_rehearsed_as_torch_does_it_on_a_cpu() -> None:

@@ -29,7 +29,7 @@ _REMEDY = (
 
 
 def gpu_memory_stats() -> dict[str, float]:
-    """Return what the CUDA caching allocator and the pinned-host allocator hold, in MB; {} without CUDA.
+    """Return what the CUDA caching allocator and the pinned-host allocator hold, in MB; {} before its first use.
 
     Neither waits for the device nor makes a CUDA context. The keys of pinned memory come with its first use.
 
@@ -40,7 +40,7 @@ def gpu_memory_stats() -> dict[str, float]:
         in use, which cannot be given back; `pending_free_mb`, freed but waiting for a stream;
         `pinned_reserved_mb`, pinned host memory in use and cached.
     """
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_initialized():
         return {}
     stats = device_stats_mb(torch.cuda.memory_stats())
     pinned = torch.cuda.host_memory_stats().get(_PINNED)
@@ -83,8 +83,8 @@ def paging_warning(allocated_bytes: int, capacity_bytes: int, windows_driver: bo
 
 
 def driver_paging_warning() -> str | None:
-    """Return the warning for the current CUDA device as it is now; None without CUDA."""
-    if not torch.cuda.is_available():
+    """Return the warning for the current CUDA device as it is now; None before CUDA is used."""
+    if not torch.cuda.is_initialized():
         return None
     capacity = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     windows_driver = is_windows_driver(platform.system(), platform.release())

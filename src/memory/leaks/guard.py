@@ -73,6 +73,11 @@ class _Growth:
     trend_tests: int = 0
     reported: tuple[TrendClass, bool] | None = None  # the verdict, and whether with a name
 
+    @property
+    def is_due(self) -> bool:
+        """Whether to search again: it takes seconds, so after 1, 2, 4, 8 ... tests."""
+        return self.trend_tests & (self.trend_tests - 1) == 0
+
 
 class MemoryGuard:
     """Takes one sample of each counter per log interval, classifies the series, and names what holds growth.
@@ -89,7 +94,7 @@ class MemoryGuard:
         self.findings: list[Finding] = []
         self.trim_heap = False  # before each sample: resident memory is exact then
         self.steady_since = 0  # step of the last first time; what comes after it is comparable
-        on_cuda = torch.cuda.is_available()
+        on_cuda = torch.cuda.device_count() > 0  # unlike `is_available`, it lets the program fork later
         self._devices = ("cpu", "cuda") if on_cuda else ("cpu",)
         self._watched = {
             counter: LeakDetector(counter.tolerance, wait_for=events)
@@ -100,7 +105,7 @@ class MemoryGuard:
         self._began_at = self._step = 0  # the steps of the first and of the last of them
         self._suspicion: _Suspicion | None = None
         self._growths: dict[WatchedCounter, _Growth] = {}
-        self._grown_components: dict[str, TrendClass] = {}  # as reported
+        self._grown_components: dict[str, _Growth] = {}
         self._own_bytes = 0  # what searches have left behind in host memory
         self._shown_graphs: set[str] = set()
         saturates(np.arange(float(WINDOW)))  # what NumPy sets up at its first use is none of the run's growth
@@ -244,8 +249,7 @@ class MemoryGuard:
                 return
             growth = self._growths[counter] = _Growth(GrowthSources(sources, is_named=bool(sources)))
         growth.trend_tests += 1
-        is_power_of_two = growth.trend_tests & (growth.trend_tests - 1) == 0
-        if (not growth.found.is_named or growth.found.is_filling) and is_power_of_two:  # it takes seconds
+        if (not growth.found.is_named or growth.found.is_filling) and growth.is_due:
             growth.found = self._search(step, counter, suspicion, roots)
             if ELSEWHERE in growth.found.lines:  # the next trend test can name it
                 self._suspect(step, roots, is_whole=True)
@@ -298,20 +302,27 @@ class MemoryGuard:
 
     def _judge_components(self, step: int, suspicion: _Suspicion, roots: _Roots) -> None:
         """Report parts of the run that hold more than planned; they are named by what they are."""
-        reported, self._grown_components = self._grown_components, {}
+        grown, self._grown_components = self._grown_components, {}
         for name, detector in self.tracker.detectors().items():
             if not detector.alarm:
                 continue
+            growth = grown.get(name, _Growth(GrowthSources(())))
+            self._grown_components[name] = growth
+            growth.trend_tests += 1
             device = self.tracker.device_kind(name)
             counter = next(each for each in self._watched if each.on_gpu is (device == "cuda"))
             is_leak = self._is_certain(counter, detector, is_named=True)
             verdict = TrendClass.leak if is_leak else TrendClass.growing
-            self._grown_components[name] = verdict
-            if reported.get(name) is not verdict:
+            is_due = growth.is_due if growth.found.is_filling else growth.reported != (verdict, True)
+            if is_due:
                 with self._uncounted():
-                    found = growth_sources(roots, suspicion.heap, step - suspicion.step, 0.0, device)
-                rate = self._rate(counter, detector.trend_test())
-                lines = found.lines if found.is_named else ()
+                    growth.found = growth_sources(roots, suspicion.heap, step - suspicion.step, 0.0, device)
+            if growth.found.is_filling:
+                verdict = TrendClass.filling
+            if growth.reported != (verdict, True):
+                growth.reported = (verdict, True)
+                lines = growth.found.lines if growth.found.is_named else ()
+                rate = self._rate(counter, detector.trend_test(), verdict)
                 self._report(Finding(step, f"the component {name}", verdict, lines, rate))
 
     def _is_certain(self, counter: WatchedCounter, detector: LeakDetector, is_named: bool) -> bool:
@@ -326,7 +337,7 @@ class MemoryGuard:
         taken = detector.trend_test().slope_bytes_per_sample * detector.growing_samples
         return counter.unit == "MB" and taken >= self.config.leak_share * _headroom_bytes(counter)
 
-    def _rate(self, counter: WatchedCounter, test: TrendTest) -> str:
+    def _rate(self, counter: WatchedCounter, test: TrendTest, verdict: TrendClass) -> str:
         """Return how fast a counter grows, and when nothing is left of it, as text."""
         steps = max(1, self._step - self._began_at) / max(1, self._samples - 1)  # between two samples
         slope = 1000 * test.slope_bytes_per_sample / counter.scale / steps
@@ -334,14 +345,14 @@ class MemoryGuard:
         if counter.unit == "MB":
             seconds = (time.monotonic() - self._began) / self._samples
             hours = hours_to_limit(test, seconds, _headroom_bytes(counter))
-            if hours is not None:
+            if hours is not None and verdict is not TrendClass.filling:  # which ends by itself
                 text += f"; at this rate nothing is left in {hours:,.1f} hours"
         return text
 
     def _report_growth(
         self, step: int, counter: WatchedCounter, verdict: TrendClass, sources: tuple[str, ...]
     ) -> None:
-        rate = self._rate(counter, self._watched[counter].trend_test())
+        rate = self._rate(counter, self._watched[counter].trend_test(), verdict)
         self._report(Finding(step, counter.name, verdict, sources, rate))
 
     def _report(self, finding: Finding) -> None:

@@ -113,8 +113,9 @@ class DreamerRecipe:
         return rows
 
     def num_environments(self, config: DreamerTrainConfig) -> int:
-        """Return the number of environments."""
-        return config.env.num_envs
+        """Return the number of environments, those of an evaluation included."""
+        training, playing = config.training, config.env.num_envs
+        return playing + (min(playing, training.evaluation_episodes) if training.evaluation_interval else 0)
 
     def written(self, config: DreamerTrainConfig, env: EnvSpec) -> Written:
         """Return what is written to disk until the end."""
