@@ -29,7 +29,7 @@ _REMEDY = (
 
 
 def gpu_memory_stats() -> dict[str, float]:
-    """Return what the CUDA caching allocator and the pinned-host allocator hold, in MB; {} before its first use.
+    """Return what CUDA's caching allocator and pinned-host allocator hold, in MB; {} before the first use.
 
     Neither waits for the device nor makes a CUDA context. The keys of pinned memory come with its first use.
 
