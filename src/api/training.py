@@ -22,6 +22,9 @@ from .environments import EnvLike, suite_and_id
 _PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[A-Za-z_./][\w./:-]*", re.IGNORECASE)
 """Text that Hydra's grammar takes without quotes, as text."""
 
+_ESCAPED = re.compile(r'(\\*)("|$)')
+"""Backslashes that Hydra reads as escapes: those before a quote or the end; others stand for themselves."""
+
 
 @dataclass(frozen=True, init=False)
 class Run:
@@ -47,7 +50,8 @@ class Run:
         if not (self.run_dir / METRICS_FILE).is_file():
             repair = 'Name the folder of a run, as in reverie.Run("experiments/<run>")'
             raise UserError(f"{self.run_dir} has no {METRICS_FILE}. {repair}.")
-        return list(read_lines(self.run_dir / METRICS_FILE))
+        lines = read_lines(self.run_dir / METRICS_FILE)  # JSON has no word for what is not finite
+        return [{tag: float(value) for tag, value in line.items()} for line in lines]
 
 
 def train(
@@ -90,9 +94,9 @@ def train(
         arguments.insert(0, f"experiment={experiment}")
     if env is not None:
         suite, env_id = suite_and_id(env)
-        is_resumed = any(argument.startswith("resume=") for argument in arguments)  # it has its environment
+        given = [each for each in arguments if each.startswith("resume=") and each != "resume=null"]
         chosen = {"env": suite.value} | ({} if env_id is None else {"env.id": env_id})
-        arguments = [*([] if is_resumed else _typed(chosen)), *arguments]
+        arguments = [*([] if given else _typed(chosen)), *arguments]  # a resumed run has its environment
     config, preflight, notices = checked_run(arguments)
     with Signals() as signals:
         try:
@@ -126,11 +130,23 @@ def _text_of(key: str, value: Any) -> str:
     """Return a value in Hydra's grammar."""
     if isinstance(value, list | tuple):
         return "[" + ",".join(_text_of(key, item) for item in value) + "]"
-    text = str(value) if isinstance(value, Path) else value
-    if isinstance(text, str) and _PLAIN.fullmatch(text):
-        return text
-    try:
-        return json.dumps(text.item() if isinstance(text, np.generic) else text, ensure_ascii=False)
-    except (TypeError, ValueError) as error:
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{name}:{_text_of(key, item)}" for name, item in value.items()) + "}"
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int | float):
+        return str(value)
+    if not isinstance(value, str | Path):
         allowed = "a number, a text, True, False, None, or a list or dict of them"
-        raise UserError(f"{key} must be {allowed}, got {type(value).__name__}.") from error
+        raise UserError(f"{key} must be {allowed}, got {type(value).__name__}.")
+    text = str(value)
+    if "${" in text:
+        raise UserError(f"{key} must not hold `${{`, which reads another setting, got {text}.")
+    return text if _PLAIN.fullmatch(text) else f'"{_ESCAPED.sub(_escape, text)}"'
+
+
+def _escape(found: re.Match[str]) -> str:
+    """Return backslashes and the quote after them, if there is one, as Hydra reads them back."""
+    return 2 * found[1] + ('\\"' if found[2] else "")

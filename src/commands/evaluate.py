@@ -119,6 +119,7 @@ def evaluate_run(config: EvaluateConfig) -> tuple[dict[str, object], NDArray[np.
     policy = config.policy if recipe_of(run).samples_actions else PolicyMode.mode
     sample, is_recorded = policy is PolicyMode.sample, config.video is not None
     env = cut_episodes(run.env, workflow.env, config.max_steps)
+    env = replace(env, max_restarts=0)  # an episode in which the environment broke has no return
     watch = _Watch(config.episodes, config.max_steps or workflow.env.longest_episode)
     before = signal.signal(signal.SIGINT, watch.interrupt)
     try:

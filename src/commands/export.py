@@ -178,6 +178,7 @@ def _networks(run: str) -> tuple[bytes, Any]:
 
 def _write(folder: Path, files: Mapping[str, bytes], frames: NDArray[np.uint8] | None) -> None:
     begun = folder.with_name(folder.name + UNFINISHED)
+    shutil.rmtree(begun, ignore_errors=True)  # of a process that was killed
     begun.mkdir(parents=True)
     try:
         for name, content in files.items():

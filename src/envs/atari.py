@@ -120,9 +120,9 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Begin an episode; the seed, below 2**31, is the emulator's own."""
+        """Begin an episode; a seed below 2**31 is the emulator's own, from a larger one its seed is drawn."""
         super().reset(seed=seed)
-        drawn = int(self.np_random.integers(2**31)) if seed is None else seed
+        drawn = int(self.np_random.integers(2**31)) if seed is None or seed >= 2**31 else seed
         return self._advance(np.zeros(self._backend.spec.action.size), {0: drawn})[0], {}
 
     def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:

@@ -66,7 +66,8 @@ def convert_action(space: spaces.Space, action: NDArray[np.float32]) -> Any:
     """Return the element of `space` meant by `action` (A,).
 
     One-hot -> the choice, counted from the start of the space, of each block its own. [-1, 1] -> [low, high]
-    of every bounded dimension; a dimension without both bounds takes the number as it is.
+    of every bounded dimension; a dimension without both bounds takes the number in [-1, 1], within the bound
+    that it has.
     """
     if isinstance(space, spaces.Discrete):
         return space.start + action.argmax()
@@ -76,11 +77,11 @@ def convert_action(space: spaces.Space, action: NDArray[np.float32]) -> Any:
         start = space.start if isinstance(space, spaces.MultiDiscrete) else 0
         return (chosen + start).astype(space.dtype)
     assert isinstance(space, spaces.Box)
-    low, high = space.low.reshape(-1), space.high.reshape(-1)
+    low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
     is_bounded = np.isfinite(low) & np.isfinite(high)
-    low, high = np.where(is_bounded, low, -1), np.where(is_bounded, high, 1)
-    scaled = low + (np.clip(action, -1, 1) + 1) / 2 * (high - low)
-    value = np.where(is_bounded, np.clip(scaled, low, high), action)
+    least, most = np.where(is_bounded, low, -1), np.where(is_bounded, high, 1)
+    part = (np.clip(action, -1, 1).astype(np.float64) + 1) / 2
+    value = np.clip((1 - part) * least + part * most, low, high)  # no difference of bounds: it may overflow
     return value.reshape(space.shape).astype(space.dtype)
 
 
@@ -205,7 +206,10 @@ def _part_space(key: str, space: spaces.Space, image_size: int) -> spaces.Box:
 
 def _convert_part(key: str, space: spaces.Space, value: Any, image_size: int) -> NDArray:
     if isinstance(space, spaces.Discrete):
-        return (np.arange(space.n) + space.start == value).astype(np.float32)
+        one_hot = (np.arange(space.n) + space.start == value).astype(np.float32)
+        if not one_hot.any():
+            raise EnvironmentFailed(f"its observation `{key}` is {value!r}, which is not in {space}")
+        return one_hot
     assert isinstance(space, spaces.Box)
     array, is_image = np.asarray(value), _is_image(space)
     if array.shape != space.shape and (is_image or array.size != np.prod(space.shape)):
@@ -214,7 +218,10 @@ def _convert_part(key: str, space: spaces.Space, value: Any, image_size: int) ->
         )
     if is_image:
         return _resize(_bytes_of(key, space, array), image_size)
-    return array.reshape(-1).astype(_float_dtype(space))
+    vector = array.reshape(-1).astype(_float_dtype(space))
+    if not np.isfinite(vector).all():  # it would stay in the replay
+        raise EnvironmentFailed(f"its observation `{key}` has values that are not finite")
+    return vector
 
 
 def _bytes_of(key: str, space: spaces.Box, image: NDArray) -> NDArray[np.uint8]:

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import ctypes
+import math
 import multiprocessing
 import os
 import signal
@@ -43,13 +44,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def as_number(reward: Any) -> float:
-    """Return a reward as a number; raises EnvironmentFailed if it is none."""
+    """Return a reward as a number; raises EnvironmentFailed if it is none, or not finite."""
     try:
-        if not isinstance(reward, str):  # Python would read one that spells a number
-            return float(reward)
+        # Python would read a text that spells a number; what is not finite would stay in the replay.
+        if not isinstance(reward, str) and math.isfinite(number := float(reward)):
+            return number
     except (TypeError, ValueError):
         pass
-    raise EnvironmentFailed(f"its reward is {reward!r}, which is no number")
+    raise EnvironmentFailed(f"its reward is {reward!r}, which is no finite number")
 
 
 class RepeatedActions(gymnasium.Wrapper):

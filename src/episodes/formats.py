@@ -135,7 +135,9 @@ def write_episodes(folder: Path, form: Format, episodes: Iterable[EpisodeRecords
 
 
 def require_new(folder: Path) -> None:
-    """Refuse a folder that holds anything already, before the work."""
+    """Refuse a folder that holds anything already, or has no name, before the work."""
+    if folder.name in ("", ".."):
+        raise UserError(f"to={folder} names no new folder. Name one, as in to={folder}/episodes.")
     try:
         is_taken = (folder.is_dir() and any(folder.iterdir())) or folder.is_file()
     except OSError as error:

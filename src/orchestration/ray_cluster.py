@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -139,6 +140,9 @@ class Cluster:
 @contextlib.contextmanager
 def _handlers_kept() -> Iterator[None]:
     """Restore the run's signal handlers after the block: Ray's would exit at once on SIGTERM."""
+    if threading.current_thread() is not threading.main_thread():  # which alone has handlers
+        yield
+        return
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield

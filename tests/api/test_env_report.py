@@ -103,7 +103,7 @@ STACK = spaces.Box(0, 255, (64, 64, 4), np.uint8)
         ({"last_reward": 0.001}, "notices", "returns of random episodes differ by 0.000"),
         ({"last_reward": 0.0}, "notices", "no reward in 60 random steps"),
         ({"length": 1000}, "notices", "no episode ended in 60 random steps; env.time_limit=<frames> cuts"),
-        ({"last_reward": np.inf}, "errors", "a reward is not finite. Give a finite number"),
+        ({"last_reward": np.inf}, "errors", "its reward is nan, which is no finite number. Give finite"),
         ({"action_space": WIDE}, "notices", "an action without both bounds gets"),
         ({"action_space": WHOLE}, "errors", "Offer one of them, and make in step"),
         ({"observation_space": STACK}, "errors", "Give every picture a key"),

@@ -1,5 +1,6 @@
 """Training from Python is training from the command line, in a process that has more to do."""
 
+import math
 import signal
 import threading
 from collections.abc import Mapping, Sequence
@@ -7,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import reverie
 from reverie.api.training import _typed
@@ -123,6 +126,29 @@ def test_settings_are_typed_as_on_the_command_line(
 
 
 @pytest.mark.parametrize(
+    "value",
+    [
+        "a\\b",
+        'a "b\\" \\\\',
+        "tab\tand\nline",
+        "it's",
+        "null",
+        "1e3",
+        "",
+        math.inf,
+        -0.5,
+        None,
+        np.int64(3),
+        ["x y", {"k": "v\\"}],
+    ],
+)
+def test_hydra_reads_back_what_was_given(value: Any) -> None:
+    [typed] = _typed({"env.kwargs.it": value})
+    [read] = OverridesParser.create().parse_overrides([typed])
+    assert read.value() == value
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"modle": "debug"}, "modle=debug: there is no key modle"),
@@ -133,6 +159,8 @@ def test_settings_are_typed_as_on_the_command_line(
         ),
         ({"env": Catch()}, "env is of type Catch, an environment that is already made. Give an id, a class"),
         ({"env": "CartPle-v1"}, "Did you mean `CartPole-v1`"),
+        ({"env": "CartPle-v1", "resume": None}, "Did you mean `CartPole-v1`"),
+        ({"name": "${seed}"}, r"name must not hold `\$\{`, which reads another setting"),
         ({"total_timesteps": 0}, "training.total_timesteps must be at least 1, got 0"),
         ({"overrides": ["model"]}, "`model` is not of the form key=value"),
     ],
@@ -157,6 +185,12 @@ def test_another_thread_than_the_main_one_trains_without_signals() -> None:
     thread.start()
     thread.join()
     assert seen == [handlers]
+
+
+def test_a_metric_that_is_not_finite_is_a_number(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 3, "loss": "NaN", "most": "-Infinity"}\n')
+    [line] = reverie.Run(tmp_path).metrics()
+    assert line["step"] == 3 and math.isnan(line["loss"]) and line["most"] == -math.inf
 
 
 def test_a_run_can_be_named_by_a_text_and_one_that_is_not_there_is_refused() -> None:

@@ -1,5 +1,6 @@
 """Playing a checkpoint: the numbers, their reproducibility, the video, and what is refused."""
 
+import itertools
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from omegaconf import OmegaConf
 from PIL import Image, ImageSequence
 
@@ -364,6 +366,21 @@ def test_help_tells_every_setting_with_its_default_and_what_it_takes(
     told = dict(lines)
     assert told["episodes=20"] == "Episodes to play. A whole number."
     assert told["device=auto"].endswith("One of auto, cpu, cuda.")
+
+
+def test_an_environment_that_breaks_has_no_return(
+    cartpole_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, whole = itertools.count(), CartPoleEnv.step
+
+    def step(env: CartPoleEnv, action: Any) -> Any:
+        if next(steps) == 9:
+            raise ArithmeticError("it broke")
+        return whole(env, action)
+
+    monkeypatch.setattr(CartPoleEnv, "step", step)
+    with pytest.raises(UserError, match="it broke"):
+        module.evaluate_run(module.EvaluateConfig(run=str(cartpole_run), episodes=4))
 
 
 def test_a_missing_run_is_named(

@@ -131,6 +131,8 @@ def test_numbers_that_need_not_be_a_picture_stay_numbers(space: spaces.Box) -> N
         (float_box(0, 1, 64, 64), np.full((64, 64), 9.0), "values from 9 to 9, but its space says 0 to 1"),
         (float_box(0, 1, 64, 64), np.full((64, 64), np.nan), "values from nan to nan"),
         (spaces.Dict(a=float_box(0, 1, 2)), {"a": np.zeros(3)}, r"`a` has the shape \(3,\)"),
+        (float_box(-1, 1, 2), np.array([0, np.nan]), "`vector` has values that are not finite"),
+        (spaces.Discrete(3, start=1), 0, r"is 0, which is not in Discrete\(3, start=1\)"),
     ],
 )
 def test_an_observation_that_its_space_does_not_have_is_a_failure_of_its_environment(
@@ -199,11 +201,21 @@ def test_numbers_are_clipped_and_spread_over_the_bounds() -> None:
     assert actions == [-2.0, -2.0, 0.0, 1.0, 2.0, 2.0]
 
 
-def test_a_dimension_without_bounds_takes_the_number_as_it_is() -> None:
-    space = spaces.Box(np.array([0, -np.inf, 0]), np.array([10, np.inf, np.inf]), dtype=np.float64)
-    action = convert_action(space, np.array([-1, 3, -3], np.float32))
-    assert action.tolist() == [0.0, 3.0, -3.0]
+def test_a_dimension_without_bounds_takes_the_number_in_minus_one_to_one_within_the_bound_that_it_has() -> (
+    None
+):
+    low, high = np.array([0, -np.inf, 0, -np.inf]), np.array([10, np.inf, np.inf, -3])
+    space = spaces.Box(low, high, dtype=np.float64)
+    action = convert_action(space, np.array([-1, 3, -0.5, 0.5], np.float32))
+    assert action.tolist() == [0.0, 1.0, 0.0, -3.0]
     assert action.dtype == np.float64
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_largest_bounds_do_not_overflow(dtype: type) -> None:
+    most = np.finfo(dtype).max
+    space = spaces.Box(-most, most, (3,), dtype)
+    assert convert_action(space, np.array([-1, 0, 1], np.float32)).tolist() == [-most, 0, most]
 
 
 def test_an_action_gets_the_shape_of_its_space() -> None:

@@ -81,6 +81,10 @@ def test_a_folder_that_is_not_empty_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     with pytest.raises(UserError, match=r"is not empty, and nothing is written over. Name a new folder\.$"):
         write_episodes(tmp_path, Format.own, [episode(CATCH, 3)], CATCH)
+    for folder in (Path("."), tmp_path / "new" / ".."):
+        with pytest.raises(UserError, match="names no new folder"):
+            write_episodes(folder, Format.own, [episode(CATCH, 3)], CATCH)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 @pytest.mark.parametrize("form", Format)

@@ -32,7 +32,8 @@ class Broken(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         if self.part == "step":
             raise KeyError("speed")
-        return np.zeros(4, np.float32), "1.0" if self.part == "reward" else 1.0, False, False, {}
+        reward = {"reward": "1.0", "nan": np.nan}.get(self.part, 1.0)
+        return np.zeros(4, np.float32), reward, False, False, {}
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +52,8 @@ def config_of(part: str, **options: Any) -> EnvConfig:
         ("reset", r"reset\(\): FileNotFoundError: no level.bin \(test_first_steps.py, line \d+\)"),
         ("step", r"step\(\): KeyError: 'speed' \(test_first_steps.py, line \d+\)"),
         ("shape", r"reset\(\): its observation `vector` has the shape \(3,\), but its space says \(4,\)"),
-        ("reward", r"step\(\): its reward is '1.0', which is no number"),
+        ("nan", r"step\(\): its reward is nan, which is no finite number"),
+        ("reward", r"step\(\): its reward is '1.0', which is no finite number"),
     ],
 )
 @pytest.mark.parametrize("repeat", [1, 2])

@@ -68,6 +68,7 @@ class PopulationOrchestrator(Orchestrator):
         training = self.config.training
         save_due = Every(training.checkpoint_interval, self.step)
         memory_due = Every(self.config.memory.report_interval, self.step)
+        snapshot_due = Every(self.config.memory.snapshot_interval, self.step)
         while not (reason := self._stop_reason()):
             began = time.monotonic()
             with self.watch("play"):
@@ -79,6 +80,8 @@ class PopulationOrchestrator(Orchestrator):
             self._complete(result, began)
             if memory_due(self.step) | self._is_over():
                 self.report_memory()
+            if snapshot_due(self.step):
+                self.parts.snapshots.save(self.step)
             if save_due(self.step) | self.signals.take_save():
                 self.save_if_possible()
         if self.saved_step != self.step:

@@ -76,7 +76,9 @@ class PopulationRecipe:
     def written(self, config: PopulationTrainConfig, env: EnvSpec) -> Written:
         """Return the amounts that are written to disk until the end."""
         steps, lines = generation_steps(config, env), config.training.generations
-        return Written(steps, has_best=True, log_lines=lines, videos=0, snapshots=0)
+        every = config.memory.snapshot_interval if config.device is Device.cuda else 0
+        snapshots = min(lines, lines * steps // every) if every else 0
+        return Written(steps, has_best=True, log_lines=lines, videos=0, snapshots=snapshots)
 
     def smaller(self, config: PopulationTrainConfig, over: set[str]) -> Iterator[Iterable[str]]:
         """Yield narrower networks, then fewer episodes."""
