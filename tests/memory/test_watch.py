@@ -1,5 +1,6 @@
 """A program that nobody edited does the same under `reverie-watch`, and what it leaks has a name."""
 
+import gc
 import itertools
 import json
 import math
@@ -9,7 +10,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+import weakref
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -38,11 +41,15 @@ def nothing_held() -> Any:
 
 def watched(grow: Any, samples: int = 160, **options: Any) -> Watch:
     with Watch(seconds=FAST, share=math.inf, threshold_mb=2.0, **options) as watch:
-        for step in range(samples):
-            watch._stride, watch._next_step, watch._distance = 1, step, 0.0  # after each step
-            grow(step)
-            watch.sample(step)
+        feed(watch, grow, range(samples))
     return watch
+
+
+def feed(watch: Watch, grow: Any, steps: range) -> None:
+    for step in steps:
+        watch._stride, watch._next_step, watch._distance = 1, step, 0.0  # after each step
+        grow(step)
+        watch.sample(step)
 
 
 def test_what_is_held_for_ever_is_a_leak_and_has_a_name() -> None:
@@ -64,7 +71,11 @@ def test_a_dict_that_grows_says_how_its_entries_are_keyed() -> None:
 
 def test_growth_before_a_new_stage_stays_growth_until_the_new_one_is_judged() -> None:
     HELD["history"] = []
-    watch = watched(lambda step: HELD["history"].append(np.empty(200 * KB, np.uint8)), 60)
+
+    def grow(step: int) -> None:
+        HELD["history"].append(np.empty(200 * KB, np.uint8))
+
+    watch = watched(grow, 60)
     watch._found.clear()  # as if its holder were not found yet
     watch.restart(60)
     assert watch.verdict == "undecided"
@@ -164,16 +175,105 @@ def test_a_sample_that_takes_long_is_no_silence_of_the_program() -> None:
     def sample(step: int) -> int:
         seen.append(f"sample {step}")
         phase._stepped_at = -math.inf  # a search through the heap, in which the clock ticks
-        phase._tick(None)
+        phase._tick()
         return step + 1
 
     phase = Phase(sample, lambda step: seen.append("restart"), seconds=0.5)
     phase._count_one()
-    phase._tick(None)  # asked for before the search was over
+    phase._tick()  # asked for before the search was over
     assert seen == ["sample 1"] and not phase.is_timed
     phase._stepped_at = -math.inf
-    phase._tick(None)
+    phase._tick()
     assert seen == ["sample 1", "restart", "sample 2"] and phase.is_timed
+
+
+class Stop(Exception):
+    """As of a timer that a program sets itself."""
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, Stop])
+def test_what_a_handler_of_a_signal_raises_in_a_sample_reaches_the_program(kind: type[BaseException]) -> None:
+    def stop(*_: Any) -> None:
+        raise kind("own")
+
+    def sample(step: int) -> int:
+        signal.raise_signal(signal.SIGUSR1)
+        return step + 1
+
+    phase = Phase(sample, lambda step: None, seconds=0.001)
+    phase._stepped_at = -math.inf
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        with pytest.raises(kind, match="own"):
+            phase.start()
+            for _ in range(1_000):
+                time.sleep(0.01)
+        assert not phase._stopped.is_set()
+    finally:
+        phase.stop()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_error_of_its_own_ends_the_watch_alone() -> None:
+    phase = Phase(lambda step: 1 // 0, lambda step: None, seconds=0.5)
+    phase._count_one()
+    assert phase._stopped.is_set()
+
+
+def test_threads_do_not_sample_at_once() -> None:
+    seen: list[int] = []
+
+    def sample(step: int) -> int:
+        seen.append(step)
+        if len(seen) < 3:
+            other = threading.Thread(target=phase._count_one)
+            other.start()
+            other.join()
+        return step + 1
+
+    phase = Phase(sample, lambda step: None, seconds=0.5)
+    phase._count_one()
+    assert seen == [1]
+
+
+def test_what_waits_for_the_main_thread_outlives_its_phase() -> None:
+    waits: list[Any] = []
+
+    def train() -> None:
+        phase = Phase(lambda step: step + 1, lambda step: None, seconds=0.001)
+        phase._stepped_at = -math.inf
+        phase.start()
+        time.sleep(0.2)
+        phase.stop()
+        phase._clock.join()
+        waits.append(weakref.ref(phase._pending))
+        del phase
+        gc.collect()
+        waits.append(waits[0]())
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()  # here it waits: no instruction of the main thread ends before
+    assert waits[1] is not None
+
+
+def test_a_compiled_step_is_counted_and_its_sample_is_not_compiled() -> None:
+    compiled: list[bool] = []
+
+    def sample(step: int) -> int:
+        compiled.append(torch.compiler.is_compiling())
+        return step + 1
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    phase = Phase(sample, lambda step: None, seconds=0.5)
+    phase.start()
+    try:
+        step = torch.compile(lambda: optimizer.step(), backend="eager")
+        for _ in range(3):
+            step()
+    finally:
+        phase.stop()
+    assert compiled == [False] * 3
 
 
 TRAIN = """
