@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -276,6 +276,44 @@ def test_a_compiled_step_is_counted_and_its_sample_is_not_compiled() -> None:
     assert compiled == [False] * 3
 
 
+class Methods:
+    calls: ClassVar[list[int]] = []
+
+    def plain(self, value: int) -> None:
+        self.calls.append(value)
+
+    @staticmethod
+    def static(value: int) -> None:
+        Methods.calls.append(value)
+
+    @classmethod
+    def of_class(cls, value: int) -> None:
+        cls.calls.append(value)
+
+
+class Heir(Methods):
+    pass
+
+
+HEIR = Heir()
+
+
+@pytest.mark.parametrize("name", ["plain", "static", "of_class"])
+@pytest.mark.parametrize("owner", ["Methods", "Heir", "HEIR"])
+def test_a_followed_function_is_called_as_before_and_put_back(owner: str, name: str) -> None:
+    before = dict(vars(Methods)), dict(vars(Heir)), dict(vars(HEIR))
+    getattr(HEIR, name)(1)
+    for _ in range(2):
+        with Watch(at=f"{__name__}:{owner}.{name}") as watch:
+            called = HEIR if owner == "HEIR" else (Methods if owner == "Methods" else Heir)()
+            getattr(called, name)(2)
+            getattr(called, name)(3)
+        assert watch._phase is not None and watch._phase._count == 2
+    assert Methods.calls == [1, 2, 3, 2, 3]
+    assert (dict(vars(Methods)), dict(vars(Heir)), dict(vars(HEIR))) == before
+    Methods.calls.clear()
+
+
 TRAIN = """
     import hashlib, os, sys, threading
     import torch
@@ -377,6 +415,8 @@ def test_an_error_reads_as_without_us(tmp_path: Path) -> None:
         ((), "No program is named"),
         (("no.py",), "There is no script no.py"),
         (("--at", "x:y", __file__), "--at=x:y leads to no function"),
+        (("--at", "math:pi", __file__), "--at=math:pi leads to no function (it is of type float)"),
+        (("--at", "fractions:Fraction", __file__), "leads to no function (it is of type ABCMeta)"),
         (("--share", "2", __file__), "--share must be over 0 and at most 1, got 2.0"),
         (("--seconds", "0", __file__), "--seconds must be over 0, got 0.0"),
     ],

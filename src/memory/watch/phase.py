@@ -42,6 +42,52 @@ class _Tick:
 _WAITING: set[_Tick] = set()  # the interpreter has their addresses alone: they live until they are called
 
 
+class _Calls:
+    """The calls of a function, each of which is told when it ends."""
+
+    def __init__(self, place: str, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        module_name, _, path = place.partition(":")
+        *owners, self._name = path.split(".")
+        try:
+            owner: Any = import_module(module_name)
+            for each in owners:
+                owner = getattr(owner, each)
+            get = inspect.getattr_static if isinstance(owner, type) else getattr  # of a class, as it is kept
+            self._owner, self._found = owner, get(owner, self._name)
+            is_wrapped = isinstance(self._found, (staticmethod, classmethod))
+            self._wrap = type(self._found) if is_wrapped else lambda function: function
+            self._function = self._found.__func__ if is_wrapped else self._found
+            if not inspect.isroutine(self._function):
+                raise TypeError(f"it is of type {type(self._found).__name__}")
+            self._is_inherited = self._name not in vars(owner)
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise UserError(
+                f"--at={place} leads to no function ({error}). Name one as package.module:function, in a "
+                "module that can be imported."
+            ) from error
+
+    def start(self) -> None:
+        """Put a function in its place that tells."""
+        function, tell = self._function, self._tell
+
+        @wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            finally:
+                tell()
+
+        setattr(self._owner, self._name, self._wrap(counted))
+
+    def stop(self) -> None:
+        """Put it back."""
+        if self._is_inherited:
+            delattr(self._owner, self._name)
+        else:
+            setattr(self._owner, self._name, self._found)
+
+
 class Phase:
     """Calls `sample` with a count, at one phase of the program, in a thread of the program.
 
@@ -65,45 +111,23 @@ class Phase:
         self._clock = threading.Thread(target=self._run_clock, name="reverie-watch", daemon=True)
         self._pending = _Tick(self._tick)
         self._pid = os.getpid()
-        self._at = at
-        if at is not None:
-            self._follow(at)
+        self._calls = None if at is None else _Calls(at, self._count_one)
 
     def start(self) -> None:
         """Begin to count."""
-        if self._at is None:
+        if self._calls is None:
             self._hook = register_optimizer_step_post_hook(self._after_step)
             self._clock.start()
+        else:
+            self._calls.start()
 
     def stop(self) -> None:
         """End it; the program continues as without."""
         self._stopped.set()
-        if self._hook is not None:
+        if self._calls is not None:
+            self._calls.stop()
+        elif self._hook is not None:
             self._hook.remove()
-
-    def _follow(self, place: str) -> None:
-        """Count calls of a function."""
-        module_name, _, path = place.partition(":")
-        *owners, name = path.split(".")
-        try:
-            owner: Any = import_module(module_name)
-            for each in owners:
-                owner = getattr(owner, each)
-            function = getattr(owner, name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise UserError(
-                f"--at={place} leads to no function ({error}). Name one as package.module:function, in a "
-                "module that can be imported."
-            ) from error
-
-        @wraps(function)
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self._count_one()
-
-        setattr(owner, name, counted)
 
     @torch._disable_dynamo  # a compiled step calls it, too
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
