@@ -25,7 +25,7 @@ from reverie.memory import Watch, no_growth, track
 from reverie.memory.watch import command
 from reverie.memory.watch.allocations import NewestAllocations
 from reverie.memory.watch.phase import Phase
-from reverie.memory.watch.report import WATCH_HTML, WATCH_JSON
+from reverie.memory.watch.report import WATCH_HTML, WATCH_JSON, write_report
 from reverie.utils.errors import UserError
 
 KB = 1000
@@ -78,6 +78,8 @@ def test_growth_before_a_new_stage_stays_growth_until_the_new_one_is_judged() ->
     watch = watched(grow, 60)
     watch._found.clear()  # as if its holder were not found yet
     watch.restart(60)
+    assert watch.verdict == "undecided"
+    feed(watch, grow, range(61, 91))  # 12 of them are passed over
     assert watch.verdict == "undecided"
     watch = watched(lambda step: None, 60)
     watch.restart(60)
@@ -162,6 +164,20 @@ def test_a_tracked_component_is_judged_by_its_name_and_logged() -> None:
     watch = watched(lambda step: HELD["buffer"].append(np.empty(200 * KB, np.uint8)))
     assert "buffer" not in watch.metrics()  # it was the other watch's
     assert watch.verdict == "leak"
+
+
+def test_a_wrong_name_is_refused_where_it_is_given_and_leaves_no_watch_behind() -> None:
+    track("buffer", list)
+    for name, sentence in (("buffer", "exists already"), ("a//b", "named by words")):
+        with pytest.raises(UserError, match=sentence):
+            track(name, dict)
+    watch = Watch()
+    watch.track("buffer", dict)
+    with pytest.raises(UserError, match="exists already"):
+        watch.__enter__()
+    with Watch() as watch:
+        track("other", list)
+    assert [*watch._components] == ["other"]
 
 
 def test_few_samples_are_no_verdict_and_a_calm_program_is_flat() -> None:
@@ -312,6 +328,26 @@ def test_a_followed_function_is_called_as_before_and_put_back(owner: str, name: 
     assert Methods.calls == [1, 2, 3, 2, 3]
     assert (dict(vars(Methods)), dict(vars(Heir)), dict(vars(HEIR))) == before
     Methods.calls.clear()
+
+
+def test_two_programs_write_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report, replace = Watch().report(), Path.replace
+
+    def after_another(part: Path, to: Path) -> Path:
+        monkeypatch.undo()
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        write_report(report, tmp_path)
+        return replace(part, to)
+
+    monkeypatch.setattr(Path, "replace", after_another)
+    write_report(report, tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [WATCH_HTML, WATCH_JSON]
+
+
+def test_a_report_that_cannot_be_written_raises_nothing() -> None:
+    with Watch(folder=f"{__file__}/report") as watch:
+        watch.sample(0)
+    assert watch.report().samples == 1
 
 
 TRAIN = """
