@@ -445,6 +445,25 @@ def test_an_error_reads_as_without_us(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "report")
 
 
+def test_a_program_may_change_folder_close_its_errors_and_name_a_module_beside_it(tmp_path: Path) -> None:
+    write(tmp_path, "def update():\n    pass\n", "beside.py")
+    write(
+        tmp_path,
+        """
+        import logging, os, sys
+        import beside
+        beside.update()
+        os.chdir("/")
+        sys.stderr.close()
+        logging.getLogger("reverie.memory").error("of the watch")
+        print(sys.argv[1:])
+        """,
+    )
+    seen = python(tmp_path, *WATCH, "--at", "beside:update", "train.py", "a", "--", "--x")
+    assert (seen.returncode, seen.stdout) == (0, "['a', '--', '--x']\n"), seen.stderr
+    assert read(tmp_path)["samples"] == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -453,6 +472,7 @@ def test_an_error_reads_as_without_us(tmp_path: Path) -> None:
         (("--at", "x:y", __file__), "--at=x:y leads to no function"),
         (("--at", "math:pi", __file__), "--at=math:pi leads to no function (it is of type float)"),
         (("--at", "fractions:Fraction", __file__), "leads to no function (it is of type ABCMeta)"),
+        (("--report", f"{__file__}/x", __file__), "The report cannot be written"),
         (("--share", "2", __file__), "--share must be over 0 and at most 1, got 2.0"),
         (("--seconds", "0", __file__), "--seconds must be over 0, got 0.0"),
     ],
@@ -464,6 +484,7 @@ def test_wrong_use_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["reverie-watch", *arguments])
+    monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(SystemExit) as ended:
         command.main()
     assert ended.value.code == 2 and sentence in capsys.readouterr().err
