@@ -1,5 +1,6 @@
 """A program that nobody edited does the same under `reverie-watch`, and what it leaks has a name."""
 
+import gc
 import itertools
 import json
 import math
@@ -9,10 +10,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+import weakref
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -22,7 +25,7 @@ from reverie.memory import Watch, no_growth, track
 from reverie.memory.watch import command
 from reverie.memory.watch.allocations import NewestAllocations
 from reverie.memory.watch.phase import Phase
-from reverie.memory.watch.report import WATCH_HTML, WATCH_JSON
+from reverie.memory.watch.report import WATCH_HTML, WATCH_JSON, write_report
 from reverie.utils.errors import UserError
 
 KB = 1000
@@ -38,11 +41,15 @@ def nothing_held() -> Any:
 
 def watched(grow: Any, samples: int = 160, **options: Any) -> Watch:
     with Watch(seconds=FAST, share=math.inf, threshold_mb=2.0, **options) as watch:
-        for step in range(samples):
-            watch._stride, watch._next_step, watch._distance = 1, step, 0.0  # after each step
-            grow(step)
-            watch.sample(step)
+        feed(watch, grow, range(samples))
     return watch
+
+
+def feed(watch: Watch, grow: Any, steps: range) -> None:
+    for step in steps:
+        watch._stride, watch._next_step, watch._distance = 1, step, 0.0  # after each step
+        grow(step)
+        watch.sample(step)
 
 
 def test_what_is_held_for_ever_is_a_leak_and_has_a_name() -> None:
@@ -64,9 +71,15 @@ def test_a_dict_that_grows_says_how_its_entries_are_keyed() -> None:
 
 def test_growth_before_a_new_stage_stays_growth_until_the_new_one_is_judged() -> None:
     HELD["history"] = []
-    watch = watched(lambda step: HELD["history"].append(np.empty(200 * KB, np.uint8)), 60)
+
+    def grow(step: int) -> None:
+        HELD["history"].append(np.empty(200 * KB, np.uint8))
+
+    watch = watched(grow, 60)
     watch._found.clear()  # as if its holder were not found yet
     watch.restart(60)
+    assert watch.verdict == "undecided"
+    feed(watch, grow, range(61, 91))  # 12 of them are passed over
     assert watch.verdict == "undecided"
     watch = watched(lambda step: None, 60)
     watch.restart(60)
@@ -153,6 +166,20 @@ def test_a_tracked_component_is_judged_by_its_name_and_logged() -> None:
     assert watch.verdict == "leak"
 
 
+def test_a_wrong_name_is_refused_where_it_is_given_and_leaves_no_watch_behind() -> None:
+    track("buffer", list)
+    for name, sentence in (("buffer", "exists already"), ("a//b", "named by words")):
+        with pytest.raises(UserError, match=sentence):
+            track(name, dict)
+    watch = Watch()
+    watch.track("buffer", dict)
+    with pytest.raises(UserError, match="exists already"):
+        watch.__enter__()
+    with Watch() as watch:
+        track("other", list)
+    assert [*watch._components] == ["other"]
+
+
 def test_few_samples_are_no_verdict_and_a_calm_program_is_flat() -> None:
     assert watched(lambda step: None, 20).verdict == "undecided"
     assert watched(lambda step: None).verdict == "flat"
@@ -164,16 +191,163 @@ def test_a_sample_that_takes_long_is_no_silence_of_the_program() -> None:
     def sample(step: int) -> int:
         seen.append(f"sample {step}")
         phase._stepped_at = -math.inf  # a search through the heap, in which the clock ticks
-        phase._tick(None)
+        phase._tick()
         return step + 1
 
     phase = Phase(sample, lambda step: seen.append("restart"), seconds=0.5)
     phase._count_one()
-    phase._tick(None)  # asked for before the search was over
+    phase._tick()  # asked for before the search was over
     assert seen == ["sample 1"] and not phase.is_timed
     phase._stepped_at = -math.inf
-    phase._tick(None)
+    phase._tick()
     assert seen == ["sample 1", "restart", "sample 2"] and phase.is_timed
+
+
+class Stop(Exception):
+    """As of a timer that a program sets itself."""
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, Stop])
+def test_what_a_handler_of_a_signal_raises_in_a_sample_reaches_the_program(kind: type[BaseException]) -> None:
+    def stop(*_: Any) -> None:
+        raise kind("own")
+
+    def sample(step: int) -> int:
+        signal.raise_signal(signal.SIGUSR1)
+        return step + 1
+
+    phase = Phase(sample, lambda step: None, seconds=0.001)
+    phase._stepped_at = -math.inf
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        with pytest.raises(kind, match="own"):
+            phase.start()
+            for _ in range(1_000):
+                time.sleep(0.01)
+        assert not phase._stopped.is_set()
+    finally:
+        phase.stop()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_error_of_its_own_ends_the_watch_alone() -> None:
+    phase = Phase(lambda step: 1 // 0, lambda step: None, seconds=0.5)
+    phase._count_one()
+    assert phase._stopped.is_set()
+
+
+def test_threads_do_not_sample_at_once() -> None:
+    seen: list[int] = []
+
+    def sample(step: int) -> int:
+        seen.append(step)
+        if len(seen) < 3:
+            other = threading.Thread(target=phase._count_one)
+            other.start()
+            other.join()
+        return step + 1
+
+    phase = Phase(sample, lambda step: None, seconds=0.5)
+    phase._count_one()
+    assert seen == [1]
+
+
+def test_what_waits_for_the_main_thread_outlives_its_phase() -> None:
+    waits: list[Any] = []
+
+    def train() -> None:
+        phase = Phase(lambda step: step + 1, lambda step: None, seconds=0.001)
+        phase._stepped_at = -math.inf
+        phase.start()
+        time.sleep(0.2)
+        phase.stop()
+        phase._clock.join()
+        waits.append(weakref.ref(phase._pending))
+        del phase
+        gc.collect()
+        waits.append(waits[0]())
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()  # here it waits: no instruction of the main thread ends before
+    assert waits[1] is not None
+
+
+def test_a_compiled_step_is_counted_and_its_sample_is_not_compiled() -> None:
+    compiled: list[bool] = []
+
+    def sample(step: int) -> int:
+        compiled.append(torch.compiler.is_compiling())
+        return step + 1
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    phase = Phase(sample, lambda step: None, seconds=0.5)
+    phase.start()
+    try:
+        step = torch.compile(lambda: optimizer.step(), backend="eager")
+        for _ in range(3):
+            step()
+    finally:
+        phase.stop()
+    assert compiled == [False] * 3
+
+
+class Methods:
+    calls: ClassVar[list[int]] = []
+
+    def plain(self, value: int) -> None:
+        self.calls.append(value)
+
+    @staticmethod
+    def static(value: int) -> None:
+        Methods.calls.append(value)
+
+    @classmethod
+    def of_class(cls, value: int) -> None:
+        cls.calls.append(value)
+
+
+class Heir(Methods):
+    pass
+
+
+HEIR = Heir()
+
+
+@pytest.mark.parametrize("name", ["plain", "static", "of_class"])
+@pytest.mark.parametrize("owner", ["Methods", "Heir", "HEIR"])
+def test_a_followed_function_is_called_as_before_and_put_back(owner: str, name: str) -> None:
+    before = dict(vars(Methods)), dict(vars(Heir)), dict(vars(HEIR))
+    getattr(HEIR, name)(1)
+    for _ in range(2):
+        with Watch(at=f"{__name__}:{owner}.{name}") as watch:
+            called = HEIR if owner == "HEIR" else (Methods if owner == "Methods" else Heir)()
+            getattr(called, name)(2)
+            getattr(called, name)(3)
+        assert watch._phase is not None and watch._phase._count == 2
+    assert Methods.calls == [1, 2, 3, 2, 3]
+    assert (dict(vars(Methods)), dict(vars(Heir)), dict(vars(HEIR))) == before
+    Methods.calls.clear()
+
+
+def test_two_programs_write_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report, replace = Watch().report(), Path.replace
+
+    def after_another(part: Path, to: Path) -> Path:
+        monkeypatch.undo()
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        write_report(report, tmp_path)
+        return replace(part, to)
+
+    monkeypatch.setattr(Path, "replace", after_another)
+    write_report(report, tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [WATCH_HTML, WATCH_JSON]
+
+
+def test_a_report_that_cannot_be_written_raises_nothing() -> None:
+    with Watch(folder=f"{__file__}/report") as watch:
+        watch.sample(0)
+    assert watch.report().samples == 1
 
 
 TRAIN = """
@@ -271,12 +445,34 @@ def test_an_error_reads_as_without_us(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "report")
 
 
+def test_a_program_may_change_folder_close_its_errors_and_name_a_module_beside_it(tmp_path: Path) -> None:
+    write(tmp_path, "def update():\n    pass\n", "beside.py")
+    write(
+        tmp_path,
+        """
+        import logging, os, sys
+        import beside
+        beside.update()
+        os.chdir("/")
+        sys.stderr.close()
+        logging.getLogger("reverie.memory").error("of the watch")
+        print(sys.argv[1:])
+        """,
+    )
+    seen = python(tmp_path, *WATCH, "--at", "beside:update", "train.py", "a", "--", "--x")
+    assert (seen.returncode, seen.stdout) == (0, "['a', '--', '--x']\n"), seen.stderr
+    assert read(tmp_path)["samples"] == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ((), "No program is named"),
         (("no.py",), "There is no script no.py"),
         (("--at", "x:y", __file__), "--at=x:y leads to no function"),
+        (("--at", "math:pi", __file__), "--at=math:pi leads to no function (it is of type float)"),
+        (("--at", "fractions:Fraction", __file__), "leads to no function (it is of type ABCMeta)"),
+        (("--report", f"{__file__}/x", __file__), "The report cannot be written"),
         (("--share", "2", __file__), "--share must be over 0 and at most 1, got 2.0"),
         (("--seconds", "0", __file__), "--seconds must be over 0, got 0.0"),
     ],
@@ -288,6 +484,7 @@ def test_wrong_use_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["reverie-watch", *arguments])
+    monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(SystemExit) as ended:
         command.main()
     assert ended.value.code == 2 and sentence in capsys.readouterr().err

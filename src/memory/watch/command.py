@@ -14,7 +14,7 @@ from typing import Any
 
 from ...utils.errors import UserError, exit_on_user_error
 from ..leaks.verdict import TrendClass
-from .report import WATCH_HTML
+from .report import WATCH_HTML, write_report
 from .watch import LEAST_SECONDS, Watch
 
 LEAK_EXIT_CODE = 1
@@ -37,15 +37,17 @@ class _Program:
         if not is_module and not Path(name).is_file():
             raise UserError(f"There is no script {name}. Name a file, or a module with -m.")
 
+    def prepare(self) -> None:
+        """Let what is imported find modules and arguments as under `python`."""
+        sys.argv = [self._name, *self._arguments]
+        sys.path[0] = os.getcwd() if self._is_module else str(Path(self._name).resolve().parent)
+
     def run(self) -> None:
         """Run it as `python` would."""
-        sys.argv = [self._name, *self._arguments]
         if self._is_module:
-            sys.path[0] = os.getcwd()
             runpy.run_module(self._name, run_name="__main__", alter_sys=True)
             return
         path = Path(self._name)
-        sys.path[0] = str(path.resolve().parent)
         module = types.ModuleType("__main__")
         module.__dict__.update(__file__=str(path.absolute()), __builtins__=__builtins__, __spec__=None)
         sys.modules["__main__"] = module
@@ -75,8 +77,9 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE ...", help="run a module"
     )
-    parser.add_argument("script", nargs="?", help="the program")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
+    parser.add_argument(
+        "script", nargs=argparse.REMAINDER, metavar="SCRIPT ...", help="the program and its own arguments"
+    )
     return parser
 
 
@@ -84,16 +87,20 @@ def main() -> None:
     """Command `reverie-watch`."""
     asked = options().parse_args()
     with exit_on_user_error():
-        if asked.module == [] or (asked.module is None and asked.script is None):
+        is_module = asked.module is not None
+        named = [*(asked.module or ()), *asked.script]  # a module's arguments from "--" on are in the second
+        if not is_module and named[:1] == ["--"]:
+            del named[0]
+        if not named:
             raise UserError("No program is named. Give a script and its arguments, or -m and a module.")
         for name, value in (("--seconds", asked.seconds), ("--threshold-mb", asked.threshold_mb)):
             if not value > 0:
                 raise UserError(f"{name} must be over 0, got {value}.")
         if not 0 < asked.share <= 1:
             raise UserError(f"--share must be over 0 and at most 1, got {asked.share}.")
-        name, *arguments = asked.module or [asked.script, *asked.arguments]
-        program = _Program(name, arguments, is_module=asked.module is not None)
-        folder = Path(asked.report or f"watch_{program.name}")
+        program = _Program(named[0], named[1:], is_module)
+        program.prepare()
+        folder = Path(asked.report or f"watch_{program.name}").absolute()  # the program may change its own
         if "RANK" in os.environ:  # of torchrun
             folder /= f"rank_{os.environ['RANK']}"
         _log_to_stderr()
@@ -106,7 +113,13 @@ def main() -> None:
             automatic=True,
             at=asked.at,
         )
-    _run(program, watch, folder.absolute(), asked.fail_on_leak)
+        try:
+            write_report(watch.report(), folder)
+        except OSError as error:
+            raise UserError(
+                f"The report cannot be written: {error}. Name another folder by --report."
+            ) from error
+    _run(program, watch, folder, asked.fail_on_leak)
 
 
 def _run(program: _Program, watch: Watch, folder: Path, fail_on_leak: bool) -> None:
@@ -114,30 +127,26 @@ def _run(program: _Program, watch: Watch, folder: Path, fail_on_leak: bool) -> N
     process = os.getpid()
     hook = sys.excepthook
     _say(f"watching {program.name}; the report is kept in {folder}")
+    error = None
     try:
         with watch:
             program.run()
-    except BaseException as error:
-        if os.getpid() == process:
-            _show(watch, folder)
-            if fail_on_leak and watch.verdict == TrendClass.leak.value and isinstance(error, SystemExit):
-                sys.exit(LEAK_EXIT_CODE)
-            if sys.excepthook is hook:
-                sys.excepthook = _without_own_frames(hook)
-        raise
+    except BaseException as raised:
+        error = raised
     if os.getpid() == process:
-        _show(watch, folder)
-        if fail_on_leak and watch.verdict == TrendClass.leak.value:
+        for line in (*watch.report().lines(), str(folder / WATCH_HTML)):
+            _say(line)
+        has_ended = error is None or isinstance(error, SystemExit)
+        if fail_on_leak and has_ended and watch.verdict == TrendClass.leak.value:
             sys.exit(LEAK_EXIT_CODE)
-
-
-def _show(watch: Watch, folder: Path) -> None:
-    for line in (*watch.report().lines(), str(folder / WATCH_HTML)):
-        _say(line)
+        if sys.excepthook is hook:
+            sys.excepthook = _without_own_frames(hook)
+    if error is not None:
+        raise error
 
 
 def _say(line: str) -> None:
-    with suppress(OSError):  # nobody reads: that must not change how the program ends
+    with suppress(OSError, ValueError):  # nobody reads: that must not change how the program ends
         print(f"reverie-watch: {line}", file=sys.stderr)
 
 
@@ -145,6 +154,7 @@ def _log_to_stderr() -> None:
     """Keep our lines out of whatever handlers the program sets up."""
     log = logging.getLogger(_LOGGED)
     handler = logging.StreamHandler(sys.stderr)
+    handler.handleError = lambda record: None  # nobody reads
     handler.setFormatter(logging.Formatter("reverie-watch: %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)

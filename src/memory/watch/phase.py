@@ -1,16 +1,20 @@
 """Find a fixed phase of a program that nobody edited: after steps of its optimiser, else by a clock."""
 
 import ctypes
+import inspect
 import logging
 import os
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -21,6 +25,67 @@ _SILENT_SECONDS = 10.0  # without a step, after which the clock takes over
 _OTHER_STEPS = 200  # of other optimisers in a row, after which one of them counts
 
 _Sample = Callable[[int], int]  # returns the count before which it need not be called again
+
+
+class _Tick:
+    """A call for the main thread: its truth is asked for, which passes on whatever is raised."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def __bool__(self) -> bool:
+        _WAITING.discard(self)
+        self._call()
+        return False  # as a pending call that went well
+
+
+_WAITING: set[_Tick] = set()  # the interpreter has their addresses alone: they live until they are called
+
+
+class _Calls:
+    """The calls of a function, each of which is told when it ends."""
+
+    def __init__(self, place: str, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        module_name, _, path = place.partition(":")
+        *owners, self._name = path.split(".")
+        try:
+            owner: Any = import_module(module_name)
+            for each in owners:
+                owner = getattr(owner, each)
+            get = inspect.getattr_static if isinstance(owner, type) else getattr  # of a class, as it is kept
+            self._owner, self._found = owner, get(owner, self._name)
+            is_wrapped = isinstance(self._found, (staticmethod, classmethod))
+            self._wrap = type(self._found) if is_wrapped else lambda function: function
+            self._function = self._found.__func__ if is_wrapped else self._found
+            if not inspect.isroutine(self._function):
+                raise TypeError(f"it is of type {type(self._found).__name__}")
+            self._is_inherited = self._name not in vars(owner)
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise UserError(
+                f"--at={place} leads to no function ({error}). Name one as package.module:function, in a "
+                "module that can be imported."
+            ) from error
+
+    def start(self) -> None:
+        """Put a function in its place that tells."""
+        function, tell = self._function, self._tell
+
+        @wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            finally:
+                tell()
+
+        setattr(self._owner, self._name, self._wrap(counted))
+
+    def stop(self) -> None:
+        """Put it back."""
+        if self._is_inherited:
+            delattr(self._owner, self._name)
+        else:
+            setattr(self._owner, self._name, self._found)
 
 
 class Phase:
@@ -40,53 +105,31 @@ class Phase:
         self._optimizer: Callable[[], Optimizer | None] = lambda: None
         self._others = 0
         self._stepped_at = time.monotonic()  # by the clock's own look at the count
-        self._is_busy = False  # with a sample: it may search for seconds, which is no silence of the program
+        self._turns = set[object]()  # at a sample: it may search for seconds, no silence of the program
         self._stopped = threading.Event()
         self._hook: Any = None
         self._clock = threading.Thread(target=self._run_clock, name="reverie-watch", daemon=True)
-        self._pending = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._tick)
-        self._is_waiting = False  # for the main thread
+        self._pending = _Tick(self._tick)
         self._pid = os.getpid()
-        self._at = at
-        if at is not None:
-            self._follow(at)
+        self._calls = None if at is None else _Calls(at, self._count_one)
 
     def start(self) -> None:
         """Begin to count."""
-        if self._at is None:
+        if self._calls is None:
             self._hook = register_optimizer_step_post_hook(self._after_step)
             self._clock.start()
+        else:
+            self._calls.start()
 
     def stop(self) -> None:
         """End it; the program continues as without."""
         self._stopped.set()
-        if self._hook is not None:
+        if self._calls is not None:
+            self._calls.stop()
+        elif self._hook is not None:
             self._hook.remove()
 
-    def _follow(self, place: str) -> None:
-        """Count calls of a function."""
-        module_name, _, path = place.partition(":")
-        *owners, name = path.split(".")
-        try:
-            owner: Any = import_module(module_name)
-            for each in owners:
-                owner = getattr(owner, each)
-            function = getattr(owner, name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise UserError(
-                f"--at={place} leads to no function ({error}). Name one as package.module:function, in a "
-                "module that can be imported."
-            ) from error
-
-        @wraps(function)
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self._count_one()
-
-        setattr(owner, name, counted)
-
+    @torch._disable_dynamo  # a compiled step calls it, too
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer is not self._optimizer():
             self._others += 1
@@ -95,9 +138,7 @@ class Phase:
             self._optimizer = weakref.ref(optimizer)
         self._others = 0
         if self.is_timed:
-            self.is_timed = False
-            self._guarded(self._restart)
-            self._next_count = 0
+            self._guarded(self._change_unit)
         self._count_one()
 
     def _count_one(self) -> None:
@@ -108,6 +149,10 @@ class Phase:
     def _take(self, count: int) -> None:
         self._next_count = self._sample(count)
 
+    def _change_unit(self, count: int) -> None:
+        self.is_timed, self._next_count = not self.is_timed, 0
+        self._restart(count)
+
     def _run_clock(self) -> None:
         seen = self._count
         while not self._stopped.wait(self._seconds):
@@ -115,37 +160,49 @@ class Phase:
                 return
             if self._count != seen and not self.is_timed:
                 seen, self._stepped_at = self._count, time.monotonic()
-            if self._is_due() and not self._is_waiting:
-                self._is_waiting = ctypes.pythonapi.Py_AddPendingCall(self._pending, None) == 0
+            if self._is_due() and self._pending not in _WAITING:
+                _WAITING.add(self._pending)
+                api, tick = ctypes.pythonapi, ctypes.py_object(self._pending)
+                if api.Py_AddPendingCall(api.PyObject_IsTrue, tick):
+                    _WAITING.discard(self._pending)  # too many wait already
 
     def _is_due(self) -> bool:
         """Return whether the clock has to count, because nothing else does."""
         is_silent = time.monotonic() - self._stepped_at > _SILENT_SECONDS
-        return not self._is_busy and (self.is_timed or is_silent)
+        return not self._turns and (self.is_timed or is_silent)
 
-    def _tick(self, _: Any) -> int:
+    def _tick(self) -> None:
         """Sample in the main thread, which has come to a point where it handles signals, too."""
-        self._is_waiting = False
         if self._is_due() and not self._stopped.is_set() and os.getpid() == self._pid:
             if not self.is_timed:
-                self.is_timed = True
-                self._guarded(self._restart)
+                self._guarded(self._change_unit)
             self._count += 1
             self._guarded(self._take)
-        return 0
 
     def _guarded(self, call: Callable[[int], None]) -> None:
-        """Watch no more rather than break the program."""
+        """Watch no more rather than break the program, whose threads do not sample at once."""
         if self._stopped.is_set():
             return
-        self._is_busy = True
+        turn = object()
         try:
-            call(self._count)
-        except Exception:
+            self._turns.add(turn)  # no lock: a signal could raise when it is taken, before that is known
+            if len(self._turns) == 1:
+                call(self._count)
+        except Exception as error:
+            if any(_handles_signal(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
+                raise  # the program's own
             self._stopped.set()
             _LOG.exception(
                 "the watch has ended at step %s by an error of its own; the program continues", self._count
             )
         finally:
-            self._is_busy = False
+            self._turns.discard(turn)
             self._stepped_at = time.monotonic()
+
+
+def _handles_signal(frame: FrameType) -> bool:
+    """Return whether it is that of a handler of a signal, which is given the frame that it interrupts."""
+    names, rest, _, values = inspect.getargvalues(frame)
+    others = values.get(rest or "")
+    given = [*(values.get(name) for name in names), *(others if isinstance(others, tuple) else ())]
+    return frame.f_back is not None and any(each is frame.f_back for each in given)

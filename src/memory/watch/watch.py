@@ -1,5 +1,6 @@
 """Sample the memory of a program while it runs, judge it, and name what holds growth."""
 
+import logging
 import math
 import os
 import statistics
@@ -7,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +18,7 @@ from ..config import MemoryConfig
 from ..leaks.detector import WINDOW
 from ..leaks.guard import MemoryGuard
 from ..leaks.table import Finding
+from ..leaks.tracker import MemoryTracker
 from ..leaks.verdict import MIN_SAMPLES, TrendClass
 from ..objects.census import Component
 from .allocations import NewestAllocations
@@ -23,6 +26,7 @@ from .phase import Phase
 from .report import Series, TimedFinding, WatchReport, write_report
 
 LEAST_SECONDS = 0.5
+_LOG = logging.getLogger(__name__)
 _STAGE_SAMPLES = 256  # after which they are taken half as often: slower leaks need a longer window
 _LEAST_SAMPLES = WINDOW // 2  # before which nothing is judged
 _WRITE_SECONDS = 5.0
@@ -102,12 +106,11 @@ class Watch:
         self._pid = os.getpid()
 
     def __enter__(self) -> Self:
+        for name in [*_WAITING]:
+            self.track(name, *_WAITING.pop(name))
         if self._phase is not None:
             self._phase.start()
         _ACTIVE.append(self)
-        for name, waiting in _WAITING.items():
-            self.track(name, *waiting)
-        _WAITING.clear()
         return self
 
     def __exit__(
@@ -119,7 +122,10 @@ class Watch:
         if self._trace is not None:
             self._trace.stop()
         if os.getpid() == self._pid:
-            self._write()
+            try:
+                self._write()
+            except OSError as error:
+                _LOG.error("the report of the watch cannot be written: %s", error)
 
     def track(self, name: str, component: Callable[[], Any], threshold_mb: float | None = None) -> None:
         """Follow the size of what a callable returns, and judge it; with `/` a part of the one named before.
@@ -224,10 +230,11 @@ class Watch:
         )
 
     def _grows(self) -> bool:
-        """Return whether anything grows, by the samples of this stage, or else those of the one before."""
-        if self._stage_samples < MIN_SAMPLES:
+        """Return whether anything grows, by what is judged of this stage, or else by the one before."""
+        tests = self._guard.trends().values()
+        if all(test.samples < MIN_SAMPLES for test in tests):  # the first of a stage are passed over
             return self._grew
-        return any(test.verdict is TrendClass.growing for test in self._guard.trends().values())
+        return any(test.verdict is TrendClass.growing for test in tests)
 
     def _take(self, step: int) -> None:
         if not self._samples:
@@ -255,14 +262,15 @@ class Watch:
         if self._trace is not None and self.verdict == TrendClass.leak.value:
             self._trace.sample()
         if elapsed - self._written_at > max(_WRITE_SECONDS, self._write_cost / self._share):
-            self._write()
+            with suppress(OSError):  # a full disk may have room later, and at the end it is told
+                self._write()
 
     def _write(self) -> None:
         if self._folder is not None:
             began = time.thread_time()
+            self._written_at = time.perf_counter() - self._began
             write_report(self.report(), self._folder)
             self._write_cost = time.thread_time() - began
-            self._written_at = time.perf_counter() - self._began
 
 
 _ACTIVE: list[Watch] = []
@@ -282,4 +290,5 @@ def track(name: str, component: Callable[[], Any], threshold_mb: float | None = 
     if _ACTIVE:
         _ACTIVE[-1].track(name, component, threshold_mb)
     else:
+        MemoryTracker(MemoryConfig()).check_name(name, _WAITING)
         _WAITING[name] = component, threshold_mb
