@@ -69,6 +69,21 @@ def test_a_dict_that_grows_says_how_its_entries_are_keyed() -> None:
     assert re.search(r"HELD\['cache'\]: dict of \d+ by Tensor, \d+ more", finding.text())
 
 
+def test_a_cache_that_is_full_has_ended_and_one_that_grows_again_is_a_leak_for_good() -> None:
+    HELD["cache"] = []
+
+    def grow(step: int) -> None:
+        if step < 100 or 260 <= step < 400:
+            HELD["cache"].append(np.empty(200 * KB, np.uint8))
+
+    watch = watched(grow, 100)
+    assert watch.verdict == "leak"
+    feed(watch, grow, range(100, 260))
+    assert watch.verdict == "flat" and "it has ended: flat over" in "\n".join(watch.report().lines())
+    feed(watch, grow, range(260, 560))
+    assert watch.verdict == "leak" and "it has ended" not in "\n".join(watch.report().lines())
+
+
 def test_growth_before_a_new_stage_stays_growth_until_the_new_one_is_judged() -> None:
     HELD["history"] = []
 

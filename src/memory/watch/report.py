@@ -61,6 +61,15 @@ class TimedFinding:
     seconds: float
     """Since the watch began."""
     step: int
+    ended: int | None = None
+    """The step at which it had been flat over a whole window; None while it grows, or once it grew again."""
+
+    def text(self) -> str:
+        """Return it in words."""
+        end = (
+            "" if self.ended is None else f"\n  it has ended: flat over the samples up to step {self.ended:,}"
+        )
+        return self.finding.text() + end
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,7 @@ class WatchReport:
                     "resource": each.finding.resource,
                     "sources": list(each.finding.sources),
                     "growth": each.finding.growth.removeprefix(", "),
+                    "ended": each.ended,
                 }
                 for each in self.findings
             ],
@@ -114,7 +124,7 @@ class WatchReport:
         """Return it as lines for a terminal."""
         share = self.own_seconds / self.seconds if self.seconds else 0.0
         extent = f"{self.samples} samples in {self.steps:,} {self.unit} and {self.seconds:,.0f} s"
-        found = [line for each in self.findings for line in each.finding.text().splitlines()]
+        found = [line for each in self.findings for line in each.text().splitlines()]
         traced = [f"  allocated at {line}" for line in self.newest_allocations]
         return [f"{_WORDS[self.verdict]} {extent}; watching took {share:.1%}.", *found, *traced]
 
@@ -130,7 +140,7 @@ class WatchReport:
         body = [f"<h1>{escape(_WORDS[self.verdict])}</h1>", cards(facts)]
         if self.findings:
             body.append("<h2>What was found</h2>")
-            body += [f"<pre>{escape(each.finding.text())}</pre>" for each in self.findings]
+            body += [f"<pre>{escape(each.text())}</pre>" for each in self.findings]
         if self.newest_allocations:
             body.append("<h2>Lines that allocated what is alive</h2>")
             body.append(f"<pre>{escape(chr(10).join(self.newest_allocations))}</pre>")

@@ -28,6 +28,7 @@ from .report import Series, TimedFinding, WatchReport, write_report
 LEAST_SECONDS = 0.5
 _LOG = logging.getLogger(__name__)
 _STAGE_SAMPLES = 256  # after which they are taken half as often: slower leaks need a longer window
+_TEST_EVERY = 8  # samples: whether growth has ended
 _LEAST_SAMPLES = WINDOW // 2  # before which nothing is judged
 _WRITE_SECONDS = 5.0
 _BEYOND_COMPONENTS = ", not accounted for"
@@ -93,6 +94,7 @@ class Watch:
         self._trace = NewestAllocations() if trace else None
         self._series = Series()
         self._found: dict[tuple[str, TrendClass], TimedFinding] = {}
+        self._returned = set[tuple[str, TrendClass]]()  # what grew again: it never ends
         self._seen = 0  # findings of the guard that are listed
         self._began = self._sampled_at = time.perf_counter()
         self._written_at = -math.inf
@@ -197,8 +199,12 @@ class Watch:
 
     @property
     def verdict(self) -> str:
-        """`leak`, `filling`, `flat`, or `undecided`: too few samples, or growth that is not certain."""
-        found = {finding.verdict for finding in self.findings}
+        """`leak`, `filling`, `flat`, or `undecided`: too few samples, or growth that is not certain.
+
+        Growth that has been flat since over a whole window of 96 samples has ended and counts no more, until
+        it begins again.
+        """
+        found = {each.finding.verdict for each in self._found.values() if each.ended is None}
         for certain in (TrendClass.leak, TrendClass.filling):
             if certain in found:
                 return certain.value
@@ -259,11 +265,28 @@ class Watch:
                 TimedFinding(finding, elapsed, step) if first is None else replace(first, finding=finding)
             )
         self._seen = len(self._guard.findings)
+        self._note_ends(step)
         if self._trace is not None and self.verdict == TrendClass.leak.value:
             self._trace.sample()
         if elapsed - self._written_at > max(_WRITE_SECONDS, self._write_cost / self._share):
             with suppress(OSError):  # a full disk may have room later, and at the end it is told
                 self._write()
+
+    def _note_ends(self, step: int) -> None:
+        """Mark what has come to rest, such as a cache that is full, and what grew again after that."""
+        if not self._found or self._stage_samples % _TEST_EVERY:
+            return
+        parts = self._guard.tracker.detectors().items()
+        tests = self._guard.trends() | {f"the component {name}": each.trend_test() for name, each in parts}
+        for (resource, verdict), each in self._found.items():
+            test = tests.get(resource) or tests.get(resource + _BEYOND_COMPONENTS)
+            if test is None or (resource, verdict) in self._returned:
+                continue
+            if each.ended is not None and test.verdict is TrendClass.growing:
+                self._returned.add((resource, verdict))
+                self._found[resource, verdict] = replace(each, ended=None)
+            elif each.ended is None and test.samples == WINDOW and test.verdict is TrendClass.flat:
+                self._found[resource, verdict] = replace(each, ended=step)
 
     def _write(self) -> None:
         if self._folder is not None:
