@@ -107,11 +107,11 @@ class Ranks:
         """Return the text that the first rank gives."""
         if self.size == 1:
             return text
-        length = torch.tensor([len(text.encode())])
+        letters = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        length = torch.tensor([len(letters)])
         self._do(dist.broadcast, length, src=0)
-        letters = torch.zeros(int(length), dtype=torch.uint8)
-        if self.is_first:
-            letters = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        if not self.is_first:
+            letters = torch.zeros(int(length), dtype=torch.uint8)
         self._do(dist.broadcast, letters, src=0)
         return letters.numpy().tobytes().decode()
 

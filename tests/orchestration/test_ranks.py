@@ -149,6 +149,16 @@ def test_each_rank_is_certified_in_its_folder_and_the_worst_counts(server: Serve
     assert found[0]["resources"][0]["values"] != found[1]["resources"][0]["values"]
 
 
+def test_ranks_without_a_checkpoint_begin_again(shared_run: Path, server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(shared_run, folder, ignore=shutil.ignore_patterns("checkpoints"))
+    ended = [process.end() for process in ranks_of(server, 2, f"resume={folder}")]
+    assert [each.code for each in ended] == [0, 0], ended[0].error
+    assert "no checkpoint yet: the run starts again" in ended[0].error
+    for part in ("", f"{RANKS}/001"):
+        assert not differing(saved_model(folder / part, 200), saved_model(shared_run / part, 200))
+
+
 def test_two_ranks_then_one_then_four_share_a_run(shared_run: Path, server: Server, tmp_path: Path) -> None:
     """Also from a process alone to several; records are compared in `tests/buffers/test_divided.py`."""
     folder = tmp_path / "run"
