@@ -139,7 +139,8 @@ class WorldModelOrchestrator(Orchestrator):
                 self.parts.snapshots.save(self.step)
             if evaluate_due(self.step):  # after all that is written of this step: it may be put off
                 self._evaluate()
-            if save_due(self.step) | self.agreed.save | (self.best_step == self.step):
+            is_new_best = self.best_step == self.step != self.saved_step  # a step may last for two rounds
+            if save_due(self.step) | self.agreed.save | is_new_best:
                 self.save_if_possible()
         if self.saved_step != self.step and reason is not StopReason.rollback:
             self.save()
@@ -413,11 +414,16 @@ class WorldModelOrchestrator(Orchestrator):
 
         The first rank writes its part, which makes the whole count, once all others have written theirs.
         """
-        require_run_folder(self.run_dir)
         self._wait_for_environments()
         self.nonfinite.settle()
-        for is_turn in (not self.ranks.is_first, self.ranks.is_first):
-            in_turn(self.ranks, super().save, is_turn)
+        self.is_best |= self.best_step == self.step  # also where its checkpoint is written again
+        before = self.saved_step, self.is_best
+        try:
+            for is_turn in (not self.ranks.is_first, self.ranks.is_first):
+                in_turn(self.ranks, super().save, is_turn)
+        except OSError:
+            self.saved_step, self.is_best = before  # on all ranks, whatever this one has written
+            raise
 
     @property
     def checkpoints_to_keep(self) -> int:

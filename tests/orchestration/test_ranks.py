@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reverie.checkpoints.run_folder import load_run
+from reverie.checkpoints.run_folder import LOCK_FILE, load_run
 from reverie.checkpoints.shards import RANKS
 from reverie.commands.certify import EXIT_CODES
 from reverie.commands.command_line import _continued, run_from_command_line
@@ -120,6 +120,21 @@ def test_a_signal_to_one_rank_stops_all_with_a_checkpoint_of_the_same_step(
     processes[1].send(signal.SIGTERM)
     assert codes(processes) == [RESUME_ME_EXIT_CODE] * 2
     assert saved_steps(folder)[-1] == saved_steps(folder / RANKS / "001")[-1]
+
+
+def test_a_rank_whose_folder_is_gone_fails_to_save_with_all_others(server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    endless = ("training.total_timesteps=100000", "training.log_interval=100000")
+    processes = ranks_of(server, 2, *SHARED, *endless, f"run_dir={folder}")
+    processes[1].wait_until(lambda: saved_steps(folder) == [100])
+    lock = folder / RANKS / "001" / LOCK_FILE
+    lock.rename(lock.with_name("aside"))
+    for process in processes:
+        process.wait_until(lambda: "checkpoint failed" in (folder / "train.log").read_text())
+    lock.with_name("aside").rename(lock)
+    processes[0].send(signal.SIGTERM)
+    assert codes(processes) == [RESUME_ME_EXIT_CODE] * 2
+    assert "checkpoint failed" in (folder / RANKS / "001" / "train.log").read_text()
 
 
 def test_a_rank_that_hangs_ends_the_others_with_a_sentence(server: Server, tmp_path: Path) -> None:
