@@ -6,6 +6,7 @@
 The first rank writes its checkpoint last, so a step that it has is whole on all ranks.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 
 from ..buffers import EpisodeReplayBuffer
 from ..config.schema import TrainConfig
-from ..utils.durable_io import Damaged, reading
+from ..utils.durable_io import Damaged, read_regular, reading, replace_file
 from ..utils.errors import UserError
 from ..utils.logging import ProgressMode, WandbMode
 from ..utils.ranks import Ranks
@@ -24,6 +25,7 @@ from .checkpoint import CHECKPOINTS, SHARED_FOLDER, Checkpoint, list_checkpoints
 from .run_folder import checkpoint_of, create_run_folder
 
 RANKS = "ranks"
+TORCHRUN_FILE = ".torchrun"
 RANKS_KEY = "ranks"
 """Where the state of the loop has the number of ranks."""
 
@@ -41,6 +43,25 @@ def create_folder_of_rank(config: TrainConfig, ranks: Ranks) -> Path:
         logger.tensorboard, logger.wandb, logger.progress = False, WandbMode.off, ProgressMode.plain
     config.run_dir = str(folder)
     return folder
+
+
+def note_torchrun(folder: Path) -> None:
+    """Note in a rank's folder which `torchrun` has begun the run, if that may start its command again."""
+    if name := _torchrun():
+        replace_file(folder / TORCHRUN_FILE, [name.encode()])
+
+
+def was_begun_here(run_dir: Path) -> bool:
+    """Return whether the `torchrun` that has started this process has begun the run in a folder."""
+    notes = [run_dir / TORCHRUN_FILE, *run_dir.glob(f"{RANKS}/*/{TORCHRUN_FILE}")]
+    name = _torchrun().encode()
+    return any(name == read_regular(note) for note in notes if name and note.is_file())
+
+
+def _torchrun() -> str:
+    """Return the name of a folder that `torchrun` makes for itself; "" if it starts nothing again."""
+    may_restart = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+    return os.environ.get("TORCHELASTIC_ERROR_FILE", "").rpartition("/attempt_")[0] if may_restart else ""
 
 
 def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Checkpoint | None:

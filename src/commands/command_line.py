@@ -21,7 +21,8 @@ from omegaconf import DictConfig, OmegaConf
 from .. import __version__
 from ..checkpoints.mirror import restore
 from ..checkpoints.pretrained import PREFIXES
-from ..checkpoints.run_folder import CONFIG_FILE, begin_with, check_change, resume_run
+from ..checkpoints.run_folder import begin_with, check_change, resume_run
+from ..checkpoints.shards import was_begun_here
 from ..config.compose import HYDRA_VERSION_BASE, compose_jobs, with_experiment
 from ..config.overrides import parse
 from ..config.presets import device_notice
@@ -104,19 +105,23 @@ def checked_run(
 def _continued(arguments: list[str]) -> list[str]:
     """Return what to do where `torchrun` may start this command again: the second start continues the run.
 
+    It does so only if the first one began it: the run of another command is refused again, as it was.
     Source of the variables: torch.distributed.run, "Environment Variables".
     """
     if not int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
         return arguments
-    folders = [word.partition("=")[2] for word in arguments if word.startswith(("run_dir=", "resume="))]
-    if not folders:
+    folders = {key: value for key, _, value in (word.partition("=") for word in arguments)}
+    resumed = folders.get("resume")
+    if resumed and URL_SEPARATOR not in resumed and not resumed.startswith(PREFIXES):
+        return arguments  # the same again, with its changes
+    if "run_dir" not in folders:
         raise UserError(
             "torchrun --max-restarts starts this command again after a failure, and nothing says where its "
             "run is. Add run_dir=<folder>."
         )
+    run_dir = folders["run_dir"]
     is_again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    has_begun = (Path(folders[0]) / CONFIG_FILE).exists()
-    return [f"resume={folders[0]}"] if is_again and has_begun else arguments
+    return [f"resume={run_dir}"] if is_again and was_begun_here(Path(run_dir)) else arguments
 
 
 def _parse_flags(arguments: list[str]) -> argparse.Namespace:

@@ -227,14 +227,26 @@ def test_ranks_that_multiply_in_unlike_formats_are_refused(server: Server, tmp_p
 
 
 def test_torchrun_that_may_restart_needs_the_name_of_the_folder(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, cartpole_run: Path
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
-    error = error_of(capsys, lambda: run_from_command_line(train, list(CATCH)))
-    assert "Add run_dir=<folder>." in error
-    first = ["experiment=dreamer_cartpole", f"run_dir={cartpole_run}"]
-    assert _continued(first) == first
+    for source in CATCH, ("resume=pretrained:catch",):
+        error = error_of(capsys, lambda: run_from_command_line(train, list(source)))  # noqa: B023
+        assert "Add run_dir=<folder>." in error
+
+
+def test_torchrun_continues_the_run_that_it_has_begun_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cartpole_run: Path
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_1/none_1/attempt_0/0/error.json")
+    own = start(tmp_path / "own", *CATCH, "training.total_timesteps=8")
+    new, begun, other = ([*CATCH, f"run_dir={each}"] for each in (tmp_path / "new", own, cartpole_run))
+    changed = [f"resume={own}", "training.total_timesteps=12"]
+    assert _continued(begun) == begun
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert _continued(first) == [f"resume={cartpole_run}"]
-    new = [f"run_dir={tmp_path / 'new'}"]
-    assert _continued(new) == new
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_1/none_1/attempt_1/0/error.json")
+    assert _continued(begun) == [f"resume={own}"]
+    assert [_continued(each) for each in (new, other, changed)] == [new, other, changed]
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_1/none_2/attempt_1/0/error.json")
+    assert _continued(begun) == begun
