@@ -158,7 +158,7 @@ class DividedAnew(Checkpoint):
             name: [number for state in states for number in state[name]][own]
             for name in ("next_episode", "seeds")
         }
-        actions = [state["actions"][name] for state in states for name in sorted(state["actions"])][own]
+        actions = [each for state in states for each in state["actions"].values()][own]
         arrivals = [state["arrival"] for state in states]
         arrival = {name: self._own([each[name] for each in arrivals]) for name in arrivals[0]}
         named = {f"env{index:03d}": each for index, each in enumerate(actions)}

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from reverie.checkpoints.run_folder import LOCK_FILE, load_run
-from reverie.checkpoints.shards import RANKS
+from reverie.checkpoints.shards import RANKS, DividedAnew
 from reverie.commands.certify import EXIT_CODES
 from reverie.commands.command_line import _continued, run_from_command_line
 from reverie.commands.train import train
 from reverie.config.resolve import multiplies_bfloat16
 from reverie.config.schema import Device
-from reverie.envs import EnvConfig, make_environment
+from reverie.envs import EnvConfig, make_environment, spec_of, state_form
 from reverie.envs.config import Suite
+from reverie.orchestration.dreamer.loop_state import check_form
 from reverie.orchestration.dreamer.shares import check_share, share_of
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.testing.certificate import CERTIFICATE_JSON, Outcome
@@ -193,6 +194,16 @@ def test_two_ranks_then_one_then_four_share_a_run(shared_run: Path, server: Serv
         for part in ("", *(f"{RANKS}/00{n}" for n in (1, 2, 3)))
     ]
     assert [len(each) for each in seeds] == [1] * 4 and len({*map(tuple, seeds)}) == 4
+
+
+def test_more_than_a_thousand_environments_keep_their_order(tmp_path: Path) -> None:
+    spec = spec_of(EnvConfig(suite=Suite.catch, action_repeat=1, num_envs=1002))
+    environment = state_form(spec, lengths := [index % 7 for index in range(1002)])
+    ratio = {"start_step": None, "paid": 0, "updates_per_step": 1.0}
+    state = {"updates": 0, "owes_evaluation": False, "ratio": ratio, "environment": environment}
+    check_form(state | {"recorder": {"wanted": False, "frames": None}, "best_return": None}, {}, 1.0, spec)
+    half = DividedAnew(tmp_path, 0, (), begin=501, count=501)._environment([environment])
+    assert [len(actions) for actions in half["actions"].values()] == lengths[501:]
 
 
 def test_a_share_is_a_run_of_its_own(cartpole_run: Path) -> None:
