@@ -119,8 +119,7 @@ class WorldModelOrchestrator(Orchestrator):
                 self.save_if_possible()  # once made up, it is not owed again
         while not (reason := self._stop_reason(time_step)):
             following = self._collect(time_step)
-            with self.ranks.prompt() if self._has_learned else nullcontext():  # the first times compile
-                self._learn()
+            self._learn()
             with self.watch("collect"):
                 time_step = following.result()
             self.reports.advance(self.step, self.updates - self.start_updates, *self._phase())
@@ -246,10 +245,12 @@ class WorldModelOrchestrator(Orchestrator):
             return
         joint = self.step >= training.warmup_steps
         update = workflow.update if joint else workflow.update_world_model
+        # Elsewhere a rank may wait for a slow environment, and the first times compile.
+        promptly = self.ranks.prompt if self._has_learned else nullcontext
         for left in reversed(range(self._updates_due())):
             with self.watch("sample"):
                 batch = self.feed.next()
-            with self.watch("update"):
+            with self.watch("update"), promptly():
                 updated = update(batch)
                 self.means.add(updated.metrics)
                 self.nonfinite.check(self.step, updated, batch)

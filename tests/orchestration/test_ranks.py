@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +29,7 @@ from reverie.utils.ranks import RANK_EXIT_CODE
 
 from ..runs.forked_ranks import free_port
 from ..runs.helpers import CATCH, differing, error_of, metrics_of, saved_loop, saved_model, saved_steps, start
-from ..runs.warm import Ended, Process, Server
+from ..runs.warm import Ended, Process, Server, processes_of
 
 SHARED = (
     *CATCH,
@@ -136,6 +138,28 @@ def test_a_rank_whose_folder_is_gone_fails_to_save_with_all_others(server: Serve
     processes[0].send(signal.SIGTERM)
     assert codes(processes) == [RESUME_ME_EXIT_CODE] * 2
     assert "checkpoint failed" in (folder / RANKS / "001" / "train.log").read_text()
+
+
+@pytest.mark.parametrize("overlap", ["false", "true"])
+def test_ranks_wait_for_an_environment_that_is_slower_than_their_timeout(
+    overlap: str, server: Server, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    settings = ("training.total_timesteps=100000", "training.rank_timeout=2", "memory.check_interval=1")
+    workers = (
+        "training.warmup_steps=0",
+        "env.vectorization=async",
+        f"training.overlap={overlap}",
+        f"run_dir={folder}",
+    )
+    processes = ranks_of(server, 2, *SHARED, *settings, *workers)
+    processes[1].wait_until(lambda: saved_steps(folder) == [100])
+    worker, *_ = (pid for pid, line in processes_of(processes[1].pid) if "spawn_main" in line)
+    os.kill(worker, signal.SIGSTOP)
+    time.sleep(5)
+    os.kill(worker, signal.SIGCONT)
+    processes[0].send(signal.SIGTERM)
+    assert codes(processes) == [RESUME_ME_EXIT_CODE] * 2
 
 
 def test_a_rank_that_hangs_ends_the_others_with_a_sentence(server: Server, tmp_path: Path) -> None:
