@@ -83,7 +83,7 @@ def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Chec
     step, size = map(int, known.split())
     if whole is not None and size == ranks.size == 1:
         return whole
-    root = run_dir if ranks.is_first else run_dir.parents[1]
+    root = folder_of_run(run_dir, ranks)
     parts = [_part(folder_of_rank(root, index), step) for index in range(size)]
     checked = [parts[ranks.index]] if size == ranks.size else parts
     for part in checked:
@@ -174,6 +174,11 @@ class DividedAnew(Checkpoint):
 def folder_of_rank(root: Path, index: int) -> Path:
     """Return where a rank writes, in a folder that all share."""
     return root / RANKS / f"{index:03d}" if index else root
+
+
+def folder_of_run(folder: Path, ranks: Ranks) -> Path:
+    """Return the folder that all share, and of which `folder` is this rank's part."""
+    return folder if ranks.is_first else folder.parents[1]
 
 
 def _part(folder: Path, step: int) -> Checkpoint:

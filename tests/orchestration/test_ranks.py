@@ -199,6 +199,16 @@ def test_ranks_without_a_checkpoint_begin_again(shared_run: Path, server: Server
         assert not differing(saved_model(folder / part, 200), saved_model(shared_run / part, 200))
 
 
+def test_ranks_begin_with_the_same_networks_after_a_kill_in_their_first_checkpoint(
+    shared_run: Path, server: Server, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    settings = (f"model.init={shared_run}", "training.total_timesteps=100", f"run_dir={folder}")
+    assert codes(ranks_of(server, 2, *SHARED, *settings)) == [0, 0]
+    shutil.rmtree(folder / "checkpoints")  # as if the first rank had not come to write its part
+    assert codes(ranks_of(server, 2, f"resume={folder}")) == [0, 0]
+
+
 def test_two_ranks_then_one_then_four_share_a_run(shared_run: Path, server: Server, tmp_path: Path) -> None:
     """Also from a process alone to several; records are compared in `tests/buffers/test_divided.py`."""
     folder = tmp_path / "run"
