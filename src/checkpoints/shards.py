@@ -17,8 +17,7 @@ import torch
 
 from ..buffers import EpisodeReplayBuffer
 from ..config.schema import TrainConfig
-from ..utils.durable_io import Damaged, read_regular, reading, replace_file
-from ..utils.errors import UserError
+from ..utils.durable_io import read_regular, reading, replace_file
 from ..utils.logging import ProgressMode, WandbMode
 from ..utils.ranks import Ranks
 from .checkpoint import CHECKPOINTS, SHARED_FOLDER, Checkpoint, list_checkpoints
@@ -65,18 +64,17 @@ def _torchrun() -> str:
 
 
 def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Checkpoint | None:
-    """Return this rank's part of the newest whole checkpoint of a run; None if it has none yet.
+    """Return this rank's part of the newest checkpoint that is whole on all; None if there is none yet.
 
     Another number of ranks may have made it: whole environments, with their streams, are then given out anew.
 
     Raises:
-        UserError: If a part is damaged, or this number of ranks cannot share the run.
+        UserError: If none is whole, or this number of ranks cannot share the run.
     """
     whole, known = None, ""
     if ranks.is_first and list_checkpoints(run_dir):
-        whole = checkpoint_of(config, run_dir)
-        with reading(whole.state_path):
-            known = f"{whole.step} {whole.state().get(RANKS_KEY, 1)}"
+        whole = checkpoint_of(config, run_dir, _verify)
+        known = f"{whole.step} {_ranks_of(whole)}"
     known = ranks.text_of_first(known)
     if not known:
         return None
@@ -85,12 +83,6 @@ def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Chec
         return whole
     root = folder_of_run(run_dir, ranks)
     parts = [_part(folder_of_rank(root, index), step) for index in range(size)]
-    checked = [parts[ranks.index]] if size == ranks.size else parts
-    for part in checked:
-        try:
-            part.verify()
-        except Damaged as fault:
-            raise UserError(f"step {step} of {root} cannot be continued: {fault}.") from fault
     if size == ranks.size:
         return PartOfRun(parts[ranks.index].folder, step, parts[0])
     count = ranks.part(config.env.num_envs)
@@ -179,6 +171,19 @@ def folder_of_rank(root: Path, index: int) -> Path:
 def folder_of_run(folder: Path, ranks: Ranks) -> Path:
     """Return the folder that all share, and of which `folder` is this rank's part."""
     return folder if ranks.is_first else folder.parents[1]
+
+
+def _verify(first: Checkpoint) -> None:
+    """Check the parts of all ranks; raises as `Checkpoint.verify` does."""
+    first.verify()
+    for index in range(1, _ranks_of(first)):
+        _part(folder_of_rank(first.folder.parents[1], index), first.step).verify()
+
+
+def _ranks_of(first: Checkpoint) -> int:
+    """Return how many ranks have made a checkpoint."""
+    with reading(first.state_path):
+        return int(first.state().get(RANKS_KEY, 1))
 
 
 def _part(folder: Path, step: int) -> Checkpoint:

@@ -261,6 +261,37 @@ def test_what_cannot_be_shared_is_refused_once(
     assert (failure.value.code, capsys.readouterr().err) == (2, "")
 
 
+def test_a_damaged_part_of_any_rank_leads_to_the_checkpoint_before(
+    shared_run: Path, server: Server, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(shared_run, folder)
+    parts = [folder / f"{RANKS}/001/checkpoints/step_000000{step}/model.safetensors" for step in (200, 100)]
+    parts[0].write_bytes(b"")
+    ended = [process.end() for process in ranks_of(server, 2, f"resume={folder}")]
+    assert [each.code for each in ended] == [0, 0], ended
+    assert f"damaged checkpoint: {parts[0]} has 0 bytes instead of" in ended[0].error
+    assert not differing(saved_model(folder, 200), saved_model(shared_run, 200))
+    for part in parts:
+        part.write_bytes(b"")
+    first, other = (process.end() for process in ranks_of(server, 2, f"resume={folder}"))
+    assert (first.code, other.code) == (2, RANK_EXIT_CODE)
+    assert f"error: No checkpoint of {folder} is whole: {parts[0]} has 0 bytes" in first.error
+
+
+def test_what_one_rank_alone_has_to_say_is_said_with_its_number(
+    shared_run: Path, server: Server, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(shared_run, folder)
+    log = folder / RANKS / "001" / "train.log"
+    log.unlink()
+    log.mkdir()
+    first, other = (process.end() for process in ranks_of(server, 2, f"resume={folder}"))
+    assert (first.code, other.code) == (RANK_EXIT_CODE, 2)
+    assert other.error.startswith(f"error: rank 1: {log} ")
+
+
 @pytest.mark.skipif(not multiplies_bfloat16(Device.cpu), reason="needs products of bfloat16")
 def test_ranks_that_multiply_in_unlike_formats_are_refused(server: Server, tmp_path: Path) -> None:
     formats = ("precision=float32", "precision=bfloat16")  # as precision=auto is on unlike machines
@@ -268,6 +299,7 @@ def test_ranks_that_multiply_in_unlike_formats_are_refused(server: Server, tmp_p
     ended = [rank.end() for rank in ranks]
     assert [each.code for each in ended] == [2, 2], ended
     assert "multiply in different formats" in ended[0].error and "Set precision=float32." in ended[0].error
+    assert "error: " not in ended[1].error
     assert not (tmp_path / "run").exists()
 
 
