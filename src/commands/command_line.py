@@ -33,7 +33,7 @@ from ..orchestration.recipes import recipe_of
 from ..planning import Preflight, check_run, preflight_of
 from ..utils.errors import FlagParser, UserError, did_you_mean, exit_on_user_error
 from ..utils.logging import configure_logging
-from ..utils.ranks import RANK_EXIT_CODE, RankLost
+from ..utils.ranks import RANK_EXIT_CODE, RankLost, number_of_ranks
 from ..utils.remote_urls import URL_SEPARATOR
 
 _LOG = logging.getLogger(__name__)
@@ -169,6 +169,9 @@ def _resumed(folder: str, changes: list[Override]) -> tuple[TrainConfig, Preflig
         return config, check_run(config, recipe_of(config)), notices
     restored: list[str] = []
     if URL_SEPARATOR in folder:
+        if number_of_ranks() > 1:  # all would fetch it, into one folder
+            repair = "Fetch it once without torchrun, then resume=<folder>."
+            raise UserError(f"resume=<URL> is for one process, and {number_of_ranks()} share this run. {repair}")
         typed_folders = [str(change.value()) for change in changes if change.key_or_group == "run_dir"]
         changes = [change for change in changes if change.key_or_group != "run_dir"]
         for change in changes:  # before anything is fetched

@@ -28,7 +28,17 @@ from reverie.utils.errors import UserError
 from reverie.utils.ranks import RANK_EXIT_CODE
 
 from ..runs.forked_ranks import free_port
-from ..runs.helpers import CATCH, differing, error_of, metrics_of, saved_loop, saved_model, saved_steps, start
+from ..runs.helpers import (
+    CATCH,
+    differing,
+    error_of,
+    metrics_of,
+    resume,
+    saved_loop,
+    saved_model,
+    saved_steps,
+    start,
+)
 from ..runs.warm import Ended, Process, Server, processes_of
 
 SHARED = (
@@ -247,6 +257,21 @@ def test_a_share_is_a_run_of_its_own(cartpole_run: Path) -> None:
     ):
         check_share(config, 2)  # pyright: ignore[reportArgumentType]
     assert share_of(config, 1) is config  # pyright: ignore[reportArgumentType]
+
+
+def test_what_is_for_one_process_is_refused_with_what_a_resumed_run_can_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    mirrored = (f"checkpoint.mirror=file://{tmp_path}/copy", "training.total_timesteps=8")
+    run_dir = start(tmp_path / "run", *SHARED, *mirrored)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    capsys.readouterr()
+    error = error_of(capsys, lambda: resume(run_dir))
+    repair = "Set checkpoint.mirror=null."
+    assert error == f"checkpoint.mirror is for one process, and 2 ranks share this run. {repair}"
+    copy = [f"resume=file://{tmp_path}/copy/run"]
+    error = error_of(capsys, lambda: run_from_command_line(train, copy))
+    assert error.startswith("resume=<URL> is for one process, and 2 share this run. Fetch it once")
 
 
 def test_what_cannot_be_shared_is_refused_once(
