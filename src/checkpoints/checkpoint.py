@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,10 @@ class Checkpoint:
             verify_file(path, record)
 
 
+Verify = Callable[[Checkpoint], None]
+"""Checks a checkpoint, and raises as `Checkpoint.verify` does."""
+
+
 def save_checkpoint(
     run_dir: Path,
     step: int,
@@ -184,9 +188,9 @@ def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
     return [found[step] for step in sorted(found)]
 
 
-def latest_checkpoint(run_dir: Path) -> Checkpoint:
+def latest_checkpoint(run_dir: Path, verify: Verify = Checkpoint.verify) -> Checkpoint:
     """Return the newest whole checkpoint, and warn of newer ones; a `UserError` if none can be read."""
-    checkpoint, faults = newest_whole(run_dir)
+    checkpoint, faults = newest_whole(run_dir, verify)
     if checkpoint is None:
         raise UserError(
             f"No checkpoint of {run_dir} is whole: {'; '.join(faults)}. Nothing was changed. "
@@ -199,12 +203,14 @@ def latest_checkpoint(run_dir: Path) -> Checkpoint:
     return checkpoint
 
 
-def newest_whole(run_dir: Path) -> tuple[Checkpoint | None, list[str]]:
+def newest_whole(
+    run_dir: Path, verify: Verify = Checkpoint.verify
+) -> tuple[Checkpoint | None, list[str]]:
     """Return the newest checkpoint that is whole, if there is one, and what is wrong with newer ones."""
     faults: list[str] = []
     for checkpoint in reversed(list_checkpoints(run_dir)):
         try:
-            checkpoint.verify()
+            verify(checkpoint)
             return checkpoint, faults
         except Damaged as fault:
             faults.append(str(fault))

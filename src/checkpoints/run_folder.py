@@ -27,7 +27,7 @@ from ..config.schema import Compile, Device, Precision, TrainConfig, actual_devi
 from ..config.workflow import require_key, setting_types
 from ..utils.durable_io import read_json, reading, replace_file
 from ..utils.errors import UserError, did_you_mean
-from .checkpoint import Checkpoint, latest_checkpoint
+from .checkpoint import Checkpoint, Verify, latest_checkpoint
 from .pretrained import CONFIG_FILE as CONFIG_FILE
 from .pretrained import resolve_pretrained
 
@@ -321,9 +321,9 @@ def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def checkpoint_of(config: TrainConfig, run_dir: Path) -> Checkpoint:
+def checkpoint_of(config: TrainConfig, run_dir: Path, verify: Verify = Checkpoint.verify) -> Checkpoint:
     """Return the newest whole checkpoint of a run; a `UserError` if it has none, or another run's."""
-    checkpoint = latest_checkpoint(run_dir)
+    checkpoint = latest_checkpoint(run_dir, verify)
     asked = json.loads(json.dumps(checkpoint_settings(config)))
     with reading(checkpoint.state_path):
         saved = dict(checkpoint.state()[SETTINGS_KEY])

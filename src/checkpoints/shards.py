@@ -6,6 +6,7 @@
 The first rank writes its checkpoint last, so a step that it has is whole on all ranks.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +17,14 @@ import torch
 
 from ..buffers import EpisodeReplayBuffer
 from ..config.schema import TrainConfig
-from ..utils.durable_io import Damaged, reading
-from ..utils.errors import UserError
+from ..utils.durable_io import read_regular, reading, replace_file
 from ..utils.logging import ProgressMode, WandbMode
 from ..utils.ranks import Ranks
 from .checkpoint import CHECKPOINTS, SHARED_FOLDER, Checkpoint, list_checkpoints
 from .run_folder import checkpoint_of, create_run_folder
 
 RANKS = "ranks"
+TORCHRUN_FILE = ".torchrun"
 RANKS_KEY = "ranks"
 """Where the state of the loop has the number of ranks."""
 
@@ -43,33 +44,45 @@ def create_folder_of_rank(config: TrainConfig, ranks: Ranks) -> Path:
     return folder
 
 
+def note_torchrun(folder: Path) -> None:
+    """Note in a rank's folder which `torchrun` has begun the run, if that may start its command again."""
+    if name := _torchrun():
+        replace_file(folder / TORCHRUN_FILE, [name.encode()])
+
+
+def was_begun_here(run_dir: Path) -> bool:
+    """Return whether the `torchrun` that has started this process has begun the run in a folder."""
+    notes = [run_dir / TORCHRUN_FILE, *run_dir.glob(f"{RANKS}/*/{TORCHRUN_FILE}")]
+    name = _torchrun().encode()
+    return any(name == read_regular(note) for note in notes if name and note.is_file())
+
+
+def _torchrun() -> str:
+    """Return the name of a folder that `torchrun` makes for itself; "" if it starts nothing again."""
+    may_restart = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+    return os.environ.get("TORCHELASTIC_ERROR_FILE", "").rpartition("/attempt_")[0] if may_restart else ""
+
+
 def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Checkpoint | None:
-    """Return this rank's part of the newest whole checkpoint of a run; None if it has none yet.
+    """Return this rank's part of the newest checkpoint that is whole on all; None if there is none yet.
 
     Another number of ranks may have made it: whole environments, with their streams, are then given out anew.
 
     Raises:
-        UserError: If a part is damaged, or this number of ranks cannot share the run.
+        UserError: If none is whole, or this number of ranks cannot share the run.
     """
     whole, known = None, ""
     if ranks.is_first and list_checkpoints(run_dir):
-        whole = checkpoint_of(config, run_dir)
-        with reading(whole.state_path):
-            known = f"{whole.step} {whole.state().get(RANKS_KEY, 1)}"
+        whole = checkpoint_of(config, run_dir, _verify)
+        known = f"{whole.step} {_ranks_of(whole)}"
     known = ranks.text_of_first(known)
     if not known:
         return None
     step, size = map(int, known.split())
     if whole is not None and size == ranks.size == 1:
         return whole
-    root = run_dir if ranks.is_first else run_dir.parents[1]
+    root = folder_of_run(run_dir, ranks)
     parts = [_part(folder_of_rank(root, index), step) for index in range(size)]
-    checked = [parts[ranks.index]] if size == ranks.size else parts
-    for part in checked:
-        try:
-            part.verify()
-        except Damaged as fault:
-            raise UserError(f"step {step} of {root} cannot be continued: {fault}.") from fault
     if size == ranks.size:
         return PartOfRun(parts[ranks.index].folder, step, parts[0])
     count = ranks.part(config.env.num_envs)
@@ -137,7 +150,7 @@ class DividedAnew(Checkpoint):
             name: [number for state in states for number in state[name]][own]
             for name in ("next_episode", "seeds")
         }
-        actions = [state["actions"][name] for state in states for name in sorted(state["actions"])][own]
+        actions = [each for state in states for each in state["actions"].values()][own]
         arrivals = [state["arrival"] for state in states]
         arrival = {name: self._own([each[name] for each in arrivals]) for name in arrivals[0]}
         named = {f"env{index:03d}": each for index, each in enumerate(actions)}
@@ -153,6 +166,24 @@ class DividedAnew(Checkpoint):
 def folder_of_rank(root: Path, index: int) -> Path:
     """Return where a rank writes, in a folder that all share."""
     return root / RANKS / f"{index:03d}" if index else root
+
+
+def folder_of_run(folder: Path, ranks: Ranks) -> Path:
+    """Return the folder that all share, and of which `folder` is this rank's part."""
+    return folder if ranks.is_first else folder.parents[1]
+
+
+def _verify(first: Checkpoint) -> None:
+    """Check the parts of all ranks; raises as `Checkpoint.verify` does."""
+    first.verify()
+    for index in range(1, _ranks_of(first)):
+        _part(folder_of_rank(first.folder.parents[1], index), first.step).verify()
+
+
+def _ranks_of(first: Checkpoint) -> int:
+    """Return how many ranks have made a checkpoint."""
+    with reading(first.state_path):
+        return int(first.state().get(RANKS_KEY, 1))
 
 
 def _part(folder: Path, step: int) -> Checkpoint:

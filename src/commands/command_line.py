@@ -21,7 +21,8 @@ from omegaconf import DictConfig, OmegaConf
 from .. import __version__
 from ..checkpoints.mirror import restore
 from ..checkpoints.pretrained import PREFIXES
-from ..checkpoints.run_folder import CONFIG_FILE, begin_with, check_change, resume_run
+from ..checkpoints.run_folder import begin_with, check_change, resume_run
+from ..checkpoints.shards import was_begun_here
 from ..config.compose import HYDRA_VERSION_BASE, compose_jobs, with_experiment
 from ..config.overrides import parse
 from ..config.presets import device_notice
@@ -32,7 +33,7 @@ from ..orchestration.recipes import recipe_of
 from ..planning import Preflight, check_run, preflight_of
 from ..utils.errors import FlagParser, UserError, did_you_mean, exit_on_user_error
 from ..utils.logging import configure_logging
-from ..utils.ranks import RANK_EXIT_CODE, RankLost
+from ..utils.ranks import RANK_EXIT_CODE, RankLost, number_of_ranks
 from ..utils.remote_urls import URL_SEPARATOR
 
 _LOG = logging.getLogger(__name__)
@@ -104,19 +105,23 @@ def checked_run(
 def _continued(arguments: list[str]) -> list[str]:
     """Return what to do where `torchrun` may start this command again: the second start continues the run.
 
+    It does so only if the first one began it: the run of another command is refused again, as it was.
     Source of the variables: torch.distributed.run, "Environment Variables".
     """
     if not int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
         return arguments
-    folders = [word.partition("=")[2] for word in arguments if word.startswith(("run_dir=", "resume="))]
-    if not folders:
+    folders = {key: value for key, _, value in (word.partition("=") for word in arguments)}
+    resumed = folders.get("resume")
+    if resumed and URL_SEPARATOR not in resumed and not resumed.startswith(PREFIXES):
+        return arguments  # the same again, with its changes
+    if "run_dir" not in folders:
         raise UserError(
             "torchrun --max-restarts starts this command again after a failure, and nothing says where its "
             "run is. Add run_dir=<folder>."
         )
+    run_dir = folders["run_dir"]
     is_again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    has_begun = (Path(folders[0]) / CONFIG_FILE).exists()
-    return [f"resume={folders[0]}"] if is_again and has_begun else arguments
+    return [f"resume={run_dir}"] if is_again and was_begun_here(Path(run_dir)) else arguments
 
 
 def _parse_flags(arguments: list[str]) -> argparse.Namespace:
@@ -164,6 +169,9 @@ def _resumed(folder: str, changes: list[Override]) -> tuple[TrainConfig, Preflig
         return config, check_run(config, recipe_of(config)), notices
     restored: list[str] = []
     if URL_SEPARATOR in folder:
+        if number_of_ranks() > 1:  # all would fetch it, into one folder
+            repair = "Fetch it once without torchrun, then resume=<folder>."
+            raise UserError(f"resume=<URL> is for one process, and {number_of_ranks()} share this run. {repair}")
         typed_folders = [str(change.value()) for change in changes if change.key_or_group == "run_dir"]
         changes = [change for change in changes if change.key_or_group != "run_dir"]
         for change in changes:  # before anything is fetched

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from ..checkpoints.mirror import Mirror
 from ..checkpoints.run_folder import locked, save_config
-from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank
+from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank, note_torchrun
 from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Compile, Device, TrainConfig
 from ..planning import MemoryPlan, over_text, plan_lines
@@ -69,6 +69,7 @@ def open_run(
             checkpoint.restore_workflow(parts.workflow)
             checkpoint.restore_replay(parts.replay)
         save_config(config, run_dir)
+        note_torchrun(run_dir)  # later: what was typed is saved
         spec, replay_bytes = parts.environment.spec, parts.replay.nbytes()
         parameters = parts.workflow.num_parameters
         guaranteed = parts.replay.plan.guaranteed if config.buffer.compressed else None

@@ -119,8 +119,7 @@ class WorldModelOrchestrator(Orchestrator):
                 self.save_if_possible()  # once made up, it is not owed again
         while not (reason := self._stop_reason(time_step)):
             following = self._collect(time_step)
-            with self.ranks.prompt() if self._has_learned else nullcontext():  # the first times compile
-                self._learn()
+            self._learn()
             with self.watch("collect"):
                 time_step = following.result()
             self.reports.advance(self.step, self.updates - self.start_updates, *self._phase())
@@ -139,7 +138,8 @@ class WorldModelOrchestrator(Orchestrator):
                 self.parts.snapshots.save(self.step)
             if evaluate_due(self.step):  # after all that is written of this step: it may be put off
                 self._evaluate()
-            if save_due(self.step) | self.agreed.save | (self.best_step == self.step):
+            is_new_best = self.best_step == self.step != self.saved_step  # a step may last for two rounds
+            if save_due(self.step) | self.agreed.save | is_new_best:
                 self.save_if_possible()
         if self.saved_step != self.step and reason is not StopReason.rollback:
             self.save()
@@ -245,10 +245,12 @@ class WorldModelOrchestrator(Orchestrator):
             return
         joint = self.step >= training.warmup_steps
         update = workflow.update if joint else workflow.update_world_model
+        # Elsewhere a rank may wait for a slow environment, and the first times compile.
+        promptly = self.ranks.prompt if self._has_learned else nullcontext
         for left in reversed(range(self._updates_due())):
             with self.watch("sample"):
                 batch = self.feed.next()
-            with self.watch("update"):
+            with self.watch("update"), promptly():
                 updated = update(batch)
                 self.means.add(updated.metrics)
                 self.nonfinite.check(self.step, updated, batch)
@@ -413,11 +415,16 @@ class WorldModelOrchestrator(Orchestrator):
 
         The first rank writes its part, which makes the whole count, once all others have written theirs.
         """
-        require_run_folder(self.run_dir)
         self._wait_for_environments()
         self.nonfinite.settle()
-        for is_turn in (not self.ranks.is_first, self.ranks.is_first):
-            in_turn(self.ranks, super().save, is_turn)
+        self.is_best |= self.best_step == self.step  # also where its checkpoint is written again
+        before = self.saved_step, self.is_best
+        try:
+            for is_turn in (not self.ranks.is_first, self.ranks.is_first):
+                in_turn(self.ranks, super().save, is_turn)
+        except OSError:
+            self.saved_step, self.is_best = before  # on all ranks, whatever this one has written
+            raise
 
     @property
     def checkpoints_to_keep(self) -> int:

@@ -21,6 +21,10 @@ class UserError(ValueError):
     """What was asked, the limit by the name the user typed, and the repair, in one message."""
 
 
+class ErrorOfRank(UserError):
+    """What one of torchrun's processes has to say, and the first does not say too."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ' Did you mean `x`?' for the nearest known name, or '' when none is near.
 
@@ -130,7 +134,8 @@ def exit_on_user_error() -> Iterator[None]:
                     raise
                 output.flush()
         except UserError as error:
-            if os.environ.get("RANK", "0") == "0":  # torchrun's processes all say the same
+            # Before torchrun's processes have met, they all say the same.
+            if os.environ.get("RANK", "0") == "0" or isinstance(error, ErrorOfRank):
                 sys.stderr.write(f"error: {printable(' '.join(str(error).split()), None)}\n")
             raise SystemExit(USER_ERROR_EXIT_CODE) from None
 

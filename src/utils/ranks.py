@@ -20,10 +20,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Store, Work
 
+from .errors import ErrorOfRank, UserError
+
 RANK_EXIT_CODE = 8
 _LONGEST_SECONDS = 86_400.0  # of an exchange: while all live, one may evaluate and the others wait
 _SECONDS_TO_MEET = 300.0
 _SECONDS_BETWEEN_SIGNS = 1.0
+_SECONDS_TO_SAY = 2.0
+_ERROR = "error of the first rank"
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2e-5, 0.25
 _LONGER = 1.25  # each pause than the one before: the end of an exchange is noticed a quarter too late at most
 
@@ -107,11 +111,11 @@ class Ranks:
         """Return the text that the first rank gives."""
         if self.size == 1:
             return text
-        length = torch.tensor([len(text.encode())])
+        letters = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        length = torch.tensor([len(letters)])
         self._do(dist.broadcast, length, src=0)
-        letters = torch.zeros(int(length), dtype=torch.uint8)
-        if self.is_first:
-            letters = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        if not self.is_first:
+            letters = torch.zeros(int(length), dtype=torch.uint8)
         self._do(dist.broadcast, letters, src=0)
         return letters.numpy().tobytes().decode()
 
@@ -171,6 +175,19 @@ def _live(store: Store, rank: int, left: Event) -> None:
             return
 
 
+def _says(store: Store, text: str) -> bool:
+    """Return whether the first rank ends with the same error, or has ended before this could be asked."""
+    deadline = time.monotonic() + _SECONDS_TO_SAY
+    try:
+        while not store.check([_ERROR]):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LONGEST_PAUSE_SECONDS)
+        return store.get(_ERROR).decode() == text
+    except RuntimeError:
+        return True
+
+
 class _Gather(torch.autograd.Function):
     """`Ranks.gather`."""
 
@@ -226,7 +243,10 @@ def as_if_started(size: int, here: int) -> Iterator[None]:
 
 @contextmanager
 def joined(timeout: float) -> Iterator[Ranks]:
-    """Join the other processes that `torchrun` has started, or yield `ALONE` if it has started no other."""
+    """Join the other processes that `torchrun` has started, or yield `ALONE` if it has started no other.
+
+    A `UserError` inside that the first rank does not raise as well becomes an `ErrorOfRank`.
+    """
     if (size := number_of_ranks()) == 1:
         yield ALONE
         return
@@ -249,6 +269,12 @@ def joined(timeout: float) -> Iterator[Ranks]:
     signs.start()
     try:
         yield _current
+    except UserError as error:
+        if rank == 0:
+            own.set(_ERROR, str(error))
+        elif not _says(own, str(error)):
+            raise ErrorOfRank(f"rank {rank}: {error}") from error
+        raise
     finally:
         _current = ALONE
         left.set()

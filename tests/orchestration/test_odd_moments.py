@@ -93,6 +93,19 @@ def test_an_evaluation_that_a_signal_puts_off_is_made_up_once(
     assert any(checkpoint.manifest()["best"] for checkpoint in list_checkpoints(run_dir))
 
 
+def test_the_best_checkpoint_is_written_once_and_kept_where_episodes_end_together(tmp_path: Path) -> None:
+    often = ("training.evaluation_interval=140", "training.evaluation_episodes=2")
+    few = ("training.checkpoint_interval=140", "training.keep_checkpoints=1", "training.total_timesteps=420")
+    run_dir = start(tmp_path / "run", *CATCH, *often, *few)
+    written = [line for line in (run_dir / "train.log").read_text().splitlines() if ": checkpoint " in line]
+    assert len(written) == 3
+    tag = "evaluation/return_mean"
+    returns = {line["step"]: line[tag] for line in metrics_of(run_dir) if tag in line}
+    best = max(returns, key=lambda step: returns[step])  # the first one
+    assert saved_steps(run_dir) == sorted({int(best), 420})
+    assert [each.step for each in list_checkpoints(run_dir) if each.manifest()["best"]] == [best]
+
+
 def test_a_signal_counts_more_than_a_rollback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     total = DreamerWorkflow.total
     calls = iter(range(10**6))

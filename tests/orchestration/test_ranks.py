@@ -2,22 +2,25 @@
 
 import dataclasses
 import json
+import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from reverie.checkpoints.run_folder import load_run
-from reverie.checkpoints.shards import RANKS
+from reverie.checkpoints.run_folder import LOCK_FILE, load_run
+from reverie.checkpoints.shards import RANKS, DividedAnew
 from reverie.commands.certify import EXIT_CODES
 from reverie.commands.command_line import _continued, run_from_command_line
 from reverie.commands.train import train
 from reverie.config.resolve import multiplies_bfloat16
 from reverie.config.schema import Device
-from reverie.envs import EnvConfig, make_environment
+from reverie.envs import EnvConfig, make_environment, spec_of, state_form
 from reverie.envs.config import Suite
+from reverie.orchestration.dreamer.loop_state import check_form
 from reverie.orchestration.dreamer.shares import check_share, share_of
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.testing.certificate import CERTIFICATE_JSON, Outcome
@@ -25,8 +28,18 @@ from reverie.utils.errors import UserError
 from reverie.utils.ranks import RANK_EXIT_CODE
 
 from ..runs.forked_ranks import free_port
-from ..runs.helpers import CATCH, differing, error_of, metrics_of, saved_loop, saved_model, saved_steps, start
-from ..runs.warm import Ended, Process, Server
+from ..runs.helpers import (
+    CATCH,
+    differing,
+    error_of,
+    metrics_of,
+    resume,
+    saved_loop,
+    saved_model,
+    saved_steps,
+    start,
+)
+from ..runs.warm import Ended, Process, Server, processes_of
 
 SHARED = (
     *CATCH,
@@ -122,6 +135,43 @@ def test_a_signal_to_one_rank_stops_all_with_a_checkpoint_of_the_same_step(
     assert saved_steps(folder)[-1] == saved_steps(folder / RANKS / "001")[-1]
 
 
+def test_a_rank_whose_folder_is_gone_fails_to_save_with_all_others(server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    endless = ("training.total_timesteps=100000", "training.log_interval=100000")
+    processes = ranks_of(server, 2, *SHARED, *endless, f"run_dir={folder}")
+    processes[1].wait_until(lambda: saved_steps(folder) == [100])
+    lock = folder / RANKS / "001" / LOCK_FILE
+    lock.rename(lock.with_name("aside"))
+    for process in processes:
+        process.wait_until(lambda: "checkpoint failed" in (folder / "train.log").read_text())
+    lock.with_name("aside").rename(lock)
+    processes[0].send(signal.SIGTERM)
+    assert codes(processes) == [RESUME_ME_EXIT_CODE] * 2
+    assert "checkpoint failed" in (folder / RANKS / "001" / "train.log").read_text()
+
+
+@pytest.mark.parametrize("overlap", ["false", "true"])
+def test_ranks_wait_for_an_environment_that_is_slower_than_their_timeout(
+    overlap: str, server: Server, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    settings = ("training.total_timesteps=100000", "training.rank_timeout=2", "memory.check_interval=1")
+    workers = (
+        "training.warmup_steps=0",
+        "env.vectorization=async",
+        f"training.overlap={overlap}",
+        f"run_dir={folder}",
+    )
+    processes = ranks_of(server, 2, *SHARED, *settings, *workers)
+    processes[1].wait_until(lambda: saved_steps(folder) == [100])
+    worker, *_ = (pid for pid, line in processes_of(processes[1].pid) if "spawn_main" in line)
+    os.kill(worker, signal.SIGSTOP)
+    time.sleep(5)
+    os.kill(worker, signal.SIGCONT)
+    processes[0].send(signal.SIGTERM)
+    assert codes(processes) == [RESUME_ME_EXIT_CODE] * 2
+
+
 def test_a_rank_that_hangs_ends_the_others_with_a_sentence(server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "hung"
     settings = ("training.total_timesteps=100000", "training.rank_timeout=2", f"run_dir={folder}")
@@ -149,6 +199,26 @@ def test_each_rank_is_certified_in_its_folder_and_the_worst_counts(server: Serve
     assert found[0]["resources"][0]["values"] != found[1]["resources"][0]["values"]
 
 
+def test_ranks_without_a_checkpoint_begin_again(shared_run: Path, server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(shared_run, folder, ignore=shutil.ignore_patterns("checkpoints"))
+    ended = [process.end() for process in ranks_of(server, 2, f"resume={folder}")]
+    assert [each.code for each in ended] == [0, 0], ended[0].error
+    assert "no checkpoint yet: the run starts again" in ended[0].error
+    for part in ("", f"{RANKS}/001"):
+        assert not differing(saved_model(folder / part, 200), saved_model(shared_run / part, 200))
+
+
+def test_ranks_begin_with_the_same_networks_after_a_kill_in_their_first_checkpoint(
+    shared_run: Path, server: Server, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    settings = (f"model.init={shared_run}", "training.total_timesteps=100", f"run_dir={folder}")
+    assert codes(ranks_of(server, 2, *SHARED, *settings)) == [0, 0]
+    shutil.rmtree(folder / "checkpoints")  # as if the first rank had not come to write its part
+    assert codes(ranks_of(server, 2, f"resume={folder}")) == [0, 0]
+
+
 def test_two_ranks_then_one_then_four_share_a_run(shared_run: Path, server: Server, tmp_path: Path) -> None:
     """Also from a process alone to several; records are compared in `tests/buffers/test_divided.py`."""
     folder = tmp_path / "run"
@@ -170,6 +240,16 @@ def test_two_ranks_then_one_then_four_share_a_run(shared_run: Path, server: Serv
     assert [len(each) for each in seeds] == [1] * 4 and len({*map(tuple, seeds)}) == 4
 
 
+def test_more_than_a_thousand_environments_keep_their_order(tmp_path: Path) -> None:
+    spec = spec_of(EnvConfig(suite=Suite.catch, action_repeat=1, num_envs=1002))
+    environment = state_form(spec, lengths := [index % 7 for index in range(1002)])
+    ratio = {"start_step": None, "paid": 0, "updates_per_step": 1.0}
+    state = {"updates": 0, "owes_evaluation": False, "ratio": ratio, "environment": environment}
+    check_form(state | {"recorder": {"wanted": False, "frames": None}, "best_return": None}, {}, 1.0, spec)
+    half = DividedAnew(tmp_path, 0, (), begin=501, count=501)._environment([environment])
+    assert [len(actions) for actions in half["actions"].values()] == lengths[501:]
+
+
 def test_a_share_is_a_run_of_its_own(cartpole_run: Path) -> None:
     config = load_run(str(cartpole_run))
     with pytest.raises(
@@ -177,6 +257,21 @@ def test_a_share_is_a_run_of_its_own(cartpole_run: Path) -> None:
     ):
         check_share(config, 2)  # pyright: ignore[reportArgumentType]
     assert share_of(config, 1) is config  # pyright: ignore[reportArgumentType]
+
+
+def test_what_is_for_one_process_is_refused_with_what_a_resumed_run_can_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    mirrored = (f"checkpoint.mirror=file://{tmp_path}/copy", "training.total_timesteps=8")
+    run_dir = start(tmp_path / "run", *SHARED, *mirrored)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    capsys.readouterr()
+    error = error_of(capsys, lambda: resume(run_dir))
+    repair = "Set checkpoint.mirror=null."
+    assert error == f"checkpoint.mirror is for one process, and 2 ranks share this run. {repair}"
+    copy = [f"resume=file://{tmp_path}/copy/run"]
+    error = error_of(capsys, lambda: run_from_command_line(train, copy))
+    assert error.startswith("resume=<URL> is for one process, and 2 share this run. Fetch it once")
 
 
 def test_what_cannot_be_shared_is_refused_once(
@@ -191,6 +286,37 @@ def test_what_cannot_be_shared_is_refused_once(
     assert (failure.value.code, capsys.readouterr().err) == (2, "")
 
 
+def test_a_damaged_part_of_any_rank_leads_to_the_checkpoint_before(
+    shared_run: Path, server: Server, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(shared_run, folder)
+    parts = [folder / f"{RANKS}/001/checkpoints/step_000000{step}/model.safetensors" for step in (200, 100)]
+    parts[0].write_bytes(b"")
+    ended = [process.end() for process in ranks_of(server, 2, f"resume={folder}")]
+    assert [each.code for each in ended] == [0, 0], ended
+    assert f"damaged checkpoint: {parts[0]} has 0 bytes instead of" in ended[0].error
+    assert not differing(saved_model(folder, 200), saved_model(shared_run, 200))
+    for part in parts:
+        part.write_bytes(b"")
+    first, other = (process.end() for process in ranks_of(server, 2, f"resume={folder}"))
+    assert (first.code, other.code) == (2, RANK_EXIT_CODE)
+    assert f"error: No checkpoint of {folder} is whole: {parts[0]} has 0 bytes" in first.error
+
+
+def test_what_one_rank_alone_has_to_say_is_said_with_its_number(
+    shared_run: Path, server: Server, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(shared_run, folder)
+    log = folder / RANKS / "001" / "train.log"
+    log.unlink()
+    log.mkdir()
+    first, other = (process.end() for process in ranks_of(server, 2, f"resume={folder}"))
+    assert (first.code, other.code) == (RANK_EXIT_CODE, 2)
+    assert other.error.startswith(f"error: rank 1: {log} ")
+
+
 @pytest.mark.skipif(not multiplies_bfloat16(Device.cpu), reason="needs products of bfloat16")
 def test_ranks_that_multiply_in_unlike_formats_are_refused(server: Server, tmp_path: Path) -> None:
     formats = ("precision=float32", "precision=bfloat16")  # as precision=auto is on unlike machines
@@ -198,18 +324,31 @@ def test_ranks_that_multiply_in_unlike_formats_are_refused(server: Server, tmp_p
     ended = [rank.end() for rank in ranks]
     assert [each.code for each in ended] == [2, 2], ended
     assert "multiply in different formats" in ended[0].error and "Set precision=float32." in ended[0].error
+    assert "error: " not in ended[1].error
     assert not (tmp_path / "run").exists()
 
 
 def test_torchrun_that_may_restart_needs_the_name_of_the_folder(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, cartpole_run: Path
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
-    error = error_of(capsys, lambda: run_from_command_line(train, list(CATCH)))
-    assert "Add run_dir=<folder>." in error
-    first = ["experiment=dreamer_cartpole", f"run_dir={cartpole_run}"]
-    assert _continued(first) == first
+    for source in CATCH, ("resume=pretrained:catch",):
+        error = error_of(capsys, lambda: run_from_command_line(train, list(source)))  # noqa: B023
+        assert "Add run_dir=<folder>." in error
+
+
+def test_torchrun_continues_the_run_that_it_has_begun_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cartpole_run: Path
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_1/none_1/attempt_0/0/error.json")
+    own = start(tmp_path / "own", *CATCH, "training.total_timesteps=8")
+    new, begun, other = ([*CATCH, f"run_dir={each}"] for each in (tmp_path / "new", own, cartpole_run))
+    changed = [f"resume={own}", "training.total_timesteps=12"]
+    assert _continued(begun) == begun
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert _continued(first) == [f"resume={cartpole_run}"]
-    new = [f"run_dir={tmp_path / 'new'}"]
-    assert _continued(new) == new
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_1/none_1/attempt_1/0/error.json")
+    assert _continued(begun) == [f"resume={own}"]
+    assert [_continued(each) for each in (new, other, changed)] == [new, other, changed]
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_1/none_2/attempt_1/0/error.json")
+    assert _continued(begun) == begun

@@ -21,6 +21,7 @@ def everything(ranks: Ranks) -> dict[str, Any]:
         "own rows": [ranks.part(ROWS), ranks.slice_of(ROWS).start, ranks.slice_of(ROWS).stop],
         "broadcast": strided,
         "text": ranks.text_of_first("première" if ranks.is_first else ""),
+        "no text": ranks.text_of_first("" if ranks.is_first else "unheard"),
         "equal": ranks.are_equal([torch.zeros(2, 3).t(), torch.tensor(1.0)]),
         "unequal": ranks.are_equal([torch.zeros(2), torch.tensor(float(ranks.index))]),
         "minus zero": ranks.are_equal([torch.tensor(-0.0 if ranks.is_first else 0.0)]),

@@ -47,7 +47,7 @@ def test_tensors_of_any_shape_become_their_means(found: FoundBySize, size: int) 
 def test_all_have_the_tensors_and_the_text_of_the_first(found: FoundBySize, size: int) -> None:
     for rank in found[size]:
         assert torch.equal(rank["broadcast"], torch.zeros(1, 2, 2, 2))
-        assert rank["text"] == "première"
+        assert (rank["text"], rank["no text"]) == ("première", "")
 
 
 def test_rows_are_gathered_in_the_order_of_the_ranks_and_have_the_gradient_of_one_process(

@@ -37,7 +37,7 @@ def check_form(
     if "starts" in environment:  # of collectors
         check_structure(environment, {"starts": 0})
     else:
-        lengths = [len(environment["actions"][name]) for name in sorted(environment["actions"])]
+        lengths = [len(actions) for actions in environment["actions"].values()]
         check_structure(environment, state_form(env, lengths))
     frames = None if recorder["frames"] is None else np.empty(recorder["frames"].shape, np.uint8)
     check_structure(recorder, {"wanted": False, "frames": frames})

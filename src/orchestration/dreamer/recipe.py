@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from ...checkpoints.checkpoint import list_checkpoints
+from ...checkpoints.shards import folder_of_run
 from ...checkpoints.weights import load_weights, networks_of
 from ...config.dreamer import DreamerTrainConfig
 from ...config.presets import preset_of
@@ -46,7 +47,7 @@ def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> AnyParts:
     if config.training.offline and not list_checkpoints(run_dir):
         require_windows(replay)
     workflow = build_workflow(config, spec)
-    if config.model.init and not list_checkpoints(run_dir):  # a resumed run has networks of its own
+    if config.model.init and not list_checkpoints(folder_of_run(run_dir, ranks)):  # else there are networks
         load_weights(config.model.init, networks_of(workflow))
     return Parts(environment or Collectors(config, spec, workflow), replay, workflow, snapshots)
 

@@ -16,15 +16,16 @@ def check_share(config: DreamerTrainConfig, size: int) -> None:
             below, above = value // size * size, (value // size + 1) * size
             nearest = f"{below} or {above}" if below else str(above)
             raise UserError(f"{key}={value} cannot be shared by {size} ranks alike. Set {key}={nearest}.")
+    do_without = "Leave it out, or do without torchrun"  # a resumed run cannot change these two
     refused = {
-        "buffer.prefill": config.buffer.prefill is not None,
-        "training.offline": config.training.offline,
-        "checkpoint.mirror": config.checkpoint.mirror is not None,
-        "training.probe_interval": config.training.probe_interval > 0,
-        "collect.collectors": config.collect.collectors > 0,
+        "buffer.prefill": (config.buffer.prefill is not None, do_without),
+        "training.offline": (config.training.offline, "Set training.offline=false"),
+        "checkpoint.mirror": (config.checkpoint.mirror is not None, "Set checkpoint.mirror=null"),
+        "training.probe_interval": (config.training.probe_interval > 0, "Set training.probe_interval=0"),
+        "collect.collectors": (config.collect.collectors > 0, do_without),
     }
-    for key in (key for key, is_set in refused.items() if is_set):
-        raise UserError(f"{key} is for one process, and {size} ranks share this run. Leave it out.")
+    for key, repair in ((key, repair) for key, (is_set, repair) in refused.items() if is_set):
+        raise UserError(f"{key} is for one process, and {size} ranks share this run. {repair}.")
 
 
 def share_of(config: DreamerTrainConfig, size: int) -> DreamerTrainConfig:
