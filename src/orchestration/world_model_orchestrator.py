@@ -85,7 +85,8 @@ class WorldModelOrchestrator(Orchestrator):
     def begin_after_rollback(self) -> None:
         """Draw other batches than before: the same ones would lead to the same end."""
         self.nonfinite.rolled_back()
-        self.parts.replay.reseed(numpy_generator(self.config.seed, f"replay after a rollback to {self.step}"))
+        name = self.ranks.named(f"replay after a rollback to {self.step}")
+        self.parts.replay.reseed(numpy_generator(self.config.seed, name))
 
     def why(self, reason: StopReason) -> str:
         """Return what was not finite, if that ended the run."""
