@@ -392,7 +392,7 @@ class WorldModelOrchestrator(Orchestrator):
             self.update_ratio.load_state_dict(state["ratio"])
             self.tracker.load_state_dict(state["episodes"])
             self.recorder.load_state_dict(state["recorder"])
-            self.means.load_state_dict(state["means"])
+            self.means.load_state_dict(state["means"], self.parts.workflow.device)
             self.nonfinite.load_state_dict(state["nonfinite"])
             if "last_games" in state:  # version 0.2 wrote none
                 self.on_track.games.load_state_dict(state["last_games"])
