@@ -1,8 +1,8 @@
 """The processes that train one agent together: what they add up, gather and agree on.
 
 `torchrun` starts them and tells each who it is; `torch.distributed` carries what they exchange, by gloo on a
-CPU and by NCCL between GPUs. Every method but `part`, `slice_of` and `named` is a collective: all ranks call it, in
-the same order. For a process alone (`ALONE`) each returns what it was given.
+CPU and by NCCL between GPUs. All methods but `part`, `slice_of` and `named` are collectives: all
+ranks call them, in the same order. For a process alone (`ALONE`) each returns what it was given.
 """
 
 import hashlib
