@@ -203,9 +203,7 @@ def latest_checkpoint(run_dir: Path, verify: Verify = Checkpoint.verify) -> Chec
     return checkpoint
 
 
-def newest_whole(
-    run_dir: Path, verify: Verify = Checkpoint.verify
-) -> tuple[Checkpoint | None, list[str]]:
+def newest_whole(run_dir: Path, verify: Verify = Checkpoint.verify) -> tuple[Checkpoint | None, list[str]]:
     """Return the newest checkpoint that is whole, if there is one, and what is wrong with newer ones."""
     faults: list[str] = []
     for checkpoint in reversed(list_checkpoints(run_dir)):

@@ -171,7 +171,9 @@ def _resumed(folder: str, changes: list[Override]) -> tuple[TrainConfig, Preflig
     if URL_SEPARATOR in folder:
         if number_of_ranks() > 1:  # all would fetch it, into one folder
             repair = "Fetch it once without torchrun, then resume=<folder>."
-            raise UserError(f"resume=<URL> is for one process, and {number_of_ranks()} share this run. {repair}")
+            raise UserError(
+                f"resume=<URL> is for one process, and {number_of_ranks()} share this run. {repair}"
+            )
         typed_folders = [str(change.value()) for change in changes if change.key_or_group == "run_dir"]
         changes = [change for change in changes if change.key_or_group != "run_dir"]
         for change in changes:  # before anything is fetched

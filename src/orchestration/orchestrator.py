@@ -182,8 +182,7 @@ def build_replay(
 
     Each rank draws its own windows.
     """
-    name = "replay" if ranks.size == 1 else f"replay of rank {ranks.index} of {ranks.size}"
-    generator, directory = numpy_generator(config.seed, name), run_dir / "replay"
+    generator, directory = numpy_generator(config.seed, ranks.named("replay")), run_dir / "replay"
     replay = EpisodeReplayBuffer(
         request, generator=generator, device=config.device.value, directory=directory
     )

@@ -85,7 +85,8 @@ class WorldModelOrchestrator(Orchestrator):
     def begin_after_rollback(self) -> None:
         """Draw other batches than before: the same ones would lead to the same end."""
         self.nonfinite.rolled_back()
-        self.parts.replay.reseed(numpy_generator(self.config.seed, f"replay after a rollback to {self.step}"))
+        name = self.ranks.named(f"replay after a rollback to {self.step}")
+        self.parts.replay.reseed(numpy_generator(self.config.seed, name))
 
     def why(self, reason: StopReason) -> str:
         """Return what was not finite, if that ended the run."""
@@ -114,6 +115,8 @@ class WorldModelOrchestrator(Orchestrator):
         time_step = self._begin()
         self._has_begun = True
         if self.owes_evaluation:
+            # One that was made up and not saved is made up again.
+            self.reports.writer.drop(self.step, ("evaluation/", "on_track/"))
             self._evaluate()
             if not self.owes_evaluation:
                 self.save_if_possible()  # once made up, it is not owed again
@@ -226,6 +229,7 @@ class WorldModelOrchestrator(Orchestrator):
 
     def _show_episode(self, frames: NDArray[np.uint8] | None) -> None:
         if frames is not None:
+            require_run_folder(self.run_dir)
             with self.watch("report"), self.reports.doing("writing a video"):
                 self.reports.animation(self.step, "episode", frames, VIDEO_FPS)
 
@@ -317,10 +321,11 @@ class WorldModelOrchestrator(Orchestrator):
         """Play episodes without learning; a signal to stop postpones it until the run is resumed."""
         self.guard.mark_first(self.step, "first evaluation")
         with self.watch("report"), self.reports.doing("playing games to evaluate"):
+            self.owes_evaluation = True  # until it is made: its environments may crash
             mean = self._evaluate_on_first()
-            self.owes_evaluation = mean is None
             if mean is None:
                 return
+            self.owes_evaluation = False
             if self.best_return is None or mean > self.best_return:
                 self.best_return, self.best_step, self.is_best = mean, self.step, True
             self.on_track.report(self.step, self.reports)
@@ -391,7 +396,7 @@ class WorldModelOrchestrator(Orchestrator):
             self.update_ratio.load_state_dict(state["ratio"])
             self.tracker.load_state_dict(state["episodes"])
             self.recorder.load_state_dict(state["recorder"])
-            self.means.load_state_dict(state["means"])
+            self.means.load_state_dict(state["means"], self.parts.workflow.device)
             self.nonfinite.load_state_dict(state["nonfinite"])
             if "last_games" in state:  # version 0.2 wrote none
                 self.on_track.games.load_state_dict(state["last_games"])

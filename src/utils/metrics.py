@@ -78,13 +78,15 @@ class MetricMeans:
             ]
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the sums."""
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Restore the sums; those of a GPU go to `device`, where the run is now."""
         self._clear()
         numbers = state.get("floats", {}).items()  # version 0.2 saved those of host numbers apart
         old = [{"names": [n], "device": "cpu", "total": each[0], "count": each[1]} for n, each in numbers]
         for each in [*state["tensors"], *old]:
-            self._add(torch.device(each["device"]), tuple(each["names"]), each["total"], each["count"])
+            own = torch.device("cpu") if each["device"] == "cpu" else device
+            total = torch.as_tensor(each["total"], dtype=torch.float64, device=own)
+            self._add(own, tuple(each["names"]), total, each["count"])
 
     def _add(self, device: torch.device, names: tuple[str, ...], total: Tensor, count: int) -> None:
         key = (device, names)

@@ -1,8 +1,8 @@
 """The processes that train one agent together: what they add up, gather and agree on.
 
 `torchrun` starts them and tells each who it is; `torch.distributed` carries what they exchange, by gloo on a
-CPU and by NCCL between GPUs. Every method but `part` and `slice_of` is a collective: all ranks call it, in
-the same order. For a process alone (`ALONE`) each returns what it was given.
+CPU and by NCCL between GPUs. All methods but `part`, `slice_of` and `named` are collectives: all
+ranks call them, in the same order. For a process alone (`ALONE`) each returns what it was given.
 """
 
 import hashlib
@@ -64,6 +64,10 @@ class Ranks:
     def slice_of(self, total: int) -> slice:
         """Return which of `total` things, numbered over all ranks, are this rank's."""
         return slice(self.part(total) * self.index, self.part(total) * (self.index + 1))
+
+    def named(self, name: str) -> str:
+        """Return the name of a stream of randomness that each rank has for itself."""
+        return name if self.size == 1 else f"{name} of rank {self.index} of {self.size}"
 
     @contextmanager
     def prompt(self) -> Iterator[None]:

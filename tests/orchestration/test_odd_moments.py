@@ -6,10 +6,14 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from reverie.checkpoints.checkpoint import list_checkpoints
+from reverie.commands.train import ENVIRONMENT_EXIT_CODE
+from reverie.envs import EnvironmentCrashed
 from reverie.orchestration.evaluation import Evaluation, evaluate
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
@@ -93,6 +97,32 @@ def test_an_evaluation_that_a_signal_puts_off_is_made_up_once(
     assert any(checkpoint.manifest()["best"] for checkpoint in list_checkpoints(run_dir))
 
 
+@pytest.mark.parametrize("moment", ["crash", "kill"])
+def test_an_evaluation_is_made_up_once_after_its_environments_crash_or_a_kill_before_it_is_saved(
+    moment: str, tmp_path: Path
+) -> None:
+    evaluated = ("training.evaluation_interval=40", "training.total_timesteps=80")
+    run_dir = tmp_path / "run"
+
+    def crashes(*arguments: Any, **keywords: Any) -> Evaluation:
+        raise EnvironmentCrashed("the ball is lost")
+
+    def is_killed(self: WorldModelOrchestrator) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as failing, pytest.raises(SystemExit) as stopped:
+        failing.setattr("reverie.orchestration.world_model_orchestrator.evaluate", crashes)
+        start(run_dir, *CATCH, *evaluated)
+    assert (stopped.value.code, saved_steps(run_dir)) == (ENVIRONMENT_EXIT_CODE, [40])
+    if moment == "kill":
+        with pytest.MonkeyPatch.context() as killing, pytest.raises(KeyboardInterrupt):
+            killing.setattr(WorldModelOrchestrator, "save_if_possible", is_killed)
+            resume(run_dir)
+        assert evaluations_of(run_dir) == [40]
+    resume(run_dir)
+    assert evaluations_of(run_dir) == [40, 80]
+
+
 def test_the_best_checkpoint_is_written_once_and_kept_where_episodes_end_together(tmp_path: Path) -> None:
     often = ("training.evaluation_interval=140", "training.evaluation_episodes=2")
     few = ("training.checkpoint_interval=140", "training.keep_checkpoints=1", "training.total_timesteps=420")
@@ -143,19 +173,24 @@ def test_too_many_non_finite_updates_end_a_step_that_owes_more(
     )
 
 
+@pytest.mark.parametrize("moment", ["_log", "_show_episode"])
 def test_a_folder_that_moves_away_ends_the_run_and_is_not_made_again(
-    catch_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    moment: str,
+    catch_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     run_dir, moved = tmp_path / "run", tmp_path / "moved"
-    show = WorldModelOrchestrator._log
+    show = getattr(WorldModelOrchestrator, moment)
 
-    def moving(self: WorldModelOrchestrator) -> None:
-        if self.step == 200:
+    def moving(self: WorldModelOrchestrator, *frames: NDArray[np.uint8] | None) -> None:
+        if self.step > 152 and all(each is not None for each in frames):
             run_dir.rename(moved)
-        show(self)
+        show(self, *frames)
 
     with monkeypatch.context() as patched:
-        patched.setattr(WorldModelOrchestrator, "_log", moving)
+        patched.setattr(WorldModelOrchestrator, moment, moving)
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             start(run_dir, *CATCH)

@@ -7,6 +7,8 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -23,9 +25,10 @@ from reverie.envs.config import Suite
 from reverie.orchestration.dreamer.loop_state import check_form
 from reverie.orchestration.dreamer.shares import check_share, share_of
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
+from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
 from reverie.testing.certificate import CERTIFICATE_JSON, Outcome
 from reverie.utils.errors import UserError
-from reverie.utils.ranks import RANK_EXIT_CODE
+from reverie.utils.ranks import ALONE, RANK_EXIT_CODE, Ranks
 
 from ..runs.forked_ranks import free_port
 from ..runs.helpers import (
@@ -248,6 +251,16 @@ def test_more_than_a_thousand_environments_keep_their_order(tmp_path: Path) -> N
     check_form(state | {"recorder": {"wanted": False, "frames": None}, "best_return": None}, {}, 1.0, spec)
     half = DividedAnew(tmp_path, 0, (), begin=501, count=501)._environment([environment])
     assert [len(actions) for actions in half["actions"].values()] == lengths[501:]
+
+
+def test_ranks_draw_different_windows_after_a_rollback() -> None:
+    drawn = []
+    replay = SimpleNamespace(reseed=lambda generator: drawn.append(generator.random()))
+    for ranks in (ALONE, Ranks(0, 2), Ranks(1, 2)):
+        parts, config = SimpleNamespace(replay=replay), SimpleNamespace(seed=0)
+        run = SimpleNamespace(ranks=ranks, parts=parts, config=config, step=100, nonfinite=MagicMock())
+        WorldModelOrchestrator.begin_after_rollback(run)  # pyright: ignore[reportArgumentType]
+    assert len(set(drawn)) == 3
 
 
 def test_a_share_is_a_run_of_its_own(cartpole_run: Path) -> None:

@@ -115,6 +115,16 @@ def test_adding_never_reads_a_value_on_the_host() -> None:
         means.add({"loss": torch.empty((), device="meta"), "kl": torch.empty((), device="meta")})
 
 
+def test_sums_of_a_gpu_go_on_where_the_run_is_now() -> None:
+    means = MetricMeans()
+    means.add({"loss": torch.tensor(1.0), "kl": torch.tensor(2.0)})
+    state = means.state_dict()
+    state["tensors"][0]["device"] = "cuda:0"
+    means.load_state_dict(state, torch.device("cpu"))
+    means.add({"loss": torch.tensor(3.0)})
+    assert means.flush() == {"loss": 2.0, "kl": 2.0}
+
+
 @pytest.mark.gpu
 def test_on_cuda_adding_never_waits_and_flushing_waits_once() -> None:
     means = MetricMeans()

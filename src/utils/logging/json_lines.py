@@ -34,6 +34,18 @@ class JsonLines:
             replace_file(path, wanted)
         self._file = path.open("a", encoding="utf-8")
 
+    def drop(self, step: int, groups: tuple[str, ...]) -> None:
+        """Drop the lines of a step that have a key which begins with one of `groups`."""
+        self.close()
+        wanted = (
+            line
+            for number, line in _whole_lines(self._path)
+            if (values := _parsed(line, self._path, number))["step"] != step
+            or not any(key.startswith(groups) for key in values)
+        )
+        replace_file(self._path, wanted)
+        self._file = self._path.open("a", encoding="utf-8")
+
     def write(self, *lines: Mapping[str, object]) -> None:
         """Write flat objects, each with an integer `step`, as a line each."""
         named = ({key: _named(value) for key, value in line.items()} for line in lines)

@@ -95,6 +95,10 @@ class MetricsWriter:
         if self._events:
             self._events.band(step, group)
 
+    def drop(self, step: int, groups: tuple[str, ...]) -> None:
+        """Drop the lines of a step whose tags begin with one of `groups`; displays keep what they have."""
+        self._lines.drop(step, groups)
+
     def flush(self) -> None:
         """Bring the lines to disk, where a loss of power leaves them."""
         self._lines.flush()
