@@ -36,11 +36,11 @@ def create_folder_of_rank(config: TrainConfig, ranks: Ranks) -> Path:
     """
     root = Path(ranks.text_of_first(str(create_run_folder(config)) if ranks.is_first else ""))
     folder = folder_of_rank(root, ranks.index)
+    config.run_dir = str(folder)
     if not ranks.is_first:
         folder.mkdir(parents=True, exist_ok=True)
         logger = config.logger
         logger.tensorboard, logger.wandb, logger.progress = False, WandbMode.off, ProgressMode.plain
-    config.run_dir = str(folder)
     return folder
 
 

@@ -12,6 +12,7 @@ import torch
 
 from ..checkpoints.checkpoint import list_checkpoints
 from ..checkpoints.run_folder import CONFIG_FILE, MOVED
+from ..checkpoints.shards import folder_of_run
 from ..config.schema import TrainConfig
 from ..envs import EnvironmentCrashed
 from ..memory.leaks.guard import LEAK_EXIT_CODE
@@ -24,7 +25,7 @@ from ..orchestration.signals import RESUME_ME_EXIT_CODE, Signals
 from ..planning import Preflight
 from ..utils.errors import UserError
 from ..utils.logging import OnLine
-from ..utils.ranks import RankLost, number_of_ranks
+from ..utils.ranks import RankLost, current_ranks, number_of_ranks
 from .command_line import leave_ranks, run_from_command_line
 
 ENVIRONMENT_EXIT_CODE = 5
@@ -111,18 +112,23 @@ def _resume_hint(run: Orchestrator) -> str:
     saved = f"The newest checkpoint is of step {steps[-1]:,}" if steps else "There is no checkpoint yet"
     if steps[-1:] == [run.step]:
         saved = f"Nothing is lost: step {run.step:,} is saved"
-    return f"{saved}. Continue with resume={os.path.relpath(run.run_dir)}"
+    return f"{saved}. Continue with resume={_folder_of_run(run.run_dir)}"
 
 
 def _how_to_continue(run_dir: Path) -> str:
     """Return how to resume a run: the whole command, where this process was started by ours for one run."""
-    resume = f"resume={os.path.relpath(run_dir)}"
+    resume = f"resume={_folder_of_run(run_dir)}"
     program = Path(sys.argv[0])
     is_script = program.parts[-2:] == ("scripts", "train.py")
     if number_of_ranks() > 1 or not (is_script or program.name == "reverie-train"):
         return f"continue with {resume}"  # below torchrun, or from Python
     typed = [sys.executable, sys.argv[0]] if is_script else [sys.argv[0]]
     return "continue with: " + shlex.join([*(_as_typed(path) for path in typed), resume])
+
+
+def _folder_of_run(run_dir: Path) -> str:
+    """Return the folder to name after `resume=`, as people would from here: that of all ranks."""
+    return os.path.relpath(folder_of_run(run_dir, current_ranks()))
 
 
 def _as_typed(program: str) -> str:
@@ -143,10 +149,11 @@ def _not_writable(config: TrainConfig, error: OSError) -> str:
     if error.errno == errno.EFBIG:
         repair = "Raise the limit on the size of a file (ulimit -f unlimited)"
     file = f" The file was {os.path.relpath(error.filename, config.run_dir)}." if error.filename else ""
-    if list_checkpoints(Path(config.run_dir)):
-        then = f"continue with resume={config.run_dir}"
-    elif (Path(config.run_dir) / CONFIG_FILE).exists():
-        then = f"begin again with resume={config.run_dir}, for there is no checkpoint yet"
+    folder = folder_of_run(Path(config.run_dir), current_ranks())
+    if list_checkpoints(folder):
+        then = f"continue with resume={folder}"
+    elif (folder / CONFIG_FILE).exists():
+        then = f"begin again with resume={folder}, for there is no checkpoint yet"
     else:
         then = "start again"
     return f"{config.run_dir} cannot be written: {error.strerror}. {repair}, then {then}.{file}"
@@ -176,7 +183,7 @@ def _gpu_memory_ended(run: Orchestrator, error: torch.OutOfMemoryError) -> int:
     snapshot = run.parts.snapshots.save(run.step)
     run.save_if_possible()
     held = f" What held it is in {snapshot}." if snapshot else ""
-    repair = f"{recipe_of(run.config).gpu_repair}; continue with resume={os.path.relpath(run.run_dir)}"
+    repair = f"{recipe_of(run.config).gpu_repair}; continue with resume={_folder_of_run(run.run_dir)}"
     full = f"The GPU is full at step {run.step:,}.{held} {repair}"
     _LOG.error("%s\n%s", str(error).splitlines()[0], full)
     return GPU_MEMORY_EXIT_CODE

@@ -10,7 +10,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from threading import Event, Thread
 from typing import Any
@@ -275,7 +275,8 @@ def joined(timeout: float) -> Iterator[Ranks]:
         yield _current
     except UserError as error:
         if rank == 0:
-            own.set(_ERROR, str(error))
+            with suppress(RuntimeError):  # whoever keeps the store has ended
+                own.set(_ERROR, str(error))
         elif not _says(own, str(error)):
             raise ErrorOfRank(f"rank {rank}: {error}") from error
         raise

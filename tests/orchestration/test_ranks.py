@@ -134,7 +134,9 @@ def test_a_signal_to_one_rank_stops_all_with_a_checkpoint_of_the_same_step(
     processes = ranks_of(server, 2, *SHARED, "training.total_timesteps=100000", f"run_dir={folder}")
     processes[1].wait_until(lambda: saved_steps(folder) == [100])
     processes[1].send(signal.SIGTERM)
-    assert codes(processes) == [RESUME_ME_EXIT_CODE] * 2
+    ended = [process.end() for process in processes]
+    assert [each.code for each in ended] == [RESUME_ME_EXIT_CODE] * 2
+    assert all(each.last_line.endswith(f"continue with resume={os.path.relpath(folder)}") for each in ended)
     assert saved_steps(folder)[-1] == saved_steps(folder / RANKS / "001")[-1]
 
 
