@@ -42,7 +42,9 @@ def test_ctrl_c_while_compiling_is_no_error_of_the_compiler(tmp_path: Path) -> N
     assert yaml.safe_load((run_dir / "config.yaml").read_text())["compile"] == "inductor"
 
 
-def test_a_fault_is_not_put_into_compiled_code(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["certify.fault=rssm_cache_not_detached", "compile=inductor"]
+@pytest.mark.parametrize("compiled", ["compile=inductor", "++compile=inductor", "compile='inductor'"])
+def test_a_fault_is_not_put_into_compiled_code(compiled: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["certify.fault=rssm_cache_not_detached", compiled]
     error = error_of(capsys, lambda: certify(asked))
-    assert error == "faults are put into code as written, got compile=inductor. Set compile=none."
+    put = "is put into code as written, got compile=inductor. Set compile=none."
+    assert error == f"certify.fault=rssm_cache_not_detached {put}"
