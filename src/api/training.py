@@ -94,9 +94,9 @@ def train(
         arguments.insert(0, f"experiment={experiment}")
     if env is not None:
         suite, env_id = suite_and_id(env)
-        given = [each for each in arguments if each.startswith("resume=") and each != "resume=null"]
+        is_resumed = any(each.startswith("resume=") and each != "resume=null" for each in arguments)
         chosen = {"env": suite.value} | ({} if env_id is None else {"env.id": env_id})
-        arguments = [*([] if given else _typed(chosen)), *arguments]  # a resumed run has its environment
+        arguments = [*([] if is_resumed else _typed(chosen)), *arguments]  # it has its environment
     config, preflight, notices = checked_run(arguments)
     with Signals() as signals:
         try:

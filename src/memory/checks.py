@@ -109,7 +109,7 @@ def budget(mb: float, device: str = "cpu") -> Iterator[Spent]:
         MemoryGrows: If more is.
     """
     before, spent = measure_heap({}, is_whole=False), Spent()
-    gc.collect()  # or garbage of before would be counted, once it is freed
+    gc.collect()  # older garbage, freed inside the block, would hide what it leaves
     start = _in_use(device)
     yield spent
     if _in_use(device) - start > mb * _MB:

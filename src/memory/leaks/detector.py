@@ -15,7 +15,7 @@ WINDOW = 96  # samples that a detector keeps; older ones are forgotten
 _RESIDENT_TOLERANCES = 5  # resident memory is a backstop: it moves by pages, and by what the allocator keeps
 _LEAST_RESIDENT_BYTES = 8e6
 _ALARM_AFTER = 2  # trend tests in a row that it grows
-_TEST_EVERY = WINDOW // 12  # samples: one test for each new block, of which 8 are two thirds of the window
+TEST_EVERY = WINDOW // 12  # samples: one test for each new block, of which 8 are two thirds of the window
 _SETTLE = 0.2  # part of the way to an event that is passed over after it
 _COLLECTABLE = 0.5  # part of the rise that a collection frees, from which on it was garbage
 _SECONDS_PER_HOUR = 3600
@@ -74,7 +74,7 @@ class LeakDetector:
             self._history[self._count // self._spacing] = value_bytes
             self._history_steps[self._count // self._spacing] = step
         self._count += 1
-        if self._count < WINDOW // 2 or self._count - self._tested_at < _TEST_EVERY:
+        if self._count < WINDOW // 2 or self._count - self._tested_at < TEST_EVERY:
             return False
         self._tested_at = self._count
         grows = self.trend_test().verdict is TrendClass.growing
@@ -104,7 +104,7 @@ class LeakDetector:
     def growing_samples(self) -> int:
         """Samples over which it has grown without a break, up to now."""
         judged = min(self._count, WINDOW) * 2 // 3
-        return judged + _TEST_EVERY * (self._growing_in_a_row - 1) if self._growing_in_a_row else 0
+        return judged + TEST_EVERY * (self._growing_in_a_row - 1) if self._growing_in_a_row else 0
 
     def values(self) -> NDArray[np.float64]:
         """Return a copy of the window, in bytes, oldest first."""

@@ -65,7 +65,7 @@ class TimedFinding:
     """The step at which it had been flat over a whole window; None while it grows, or once it grew again."""
 
     def text(self) -> str:
-        """Return it in words."""
+        """Return the finding as lines, the last one of its end if it has ended."""
         end = (
             "" if self.ended is None else f"\n  it has ended: flat over the samples up to step {self.ended:,}"
         )

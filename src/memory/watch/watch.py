@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..config import MemoryConfig
-from ..leaks.detector import WINDOW
+from ..leaks.detector import TEST_EVERY, WINDOW
 from ..leaks.guard import MemoryGuard
 from ..leaks.table import Finding
 from ..leaks.tracker import MemoryTracker
@@ -28,7 +28,6 @@ from .report import Series, TimedFinding, WatchReport, write_report
 LEAST_SECONDS = 0.5
 _LOG = logging.getLogger(__name__)
 _STAGE_SAMPLES = 256  # after which they are taken half as often: slower leaks need a longer window
-_TEST_EVERY = 8  # samples: whether growth has ended
 _LEAST_SAMPLES = WINDOW // 2  # before which nothing is judged
 _WRITE_SECONDS = 5.0
 _BEYOND_COMPONENTS = ", not accounted for"
@@ -274,7 +273,7 @@ class Watch:
 
     def _note_ends(self, step: int) -> None:
         """Mark what has come to rest, such as a cache that is full, and what grew again after that."""
-        if not self._found or self._stage_samples % _TEST_EVERY:
+        if not self._found or self._stage_samples % TEST_EVERY:
             return
         parts = self._guard.tracker.detectors().items()
         tests = self._guard.trends() | {f"the component {name}": each.trend_test() for name, each in parts}
