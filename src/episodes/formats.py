@@ -1,5 +1,6 @@
 """Which format a path has, and how each is read and written."""
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from enum import Enum
@@ -69,14 +70,14 @@ def find_episodes(path: Path) -> Episodes:
     Raises:
         UserError: If nothing there is named as one of the formats names it.
     """
-    if (path / own.INDEX).is_file():
+    if os.path.isfile(path / own.INDEX):  # of a name that is too long pathlib would raise
         return Episodes(path, Format.own, own.read_spec(path).action)
     if (file := minari.find(path)) is not None:
         return Episodes(file, Format.minari, minari.read_action(file))
-    files = sorted(path.glob("*.npz")) if path.is_dir() else [path] if path.suffix == ".npz" else []
+    files = sorted(path.glob("*.npz")) if os.path.isdir(path) else [path] if path.suffix == ".npz" else []
     if not files:
         names = f"{own.INDEX}, *.npz or {minari.DATA_FILE}"
-        found = "holds no episodes: there is no " + names if path.exists() else "does not exist"
+        found = "holds no episodes: there is no " + names if os.path.exists(path) else "does not exist"
         raise UserError(f"{path} {found}. Name the folder that has them.")
     is_replay = all(map(dreamerv3.is_chunk, files))
     return Episodes(path, Format.dreamerv3 if is_replay else Format.dreamerv3_torch, None)
@@ -121,11 +122,12 @@ def write_episodes(folder: Path, form: Format, episodes: Iterable[EpisodeRecords
         raise UserError(f"`{wrong[0]}` is no name of an observation in format={form.value}. Choose another.")
     require_new(folder)
     unfinished = folder.with_name(f".{folder.name}.unfinished")
+    begun = unfinished / folder.name  # some write its name
     try:
         shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
-        unfinished.mkdir(parents=True)
-        count = _MODULES[form].write(unfinished, episodes, spec)
-        unfinished.rename(folder)
+        begun.mkdir(parents=True)
+        count = _MODULES[form].write(begun, episodes, spec)
+        begun.rename(folder)
         return count
     except OSError as error:
         reason = error.strerror or error

@@ -8,6 +8,7 @@ Images recorded as JPEG are not read. The spaces are JSON in `metadata.json` (`m
 """
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -34,6 +35,7 @@ from .episode import (
 
 DATA_FILE, METADATA = "main_data.hdf5", "metadata.json"
 _NAME = re.compile(r"episode_(\d{1,9})")
+_NO_LETTER = re.compile(r"[^\w-]")  # what the name of a dataset cannot have
 _FILTERS = {1, 2, 3, 32000}  # gzip, shuffle, fletcher32 and lzf; others are loaded as libraries
 _NOT_PLAIN = "text or JPEG images, which lose detail; record the dataset with jpeg_encoding=False"
 _VERSION = "0.5.3"  # of Minari, the oldest that has `jpeg_encoding`
@@ -42,7 +44,8 @@ _VERSION = "0.5.3"  # of Minari, the oldest that has `jpeg_encoding`
 def find(path: Path) -> Path | None:
     """Return the HDF5 file that a path means: the file itself, or that of a dataset's folder."""
     places = (path, path / DATA_FILE, path / "data" / DATA_FILE)
-    return next((place for place in places if place.suffix in (".hdf5", ".h5") and place.is_file()), None)
+    files = (place for place in places if place.suffix in (".hdf5", ".h5") and os.path.isfile(place))
+    return next(files, None)
 
 
 def read_action(file: Path) -> ActionSpec | None:
@@ -188,7 +191,7 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
         discrete = {"type": "MultiDiscrete", "dtype": "int64", "nvec": spec.action.parts}
     parts = {key: _box(part.shape, part.dtype) for key, part in spec.observation.items()}
     metadata = {
-        "dataset_id": f"reverie/{folder.name}-v0",
+        "dataset_id": f"reverie/{_NO_LETTER.sub('_', folder.name)}-v0",
         "minari_version": _VERSION,
         "total_episodes": count,
         "total_steps": steps,

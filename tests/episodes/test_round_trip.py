@@ -1,5 +1,6 @@
 """What is written is read again bit for bit, in every format."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,6 +76,13 @@ def test_several_choices_at_once_come_back(tmp_path: Path, form: Format) -> None
     assert found.action == (action if form in (Format.own, Format.minari) else None)
     with pytest.raises(UserError, match=r"go up to 2, but there are 2|no one-hot vectors of 2"):
         list(found.read(ActionSpec(5, True, (2, 3))))
+
+
+def test_a_dataset_of_minari_is_named_after_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "größe 1.5"
+    write_episodes(folder, Format.minari, [episode(CATCH, 3)], CATCH)
+    name = json.loads((folder / "data" / "metadata.json").read_text())["dataset_id"]
+    assert name == "reverie/größe_1_5-v0"  # Minari 0.5.3 takes letters, digits, - and _ alone
 
 
 def test_a_folder_that_is_not_empty_is_not_written_to(tmp_path: Path) -> None:
