@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 from ..checkpoints.run_folder import CONFIG_FILE
+from ..checkpoints.shards import RANKS
 from ..config.saved import read_config
 from ..config.schema import leaves
 from ..utils.errors import UserError, printable
@@ -35,9 +36,9 @@ Logged = tuple["array[float]", "array[float]"]
 
 _UPDATES, _SPEED = "train/updates", "speed/steps_per_second"
 _NOT_COMPARED = (
-    "seed run_dir resume checkpoint memory logger training.total_timesteps training.checkpoint_interval "
-    "training.keep_checkpoints training.log_interval training.video_interval training.evaluation_interval "
-    "training.probe_interval"
+    "seed run_dir resume checkpoint memory logger training.total_timesteps training.generations "
+    "training.checkpoint_interval training.keep_checkpoints training.log_interval training.video_interval "
+    "training.evaluation_interval training.probe_interval"
 ).split()
 _NAMED_LAST = ("device", "precision", "compile", "deterministic", "buffer.")
 _MOST_PARTS = 60
@@ -120,6 +121,8 @@ class Group:
 def find_runs(names: Sequence[str]) -> list[Path]:
     """Return the folders of all runs that are named: each itself, in a folder of runs, or by a pattern.
 
+    What further processes of `torchrun` have logged is no run of its own next to that of the first.
+
     Raises:
         UserError: If a name is no folder, or there is no run in it.
     """
@@ -127,6 +130,7 @@ def find_runs(names: Sequence[str]) -> list[Path]:
     for name in names:
         folders = [Path(name)] if os.path.exists(name) else [Path(each) for each in sorted(glob.glob(name))]
         runs = [path.parent for folder in folders for path in sorted(folder.rglob(METRICS_FILE))]
+        runs = [run for run in runs if run.parent.name != RANKS or run.parents[1] not in runs]
         if not runs:
             what = f"holds no run: there is no {METRICS_FILE} in it" if folders else "does not exist"
             raise UserError(f"{name} {what}. Name folders of runs, as in experiments/<run>.")

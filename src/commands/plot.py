@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
@@ -31,6 +32,9 @@ Runs that differ in nothing but their seeds are one group: a curve of the interq
 
 """
 _LIST = "list"
+_NAME = "reverie-plot"
+_HEAD_BYTES = 1000
+_TITLE = f"<title>{_NAME}</title>".encode()
 _COLOURS = ("#2f7fc1", "#d9712b", "#2a9d72", "#c04f8d", "#8a6bd1", "#a3841d", "#1f9fb5", "#c4504a")
 _LEGEND = "thin: one seed; band: 95 % interval"
 _COLUMNS = ("group", "IQM", "95 % interval", "mean", "min", "max", "seeds", "steps", "updates", "hours")
@@ -68,15 +72,25 @@ class PlotConfig:
     """Tag, or parts of it in order (loss/image); return: of evaluations, else of episodes; list: all tags."""
 
     def __post_init__(self) -> None:
-        for path in self.files():
+        for path in self.files() if self.metric != _LIST else ():
             if path.suffix not in (".html", ".png") or os.path.isdir(path):
                 raise UserError(f"out={path} must be a file that ends in .html or .png.")
             if not os.path.isdir(path.parent):
                 raise UserError(f"out={path} cannot be written: {path.parent} is not a folder.")
+            if path.suffix == ".html" and os.path.isfile(path) and not _is_ours(path):
+                repair = "Name another file, as in out=curves.html."
+                raise UserError(f"out={path} is there already, and is no page of reverie-plot. {repair}")
 
     def files(self) -> list[Path]:
         """Return the files to write."""
         return [Path(name) for name in self.out.split(",")]
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether a file is a page that this command has made."""
+    with suppress(OSError), path.open("rb") as file:
+        return _TITLE in file.read(_HEAD_BYTES)
+    return False
 
 
 @exit_on_user_error()
@@ -129,12 +143,13 @@ def _figure(groups: Sequence[Group], tag: str, axis: Axis, inches: tuple[float, 
     figure = Figure(inches, layout="constrained")
     plot = figure.add_subplot()
     for colour, group in zip(_COLOURS, groups, strict=False):
-        look = {"color": colour, "marker": "o" if len(group.grid) == 1 else None}
         for row in group.rows if len(group.rows) > 1 else ():
-            plot.plot(group.grid, row, **look, alpha=0.45, linewidth=0.8, gid="seed")
+            thin = {"alpha": 0.45, "linewidth": 0.8, "marker": _marker(np.isfinite(row).sum())}
+            plot.plot(group.grid, row, color=colour, **thin, gid="seed")
         is_shared = ~np.isnan(group.rows).any(axis=0)
         at, rows = group.grid[is_shared], group.rows[:, is_shared]
-        plot.plot(at, interquartile_mean(rows), **look, linewidth=2, label=group.title, gid="group")
+        thick = {"linewidth": 2, "marker": _marker(len(at)), "label": group.title}
+        plot.plot(at, interquartile_mean(rows), color=colour, **thick, gid="group")
         if len(rows) > 1 and len(at):
             low, high = bootstrap_interval(rows)
             outline = np.r_[at, at[::-1]], np.r_[low, high[::-1]]
@@ -145,6 +160,11 @@ def _figure(groups: Sequence[Group], tag: str, axis: Axis, inches: tuple[float, 
     plot.xaxis.set_major_locator(MaxNLocator(5))
     plot.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     return figure
+
+
+def _marker(points: int) -> str | None:
+    """Return the marker of a line, which one point alone would not show."""
+    return "o" if points == 1 else None
 
 
 def _picture(groups: Sequence[Group], tag: str, axis: Axis) -> bytes:
@@ -179,7 +199,7 @@ def _page(groups: Sequence[Group], tag: str, axis: Axis, differing: dict[str, li
         numbers = (f"group {number}" for number in range(1, len(groups) + 1))
         rows = ([escape(printable(text)) for text in (key, *texts)] for key, texts in differing.items())
         body += ["<h2>Settings that differ</h2>", table(("setting", *numbers), rows)]
-    return document("reverie-plot", body, _STYLE).encode()
+    return document(_NAME, body, _STYLE).encode()
 
 
 def _legend(groups: Sequence[Group]) -> str | None:

@@ -152,6 +152,28 @@ def test_a_run_that_is_being_written_is_read_to_its_last_whole_line(empty_folder
     assert Page(Path("report.html")).tables[1][1] == ["1", "1", "2", "run"]
 
 
+def test_one_point_alone_is_drawn(empty_folder: Path) -> None:
+    write_run("run", [{"step": 800, "episode/return": float(at)} for at in range(8)])  # of 8 environments
+    main(["run"])
+    drawn = [each for each in Page(Path("report.html")).drawing().iter() if each.get("id") == "group"]
+    assert len(list(drawn[0].iter(f"{SVG}use"))) == 1  # a marker: its line has no length
+
+
+def test_populations_of_other_lengths_are_one_group(empty_folder: Path) -> None:
+    for seed, count in enumerate((25, 50)):
+        settings = f"seed: {seed}\nworkflow: population\ntraining: {{generations: {count}}}"
+        write_run(f"runs/{seed}", episodes(1.0), settings)
+    main(["runs"])
+    assert Page(Path("report.html")).tables[0][1][0] == "1. catch: mean of 2 seeds"
+
+
+def test_processes_of_one_run_are_no_seeds(empty_folder: Path) -> None:
+    for name in ("runs/ranks", "runs/ranks/ranks/001"):  # a run of two processes that is called ranks
+        write_run(name, episodes(1.0))
+    assert find_runs(["runs"]) == [Path("runs/ranks")]
+    assert find_runs(["runs/ranks/ranks/001"]) == [Path("runs/ranks/ranks/001")]
+
+
 def test_every_axis_is_in_its_unit(empty_folder: Path) -> None:
     paces = [(100, 10.0, 0), (200, 0.0, 40), (300, 20.0, 80)]  # 10 s, unknown, 5 s
     lines = [{"step": s, "speed/steps_per_second": v, "train/updates": u, "a": s} for s, v, u in paces]
@@ -205,10 +227,11 @@ def test_names_are_text_and_nothing_else(empty_folder: Path) -> None:
 
 def test_metric_list_lists_every_tag(two_groups: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run("runs/more", [{"step": 1, "train/loss/decoder/image": 2.0}])
+    Path("report.html").write_text("of others")  # nothing is written
     main(["runs", "metric=list"])
     assert capsys.readouterr().out == "episode/return\ntrain/loss/decoder/image\n"
-    main(["runs/more", "metric=loss/image"])
-    assert "train/loss/decoder/image" in Page(Path("report.html")).text
+    main(["runs/more", "metric=loss/image", "out=r.html"])
+    assert "train/loss/decoder/image" in Page(Path("r.html")).text
 
 
 @pytest.mark.parametrize(
@@ -239,6 +262,7 @@ def test_metric_list_lists_every_tag(two_groups: Path, capsys: pytest.CaptureFix
         (["runs", "out=r.pdf"], "out=r.pdf must be a file that ends in .html or .png."),
         (["runs", "out=no/r.html"], "out=no/r.html cannot be written: no is not a folder."),
         (["runs", f"out={'r' * 300}.html"], "cannot be written: File name too long."),
+        (["runs", "out=lineage.html"], "out=lineage.html is there already, and is no page of reverie-plot."),
         (["many"], "these are 9 groups; 8 can be told apart. Name fewer runs."),
     ],
 )
@@ -250,6 +274,7 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(
     write_run("silent", []).joinpath("metrics.jsonl").write_text('{"step": 1, "a"')
     write_run("wrong", []).joinpath("metrics.jsonl").write_text("hello\n")
     write_run("more", [{"step": 1, "a": 1.0}])
+    Path("lineage.html").write_text("<title>Population: run</title>")
     write_run("nan", [{"step": 1, "a": float("inf")}])
     for seed in range(9 if typed == ["many"] else 0):
         write_run(f"many/{seed}", episodes(1.0), f"seed: 1\nmodel: {{units: {64 + seed}}}")
