@@ -1,6 +1,6 @@
 """Make networks that come with the package from a run: what `reverie-export` writes, without its page.
 
-python scripts/make_pretrained.py run=<run> to=src/pretrained/<name> commit=<of the run> trained_on=<machine>
+python scripts/make_pretrained.py run=<run> out=src/pretrained/<name> commit=<of the run> trained_on=<machine>
 """
 
 import sys
@@ -12,7 +12,7 @@ from reverie.commands.options import own_settings
 from reverie.utils.errors import UserError, exit_on_user_error
 
 _USAGE = """\
-Make networks that come with the package: scripts/make_pretrained.py run=<run> to=<new folder> [key=value ...]
+Make networks that come with the package: scripts/make_pretrained.py run=<run> out=<new folder> ...
 
 """
 
@@ -24,7 +24,7 @@ class Settings:
     run: str | None = None
     """Folder of the run, whose newest checkpoint counts, or `pretrained:<name>`."""
 
-    to: str | None = None
+    out: str | None = None
     """New folder for the files."""
 
     episodes: int = 20
@@ -37,19 +37,17 @@ class Settings:
     """Machine and time, in words."""
 
     def __post_init__(self) -> None:
-        if missing := [name for name in ("run", "to", "commit", "trained_on") if not getattr(self, name)]:
+        if missing := [name for name in ("run", "out", "commit", "trained_on") if not getattr(self, name)]:
             raise UserError(f"{missing[0]} is missing; --help says what it is.")
-        if Path(str(self.to)).exists():
-            raise UserError(f"to={self.to} exists already. Name a new folder.")
 
 
 @exit_on_user_error()
 def main() -> None:
     """Write `weights.safetensors`, `config.yaml` and `card.json`."""
     settings, _ = own_settings(Settings, sys.argv[1:], "make_pretrained", _USAGE)
-    asked = ExportConfig(run=settings.run, out=settings.to, episodes=settings.episodes)
+    asked = ExportConfig(run=settings.run, out=settings.out, episodes=settings.episodes)
     export_run(asked, {"commit": settings.commit, "trained_on": settings.trained_on})
-    (Path(str(settings.to)) / PAGE_FILE).unlink()
+    (Path(str(settings.out)) / PAGE_FILE).unlink()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.schema import Device
+from ..config.schema import Device, TrainConfig
 from ..envs import EnvConfig, EnvironmentCrashed
 from ..envs.episodes import Episode
 from ..orchestration.evaluation import evaluate
@@ -22,6 +22,7 @@ from ..orchestration.trained import load_agent
 from ..utils.errors import UserError, exit_on_user_error, require_range
 from ..utils.timestep import EnvSpec
 from ..utils.video import require_video_path, unfinished
+from ..workflows import Agent
 from .options import own_settings
 
 _USAGE = """\
@@ -110,10 +111,16 @@ class _Watch:
         self.is_interrupted = True
 
 
-def evaluate_run(config: EvaluateConfig) -> tuple[dict[str, object], NDArray[np.uint8] | None]:
-    """Play the newest checkpoint of a run; return what `reverie-evaluate` prints, and an episode's frames."""
+def evaluate_run(
+    config: EvaluateConfig, loaded: tuple[TrainConfig, Agent, int | None] | None = None
+) -> tuple[dict[str, object], NDArray[np.uint8] | None]:
+    """Play the newest checkpoint of a run, or what was loaded of it.
+
+    Returns:
+        What `reverie-evaluate` prints, and an episode's frames.
+    """
     assert config.run is not None
-    run, workflow, step = load_agent(config.run, config.device)
+    run, workflow, step = loaded or load_agent(config.run, config.device)
     if config.video is not None:
         _check_video(Path(config.video), workflow.env)
     policy = config.policy if recipe_of(run).samples_actions else PolicyMode.mode
@@ -173,10 +180,15 @@ def _check_video(path: Path, env: EnvSpec) -> None:
     """Refuse a video that could not be written, before hours of play."""
     if not env.has_image and not env.renders:
         raise UserError(f"video={path}: {no_pictures(env)}. Leave video= out.")
+    require_writable("video", path, unfinished(path))
+
+
+def require_writable(key: str, path: Path, begun: Path) -> None:
+    """Refuse what could not be written at a path, and at another one next to it until it is complete."""
     reason = None
     try:
         existing = next(parent for parent in path.absolute().parents if parent.exists())
-        for part in (*path.parts, unfinished(path).name):
+        for part in (*path.parts, begun.name):
             (existing / part).exists()  # raises for a name that is too long
         if path.is_dir():
             reason = "it is a folder"
@@ -185,4 +197,4 @@ def _check_video(path: Path, env: EnvSpec) -> None:
     except OSError as error:
         reason = error.strerror
     if reason is not None:
-        raise UserError(f"video={path} cannot be written: {reason}.")
+        raise UserError(f"{key}={path} cannot be written: {reason}.")

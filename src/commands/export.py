@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -20,12 +21,13 @@ from ..checkpoints.pretrained import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, resol
 from ..checkpoints.weights import networks_of
 from ..config.dreamer import DreamerTrainConfig
 from ..config.saved import read_config
-from ..config.schema import Device
+from ..config.schema import Device, TrainConfig
 from ..orchestration.reports import write_video
 from ..orchestration.trained import load_agent
 from ..utils.durable_io import UNFINISHED
 from ..utils.errors import UserError, exit_on_user_error
-from .evaluate import INTERRUPTED_EXIT_CODE, EvaluateConfig, evaluate_run
+from ..workflows import Agent
+from .evaluate import INTERRUPTED_EXIT_CODE, EvaluateConfig, evaluate_run, require_writable
 from .options import own_settings
 
 _USAGE = """\
@@ -83,8 +85,9 @@ class ExportConfig:
     def __post_init__(self) -> None:
         if not self.out:
             raise UserError("out is missing: name a new folder, as in out=mine.")
-        if Path(self.out).exists():
+        if os.path.lexists(self.out):
             raise UserError(f"out={self.out} exists already. Name a new folder.")
+        require_writable("out", Path(self.out), _begun(Path(self.out)))
 
 
 @exit_on_user_error()
@@ -114,8 +117,9 @@ def export_run(asked: ExportConfig, more: Mapping[str, object] | None = None) ->
         video=video,
         device=Device.cpu,
     )
-    weights, config = _networks(str(asked.run))
-    result, frames = evaluate_run(playing)
+    loaded = load_agent(str(asked.run), Device.cpu)  # once: the run may save another checkpoint meanwhile
+    weights, config = _networks(str(asked.run), *loaded[:2])
+    result, frames = evaluate_run(playing, loaded)
     if "open_returns" in result:
         raise SystemExit(INTERRUPTED_EXIT_CODE)
     card = {
@@ -161,9 +165,8 @@ def page(card: Mapping[str, Any], name: str, max_steps: int | None) -> str:
     return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n{text}"
 
 
-def _networks(run: str) -> tuple[bytes, Any]:
+def _networks(run: str, config: TrainConfig, agent: Agent) -> tuple[bytes, Any]:
     """Return the weights as safetensors, and the configuration without folders of this machine."""
-    config, agent, _ = load_agent(run, Device.cpu)
     if not isinstance(config, DreamerTrainConfig):
         raise UserError(f"run={run} is a population; only networks of Dreamer can be exported.")
     parts = networks_of(agent).items()
@@ -176,8 +179,13 @@ def _networks(run: str) -> tuple[bytes, Any]:
     return weights, saved
 
 
+def _begun(folder: Path) -> Path:
+    """Return where the files lie until all of them are written."""
+    return folder.with_name(folder.name + UNFINISHED)
+
+
 def _write(folder: Path, files: Mapping[str, bytes], frames: NDArray[np.uint8] | None) -> None:
-    begun = folder.with_name(folder.name + UNFINISHED)
+    begun = _begun(folder)
     shutil.rmtree(begun, ignore_errors=True)  # of a process that was killed
     begun.mkdir(parents=True)
     try:

@@ -98,7 +98,7 @@ def test_a_name_that_is_none_is_answered_with_those_that_are() -> None:
 def test_networks_of_the_package_are_made_by_one_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("run=pretrained:catch", f"to={tmp_path / 'again'}", "commit=0", "trained_on=none", "episodes=4")
+    words = ("run=pretrained:catch", f"out={tmp_path / 'again'}", "commit=0", "trained_on=none", "episodes=4")
     monkeypatch.setattr(sys, "argv", [MAKE.name, *words])
     runpy.run_path(str(MAKE), run_name="__main__")
     card, theirs = read_card(tmp_path / "again"), read_card(folder_of("catch"))

@@ -1,8 +1,10 @@
 """`reverie-export` writes what `reverie.load` plays and the hub shows, or nothing."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ from huggingface_hub import ModelCard
 
 import reverie
 from reverie.checkpoints.pretrained import WEIGHTS_FILE, resolve_pretrained
+from reverie.checkpoints.weights import networks_of
+from reverie.commands import export as module
 from reverie.commands.export import PAGE_FILE, VIDEO_FILE, main
 from reverie.utils.durable_io import read_tensors
 
@@ -54,6 +58,23 @@ def test_what_was_exported_can_be_exported_again(tmp_path: Path, monkeypatch: py
     assert "episodes cut after 5 steps" in (tmp_path / "a" / PAGE_FILE).read_text()
 
 
+def test_the_score_is_that_of_the_weights_if_the_run_saves_more_meanwhile(
+    cartpole_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, later = tmp_path / "run", tmp_path / "later"
+    shutil.copytree(cartpole_run, run)
+    (run / "checkpoints" / "step_300").rename(later)
+
+    def networks_and_a_checkpoint(agent: Any) -> Any:
+        if later.exists():
+            later.rename(run / "checkpoints" / "step_300")
+        return networks_of(agent)
+
+    monkeypatch.setattr(module, "networks_of", networks_and_a_checkpoint)
+    export(monkeypatch, f"run={run}", f"out={tmp_path / 'mine'}", "episodes=1", "max_steps=5")
+    assert json.loads((tmp_path / "mine" / "card.json").read_text())["step"] == 150
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -61,6 +82,9 @@ def test_what_was_exported_can_be_exported_again(tmp_path: Path, monkeypatch: py
         (["run=pretrained:catch", "out=."], "out=. exists already. Name a new folder."),
         (["out=new"], "run is missing: name the folder of a run"),
         (["run=pretrained:catch", "out=/proc/new", "episodes=1"], "out=/proc/new cannot be written: "),
+        # What cannot be written is known before the run is played.
+        (["run=nowhere", f"out={'o' * 300}"], "cannot be written: File name too long."),
+        (["run=nowhere", f"out={__file__}/new"], "is not a folder that can be written to."),
     ],
 )
 def test_what_cannot_be_exported_is_one_sentence(
