@@ -17,11 +17,13 @@ from reverie.checkpoints.run_folder import LOCK_FILE, load_run
 from reverie.checkpoints.shards import RANKS, DividedAnew
 from reverie.commands.certify import EXIT_CODES
 from reverie.commands.command_line import _continued, run_from_command_line
+from reverie.commands.episodes import main as export_episodes
 from reverie.commands.train import train
 from reverie.config.resolve import multiplies_bfloat16
 from reverie.config.schema import Device
 from reverie.envs import EnvConfig, make_environment, spec_of, state_form
 from reverie.envs.config import Suite
+from reverie.episodes import find_episodes
 from reverie.orchestration.dreamer.loop_state import check_form
 from reverie.orchestration.dreamer.shares import check_share, share_of
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
@@ -29,6 +31,7 @@ from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrato
 from reverie.testing.certificate import CERTIFICATE_JSON, Outcome
 from reverie.utils.errors import UserError
 from reverie.utils.ranks import ALONE, RANK_EXIT_CODE, Ranks
+from reverie.utils.timestep import ActionSpec
 
 from ..runs.forked_ranks import free_port
 from ..runs.helpers import (
@@ -100,6 +103,12 @@ def test_episodes_of_all_ranks_and_their_mean_losses_are_in_every_log(shared_run
         [line["train/loss/total"] for line in log if "train/loss/total" in line] for log in (first, other)
     ]
     assert losses[0] == losses[1] and losses[0]
+
+
+def test_the_episodes_of_all_ranks_are_exported(shared_run: Path, tmp_path: Path) -> None:
+    export_episodes(["export", f"run={shared_run}", f"to={tmp_path / 'episodes'}"])
+    found = find_episodes(tmp_path / "episodes")
+    assert len(list(found.read(ActionSpec(3, True)))) == 4 * (200 // 4 // 7)
 
 
 def test_environments_have_the_seeds_of_their_numbers_in_the_run() -> None:
