@@ -7,7 +7,7 @@ from dataclasses import fields
 from enum import Enum
 from typing import Any, TypeVar, get_type_hints
 
-from omegaconf import OmegaConf
+from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..config.overrides import describe, wrong_type
@@ -44,8 +44,8 @@ def _read(schema: type[Settings], arguments: Sequence[str], command: str, prefix
     values = OmegaConf.structured(schema)
     for argument in arguments:
         key, sign, text = argument.partition("=")
-        if "${" in argument:
-            raise UserError(f"{argument}: {command} takes plain values, no ${{...}}.")
+        if "${" in argument or text == MISSING:
+            raise UserError(f"{argument}: {command} takes plain values, no ${{...}} and no {MISSING}.")
         if not sign or key not in defaults:
             names = ", ".join(f"{name}=" for name in defaults)
             hint = did_you_mean(key, defaults)

@@ -90,7 +90,11 @@ def _announce(config: PlayConfig, port: int) -> None:
     """Say where the page is, and how it is reached over SSH; open it where there is a screen."""
     host = "127.0.0.1" if config.host in _EVERYWHERE else config.host
     host = f"[{host}]" if ":" in host else host
-    url, here = f"http://{host}:{port}/", f"{getpass.getuser()}@{socket.gethostname()}"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # as in a container whose user has no name
+        user = "you"
+    url, here = f"http://{host}:{port}/", f"{user}@{socket.gethostname()}"
     print(f"Open {url} in a browser; Ctrl-C ends.")
     print(f"Over SSH, first on your own machine: ssh -L {port}:{host}:{port} {here}", flush=True)
     if config.open and _has_screen():

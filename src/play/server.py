@@ -65,9 +65,10 @@ class PlayServer:
         try:
             try:
                 await web.TCPSite(runner, host, port).start()
-            except OSError as error:
+            except (OSError, UnicodeError) as error:  # UnicodeError: no host can have this name
+                reason = getattr(error, "strerror", None) or error
                 raise UserError(
-                    f"port={port} of host={host} cannot be opened: {error.strerror}. "
+                    f"port={port} of host={host} cannot be opened: {reason}. "
                     "Choose another; port=0 takes a free one."
                 ) from error
             announce(runner.addresses[0][1])

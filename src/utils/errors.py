@@ -56,8 +56,9 @@ class _Output:
         return getattr(self._file, name)
 
     def write(self, text: str) -> int:
-        """Write."""
-        return self._try(self._file.write, text)
+        """Write; letters that the output's encoding lacks are spelled out, as on stderr."""
+        encoding = getattr(self._file, "encoding", None) or "utf-8"
+        return self._try(self._file.write, text.encode(encoding, "backslashreplace").decode(encoding))
 
     def flush(self) -> None:
         """Write what waits."""

@@ -23,9 +23,10 @@ _X264_OPTIONS = {"crf": "18", "preset": "veryfast"}  # crf 18: losses are not vi
 def require_video_path(path: Path) -> None:
     """Refuse a kind of file that `save_video` does not know."""
     if path.suffix not in VIDEO_SUFFIXES:
+        named = path if path.name else path / "episode"
         raise UserError(
             f"video={path} is of no known kind; a video ends in {' or '.join(VIDEO_SUFFIXES)}. "
-            f"Use video={path.with_suffix(VIDEO_SUFFIXES[0])}."
+            f"Use video={named.with_suffix(VIDEO_SUFFIXES[0])}."
         )
 
 

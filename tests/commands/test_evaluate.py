@@ -323,7 +323,14 @@ MISTAKES = {
     "unknown key": (["episode=3"], ["episode=3 is not a setting", "episodes=", "Did you mean `episodes`?"]),
     "no value": (["video"], ["video is not a setting", "video="]),
     "flag": (["--fast"], ["--fast is not a setting", "run=, episodes=, max_steps=, seed=, policy=, video=,"]),
-    "interpolation": (["video=${run}.mp4"], ["video=${run}.mp4: evaluate takes plain values, no ${...}."]),
+    "interpolation": (
+        ["video=${run}.mp4"],
+        ["video=${run}.mp4: evaluate takes plain values, no ${...} and no ???."],
+    ),
+    "a value that is none": (
+        ["video=???"],
+        ["video=???: evaluate takes plain values, no ${...} and no ???."],
+    ),
     "null for a whole number": (["episodes=null"], ["a whole number, got `null`. Leave it out for 20."]),
     "text for a whole number": (["episodes=many"], ["episodes must be a whole number, got `many`."]),
     "float for a whole number": (["episodes=2.5"], ["episodes must be a whole number, got `2.5`."]),
@@ -333,6 +340,7 @@ MISTAKES = {
     "unknown policy": (["policy=best"], ["policy must be one of sample, mode, got `best`."]),
     "unknown device": (["device=gpu"], ["device must be one of auto, cpu, cuda, got `gpu`."]),
     "unknown kind of video": (["video=out.avi"], ["video=out.avi", ".mp4 or .gif", "Use video=out.mp4."]),
+    "video without a name": (["video="], ["video=. is of no known kind", "Use video=episode.mp4."]),
 }
 
 

@@ -1,5 +1,6 @@
 """`reverie-play`, as it is typed: what it says, what it refuses, how it ends."""
 
+import os
 import re
 import signal
 import socket
@@ -63,6 +64,16 @@ def test_without_aiohttp_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     message = error_of(capsys, lambda: command("run=pretrained:catch"))
     assert message.startswith("The page needs aiohttp: pip install -c constraints.txt -e '.[play]'.")
+
+
+def test_a_user_without_a_name_is_told_how_to_reach_the_page(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 2)  # as in a container that was started with --user
+    play._announce(play.PlayConfig(run="r", open=False), 8123)
+    assert "ssh -L 8123:127.0.0.1:8123 you@" in capsys.readouterr().out
 
 
 def test_it_says_where_the_page_is_and_ctrl_c_ends_it() -> None:

@@ -162,12 +162,13 @@ def test_the_end_of_the_command_closes_the_page() -> None:
     assert asyncio.run(run()) == "the command has ended"
 
 
-def test_a_host_that_is_none_of_this_machine_is_refused() -> None:
+@pytest.mark.parametrize("host", ["192.0.2.1", "a" * 64])  # one for documentation; longer than names can be
+def test_a_host_that_is_none_of_this_machine_is_refused(host: str) -> None:
     async def run() -> None:
-        async with serving("192.0.2.1"):  # of the addresses for documentation
+        async with serving(host):
             pass
 
-    with pytest.raises(UserError, match=r"port=0 of host=192.0.2.1 cannot be opened: .* port=0 takes"):
+    with pytest.raises(UserError, match=rf"port=0 of host={host} cannot be opened: .* port=0 takes"):
         asyncio.run(run())
 
 

@@ -1,5 +1,6 @@
 """Errors that users can repair."""
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -68,6 +69,14 @@ def test_output_that_cannot_be_written_is_one_line_and_nothing_fails_later(
             print("x" * size)
         assert ended.value.code == USER_ERROR_EXIT_CODE
     assert capsys.readouterr().err == f"error: the output cannot be written: {reason}.\n"
+
+
+def test_letters_that_an_output_lacks_are_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(held, "ascii"))  # as with LC_ALL=POSIX
+    with exit_on_user_error():
+        print("größe.html, caf\udce9.html")  # the second is the name of a file that is no UTF-8
+    assert held.getvalue() == rb"gr\xf6\xdfe.html, caf\udce9.html" + b"\n"
 
 
 def test_a_closed_output_is_written_to_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
