@@ -2,6 +2,7 @@
 
 import json
 import math
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,7 @@ def main() -> None:
         draw_curves(axis, name, runs)
     figure.tight_layout()
     figure.savefig(FIGURES / "learning_curves.png", dpi=110)
-    short = pong / "seed_1"
-    figure, axes = plt.subplots(1, 3, figsize=(12, 2.8))
-    for axis, loss in zip(axes, ("decoder/image", "reward", "dynamics"), strict=True):
-        draw_loss(axis, short, loss)
-    figure.tight_layout()
-    figure.savefig(FIGURES / "pong_losses.png", dpi=110)
-    draw_strip(short / "open_loop.mp4", FIGURES / "pong_open_loop.png")
+    draw_strip(pong / "seed_1" / "open_loop.mp4", FIGURES / "pong_open_loop.png")
     draw_performance(FIGURES / "performance.png")
     draw_swimmer(FIGURES / "swimmer.png")
     with_and_without_decoder = [
@@ -79,6 +74,7 @@ def main() -> None:
         RESULTS / "objectives" / "catch_barlow",
     ]
     plot([*map(str, with_and_without_decoder), f"out={FIGURES / 'compared.png'}"])
+    runpy.run_path(str(RESULTS / "dreamer_catch" / "scripts" / "two_ranks.py"), run_name="__main__")
 
 
 def seeds_of(name: str) -> dict[str, list[Path]]:
@@ -110,14 +106,6 @@ def draw_curves(axis: Axes, name: str, runs: dict[str, list[Path]]) -> None:
     axis.set_xlabel("agent steps")
     axis.set_ylabel("episode return")
     axis.legend(fontsize=8)
-
-
-def draw_loss(axis: Axes, run: Path, loss: str) -> None:
-    """Plot one training loss of a run on a logarithmic scale."""
-    lines = [line for line in read(run) if f"train/loss/{loss}" in line]
-    axis.semilogy([line["step"] for line in lines], [line[f"train/loss/{loss}"] for line in lines])
-    axis.set_title(f"Pong, loss/{loss}")
-    axis.set_xlabel("agent steps")
 
 
 def draw_strip(video: Path, target: Path) -> None:

@@ -101,11 +101,9 @@ def find_action(episodes: Episodes) -> ActionSpec:
                         f"its actions go up to {size - 1:,}, and fewer than {MOST_CHOICES:,} are read"
                     )
             else:
-                rows = taken.reshape(len(taken), -1)
-                size, is_discrete = (
-                    rows.shape[1],
-                    is_discrete and rows.shape[1] > 1 and is_one_hot(rows, (rows.shape[1],)),
-                )
+                rows = raw.action.reshape(len(raw.action), -1)[:-1]  # of one record: none, but of a size
+                size = rows.shape[1]
+                is_discrete = is_discrete and size > 1 and is_one_hot(rows, (size,))
     if not size:
         raise UserError(f"{episodes.path} holds no whole episode. Name a folder that has one.")
     return ActionSpec(size, is_discrete)

@@ -64,6 +64,12 @@ def test_the_actions_are_known_from_the_files(tmp_path: Path, form: Format, acti
     assert find_action(find_episodes(tmp_path)) == action
 
 
+def test_an_episode_of_one_record_leaves_open_what_the_actions_are(tmp_path: Path) -> None:
+    spec = EpisodeSpec(CATCH.observation, ActionSpec(2, False))
+    write_episodes(tmp_path, Format.dreamerv3_torch, [episode(spec, 1), episode(spec, 4)], spec)
+    assert find_action(find_episodes(tmp_path)) == spec.action
+
+
 @pytest.mark.parametrize("form", Format)
 def test_several_choices_at_once_come_back(tmp_path: Path, form: Format) -> None:
     action = ActionSpec(5, True, (3, 2))
