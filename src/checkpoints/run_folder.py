@@ -43,12 +43,13 @@ NETWORKS = (
 )
 """What decides which networks there are, and their sizes."""
 
+COLLECTORS = "collect.collectors"
 FIXED_BY_CHECKPOINT = (
     "seed",
     "env",
     *NETWORKS,
     "buffer",
-    "collect.collectors",
+    COLLECTORS,
     "population.size",
     "td3.hidden_units",
 )
@@ -328,6 +329,8 @@ def checkpoint_of(config: TrainConfig, run_dir: Path, verify: Verify = Checkpoin
     with reading(checkpoint.state_path):
         saved = dict(checkpoint.state()[SETTINGS_KEY])
         keys = sorted(saved)  # a setting that is newer than the checkpoint is not among them
+    if not asked.get(COLLECTORS):  # who plays in this process does without
+        keys = [key for key in keys if key != COLLECTORS]
     for key in keys:
         if saved[key] != asked.get(key):
             raise UserError(

@@ -166,7 +166,7 @@ def page(card: Mapping[str, Any], name: str, max_steps: int | None) -> str:
 
 
 def _networks(run: str, config: TrainConfig, agent: Agent) -> tuple[bytes, Any]:
-    """Return the weights as safetensors, and the configuration without folders of this machine."""
+    """Return the weights as safetensors, and the configuration without folders and addresses of its user."""
     if not isinstance(config, DreamerTrainConfig):
         raise UserError(f"run={run} is a population; only networks of Dreamer can be exported.")
     parts = networks_of(agent).items()
@@ -175,7 +175,7 @@ def _networks(run: str, config: TrainConfig, agent: Agent) -> tuple[bytes, Any]:
     )
     saved = read_config(Path(resolve_pretrained(run)) / CONFIG_FILE)
     saved.run_dir = saved.resume = saved.model.init = None
-    saved.buffer.prefill = saved.checkpoint.mirror = None
+    saved.buffer.prefill = saved.checkpoint.mirror = saved.collect.address = None
     return weights, saved
 
 

@@ -63,16 +63,26 @@ def test_the_score_is_that_of_the_weights_if_the_run_saves_more_meanwhile(
 ) -> None:
     run, later = tmp_path / "run", tmp_path / "later"
     shutil.copytree(cartpole_run, run)
-    (run / "checkpoints" / "step_300").rename(later)
+    (run / "checkpoints" / "step_000000300").rename(later)
 
     def networks_and_a_checkpoint(agent: Any) -> Any:
         if later.exists():
-            later.rename(run / "checkpoints" / "step_300")
+            later.rename(run / "checkpoints" / "step_000000300")
         return networks_of(agent)
 
     monkeypatch.setattr(module, "networks_of", networks_and_a_checkpoint)
     export(monkeypatch, f"run={run}", f"out={tmp_path / 'mine'}", "episodes=1", "max_steps=5")
     assert json.loads((tmp_path / "mine" / "card.json").read_text())["step"] == 150
+
+
+def test_what_is_exported_names_no_address_of_its_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(resolve_pretrained("pretrained:cartpole"), tmp_path / "own")
+    with (tmp_path / "own" / "config.yaml").open("a") as file:
+        file.write("collect:\n  address: 10.0.0.7:6379\n")
+    export(monkeypatch, f"run={tmp_path / 'own'}", f"out={tmp_path / 'mine'}", "episodes=1", "max_steps=5")
+    assert "10.0.0.7" not in (tmp_path / "mine" / "config.yaml").read_text()
 
 
 @pytest.mark.parametrize(

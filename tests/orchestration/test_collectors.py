@@ -18,8 +18,10 @@ from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.overrides import parse
 from reverie.config.resolve import typed
+from reverie.config.schema import Device
 from reverie.envs import make_environment
 from reverie.orchestration.dreamer.shares import check_share
+from reverie.orchestration.trained import load_agent
 from reverie.utils.errors import UserError
 from reverie.utils.seeding import named_seed
 
@@ -103,6 +105,12 @@ def test_a_run_continues_with_other_episodes(killed_run: Path, tmp_path: Path) -
     last = saved_steps(run_dir)[-1]
     assert saved_loop(run_dir, last)["environment"] == {"starts": 5}  # two, one more for the killed one, two
     require_exact_ratio(run_dir, last)
+
+
+def test_a_run_with_collectors_is_played_without_them(killed_run: Path) -> None:
+    run, _, step = load_agent(str(killed_run), Device.cpu)
+    assert isinstance(run, DreamerTrainConfig) and run.collect.collectors == 0
+    assert step == saved_steps(killed_run)[-1]
 
 
 @pytest.mark.parametrize(
