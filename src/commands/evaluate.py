@@ -99,7 +99,7 @@ class _Watch:
             longest = max((episode.length for episode in still_open), default=0)
             print(
                 f"{finished:,} of {self._episodes:,} episodes are played, an open one has {longest:,} steps"
-                f"{self._hint}; Ctrl-C ends with these",
+                f"{self._hint}; Ctrl-C ends it",
                 file=sys.stderr,
             )
         return self.is_interrupted

@@ -27,6 +27,7 @@ from ..orchestration.trained import load_agent
 from ..utils.durable_io import UNFINISHED
 from ..utils.errors import UserError, exit_on_user_error
 from ..workflows import Agent
+from .entry import INTERRUPTED
 from .evaluate import INTERRUPTED_EXIT_CODE, EvaluateConfig, evaluate_run, require_writable
 from .options import own_settings
 
@@ -121,6 +122,7 @@ def export_run(asked: ExportConfig, more: Mapping[str, object] | None = None) ->
     weights, config = _networks(str(asked.run), *loaded[:2])
     result, frames = evaluate_run(playing, loaded)
     if "open_returns" in result:
+        print(f"{INTERRUPTED}; nothing is written", file=sys.stderr)
         raise SystemExit(INTERRUPTED_EXIT_CODE)
     card = {
         **{key: result[key] for key in ("environment", "step", "mean", "standard_error")},

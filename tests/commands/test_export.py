@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from reverie.checkpoints.weights import networks_of
 from reverie.commands import export as module
 from reverie.commands.export import PAGE_FILE, VIDEO_FILE, main
 from reverie.utils.durable_io import read_tensors
+from reverie.utils.timestep import TimeStep
+from reverie.workflows.world_models.dreamer import DreamerEvalPolicy
 
 from ..runs.helpers import error_of
 
@@ -73,6 +76,22 @@ def test_the_score_is_that_of_the_weights_if_the_run_saves_more_meanwhile(
     monkeypatch.setattr(module, "networks_of", networks_and_a_checkpoint)
     export(monkeypatch, f"run={run}", f"out={tmp_path / 'mine'}", "episodes=1", "max_steps=5")
     assert json.loads((tmp_path / "mine" / "card.json").read_text())["step"] == 150
+
+
+def test_ctrl_c_writes_nothing_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    act = DreamerEvalPolicy.act
+
+    def interrupted(policy: DreamerEvalPolicy, step: TimeStep) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return act(policy, step)
+
+    monkeypatch.setattr(DreamerEvalPolicy, "act", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        export(monkeypatch, "run=pretrained:cartpole", f"out={tmp_path / 'mine'}")
+    assert capsys.readouterr().err == "interrupted; nothing is written\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_exported_names_no_address_of_its_user(
