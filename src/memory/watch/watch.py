@@ -18,7 +18,7 @@ from ..config import MemoryConfig
 from ..leaks.detector import TEST_EVERY, WINDOW
 from ..leaks.guard import MemoryGuard
 from ..leaks.table import Finding
-from ..leaks.tracker import MemoryTracker
+from ..leaks.tracker import require_free_name
 from ..leaks.verdict import MIN_SAMPLES, TrendClass
 from ..objects.census import Component
 from .allocations import NewestAllocations
@@ -140,7 +140,7 @@ class Watch:
         Raises:
             UserError: If the name is taken or no name.
         """
-        self._guard.tracker.check_name(name, self._components)
+        require_free_name(name, self._components)
         self._components[name] = component
         if threshold_mb is not None:
             self._guard.tracker.set_threshold(name, threshold_mb)
@@ -312,5 +312,5 @@ def track(name: str, component: Callable[[], Any], threshold_mb: float | None = 
     if _ACTIVE:
         _ACTIVE[-1].track(name, component, threshold_mb)
     else:
-        MemoryTracker(MemoryConfig()).check_name(name, _WAITING)
+        require_free_name(name, _WAITING)
         _WAITING[name] = component, threshold_mb
