@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from ..utils.durable_io import FileRecord, read_json, reading
+from ..utils.durable_io import read_json, reading
 from ..utils.errors import UserError
 from .episode_index import EpisodeIndex
-from .persistence import INDEX_FILE, OPEN_FILE, check_fields, check_index
+from .persistence import INDEX_FILE, OPEN_FILE, check_fields, check_index, shared_files_of
 from .shared_files import LatentFile, Segment, load_latents, load_records, read_latents, read_records
 from .storage import Arena, RecordStore
 
@@ -30,6 +30,8 @@ class _Part:
     folder: Path
     shared: Path
     state: dict[str, Any]
+    segments: list[Segment]
+    latents: list[LatentFile]
 
     streams: dict[int, int]
     """Number of a stream here, by its number there."""
@@ -73,9 +75,10 @@ def _wanted(parts: Sequence[SavedPart], first: int, count: int) -> list[_Part]:
         state = read_json(path)
         with reading(path):
             there = len(state["streams"]["head"])
-            check_index(path, state["streams"], _segments(state), _latent_files(state))
+            files = shared_files_of(state)
+            check_index(path, state["streams"], *files)
         streams = {env: before + env - first for env in range(there) if 0 <= before + env - first < count}
-        found += [_Part(folder, shared, state, streams)] if streams else []
+        found += [_Part(folder, shared, state, *files, streams)] if streams else []
         before += there
     if before < first + count:
         raise UserError(f"{parts[0][0]} and its other parts hold {before} streams, not {first + count}.")
@@ -85,7 +88,7 @@ def _wanted(parts: Sequence[SavedPart], first: int, count: int) -> list[_Part]:
 def _records(part: _Part, store: RecordStore) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
     """Yield what `read_records` does, of wanted streams by their numbers here."""
     length, streams = part.state.get("chunk_length", 1), part.state["streams"]
-    read = partial(read_records, part.shared, part.folder / OPEN_FILE, _segments(part.state))
+    read = partial(read_records, part.shared, part.folder / OPEN_FILE, part.segments)
     for env, start, fields in read(streams, length, store.fields):
         if env in part.streams:
             yield part.streams[env], start, fields
@@ -94,7 +97,7 @@ def _records(part: _Part, store: RecordStore) -> Iterator[tuple[int, int, dict[s
 def _latents(part: _Part, latents: Arena) -> Iterator[dict[str, Tensor]]:
     """Yield what `read_latents` does, of wanted streams by their numbers here."""
     tail = part.state["streams"]["tail"]
-    for tensors in read_latents(part.shared, _latent_files(part.state), tail, latents.fields):
+    for tensors in read_latents(part.shared, part.latents, tail, latents.fields):
         is_wanted = torch.isin(tensors["env"], torch.tensor([*part.streams]))
         own = {name: values[is_wanted] for name, values in tensors.items()}
         own["env"].apply_(part.streams.__getitem__)
@@ -109,11 +112,3 @@ def _leveled(lengths: Int64[np.ndarray, "streams"], capacity: int) -> Int64[np.n
     """
     limit = bisect_right(range(capacity + 1), capacity, key=lambda each: np.minimum(lengths, each).sum())
     return np.minimum(lengths, limit - 1)
-
-
-def _segments(state: dict[str, Any]) -> list[Segment]:
-    return [Segment(*rest, record=FileRecord(*record)) for *rest, record in state["segments"]]
-
-
-def _latent_files(state: dict[str, Any]) -> list[LatentFile]:
-    return [LatentFile(*rest, record=FileRecord(*record)) for *rest, record in state["latents"]]

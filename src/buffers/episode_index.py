@@ -15,7 +15,7 @@ class Room(Protocol):
     """Memory of chunks, as far as eviction depends on it."""
 
     def has_room(self, chunks: int) -> bool:
-        """Return whether so many more chunks fit, whatever is in them."""
+        """Return whether so many more full chunks fit, whatever is in them."""
         ...
 
     def free(self, chunks: Int64[np.ndarray, "chunks"]) -> None:

@@ -113,9 +113,7 @@ class ReplayFiles:
         state = read_json(path)
         with reading(path):
             self._check(folder, state)
-            segments = [Segment(*rest, record=FileRecord(*record)) for *rest, record in state["segments"]]
-            latents = [LatentFile(*rest, record=FileRecord(*record)) for *rest, record in state["latents"]]
-            streams = state["streams"]
+            (segments, latents), streams = shared_files_of(state), state["streams"]
             check_index(path, streams, segments, latents)
             generator = type(self._generator.bit_generator)()
             generator.state = state["generator"]
@@ -167,6 +165,13 @@ class ReplayFiles:
                 f"Raise buffer.capacity to {total}."
             )
         check_fields(folder, state, self._store, self._latents, index.start_every)
+
+
+def shared_files_of(state: dict[str, Any]) -> tuple[list[Segment], list[LatentFile]]:
+    """Return the files in the shared folder that a saved index names."""
+    segments = [Segment(*rest, record=FileRecord(*record)) for *rest, record in state["segments"]]
+    latents = [LatentFile(*rest, record=FileRecord(*record)) for *rest, record in state["latents"]]
+    return segments, latents
 
 
 def forms_of(store: RecordStore, latents: Arena | None) -> dict[str, list[Any]]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..utils.errors import UserError
 from .config import FieldSpec, ReplaySpec, ReplayStorage
+from .episode_index import Room
 from .plan import GIB, ReplayPlan, in_gib, largest_capacity
 
 _NUMPY_DTYPES = (torch.uint8, torch.bool, torch.float16, torch.float32)
@@ -23,7 +24,7 @@ _WRITE_BYTES = 2**23
 
 
 @runtime_checkable
-class RecordStore(Protocol):
+class RecordStore(Room, Protocol):
     """Rows of fields. Reading copies: nothing that leaves a store shares memory with it, but for saving."""
 
     fields: dict[str, FieldSpec]
@@ -58,14 +59,6 @@ class RecordStore(Protocol):
 
     def saved(self, row: int, count: int) -> dict[str, Tensor]:
         """Return what a file keeps of consecutive rows of one chunk: their fields, or one code."""
-        ...
-
-    def has_room(self, chunks: int) -> bool:
-        """Return whether so many more full chunks fit, whatever is in them."""
-        ...
-
-    def free(self, chunks: Int64[np.ndarray, "chunks"]) -> None:
-        """Forget chunks."""
         ...
 
     def clear(self) -> None:

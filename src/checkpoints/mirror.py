@@ -15,8 +15,16 @@ from ..utils.errors import UserError
 from ..utils.remote_urls import check_url, describe_error, redact_url, require_protocol
 from ..utils.side_thread import call_with_timeout
 from .checkpoint import Checkpoint, list_checkpoints, newest_whole
-from .remote import MirrorConflict, RemoteFolder, UploadCancelled, Uploader, receive
-from .run_folder import CONFIG_FILE, EXPERIMENTS, identity_of, save_identity
+from .remote import (
+    MirrorConflict,
+    RemoteFolder,
+    UploadCancelled,
+    Uploader,
+    identity_of,
+    receive,
+    save_identity,
+)
+from .run_folder import CONFIG_FILE, EXPERIMENTS
 
 _LOG = logging.getLogger(__name__)
 START_SECONDS = 5.0

@@ -1,18 +1,20 @@
 """`pretrained:<name>`, `hub:<owner>/<name>`: networks alone, wherever a folder of a run is asked for."""
 
+import os
+import shutil
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..utils.durable_io import corrupt_file_error, read_json
+from ..utils.durable_io import UNFINISHED, corrupt_file_error, read_json
 from ..utils.errors import UserError, did_you_mean
-from .hub import HUB_PREFIX, fetch_networks
 
-PREFIX = "pretrained:"
+PREFIX, HUB_PREFIX = "pretrained:", "hub:"
 PREFIXES = (PREFIX, HUB_PREFIX)
 CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "card.json"
+_NEEDED = (WEIGHTS_FILE, CONFIG_FILE)  # a card may be missing
 
 
 def pretrained_names() -> list[str]:
@@ -27,7 +29,7 @@ def resolve_pretrained(source: str) -> str:
         UserError: If the package has no such networks, or they cannot be fetched from the hub.
     """
     if source.startswith(HUB_PREFIX):
-        return str(fetch_networks(source, (WEIGHTS_FILE, CONFIG_FILE), (CARD_FILE,)))
+        return str(_fetch_networks(source))
     if not source.startswith(PREFIX):
         return source
     name, names = source.removeprefix(PREFIX), pretrained_names()
@@ -50,3 +52,64 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 def _root() -> Path:
     return Path(str(resources.files("reverie.pretrained")))
+
+
+def _fetch_networks(source: str) -> Path:
+    """Return a folder with the networks of a repository, `hub:<owner>/<name>` with or without `@<revision>`.
+
+    No other file is fetched. What was fetched before is used again, also without a network. Endpoint, token
+    and cache are those of huggingface_hub (`HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`, `HF_HUB_OFFLINE`).
+
+    Raises:
+        UserError: If huggingface_hub is missing, the name is none, there is no such repository, revision or
+            file, or nothing can be fetched.
+    """
+    hub = _huggingface_hub()
+    name, _, revision = source.removeprefix(HUB_PREFIX).partition("@")
+    errors: Any = hub.errors
+    try:
+        found = Path(
+            hub.snapshot_download(name, revision=revision or None, allow_patterns=[*_NEEDED, CARD_FILE])
+        )
+    except errors.HFValidationError as error:
+        raise UserError(f"{source} is no repository: write hub:<owner>/<name>.") from error
+    except errors.RevisionNotFoundError as error:
+        raise UserError(
+            f"{source}: {name} has no revision {revision}. Leave it out for the newest."
+        ) from error
+    except errors.RepositoryNotFoundError as error:  # GatedRepoError is one
+        raise UserError(
+            f"{source} is not on the hub, or not for you. Check the name, or log in: hf auth login."
+        ) from error
+    except (errors.LocalEntryNotFoundError, errors.IncompleteSnapshotError) as error:
+        raise UserError(
+            f"{source} cannot be fetched: the hub does not answer, and no earlier copy is here. Try again "
+            "with a network, or name a folder of networks."
+        ) from error
+    except (errors.HfHubHTTPError, OSError) as error:
+        raise UserError(f"{source} cannot be fetched: {str(error).splitlines()[0]}") from error
+    if missing := [file for file in _NEEDED if not (found / file).is_file()]:
+        raise UserError(f"{source} has no {missing[0]}. reverie-export writes what can be loaded.")
+    return _plain_copy(hub, found, name)
+
+
+def _plain_copy(hub: Any, snapshot: Path, name: str) -> Path:
+    """Return a folder of regular files: the cache of the hub consists of links, which no reader follows."""
+    folder: Path = hub.cached_assets_path("reverie", name, snapshot.name)
+    for file in (*_NEEDED, CARD_FILE):
+        if (snapshot / file).is_file() and not (folder / file).exists():
+            unfinished = folder / f"{file}.{os.getpid()}{UNFINISHED}"
+            shutil.copyfile(snapshot / file, unfinished)
+            os.replace(unfinished, folder / file)
+    return folder
+
+
+def _huggingface_hub() -> Any:
+    try:
+        import huggingface_hub
+        import huggingface_hub.errors
+    except ImportError as error:
+        raise UserError(
+            "hub:<owner>/<name> needs huggingface_hub. Install it: pip install 'reverie[hub]'."
+        ) from error
+    return huggingface_hub

@@ -1,17 +1,19 @@
 """A remote folder over fsspec; how a run gets into it and out of it."""
 
 import hashlib
+import json
 import logging
 import math
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.dirfs import DirFileSystem
@@ -23,17 +25,21 @@ from ..utils.durable_io import (
     FileRecord,
     open_regular,
     parse_json,
+    read_json,
     read_regular,
+    reading,
+    replace_file,
     verify_file,
 )
 from ..utils.errors import UserError
 from ..utils.logging.writer import METRICS_FILE
 from ..utils.remote_urls import URL_SEPARATOR, describe_error, redact_url
 from .checkpoint import CHECKPOINTS, MANIFEST, SHARED_FOLDER, Checkpoint, list_checkpoints
-from .run_folder import CONFIG_FILE, IDENTITY_FILE, LINEAGE_FILE, Identity
+from .run_folder import CONFIG_FILE, EXPERIMENTS, LINEAGE_FILE
 
 _LOG = logging.getLogger(__name__)
 CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/(step_\d{{9,18}}|{SHARED_FOLDER})/[^/]+")
+IDENTITY_FILE = "mirror.json"
 EXTRA_FILES = (IDENTITY_FILE, CONFIG_FILE, METRICS_FILE, LINEAGE_FILE)
 """What is copied in addition to the checkpoints, where the run has it."""
 
@@ -51,6 +57,41 @@ class MirrorConflict(Exception):
 
 class UploadCancelled(Exception):
     """The mirror was closed during an upload."""
+
+
+class Identity(NamedTuple):
+    """A run as its mirror knows it: `mirror.json`, in the folder of the run and in its copy."""
+
+    name: str
+    """Of its folder in `checkpoint.mirror`; it stays when the local folder is renamed."""
+
+    run: str
+    """A random word, so that two runs never write into one remote folder."""
+
+
+def identity_of(run_dir: Path) -> Identity:
+    """Return the identity in a run's folder, or a new one, which is not written yet.
+
+    The name is the path in `experiments/`, which has two parts for a job of a multirun, else the last part.
+    A file that Reverie did not write raises a `UserError`.
+    """
+    path = run_dir / IDENTITY_FILE
+    if not os.path.lexists(path):
+        folder, experiments = run_dir.resolve(), EXPERIMENTS.resolve()
+        is_inside = experiments in folder.parents
+        name = folder.relative_to(experiments).as_posix() if is_inside else folder.name
+        return Identity(name, uuid.uuid4().hex)
+    saved = read_json(path)
+    with reading(path):
+        identity = Identity(name=str(saved["name"]), run=str(saved["run"]))
+        if not identity.name or not {"", ".", ".."}.isdisjoint(identity.name.split("/")):
+            raise ValueError("it names no folder")
+    return identity
+
+
+def save_identity(identity: Identity, run_dir: Path) -> None:
+    """Write `mirror.json` into a run's folder, whole or not at all; raises as `replace_file` does."""
+    replace_file(run_dir / IDENTITY_FILE, [json.dumps(identity._asdict()).encode()])
 
 
 class RemoteFolder:

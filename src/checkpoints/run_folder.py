@@ -3,14 +3,13 @@
 import errno
 import json
 import os
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from enum import Enum
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from filelock import FileLock, Timeout
 from hydra.core.override_parser.types import Override
@@ -25,13 +24,13 @@ from ..config.resolve import multiplies_bfloat16, typed
 from ..config.saved import read_config
 from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device, leaves
 from ..config.workflow import require_key, setting_types
-from ..utils.durable_io import read_json, reading, replace_file
+from ..utils.durable_io import reading, replace_file
 from ..utils.errors import UserError, did_you_mean
 from .checkpoint import Checkpoint, Verify, latest_checkpoint
 from .pretrained import CONFIG_FILE as CONFIG_FILE
 from .pretrained import resolve_pretrained
 
-LINEAGE_FILE, IDENTITY_FILE, LOCK_FILE = "lineage.jsonl", "mirror.json", ".lock"
+LINEAGE_FILE, LOCK_FILE = "lineage.jsonl", ".lock"
 MOVED = "the folder was moved or deleted while the run wrote to it"
 EXPERIMENTS = Path("experiments")
 NETWORKS = (
@@ -138,41 +137,6 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"run_dir={folder} cannot be written: {error.strerror}.") from error
-
-
-class Identity(NamedTuple):
-    """A run as its mirror knows it: `mirror.json`, in the folder of the run and in its copy."""
-
-    name: str
-    """Of its folder in `checkpoint.mirror`; it stays when the local folder is renamed."""
-
-    run: str
-    """A random word, so that two runs never write into one remote folder."""
-
-
-def identity_of(run_dir: Path) -> Identity:
-    """Return the identity in a run's folder, or a new one, which is not written yet.
-
-    The name is the path in `experiments/`, which has two parts for a job of a multirun, else the last part.
-    A file that Reverie did not write raises a `UserError`.
-    """
-    path = run_dir / IDENTITY_FILE
-    if not os.path.lexists(path):
-        folder, experiments = run_dir.resolve(), EXPERIMENTS.resolve()
-        is_inside = experiments in folder.parents
-        name = folder.relative_to(experiments).as_posix() if is_inside else folder.name
-        return Identity(name, uuid.uuid4().hex)
-    saved = read_json(path)
-    with reading(path):
-        identity = Identity(name=str(saved["name"]), run=str(saved["run"]))
-        if not identity.name or not {"", ".", ".."}.isdisjoint(identity.name.split("/")):
-            raise ValueError("it names no folder")
-    return identity
-
-
-def save_identity(identity: Identity, run_dir: Path) -> None:
-    """Write `mirror.json` into a run's folder, whole or not at all; raises as `replace_file` does."""
-    replace_file(run_dir / IDENTITY_FILE, [json.dumps(identity._asdict()).encode()])
 
 
 def load_run(

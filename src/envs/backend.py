@@ -81,8 +81,7 @@ class Restarts:
         self._backend = backend
         self._limit, self._then = limit, then
         self._count = 0
-        self.crash: str | None = None
-        """The message about the first failure beyond the limit; the environments are useless from then on."""
+        self._crash: str | None = None  # about the first failure beyond the limit
 
     def step_or_reset(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
@@ -90,7 +89,7 @@ class Restarts:
         """Start and act as `EnvBackend.step_or_reset`; retry a start that fails in the new environment.
 
         The failures are of environments that failed while they acted (their next call must be a start) and,
-        with `crash`, of those that could not start.
+        once the restarts are used up, of those that could not start.
         """
         step, failures = self._backend.step_or_reset(action, seeds, idle)
         failed = failures
@@ -98,7 +97,7 @@ class Restarts:
             for index, failure in failed.items():
                 self._replace(index, failure)
             failed_resets = {index: seeds[index] for index in failed if index in seeds}
-            if not failed_resets or self.crash is not None:
+            if not failed_resets or self._crash is not None:
                 break
             others = [index for index in range(self._backend.spec.num_envs) if index not in failed_resets]
             retried, failed = self._backend.step_or_reset(action, failed_resets, others)
@@ -107,12 +106,18 @@ class Restarts:
                 step.set_observation(index, {key: each[index] for key, each in retried.observation.items()})
         return step, failures
 
+    def raise_if_crashed(self) -> None:
+        """Raise `EnvironmentCrashed`, with all environments closed, once the restarts are used up."""
+        if self._crash is not None:
+            self._backend.close()
+            raise EnvironmentCrashed(self._crash)
+
     def _replace(self, index: int, failure: EnvironmentFailed) -> None:
-        """Replace an environment that failed, or set `crash` if the restarts are used up."""
+        """Replace an environment that failed, unless the restarts are used up."""
         name = self._backend.spec.name
         if self._count == self._limit:
             used_up = f" All {self._limit} restarts of env.max_restarts are used up."
-            self.crash = self.crash or failure.format_message(name, index, used_up)
+            self._crash = self._crash or failure.format_message(name, index, used_up)
             return
         self._count += 1
         renewed = f" It is replaced, restart {self._count} of env.max_restarts={self._limit};"

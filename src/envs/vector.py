@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..utils.errors import UserError, with_place
 from ..utils.timestep import EnvSpec, TimeStep
 from .atari import AtariBackend, AtariEnv
-from .backend import EnvBackend, EnvironmentCrashed, EnvironmentFailed, Restarts
+from .backend import EnvBackend, EnvironmentFailed, Restarts
 from .catch import CATCH_ID
 from .config import EnvConfig, Suite, Vectorization, validate_env
 from .episode_log import ActionLog, EpisodeLog, matches, replay_actions
@@ -98,7 +98,7 @@ class VectorEnvironment:
         running = np.flatnonzero(~stored.is_last).tolist()
         episodes = {index: self._episodes.open_episode(index) for index in running}
         step, diverged = replay_actions(self._restarts, self.spec, episodes)
-        self._raise_if_crashed()
+        self._restarts.raise_if_crashed()
         diverged |= {index for index in episodes if not matches(step, stored, index)}
         self._last = _amended(stored, step, diverged)
         return self._last, [self._end_diverged(index) for index in sorted(diverged)]
@@ -117,7 +117,7 @@ class VectorEnvironment:
             step.reward[index], step.is_terminal[index] = 0, False
         self._episodes.add(action, step)
         self._last = step
-        self._raise_if_crashed()
+        self._restarts.raise_if_crashed()
         return step
 
     def _end_diverged(self, index: int) -> str:
@@ -134,11 +134,6 @@ class VectorEnvironment:
     def _require_last(self) -> TimeStep:
         assert self._last is not None, "reset or restore comes first"
         return self._last
-
-    def _raise_if_crashed(self) -> None:
-        if self._restarts.crash is not None:
-            self.close()
-            raise EnvironmentCrashed(self._restarts.crash)
 
 
 def _amended(stored: TimeStep, step: TimeStep, diverged: set[int]) -> TimeStep:

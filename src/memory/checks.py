@@ -125,7 +125,8 @@ def budget(mb: float, device: str = "cpu") -> Iterator[Spent]:
 
 def _called(times: int, call: Callable[[], _R]) -> tuple[_R, dict[str, list[int]]]:
     """Return the last result, and the bytes in use after each call by device."""
-    series: dict[str, list[int]] = {device: [] for device in _devices()}
+    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    series: dict[str, list[int]] = {device: [] for device in devices}
 
     def measured() -> _R:
         result = call()
@@ -136,10 +137,6 @@ def _called(times: int, call: Callable[[], _R]) -> tuple[_R, dict[str, list[int]
     for _ in range(times - 1):
         measured()
     return measured(), series
-
-
-def _devices() -> tuple[str, ...]:
-    return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
 def _in_use(device: str) -> int:

@@ -76,7 +76,7 @@ class Orchestrator(ABC):
         self.run_dir, self.signals = opened.run_dir, opened.signals
         self.step, self.updates = 0, 0
         self.watch = PhaseTimer(*phases, "save", "memory")
-        self.guard = MemoryGuard(config.memory)
+        self.guard: MemoryGuard  # subclasses know which first times it has to wait for
         self.is_best = False  # and no checkpoint holds it yet
         self.saved_step: int | None = None
         self.mirror: Mirror | None = None  # `open_run` gives it

@@ -1,6 +1,7 @@
 """Start or join a Ray cluster, check that it is alive, and stop it without leftovers."""
 
 import contextlib
+import copy
 import os
 import signal
 import socket
@@ -28,6 +29,10 @@ class EngineFailed(RuntimeError):
 
 class ClusterLost(EngineFailed):
     """The cluster is gone: its head, or its node on this machine."""
+
+
+class WorkerDied(Exception):
+    """A worker ended, or cannot be reached; the message is the first line of what Ray says."""
 
 
 class Cluster:
@@ -110,6 +115,22 @@ class Cluster:
 
     def _resources(self, name: str) -> list[int]:
         return [int(node["Resources"].get(name, 0)) for node in self.ray.nodes() if node["Alive"]]
+
+    def get(self, reference: Any, *errors: type[Exception]) -> Any:
+        """Return what a worker has returned, or raise what it raised: those of `errors` without Ray's frames.
+
+        Raises:
+            WorkerDied: If it did neither.
+        """
+        try:
+            # A copy: Ray ends the process silently if it releases a view after its node has died.
+            return copy.deepcopy(self.ray.get(reference))
+        except self.ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, errors):
+                raise error.cause from None
+            raise
+        except self.ray.exceptions.RayError as error:
+            raise WorkerDied(str(error).strip().splitlines()[0]) from error
 
     def require_alive(self) -> None:
         """Check that the head and this machine's node answer. Cost: 2 ms.

@@ -12,5 +12,4 @@ from .resources import MemoryPlan as MemoryPlan
 from .resources import Resource as Resource
 from .resources import Row as Row
 from .resources import plan_lines as plan_lines
-from .suggestions import Compose as Compose
 from .suggestions import over_text as over_text

@@ -8,7 +8,7 @@ import pytest
 
 from reverie.checkpoints.checkpoint import latest_checkpoint
 from reverie.checkpoints.mirror import restore
-from reverie.checkpoints.run_folder import Identity, identity_of, save_identity
+from reverie.checkpoints.remote import Identity, identity_of, save_identity
 from reverie.commands.command_line import run_from_command_line
 from reverie.commands.train import train
 from reverie.utils.errors import UserError

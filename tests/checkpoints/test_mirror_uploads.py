@@ -13,8 +13,16 @@ import pytest
 
 from reverie.checkpoints.checkpoint import list_checkpoints
 from reverie.checkpoints.mirror import Mirror
-from reverie.checkpoints.remote import EXTRA_FILES, PIECE_BYTES, RemoteFolder, UploadCancelled, Uploader
-from reverie.checkpoints.run_folder import Identity, identity_of, save_identity
+from reverie.checkpoints.remote import (
+    EXTRA_FILES,
+    PIECE_BYTES,
+    Identity,
+    RemoteFolder,
+    UploadCancelled,
+    Uploader,
+    identity_of,
+    save_identity,
+)
 from reverie.config.schema import CheckpointConfig
 
 from ..runs.helpers import files_in, saved_steps

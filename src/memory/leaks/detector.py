@@ -20,6 +20,8 @@ _SETTLE = 0.2  # part of the way to an event that is passed over after it
 _COLLECTABLE = 0.5  # part of the rise that a collection frees, from which on it was garbage
 _SECONDS_PER_HOUR = 3600
 _MB = 1e6
+BEYOND_COMPONENTS = ", not accounted for"
+"""Ends the name of a counter from which what components hold is subtracted."""
 
 
 class LeakDetector:
@@ -212,11 +214,11 @@ def watched_counters(threshold_mb: float, on_cuda: bool) -> list[WatchedCounter]
     """Return what must not grow; the threshold is `memory.leak_threshold_mb`."""
     threshold = threshold_mb * _MB
     resident = resident_tolerance(threshold)
-    host, gpu = "host memory in use, not accounted for", "GPU memory in use, not accounted for"
+    host, gpu = (f"{kind} memory in use{BEYOND_COMPONENTS}" for kind in ("host", "GPU"))
     found = [
         WatchedCounter(host, "debug/cpu/in_use_mb", threshold, planned_tag=accounted_tag("cpu")),
         WatchedCounter(
-            "resident private memory, not accounted for",
+            f"resident private memory{BEYOND_COMPONENTS}",
             "debug/cpu/rss_anon_mb",
             resident,
             planned_tag=accounted_tag("cpu"),
@@ -236,7 +238,7 @@ def watched_counters(threshold_mb: float, on_cuda: bool) -> list[WatchedCounter]
         found += [
             WatchedCounter(gpu, "debug/gpu/alloc_mb", threshold, planned_tag=accounted_tag("cuda")),
             WatchedCounter(
-                "GPU memory reserved, not accounted for",
+                f"GPU memory reserved{BEYOND_COMPONENTS}",
                 "debug/gpu/reserved_mb",
                 resident,
                 planned_tag=accounted_tag("cuda"),

@@ -52,35 +52,22 @@ class MemoryTracker:
         self._notes: tuple[str, ...] = ()
         self._reported_step: int | None = None
 
-    def register(self, name: str, path: str, roots: Mapping[str, Any] | None = None) -> None:
+    def register(self, name: str, path: str) -> None:
         """Follow one more object, found anew at each sample by its path from the roots.
 
         Args:
             name: As in report and metrics; with `/`, a part of the object named before it.
-            path: Such as `workflow.world_model.rssm._state` or `replay._store`.
-            roots: To check the path now; None to wait until it leads somewhere.
+            path: Such as `workflow.world_model.rssm._state` or `replay._store`; it may lead nowhere yet.
 
         Raises:
-            UserError: If the name is taken or no name, or the path leads nowhere.
+            UserError: If the name is taken or no name.
         """
-        self.check_name(name, ())
-        if roots is not None:
-            try:
-                resolve(roots, path)
-            except KeyError as error:
-                raise UserError(f"The memory component `{name}` is not there: {error.args[0]}") from error
+        require_free_name(name, self._followed.keys() | self._paths)
         self._paths[name] = path
 
     def set_threshold(self, name: str, threshold_mb: float) -> None:
         """Let a component that is not sampled yet count as flat while it grows by no more than this."""
         self._thresholds[name] = threshold_mb * _BYTES_PER_MB
-
-    def check_name(self, name: str, taken: Container[str]) -> None:
-        """Raise a `UserError` if a component cannot have this name, or it is taken here or there."""
-        if not name or name != name.strip("/") or "//" in name:
-            raise UserError(f"A memory component is named by words with `/` between them, got {name!r}.")
-        if name in self._followed or name in self._paths or name == _TOTAL or name in taken:
-            raise UserError(f"The memory component `{name}` exists already. {_OTHER_NAME.format(name)}")
 
     def sample(self, step: int, components: Mapping[str, Component], roots: Mapping[str, Any]) -> bool:
         """Measure everything once, and return whether any component was judged anew.
@@ -150,6 +137,14 @@ class MemoryTracker:
 
     def _new(self, name: str) -> _Followed:
         return _Followed(LeakDetector(self._thresholds.get(name, self._tolerance_bytes)))
+
+
+def require_free_name(name: str, taken: Container[str]) -> None:
+    """Raise a `UserError` if a component cannot have this name, or it is taken."""
+    if not name or name != name.strip("/") or "//" in name:
+        raise UserError(f"A memory component is named by words with `/` between them, got {name!r}.")
+    if name in taken or name == _TOTAL:
+        raise UserError(f"The memory component `{name}` exists already. {_OTHER_NAME.format(name)}")
 
 
 def _beyond_plan(census: Census, components: Mapping[str, Component]) -> tuple[dict[str, int], int]:

@@ -31,8 +31,8 @@ NATIVE = "no Python object holds it: native memory of a library or an extension"
 TOO_SMALL = "too small to name yet"
 ELSEWHERE = "neither the run nor the user's own modules hold it: the whole Python heap is searched next"
 
-_OWN_FOLDER = str(Path(__file__).parents[1])
-_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+OWN_FOLDER = str(Path(__file__).parents[1])
+LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _RUNNERS = ("_pytest", "pluggy", "xdist", "execnet")  # they hold every test of a session
 _OF_RUNNERS = tuple(f"{sysconfig.get_paths()['purelib']}/{name}/" for name in _RUNNERS)
 _LEAST_HELD_BYTES = 1_000  # paths that hold less are not kept by name
@@ -259,7 +259,7 @@ class _Measurement:
     def _starts(self, roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield what a program can reach by name, the user's own before that of libraries; then the rest."""
         yield from roots.items()
-        for frame in sorted(_frames(), key=lambda each: each.f_code.co_filename.startswith(_LIBRARIES)):
+        for frame in sorted(_frames(), key=lambda each: each.f_code.co_filename.startswith(LIBRARIES)):
             for variable, value in frame_locals(frame):
                 yield f"frame {frame.f_code.co_name} {variable}", value
         modules = [m for m in list(sys.modules.values()) if issubclass(type(m), types.ModuleType)]
@@ -385,7 +385,7 @@ def _frames() -> list[types.FrameType]:
     found = []
     for frame in sys._current_frames().values():
         while frame is not None:
-            if not frame.f_code.co_filename.startswith((_OWN_FOLDER, "<frozen runpy>", *_OF_RUNNERS)):
+            if not frame.f_code.co_filename.startswith((OWN_FOLDER, "<frozen runpy>", *_OF_RUNNERS)):
                 found.append(frame)
             frame = frame.f_back
     return found
@@ -398,5 +398,5 @@ def _members(name: str, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any
 def _is_library(namespace: dict[str, Any]) -> bool:
     """Return whether a module is not the user's own: installed, or part of Python."""
     file = namespace.get("__file__")
-    is_installed = type(file) is not str or file.startswith(_LIBRARIES)
+    is_installed = type(file) is not str or file.startswith(LIBRARIES)
     return is_installed and namespace.get("__name__") != "__main__"  # which has no file in a notebook

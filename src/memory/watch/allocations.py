@@ -1,15 +1,13 @@
 """Name the lines of code that allocated what is new and still alive."""
 
-import sysconfig
 import tracemalloc
-from pathlib import Path
+
+from ..objects.heap import LIBRARIES, OWN_FOLDER
 
 _FRAMES = 12  # of which those of libraries are not shown
 _SHOWN = 4
 _SAMPLES = 16  # before the first look; the next ones come after twice as many
 _TOP = 3
-_OWN_FOLDER = str(Path(__file__).parents[1])
-_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 
 
 class NewestAllocations:
@@ -47,7 +45,7 @@ class NewestAllocations:
             return
         self._looked_at = self._samples
         hidden = [
-            tracemalloc.Filter(False, f"{_OWN_FOLDER}/*"),
+            tracemalloc.Filter(False, f"{OWN_FOLDER}/*"),
             tracemalloc.Filter(False, tracemalloc.__file__),
         ]
         found = tracemalloc.take_snapshot().filter_traces(hidden).statistics("traceback")
@@ -69,5 +67,5 @@ class NewestAllocations:
 def _place(traceback: tracemalloc.Traceback) -> str:
     """Return lines, the innermost first: those of the user's own code, if there are any."""
     frames = [frame for frame in reversed(traceback) if not frame.filename.startswith("<frozen")]
-    own = [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, _OWN_FOLDER))]
+    own = [frame for frame in frames if not frame.filename.startswith((*LIBRARIES, OWN_FOLDER))]
     return " < ".join(f"{frame.filename}:{frame.lineno}" for frame in (own or frames)[:_SHOWN])

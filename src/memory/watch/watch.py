@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..config import MemoryConfig
-from ..leaks.detector import TEST_EVERY, WINDOW
+from ..leaks.detector import BEYOND_COMPONENTS, TEST_EVERY, WINDOW
 from ..leaks.guard import MemoryGuard
 from ..leaks.table import Finding
-from ..leaks.tracker import MemoryTracker
+from ..leaks.tracker import require_free_name
 from ..leaks.verdict import MIN_SAMPLES, TrendClass
 from ..objects.census import Component
 from .allocations import NewestAllocations
@@ -30,7 +30,6 @@ _LOG = logging.getLogger(__name__)
 _STAGE_SAMPLES = 256  # after which they are taken half as often: slower leaks need a longer window
 _LEAST_SAMPLES = WINDOW // 2  # before which nothing is judged
 _WRITE_SECONDS = 5.0
-_BEYOND_COMPONENTS = ", not accounted for"
 _SOONEST = 0.75  # of the distance, at which a sample is due: steps do not all take the same time
 _COSTS = 8  # samples, whose median says what one costs
 
@@ -140,7 +139,7 @@ class Watch:
         Raises:
             UserError: If the name is taken or no name.
         """
-        self._guard.tracker.check_name(name, self._components)
+        require_free_name(name, self._components)
         self._components[name] = component
         if threshold_mb is not None:
             self._guard.tracker.set_threshold(name, threshold_mb)
@@ -257,7 +256,7 @@ class Watch:
         for found in self._guard.findings[self._seen :]:
             finding = found
             if not self._components:
-                finding = replace(found, resource=found.resource.removesuffix(_BEYOND_COMPONENTS))
+                finding = replace(found, resource=found.resource.removesuffix(BEYOND_COMPONENTS))
             key = finding.resource, finding.verdict
             first = self._found.get(key)  # what is found again may have a name now
             self._found[key] = (
@@ -278,7 +277,7 @@ class Watch:
         parts = self._guard.tracker.detectors().items()
         tests = self._guard.trends() | {f"the component {name}": each.trend_test() for name, each in parts}
         for (resource, verdict), each in self._found.items():
-            test = tests.get(resource) or tests.get(resource + _BEYOND_COMPONENTS)
+            test = tests.get(resource) or tests.get(resource + BEYOND_COMPONENTS)
             if test is None or (resource, verdict) in self._returned:
                 continue
             if each.ended is not None and test.verdict is TrendClass.growing:
@@ -312,5 +311,5 @@ def track(name: str, component: Callable[[], Any], threshold_mb: float | None = 
     if _ACTIVE:
         _ACTIVE[-1].track(name, component, threshold_mb)
     else:
-        MemoryTracker(MemoryConfig()).check_name(name, _WAITING)
+        require_free_name(name, _WAITING)
         _WAITING[name] = component, threshold_mb

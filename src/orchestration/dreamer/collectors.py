@@ -1,6 +1,5 @@
 """Processes of a Ray cluster that only act: with the weights of the learner, which gets what they did."""
 
-import copy
 import logging
 import math
 import sys
@@ -23,7 +22,7 @@ from ...utils.seeding import named_seed
 from ...utils.timestep import EnvSpec, TimeStep
 from ...workflows import PolicyOutput
 from ...workflows.world_models import DreamerWorkflow
-from ..ray_cluster import Cluster, EngineFailed
+from ..ray_cluster import Cluster, EngineFailed, WorkerDied
 from .dry_run import dry_run, replay_spec, workflow_config
 
 Row = tuple[TimeStep, NDArray[np.float32], NDArray[np.float32], NDArray[np.uint8]]
@@ -240,29 +239,24 @@ class Collectors:
     def _receive(self, part: _Part, reference: Any) -> None:
         """Take what a collector was asked for first; replace one that died."""
         try:
-            # A copy: Ray ends the process silently if it releases a view after its node has died.
-            rows: list[Row] | None = copy.deepcopy(self._ray.get(reference))
-        except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, EnvironmentCrashed | UserError):
-                raise error.cause from None  # without Ray's copy of the worker's stack
-            raise
-        except self._ray.exceptions.RayError as error:
-            return self._replace(part, error)
+            rows: list[Row] | None = self._cluster.get(reference, EnvironmentCrashed, UserError)
+        except WorkerDied as death:
+            return self._replace(part, death)
         _, version = part.ordered.popleft()
         if rows is not None:  # else it has begun
             self._rows, self._at_hand, self.envs, part.deaths = deque(rows), version, part.envs, 0
         self._parts.remove(part)
         self._parts.append(part)  # so that all have their turn
 
-    def _replace(self, part: _Part, error: Exception) -> None:
+    def _replace(self, part: _Part, death: WorkerDied) -> None:
         """Replace a collector that died; raises as `next`."""
         self._cluster.require_alive()
-        limit, reason = self._config.env.max_restarts, str(error).strip().splitlines()[0]
+        limit = self._config.env.max_restarts
         if part.deaths == limit:
             raise EngineFailed(
-                f"the {part} died: {reason} That is more than env.max_restarts={limit} in a row."
+                f"the {part} died: {death} That is more than env.max_restarts={limit} in a row."
             )
         part.deaths += 1
-        _LOG.warning("the %s died: %s A new one begins new episodes there.", part, reason)
+        _LOG.warning("the %s died: %s A new one begins new episodes there.", part, death)
         self._ray.kill(part.actor)  # it may be alive but unreachable
         self._begin(part)

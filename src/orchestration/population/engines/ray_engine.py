@@ -1,6 +1,5 @@
 """Play and train a population in the workers of a Ray cluster, a group of members in each."""
 
-import copy
 import itertools
 import logging
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from ....config.population import PopulationTrainConfig
 from ....envs import EnvironmentCrashed, spec_of
 from ....utils.errors import UserError
 from ....workflows.population import ERLWorkflow, TrainPhase
-from ...ray_cluster import Cluster, EngineFailed
+from ...ray_cluster import Cluster, EngineFailed, WorkerDied
 from ..dry_run import episode_bytes, require_room
 from .rollouts import EngineSettings, GroupWorker, Losses, RolloutResult, rows_to_send
 
@@ -144,18 +143,13 @@ class RayEngine:
             for reference in done:
                 group = pending.pop(reference)
                 try:
-                    # A copy: Ray ends the process silently if it releases a view after its node has died.
-                    answers[group.index] = copy.deepcopy(self._ray.get(reference))
-                except self._ray.exceptions.RayTaskError as error:
-                    if isinstance(error.cause, EnvironmentCrashed):
-                        raise error.cause from None  # without Ray's copy of the worker's stack
-                    raise
-                except self._ray.exceptions.RayError as error:
-                    self._replace(group, error)
+                    answers[group.index] = self._cluster.get(reference, EnvironmentCrashed)
+                except WorkerDied as death:
+                    self._replace(group, death)
                     pending[begin(group)] = group
         return [answers[group.index] for group in self._groups]
 
-    def _replace(self, group: _Group, error: Exception) -> None:
+    def _replace(self, group: _Group, death: WorkerDied) -> None:
         """Replace a worker that died.
 
         Raises:
@@ -163,13 +157,13 @@ class RayEngine:
             ClusterLost: If more than the worker is gone.
         """
         self._cluster.require_alive()
-        limit, reason = self._settings.env.max_restarts, str(error).strip().splitlines()[0]
+        limit = self._settings.env.max_restarts
         if self._deaths == limit:
             raise EngineFailed(
-                f"Ray's {group} died: {reason} All {limit} restarts of env.max_restarts are used up."
+                f"Ray's {group} died: {death} All {limit} restarts of env.max_restarts are used up."
             )
         self._deaths += 1
         restart = f"restart {self._deaths} of env.max_restarts={limit}"
-        _LOG.warning("Ray's %s died: %s A new one does its work again, %s.", group, reason, restart)
+        _LOG.warning("Ray's %s died: %s A new one does its work again, %s.", group, death, restart)
         self._ray.kill(group.worker)  # it may be alive but unreachable
         group.worker = self._worker(group.start, group.stop)

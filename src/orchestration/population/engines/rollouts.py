@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ....buffers import EpisodeRecords, EpisodeReplayBuffer, TransitionTable
-from ....envs import EnvConfig, EnvironmentCrashed, Restarts, make_backend
+from ....envs import EnvConfig, Restarts, make_backend
 from ....utils.errors import UserError
 from ....utils.seeding import named_seed, numpy_generator
 from ....utils.timestep import EnvSpec
@@ -116,9 +116,7 @@ class Rollouts:
             if should_stop():
                 return None
             step, failures = self._restarts.step_or_reset(action, seeds, np.flatnonzero(done).tolist())
-            if self._restarts.crash is not None:
-                self.close()
-                raise EnvironmentCrashed(self._restarts.crash)
+            self._restarts.raise_if_crashed()
             alive = ~done
             alive[list(failures)] = False
             time = np.where(step.is_first, 0, time + alive)
