@@ -21,11 +21,9 @@ from reverie.utils.errors import FlagParser, exit_on_user_error
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 EXPERIMENTS = ("dreamer_catch", "dreamer_cartpole", "dreamer_pendulum")
-CPU_PONG = {
-    "seed 1": ("b_seed1", "b_seed1_continued"),
-    "seed 2": ("b_seed2",),
-    "seed 3": ("b_seed3", "b_seed3_entropy"),
-}
+PONG = RESULTS / "dreamer_ataripong"
+CPU_PONG = {f"seed {seed}": PONG / f"seed_{seed}_cpu" for seed in (1, 2, 3)}
+FRAMES_OF_AN_UPDATE = 8 * 16
 SCORED = 20  # episodes of the printed score
 WIDEST_SMOOTHING = 20  # episodes of the drawn mean, fewer where there are few episodes
 STRIP_FRAMES = 10
@@ -57,16 +55,15 @@ def main() -> None:
     with exit_on_user_error():
         FlagParser(description=__doc__, epilog="There are no settings.").parse_args()
     FIGURES.mkdir(exist_ok=True)
-    pong = RESULTS / "dreamer_ataripong"
-    chains = {seed: [pong / "long" / part for part in parts] for seed, parts in CPU_PONG.items()}
     shown = {name: seeds_of(name) for name in EXPERIMENTS}
-    shown |= {"Pong on an H100": {"seed 1": [pong / "seed_1_h100"]}, "Pong on a CPU": chains}
+    shown |= {"Pong on an H100": {"seed 1": PONG / "seed_1_h100"}, "Pong on a CPU": CPU_PONG}
     figure, axes = plt.subplots(1, len(shown), figsize=(4 * len(shown), 3))
     for axis, (name, runs) in zip(axes, shown.items(), strict=True):
         draw_curves(axis, name, runs)
     figure.tight_layout()
     figure.savefig(FIGURES / "learning_curves.png", dpi=110)
-    draw_strip(pong / "seed_1" / "open_loop.mp4", FIGURES / "pong_open_loop.png")
+    draw_pong(FIGURES / "pong_cpu.png")
+    draw_strip(PONG / "seed_1" / "open_loop.mp4", FIGURES / "pong_open_loop.png")
     draw_performance(FIGURES / "performance.png")
     draw_swimmer(FIGURES / "swimmer.png")
     with_and_without_decoder = [
@@ -77,35 +74,60 @@ def main() -> None:
     runpy.run_path(str(RESULTS / "dreamer_catch" / "scripts" / "two_ranks.py"), run_name="__main__")
 
 
-def seeds_of(name: str) -> dict[str, list[Path]]:
+def seeds_of(name: str) -> dict[str, Path]:
     """Return the runs of an experiment by their seeds."""
-    return {run.name.replace("_", " "): [run] for run in sorted((RESULTS / name).glob("seed_*"))}
+    return {run.name.replace("_", " "): run for run in sorted((RESULTS / name).glob("seed_*"))}
 
 
-def draw_curves(axis: Axes, name: str, runs: dict[str, list[Path]]) -> None:
-    """Plot each seed's returns, thin, and their running mean, thick; print the last episodes' mean.
-
-    Of runs that went on with each other's networks each begins where the one before ended.
-    """
-    for index, (seed, parts) in enumerate(runs.items()):
-        found: list[tuple[float, float]] = []
-        begin = 0
-        for lines in map(read, parts):
-            found += [
-                (begin + line["step"], line["episode/return"]) for line in lines if "episode/return" in line
-            ]
-            begin += lines[-1]["step"]
-        steps, returns = (np.array(each) for each in zip(*found, strict=True))
-        window = max(1, min(WIDEST_SMOOTHING, len(returns) // 12))
-        mean = np.convolve(returns, np.ones(window) / window, mode="valid")
-        axis.plot(steps, returns, color=f"C{index}", alpha=0.2, linewidth=0.7)
-        axis.plot(steps[window - 1 :], mean, color=f"C{index}", label=seed)
+def draw_curves(axis: Axes, name: str, runs: dict[str, Path]) -> None:
+    """Plot each seed's returns, thin, and their running mean, thick; print the last episodes' mean."""
+    for index, (seed, run) in enumerate(runs.items()):
+        steps, returns = returns_of(run)
+        draw_curve(axis, steps, returns, f"C{index}", seed)
         last = returns[-SCORED:]
         print(f"{name} {seed}: mean of the last {len(last)} of {len(returns)} episodes {last.mean():.2f}")
     axis.set_title(name)
     axis.set_xlabel("agent steps")
     axis.set_ylabel("episode return")
     axis.legend(fontsize=8)
+
+
+def returns_of(run: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the agent step and the return of each episode of a run."""
+    found = [(line["step"], line["episode/return"]) for line in read(run) if "episode/return" in line]
+    return tuple(np.array(found).T)
+
+
+def draw_curve(axis: Axes, at: np.ndarray, returns: np.ndarray, colour: str, label: str) -> None:
+    """Plot returns, thin, and their running mean, thick."""
+    window = max(1, min(WIDEST_SMOOTHING, len(returns) // 12))
+    mean = np.convolve(returns, np.ones(window) / window, mode="valid")
+    axis.plot(at, returns, color=colour, alpha=0.2, linewidth=0.7)
+    axis.plot(at[window - 1 :], mean, color=colour, label=label)
+
+
+def draw_pong(target: Path) -> None:
+    """Plot the seeds of Pong on a CPU against each thing that they cost."""
+    figure, axes = plt.subplots(1, 4, figsize=(16, 3), sharey=True)
+    for index, (seed, run) in enumerate(CPU_PONG.items()):
+        steps, returns = returns_of(run)
+        logged = [(line["step"], line["train/updates"]) for line in read(run) if "train/updates" in line]
+        updates = np.interp(steps, *np.array(logged).T)
+        hours = np.interp(steps, *np.loadtxt(run / "cpu_seconds.csv", delimiter=",", skiprows=1).T) / 3600
+        costs = {
+            "agent steps": steps,
+            "updates": updates,
+            "replayed frames": FRAMES_OF_AN_UPDATE * updates,
+            "hours of one CPU core": hours,
+        }
+        for axis, (cost, at) in zip(axes, costs.items(), strict=True):
+            draw_curve(axis, at, returns, f"C{index}", seed)
+            axis.set_xlabel(cost)
+            axis.locator_params(axis="x", nbins=5)
+    axes[0].set_ylabel("episode return")
+    axes[0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(target, dpi=110)
 
 
 def draw_strip(video: Path, target: Path) -> None:
