@@ -89,6 +89,7 @@ def draw_curves(axis: Axes, name: str, runs: dict[str, Path]) -> None:
     axis.set_title(name)
     axis.set_xlabel("agent steps")
     axis.set_ylabel("episode return")
+    axis.locator_params(axis="x", nbins=5)
     axis.legend(fontsize=8)
 
 
