@@ -119,7 +119,7 @@ class Certificate:
         """Write `certificate.json`, and `certificate.html`, which refers to no other file or host."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CERTIFICATE_JSON).write_text(json.dumps(self.as_dict(), indent=1) + "\n")
-        (folder / CERTIFICATE_HTML).write_text(_page(self))
+        (folder / CERTIFICATE_HTML).write_text(_page(self), encoding="utf-8")
 
 
 def versions(device: str) -> dict[str, str]:

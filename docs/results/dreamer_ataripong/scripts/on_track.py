@@ -25,14 +25,14 @@ OURS = {  # and after how many updates others continued their networks, with a n
     "long/b_seed1": {"long/b_seed1_continued": 28_730},
     "long/b_seed2": {},
     "long/b_seed3": {},
+    "seed_1_cpu": {},
+    "seed_2_cpu": {},
+    "seed_3_cpu": {},
 }
 UPDATES_OF_A_MARGIN = 10_000
 LEAST_MARGIN = 3.0
 NO_MARGIN = np.zeros((1, 2))
 OTHERS = {  # runs that are no part of the reference, and the folder with their settings
-    "seed_1_cpu/metrics.jsonl": "seed_1_cpu",
-    "seed_2_cpu/metrics.jsonl": "seed_2_cpu",
-    "seed_3_cpu/metrics.jsonl": "seed_3_cpu",
     "long/c_seed3/metrics.jsonl": "long/c_seed3",
     "negative_frame_skip_16/metrics.jsonl": "negative_frame_skip_16",
     "negative_rates_1e-3_seed_7.jsonl": "seed_1",
