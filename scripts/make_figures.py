@@ -2,7 +2,8 @@
 
 import json
 import math
-import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def main() -> None:
         RESULTS / "objectives" / "catch_barlow",
     ]
     plot([*map(str, with_and_without_decoder), f"out={FIGURES / 'compared.png'}"])
-    runpy.run_path(str(RESULTS / "dreamer_catch" / "scripts" / "two_ranks.py"), run_name="__main__")
+    subprocess.run([sys.executable, RESULTS / "dreamer_catch" / "scripts" / "two_ranks.py"], check=True)
 
 
 def seeds_of(name: str) -> dict[str, Path]:
