@@ -64,7 +64,7 @@ def test_arrays_count_by_their_bytes_and_leave_with_them(make, size: int) -> Non
     fall = before + rise - in_use_bytes()
     most = count * (BLOCK_OVERHEAD_BYTES if size < 128_000 else 2 * PAGE_BYTES)
     assert 0 <= rise - count * size <= most
-    assert fall == pytest.approx(rise, abs=PAGE_BYTES)
+    assert fall == pytest.approx(rise, abs=BLOCK_OVERHEAD_BYTES)
 
 
 @exact_only
