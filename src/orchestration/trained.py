@@ -8,6 +8,7 @@ from ..checkpoints.weights import load_weights, networks_of
 from ..config.schema import Compile, Device, TrainConfig
 from ..envs import Suite
 from ..planning.preflight import environment_spec
+from ..utils.errors import UserError
 from ..workflows import Agent
 from .recipes import recipe_of
 
@@ -23,14 +24,20 @@ def load_agent(
     folder = Path(resolve_pretrained(name))
     run = load_run(str(folder), device=device, key=key)
     run.compile = Compile.none  # nothing is learned
-    if env_id is not None:
-        run.env.suite, run.env.id = Suite.gymnasium, env_id
     has_weights_alone = (folder / WEIGHTS_FILE).is_file()
     checkpoint = None if has_weights_alone else checkpoint_of(run, folder)
+    if env_id is not None:
+        run.env.suite, run.env.id = Suite.gymnasium, env_id
     recipe = recipe_of(run)
     workflow = recipe.build_agent(run, environment_spec(run, recipe))
     if checkpoint is None:
         load_weights(str(folder), networks_of(workflow))
         return run, workflow, read_card(folder).get("step")
-    checkpoint.restore_workflow(workflow)
+    try:
+        checkpoint.restore_workflow(workflow)
+    except UserError as error:
+        if env_id is None or not isinstance(error.__cause__, ValueError):
+            raise
+        repair = "Give the environment that it was trained with, or one with the same spaces."
+        raise UserError(f"{name} does not fit env={env_id}: {error.__cause__}. {repair}") from error
     return run, workflow, checkpoint.step

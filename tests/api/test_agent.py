@@ -144,6 +144,15 @@ def test_what_cannot_be_loaded_is_refused(source: str, options: dict[str, Any], 
         reverie.load(source, **options)
 
 
+def test_a_run_plays_another_environment_of_the_same_spaces_and_no_other(cartpole_run: Path) -> None:
+    agent = reverie.load(cartpole_run, env=lambda: gymnasium.make("CartPole-v1"), device="cpu")
+    assert agent.make_env().reset(seed=0)[0].shape == (4,)
+    with pytest.raises(
+        reverie.UserError, match=r"does not fit env=Acrobot-v1: .* is float32 .* instead of .*\. Give"
+    ):
+        reverie.load(cartpole_run, env="Acrobot-v1", device="cpu")
+
+
 def test_actions_are_repeated_as_in_training() -> None:
     from reverie.envs import EnvConfig, Suite, make_single
 
