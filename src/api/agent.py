@@ -14,7 +14,7 @@ from ..envs import EnvironmentFailed, make_single
 from ..envs.spaces import convert_action, convert_observation, require_observation
 from ..models import LatentState
 from ..orchestration.trained import load_agent
-from ..utils.errors import UserError, did_you_mean, require_posix
+from ..utils.errors import UserError, did_you_mean, require_posix, require_seed
 from ..utils.seeding import named_seed
 from ..utils.timestep import TimeStep
 from ..workflows import Agent as Workflow
@@ -130,7 +130,8 @@ def load(source: str | Path, *, env: EnvLike | None = None, device: str = "auto"
         seed: Of all that the agent draws.
 
     Raises:
-        UserError: If there is no such run or checkpoint, or the networks do not fit the environment.
+        UserError: If there is no such run or checkpoint, `device` or `seed` is none, or the
+            networks do not fit the environment.
 
     >>> agent = load("pretrained:catch", device="cpu")
     >>> env = agent.make_env()
@@ -141,9 +142,10 @@ def load(source: str | Path, *, env: EnvLike | None = None, device: str = "auto"
     require_posix()
     if device not in Device.__members__:
         known = ", ".join(Device.__members__)
-        raise UserError(f"device={device} is none of {known}.{did_you_mean(device, Device.__members__)}")
-    env_id = None if env is None else suite_and_id(env)[1]
+        raise UserError(f"device={device} is none of {known}.{did_you_mean(str(device), Device.__members__)}")
+    require_seed(seed)
+    chosen = None if env is None else suite_and_id(env)
     try:
-        return Agent(*load_agent(str(source), Device[device], env_id, key=""), seed)
+        return Agent(*load_agent(str(source), Device[device], chosen, key=""), seed)
     except UserError as error:
         raise error from None  # the message has all of it

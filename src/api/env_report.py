@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..envs import EnvConfig, EnvironmentFailed, make_single
 from ..envs.spaces import action_spec, convert_observation, notices, observation_space
 from ..envs.workers import as_number
-from ..utils.errors import UserError, with_place
+from ..utils.errors import UserError, require_seed, with_place
 from ..utils.timestep import ArraySpec, EnvSpec
 from ..utils.units import count_text
 from .environments import EnvLike, suite_and_id
@@ -68,7 +68,7 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
         The report; `report.errors` is empty if a run can train on it.
 
     Raises:
-        UserError: If the environment is unknown or cannot be made, or `steps` is below 1.
+        UserError: If the environment is unknown or cannot be made, or `steps` or `seed` is no such number.
 
     >>> for line in str(check_env("CartPole-v1")).splitlines()[:3]:
     ...     print(line)
@@ -78,6 +78,7 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
     """
     if not isinstance(steps, int) or steps < 1:
         raise UserError(f"steps must be a whole number of at least 1, got {steps!r}.")
+    require_seed(seed)
     is_own = not isinstance(env, gymnasium.Env)
     made = _made(env) if is_own else env
     named = made.spec.id if made.spec else type(made.unwrapped).__name__

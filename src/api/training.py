@@ -87,6 +87,8 @@ def train(
         SystemExit: After SIGTERM, with code 75, once the checkpoint is written.
     """
     require_posix()
+    if callback is not None and not callable(callback):
+        raise UserError(f"callback must be a function of a step and values, got {callback!r}.")
     arguments = [*_typed(overrides), *_typed(settings)]
     if total_timesteps is not None:
         arguments += _typed({"training.total_timesteps": total_timesteps})
@@ -122,8 +124,10 @@ def _typed(settings: Sequence[str] | Mapping[str, object]) -> Iterator[str]:
                 yield from _typed({f"{key}.{name}": item for name, item in value.items()})
             else:
                 yield f"{key}={_text_of(key, value)}"
-    else:
+    elif isinstance(settings, Sequence) and all(isinstance(each, str) for each in settings):
         yield from settings
+    else:
+        raise UserError(f'overrides must be texts such as "seed=3", or values by key, got {settings!r}.')
 
 
 def _text_of(key: str, value: Any) -> str:

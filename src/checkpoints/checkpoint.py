@@ -178,10 +178,17 @@ def save_checkpoint(
 
 
 def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
-    """Return the checkpoints of a run, oldest first; each is complete unless something damaged it."""
+    """Return the checkpoints of a run, oldest first; each is complete unless something damaged it.
+
+    Raises:
+        UserError: If something else has the name of their folder.
+    """
     found: dict[int, Checkpoint] = {}
+    root = run_dir / CHECKPOINTS
+    if os.path.lexists(root) and not root.is_dir():
+        raise UserError(f"{root} is no folder, or a link to one that is not there. Put the folder back.")
     # In this order one that was moved aside counts if its step has no other.
-    for path in sorted((run_dir / CHECKPOINTS).glob("*step_*")):
+    for path in sorted(root.glob("*step_*")):
         if name := _NAME.fullmatch(path.name):
             step = int(name[1] or name[2])
             found[step] = Checkpoint(path, step)

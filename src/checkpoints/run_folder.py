@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from difflib import get_close_matches
 from enum import Enum
 from itertools import chain, count
 from pathlib import Path
@@ -25,8 +26,8 @@ from ..config.saved import read_config
 from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device, leaves
 from ..config.workflow import require_key, setting_types
 from ..utils.durable_io import reading, replace_file
-from ..utils.errors import UserError, did_you_mean
-from .checkpoint import Checkpoint, Verify, latest_checkpoint
+from ..utils.errors import UserError
+from .checkpoint import CHECKPOINTS, Checkpoint, Verify, latest_checkpoint
 from .pretrained import CONFIG_FILE as CONFIG_FILE
 from .pretrained import resolve_pretrained
 
@@ -77,7 +78,7 @@ def check_run_folder(config: TrainConfig) -> None:
         return
     folder = Path(config.run_dir)
     _check_name(folder)
-    if (folder / CONFIG_FILE).exists():
+    if any(os.path.lexists(folder / name) for name in (CONFIG_FILE, CHECKPOINTS)):
         raise UserError(
             f"run_dir={config.run_dir} already holds a run. Continue it with resume={config.run_dir}, "
             "or choose another folder."
@@ -242,8 +243,11 @@ def _read(folder: str, key: str) -> DictConfig:
     repair = f" Name the folder of a run, as in {example}."
     _check_name(path)
     if not path.is_dir():
-        siblings = [str(path.parent / other.name) for other in path.parent.glob("*/")]
-        raise UserError(f"{asked} is not a folder.{did_you_mean(folder, siblings) or repair}")
+        runs = {each.parent.name: each.parent for each in path.parent.glob(f"*/{CONFIG_FILE}")}
+        near = [runs[name] for name in get_close_matches(path.name, runs, n=1)]
+        if (path.parent / CONFIG_FILE).is_file():  # a part of a run was named
+            near = [path.parent]
+        raise UserError(f"{asked} is not a folder." + (f" Did you mean `{near[0]}`?" if near else repair))
     if not os.path.lexists(path / CONFIG_FILE):
         raise UserError(f"{asked} holds no run: it has no {CONFIG_FILE}.{repair}")
     try:

@@ -81,6 +81,10 @@ def main(arguments: list[str] | None = None) -> None:
     if settings.fault is not None:
         overrides = ["compile=none", *overrides]  # in a compiled function a fault would not take effect
     [job] = compose_jobs(overrides)
+    if job.resume is not None:
+        raise UserError(
+            f"resume={job.resume}: a new run is certified; type the settings of that one instead."
+        )
     if settings.fault is not None and job.compile is not Compile.none:
         got = f"got compile={job.compile.value}. Set compile=none"
         raise UserError(f"certify.fault={settings.fault} is put into code as written, {got}.")

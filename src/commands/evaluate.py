@@ -19,7 +19,7 @@ from ..orchestration.evaluation import evaluate
 from ..orchestration.recipes import recipe_of
 from ..orchestration.reports import no_pictures, write_video
 from ..orchestration.trained import load_agent
-from ..utils.errors import UserError, exit_on_user_error, require_range
+from ..utils.errors import UserError, exit_on_user_error, require_range, require_seed
 from ..utils.timestep import EnvSpec
 from ..utils.video import require_video_path, unfinished
 from ..workflows import Agent
@@ -77,8 +77,7 @@ class EvaluateConfig:
         if not self.run:
             raise UserError("run is missing: name the folder of a run, as in run=experiments/<run>.")
         require_range("", self, "episodes", "max_steps", ge=1)
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"seed must be in [0, 2**32), got {self.seed}.")
+        require_seed(self.seed)
         if self.video is not None:
             require_video_path(Path(self.video))
 
@@ -145,7 +144,7 @@ def evaluate_run(
         "returns": [episode.episode_return for episode in result.episodes],
         "lengths": [episode.length for episode in result.episodes],
         "mean": result.mean if result.episodes else None,
-        "standard_error": result.standard_error if result.episodes else None,
+        "standard_error": result.standard_error,
     }
     if watch.is_interrupted:
         shown["open_returns"] = [episode.episode_return for episode in result.still_open]

@@ -26,6 +26,7 @@ from ..orchestration.reports import write_video
 from ..orchestration.trained import load_agent
 from ..utils.durable_io import UNFINISHED
 from ..utils.errors import UserError, exit_on_user_error
+from ..utils.units import count_text
 from ..workflows import Agent
 from .entry import INTERRUPTED
 from .evaluate import INTERRUPTED_EXIT_CODE, EvaluateConfig, evaluate_run, require_writable
@@ -44,7 +45,7 @@ PAGE_FILE, VIDEO_FILE = "README.md", "replay.mp4"
 _PAGE = """\
 # {name}: DreamerV3 on {environment}
 
-Mean return of {episodes} episodes: **{mean:.2f} +- {error:.2f}** (policy `{policy}`, seed
+Mean return of {played}: **{score}** (policy `{policy}`, seed
 {evaluation_seed}, {cut}). Trained for {steps} agent steps with seed {seed}, by Reverie {reverie}.
 
 ```python
@@ -96,9 +97,7 @@ def main() -> None:
     """Run `reverie-export` with the arguments of this process."""
     asked, _ = own_settings(ExportConfig, sys.argv[1:], "export", _USAGE)
     card = export_run(asked)
-    print(
-        f"{asked.out}: mean {card['mean']:.2f} +- {card['standard_error']:.2f} in {asked.episodes} episodes"
-    )
+    print(f"{asked.out}: mean {_score(card)} in {count_text(asked.episodes, 'episode')}")
 
 
 def export_run(asked: ExportConfig, more: Mapping[str, object] | None = None) -> dict[str, Any]:
@@ -146,10 +145,15 @@ def export_run(asked: ExportConfig, more: Mapping[str, object] | None = None) ->
     return card
 
 
+def _score(card: Mapping[str, Any]) -> str:
+    error = card["standard_error"]
+    return f"{card['mean']:.2f}" + ("" if error is None else f" +/- {error:.2f}")
+
+
 def page(card: Mapping[str, Any], name: str, max_steps: int | None) -> str:
     """Return the model card that the hub shows, with its front matter."""
     environment = card["environment"]
-    score = f"{card['mean']:.2f} +/- {card['standard_error']:.2f}"
+    score, played = _score(card), count_text(card["episodes"], "episode")
     metric = {"type": "mean_reward", "name": "mean_reward", "value": score, "verified": False}
     task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
     result = {"task": task, "dataset": {"name": environment, "type": environment}, "metrics": [metric]}
@@ -162,7 +166,7 @@ def page(card: Mapping[str, Any], name: str, max_steps: int | None) -> str:
     cut = "episodes as long as they are" if max_steps is None else f"episodes cut after {max_steps} steps"
     steps = "an unknown number of" if card["step"] is None else f"{card['step']:,}"
     text = _PAGE.format(
-        **card, name=name, cut=cut, steps=steps, error=card["standard_error"], reverie=__version__
+        **card, name=name, cut=cut, steps=steps, score=score, played=played, reverie=__version__
     )
     return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n{text}"
 

@@ -14,7 +14,7 @@ from ..config.schema import Device
 from ..orchestration.trained import load_agent
 from ..play import DreamSession, action_names, key_map
 from ..play.session import LONGEST_DREAM, dreamer_with_pictures
-from ..utils.errors import UserError, exit_on_user_error, require_range
+from ..utils.errors import UserError, exit_on_user_error, require_range, require_seed
 from .evaluate import INTERRUPTED_EXIT_CODE
 from .options import own_settings
 
@@ -62,8 +62,7 @@ class PlayConfig:
             raise UserError("host= is empty; 127.0.0.1 is this machine alone.")
         require_range("", self, "port", ge=0, le=65535)
         require_range("", self, "horizon", ge=1, le=LONGEST_DREAM)
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"seed must be in [0, 2**32), got {self.seed}.")
+        require_seed(self.seed)
 
 
 def play(config: PlayConfig) -> None:

@@ -9,7 +9,7 @@ from ..config.schema import Device
 from ..envs.config import check_is_pong
 from ..orchestration.dreamer.probe import play, probe_episodes
 from ..orchestration.trained import load_agent
-from ..utils.errors import UserError, exit_on_user_error, require_range
+from ..utils.errors import UserError, exit_on_user_error, require_range, require_seed
 from ..workflows.world_models import DreamerWorkflow
 from .evaluate import cut_episodes
 from .options import own_settings
@@ -63,8 +63,7 @@ class ProbeConfig:
             raise UserError(
                 f"max_steps must be > imagined_steps={self.imagined_steps}, got {self.max_steps}."
             )
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"seed must be in [0, 2**32), got {self.seed}.")
+        require_seed(self.seed)
 
 
 def probe_run(config: ProbeConfig) -> dict[str, Any]:

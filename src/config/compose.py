@@ -73,7 +73,9 @@ def _jobs(overrides: list[Override], multirun: bool) -> list[list[str]]:
         if not override.is_sweep_override():
             choices.append([str(override.input_line)])
         elif not multirun:
-            raise UserError(f"{as_typed(override)} lists several values; add -m to run a job for each.")
+            raise UserError(
+                f"{as_typed(override)} lists several values; add -m to train a job for each, or name one."
+            )
         elif not override.is_discrete_sweep():
             raise UserError(f"{override.input_line}: an interval is not a list of jobs; write a,b,c.")
         else:

@@ -14,7 +14,7 @@ import torch
 from ..buffers import ReplayConfig, ReplayStorage
 from ..envs import EnvConfig
 from ..memory.config import MemoryConfig
-from ..utils.errors import UserError, require_range
+from ..utils.errors import UserError, require_range, require_seed
 from ..utils.logging import ProgressMode, WandbMode, require_wandb
 from ..utils.remote_urls import check_url
 
@@ -159,8 +159,7 @@ class TrainConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"seed must be in [0, 2**32), got {self.seed}.")
+        require_seed(self.seed)
         if not self.name.isprintable() or "/" in self.name or self.name[:1] in ("", "."):
             allowed = "a word that can name a folder and begins with no dot"
             raise UserError(f"name must be {allowed}, got {self.name!r}.")

@@ -50,7 +50,7 @@ def no_growth(steps: int = 50, threshold_mb: float = 0.1) -> Callable[[Callable[
     ...     print(str(error)[:17])
     update leaves +10
     """
-    if steps < MIN_SAMPLES:
+    if not isinstance(steps, int) or steps < MIN_SAMPLES:
         raise ValueError(f"steps={steps} is too few for a verdict. Use {MIN_SAMPLES} or more.")
 
     def decorator(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -106,8 +106,11 @@ def budget(mb: float, device: str = "cpu") -> Iterator[Spent]:
         device: "cpu" or "cuda".
 
     Raises:
+        ValueError: For another device.
         MemoryGrows: If more is.
     """
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device={device} is none of cpu, cuda.")
     before, spent = measure_heap({}, is_whole=False), Spent()
     gc.collect()  # older garbage, freed inside the block, would hide what it leaves
     start = _in_use(device)

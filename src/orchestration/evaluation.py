@@ -31,10 +31,10 @@ class Evaluation:
         return float(np.mean([episode.episode_return for episode in self.episodes]))
 
     @property
-    def standard_error(self) -> float:
-        """Standard error of the mean return; 0 for a single episode."""
+    def standard_error(self) -> float | None:
+        """Standard error of the mean return; None for a single episode, which has none."""
         returns = [episode.episode_return for episode in self.episodes]
-        return float(np.std(returns, ddof=1) / math.sqrt(len(returns))) if len(returns) > 1 else 0.0
+        return float(np.std(returns, ddof=1) / math.sqrt(len(returns))) if len(returns) > 1 else None
 
 
 def evaluate(

@@ -125,10 +125,13 @@ class Reports:
             text = f"memory {report.summary()}" if report.is_still else f"memory\n{report.table()}"
             _LOG.info("step %s: %s", f"{step:,}", text)
 
-    def evaluation(self, step: int, mean: float, standard_error: float, mean_length: float) -> None:
-        """Write the result of an evaluation."""
-        _LOG.info("step %s: evaluation return %.4g (standard error %.2g)", f"{step:,}", mean, standard_error)
-        values = {"return_mean": mean, "return_standard_error": standard_error, "length_mean": mean_length}
+    def evaluation(self, step: int, mean: float, standard_error: float | None, mean_length: float) -> None:
+        """Write the result of an evaluation; a single episode has no standard error."""
+        values, spread = {"return_mean": mean, "length_mean": mean_length}, ""
+        if standard_error is not None:
+            values["return_standard_error"] = standard_error
+            spread = f" (standard error {standard_error:.2g})"
+        _LOG.info("step %s: evaluation return %.4g%s", f"{step:,}", mean, spread)
         self.writer.scalars(step, {f"evaluation/{name}": value for name, value in values.items()})
 
     def on_track(self, step: int, values: dict[str, float], text: str) -> None:

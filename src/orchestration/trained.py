@@ -14,11 +14,11 @@ from .recipes import recipe_of
 
 
 def load_agent(
-    name: str, device: Device, env_id: str | None = None, key: str = "run"
+    name: str, device: Device, env: tuple[Suite, str | None] | None = None, key: str = "run"
 ) -> tuple[TrainConfig, Agent, int | None]:
     """Return configuration, agent and step of the newest checkpoint of a run, or of `pretrained:<name>`.
 
-    `env_id` is a Gymnasium id to play instead of the environment that the run was trained in; `key` is what
+    `env` is a suite, and an id of Gymnasium, to play instead of what the run was trained in; `key` is what
     the user typed before the name, "" from Python.
     """
     folder = Path(resolve_pretrained(name))
@@ -26,18 +26,20 @@ def load_agent(
     run.compile = Compile.none  # nothing is learned
     has_weights_alone = (folder / WEIGHTS_FILE).is_file()
     checkpoint = None if has_weights_alone else checkpoint_of(run, folder)
-    if env_id is not None:
-        run.env.suite, run.env.id = Suite.gymnasium, env_id
+    if env is not None:
+        run.env.suite, run.env.id = env[0], env[1] or run.env.id
     recipe = recipe_of(run)
     workflow = recipe.build_agent(run, environment_spec(run, recipe))
-    if checkpoint is None:
-        load_weights(str(folder), networks_of(workflow))
-        return run, workflow, read_card(folder).get("step")
     try:
+        if checkpoint is None:
+            load_weights(str(folder), networks_of(workflow))
+            return run, workflow, read_card(folder).get("step")
         checkpoint.restore_workflow(workflow)
     except UserError as error:
-        if env_id is None or not isinstance(error.__cause__, ValueError):
+        if env is None or not isinstance(error.__cause__, ValueError):
             raise
         repair = "Give the environment that it was trained with, or one with the same spaces."
-        raise UserError(f"{name} does not fit env={env_id}: {error.__cause__}. {repair}") from error
+        raise UserError(
+            f"{name} does not fit env={env[1] or env[0].value}: {error.__cause__}. {repair}"
+        ) from error
     return run, workflow, checkpoint.step

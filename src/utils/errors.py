@@ -110,6 +110,12 @@ def require_range(
             raise UserError(f"{key} must be {_range_text(ge, gt, le, lt)}, got {value}.")
 
 
+def require_seed(seed: object) -> None:
+    """Refuse what is no whole number in [0, 2**32)."""
+    if not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise UserError(f"seed must be in [0, 2**32), got {seed!r}.")
+
+
 def _range_text(ge: float | None, gt: float | None, le: float | None, lt: float | None) -> str:
     low, high = (gt if ge is None else ge), (lt if le is None else le)
     if low is None:

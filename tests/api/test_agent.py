@@ -135,7 +135,14 @@ def test_numbers_of_another_width_are_taken() -> None:
             r"^experiments/none is not a folder\. Name the folder of a run, as in reverie.load",
         ),
         ("pretrained:catch", {"device": "gpu"}, "device=gpu is none of auto, cpu, cuda. Did you mean `cuda`"),
-        ("pretrained:catch", {"env": "CartPole-v1", "device": "cpu"}, "does not fit"),
+        ("pretrained:catch", {"device": None}, "device=None is none of auto"),
+        ("pretrained:catch", {"seed": -1}, r"seed must be in \[0, 2\*\*32\), got -1"),
+        (
+            "pretrained:catch",
+            {"env": "CartPole-v1", "device": "cpu"},
+            "^pretrained:catch does not fit env=CartPole-v1: ",
+        ),
+        ("pretrained:cartpole", {"env": "catch", "device": "cpu"}, "does not fit env=catch: "),
         ("pretrained:cartpole", {"env": 3}, "env is of type int. Give an id, a class, or a function"),
     ],
 )

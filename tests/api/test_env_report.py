@@ -147,3 +147,5 @@ def test_steps_that_are_no_number_of_steps_are_refused() -> None:
             reverie.UserError, match=rf"^steps must be a whole number of at least 1, got {steps!r}\.$"
         ):
             reverie.check_env("CartPole-v1", steps=steps)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(reverie.UserError, match=r"^seed must be in \[0, 2\*\*32\), got -1"):
+        reverie.check_env("CartPole-v1", seed=-1)

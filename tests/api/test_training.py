@@ -163,6 +163,8 @@ def test_hydra_reads_back_what_was_given(value: Any) -> None:
         ({"name": "${seed}"}, r"name must not hold `\$\{`, which reads another setting"),
         ({"total_timesteps": 0}, "training.total_timesteps must be at least 1, got 0"),
         ({"overrides": ["model"]}, "`model` is not of the form key=value"),
+        ({"overrides": [1]}, r'overrides must be texts such as "seed=3", or values by key, got \[1\]'),
+        ({"callback": 3}, "callback must be a function of a step and values, got 3"),
     ],
 )
 def test_a_mistake_is_one_error_and_creates_nothing(

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from reverie.buffers import ReplayStorage
+from reverie.checkpoints.checkpoint import list_checkpoints
 from reverie.checkpoints.run_folder import (
     check_run_folder,
     create_run_folder,
@@ -86,6 +87,29 @@ def test_a_file_cannot_be_the_run_folder(empty_folder: Path) -> None:
     (empty_folder / "file").touch()
     with pytest.raises(UserError, match=r"run_dir=file/x cannot be a folder: .*file is a file"):
         check_run_folder(replace(RUN, run_dir="file/x"))
+
+
+@pytest.mark.parametrize("left", ["config.yaml", "checkpoints"])
+def test_what_is_left_of_a_run_is_not_written_over(empty_folder: Path, left: str) -> None:
+    (empty_folder / "run").mkdir()
+    (empty_folder / "run" / left).symlink_to("not_mounted")
+    with pytest.raises(UserError, match="run_dir=run already holds a run"):
+        check_run_folder(replace(RUN, run_dir="run"))
+
+
+def test_a_folder_of_checkpoints_that_is_not_there_is_no_empty_one(empty_folder: Path) -> None:
+    assert list_checkpoints(empty_folder) == []
+    (empty_folder / "checkpoints").symlink_to("not_mounted")
+    with pytest.raises(UserError, match=r"checkpoints is no folder, or a link to one that is not there\."):
+        list_checkpoints(empty_folder)
+
+
+def test_only_runs_are_proposed_in_place_of_a_folder_that_is_not_there(empty_folder: Path) -> None:
+    save_config(RUN, create_run_folder(replace(RUN, run_dir="runs/first")))
+    (empty_folder / "runs" / "frst").mkdir()  # nearer, but no run
+    for asked in ("runs/firs", "runs/first/config.yaml"):
+        with pytest.raises(UserError, match=f"^run={asked} is not a folder. Did you mean `runs/first`\\?$"):
+            load_run(asked)
 
 
 @pytest.mark.parametrize(

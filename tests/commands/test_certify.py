@@ -31,6 +31,7 @@ SHORT = [setting for setting in SETTINGS if not setting.startswith("training.tot
         ("certify.bound_mb=-1", "certify.bound_mb must be > 0, got -1"),
         ("certify.fault=rssm_cache", "certify.fault=rssm_cache: there is no such fault"),
         ("certify.out=Makefile/certificate", r"certify.out=Makefile/certificate cannot be a folder \(Not a"),
+        ("resume=some/run", "resume=some/run: a new run is certified; type the settings of that one"),
         ("--fast", "unknown flag --fast"),
         ("envv.num_envs=2", "envv"),
     ],

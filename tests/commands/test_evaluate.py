@@ -315,7 +315,7 @@ def test_mean_and_standard_error_to_the_number() -> None:
     result = Evaluation(episodes, [], None)
     assert result.mean == 2.5
     assert result.standard_error == pytest.approx(0.6454972243679028)  # sqrt(5 / 3) / sqrt(4)
-    assert Evaluation(episodes[:1], [], None).standard_error == 0.0
+    assert Evaluation(episodes[:1], [], None).standard_error is None
 
 
 # Each kind of mistake: what is typed behind run=<a real run>, and every part that its message must have.

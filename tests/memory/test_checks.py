@@ -51,6 +51,11 @@ def test_too_few_calls_are_refused() -> None:
         no_growth(steps=3)
 
 
+def test_a_device_that_is_not_measured_is_refused() -> None:
+    with pytest.raises(ValueError, match="device=cuda:0 is none of cpu, cuda"), budget(mb=1, device="cuda:0"):
+        pass
+
+
 def test_a_block_has_a_budget() -> None:
     with budget(mb=1) as spent:
         leak()

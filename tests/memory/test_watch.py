@@ -181,11 +181,21 @@ def test_a_tracked_component_is_judged_by_its_name_and_logged() -> None:
     assert watch.verdict == "leak"
 
 
+@pytest.mark.parametrize("wrong", [{"share": 0}, {"seconds": "1"}, {"threshold_mb": -1}])
+def test_a_number_out_of_its_range_is_refused_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"^{next(iter(wrong))} must be "):
+        Watch(**wrong)
+
+
 def test_a_wrong_name_is_refused_where_it_is_given_and_leaves_no_watch_behind() -> None:
     track("buffer", list)
     for name, sentence in (("buffer", "exists already"), ("a//b", "named by words")):
         with pytest.raises(UserError, match=sentence):
             track(name, dict)
+    with pytest.raises(
+        UserError, match=r"track\('list'\) needs a function that returns the object, got a list"
+    ):
+        track("list", [])  # pyright: ignore[reportArgumentType]
     watch = Watch()
     watch.track("buffer", dict)
     with pytest.raises(UserError, match="exists already"):

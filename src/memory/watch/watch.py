@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from ...utils.errors import UserError
 from ..config import MemoryConfig
 from ..leaks.detector import BEYOND_COMPONENTS, TEST_EVERY, WINDOW
 from ..leaks.guard import MemoryGuard
@@ -59,7 +60,7 @@ class Watch:
         at: Sample by itself after each call of this function, `package.module:function`.
 
     Raises:
-        UserError: If `at` leads to no function.
+        UserError: If a number is out of its range, or `at` leads to no function.
 
     >>> with Watch() as watch:
     ...     for step in range(3):
@@ -80,6 +81,13 @@ class Watch:
         automatic: bool = False,
         at: str | None = None,
     ) -> None:
+        for name, value, least in (
+            ("seconds", seconds, 0),
+            ("share", share, 1e-9),
+            ("threshold_mb", threshold_mb, 1e-9),
+        ):
+            if not isinstance(value, int | float) or not value >= least:
+                raise UserError(f"{name} must be a number over 0, got {value!r}.")
         self._roots = dict(roots or {})
         self._folder = None if folder is None else Path(folder)
         # What grows and has a name is a leak at once.
@@ -140,6 +148,7 @@ class Watch:
             UserError: If the name is taken or no name.
         """
         require_free_name(name, self._components)
+        _require_function(name, component)
         self._components[name] = component
         if threshold_mb is not None:
             self._guard.tracker.set_threshold(name, threshold_mb)
@@ -294,6 +303,14 @@ class Watch:
             self._write_cost = time.thread_time() - began
 
 
+def _require_function(name: str, component: object) -> None:
+    if not callable(component):
+        kind = type(component).__name__
+        raise UserError(
+            f"track({name!r}) needs a function that returns the object, got a {kind}: lambda: it."
+        )
+
+
 _ACTIVE: list[Watch] = []
 _WAITING: dict[str, tuple[Callable[[], Any], float | None]] = {}
 
@@ -312,4 +329,5 @@ def track(name: str, component: Callable[[], Any], threshold_mb: float | None = 
         _ACTIVE[-1].track(name, component, threshold_mb)
     else:
         require_free_name(name, _WAITING)
+        _require_function(name, component)
         _WAITING[name] = component, threshold_mb
