@@ -3,7 +3,8 @@
     python two_ranks.py [rounds] [setting=value ...]
 
 Needs two cores with nothing else on them. A run makes 500 updates of 8 windows; its time is the median of the
-log's intervals but for the first ones, in which the networks are compiled.
+log's intervals but for the first ones, in which the networks are compiled. `at_once` is that of two runs of one
+rank, a core each, at the same time: what they are slower than one alone, two ranks are, too.
 """
 
 import json
@@ -12,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SETTINGS = (
@@ -37,14 +39,22 @@ def seconds_per_step(ranks: int, settings: list[str]) -> float:
     return 1 / statistics.median(speeds[SKIPPED:])
 
 
+def timed(settings: list[str]) -> dict[str, float]:
+    """Return the seconds on one rank, on two, and of one rank on each core at the same time."""
+    alone = {str(ranks): seconds_per_step(ranks, settings) for ranks in (1, 2)}
+    with ThreadPoolExecutor() as threads:
+        both = threads.map(lambda ranks: seconds_per_step(ranks, settings), (1, 1))
+    return alone | {"at_once": statistics.mean(both)}
+
+
 def main() -> None:
     count, *settings = sys.argv[1:] or ["3"]
-    rounds = [{str(ranks): seconds_per_step(ranks, settings) for ranks in (1, 2)} for _ in range(int(count))]
-    ratios = [each["2"] / each["1"] for each in rounds]
+    rounds = [timed(settings) for _ in range(int(count))]
     found = {
         "settings": settings,
         "rounds": rounds,
-        "ratio": statistics.median(ratios),
+        "ratio": statistics.median(each["2"] / each["1"] for each in rounds),
+        "ratio_of_at_once": statistics.median(each["2"] / each["at_once"] for each in rounds),
         "load": os.getloadavg(),
     }
     print(json.dumps(found, indent=1))
