@@ -3,8 +3,8 @@
     python two_ranks.py [rounds] [setting=value ...]
 
 Needs two cores with nothing else on them. A run makes 500 updates of 8 windows; its time is the median of the
-log's intervals but for the first ones, in which the networks are compiled. `at_once` is that of two runs of one
-rank, a core each, at the same time: what they are slower than one alone, two ranks are, too.
+log's intervals but for the first ones, in which the networks are compiled. `at_once` is that of two runs of
+one rank, a core each, at the same time: what they are slower than one alone, two ranks are, too.
 """
 
 import json
