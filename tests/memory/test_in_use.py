@@ -1,8 +1,10 @@
 """The bytes in use follow objects of every kind to the byte, where resident memory does not."""
 
+import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,8 +17,16 @@ from reverie.memory.counters.glibc import (
     kernel_counts,
 )
 
+from .fresh import in_a_fresh_process
+
 BLOCK_OVERHEAD_BYTES = 1024  # of one array: header, alignment, the object around it
 PAGE_BYTES = 4096
+ARENA_BYTES, MAPPED_BYTES, ARRAYS = 60_000, 1_000_000, 40
+MAKERS: dict[str, Callable[[int], object]] = {
+    "torch": lambda size: torch.empty(size, dtype=torch.uint8),
+    "numpy": lambda size: np.empty(size, np.uint8),
+    "python": bytearray,
+}
 exact_only = pytest.mark.skipif(not in_use_source().startswith("mallinfo2"), reason="needs glibc's allocator")
 SOURCE_SCRIPT = "from reverie.memory.counters.glibc import in_use_source; print(in_use_source())"
 
@@ -43,27 +53,36 @@ def test_a_kept_heap_is_not_asked_for_again() -> None:
     assert kept < pages / 100 < pages / 4 < trimmed
 
 
+def changes_by_arrays() -> dict[tuple[str, int], tuple[int, int]]:
+    """Return by how many bytes arrays of each maker and size let the count rise and fall."""
+    found = {}
+    for (name, make), size in itertools.product(MAKERS.items(), (ARENA_BYTES, MAPPED_BYTES)):
+        held = [
+            make(size) for _ in range(ARRAYS)
+        ]  # the first time fills caches of the allocator and of Python
+        del held
+        before = in_use_bytes()
+        held = [make(size) for _ in range(ARRAYS)]
+        rise = in_use_bytes() - before
+        del held
+        found[name, size] = rise, before + rise - in_use_bytes()
+    return found
+
+
+@pytest.fixture(scope="module")
+def changes() -> dict[tuple[str, int], tuple[int, int]]:
+    return in_a_fresh_process(changes_by_arrays)  # where no thread of the test runner allocates meanwhile
+
+
 @exact_only
-@pytest.mark.parametrize("size", [60_000, 1_000_000], ids=["from an arena", "mapped"])
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(lambda size: torch.empty(size, dtype=torch.uint8), id="torch"),
-        pytest.param(lambda size: np.empty(size, np.uint8), id="numpy"),
-        pytest.param(bytearray, id="python"),
-    ],
-)
-def test_arrays_count_by_their_bytes_and_leave_with_them(make, size: int) -> None:
-    count = 40
-    held = [make(size) for _ in range(count)]  # the first time fills caches of the allocator and of Python
-    del held
-    before = in_use_bytes()
-    held = [make(size) for _ in range(count)]
-    rise = in_use_bytes() - before
-    del held
-    fall = before + rise - in_use_bytes()
-    most = count * (BLOCK_OVERHEAD_BYTES if size < 128_000 else 2 * PAGE_BYTES)
-    assert 0 <= rise - count * size <= most
+@pytest.mark.parametrize("size", [ARENA_BYTES, MAPPED_BYTES], ids=["from an arena", "mapped"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_arrays_count_by_their_bytes_and_leave_with_them(
+    changes: dict[tuple[str, int], tuple[int, int]], name: str, size: int
+) -> None:
+    rise, fall = changes[name, size]
+    most = ARRAYS * (BLOCK_OVERHEAD_BYTES if size < 128_000 else 2 * PAGE_BYTES)
+    assert 0 <= rise - ARRAYS * size <= most
     assert fall == pytest.approx(rise, abs=BLOCK_OVERHEAD_BYTES)
 
 
