@@ -112,7 +112,7 @@ def require_range(
 
 def require_seed(seed: object) -> None:
     """Refuse what is no whole number in [0, 2**32)."""
-    if not isinstance(seed, int) or not 0 <= seed < 2**32:
+    if not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**32:  # also those of numpy
         raise UserError(f"seed must be in [0, 2**32), got {seed!r}.")
 
 
