@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import torch
+from gymnasium.spaces import Discrete
 
 import reverie
 from reverie.models.rssm import LatentState
@@ -24,11 +25,12 @@ def imagined_reward(
     """Return the mean sum of rewards over draws of what follows on a belief, (1, ...), by these actions."""
     model = agent.world_model
     start = LatentState(*(part.expand(DRAWS, *part.shape[1:]) for part in (state.deter, state.stoch)))
-    chosen = torch.eye(agent.action_space.n)[actions]
+    assert isinstance(agent.action_space, Discrete)
+    chosen = torch.eye(int(agent.action_space.n))[actions]
     with torch.no_grad():
         latents = model.rssm.noise(noise, len(actions), DRAWS)
         states, _ = model.rssm.imagine(start, lambda step, _: chosen[step].expand(DRAWS, -1), latents)
-        return float(sum(model.predict(each.feature)[0] for each in states[1:]).mean())
+        return sum(float(model.predict(each.feature)[0].mean()) for each in states[1:])
 
 
 def main() -> None:
