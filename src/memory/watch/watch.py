@@ -81,13 +81,10 @@ class Watch:
         automatic: bool = False,
         at: str | None = None,
     ) -> None:
-        for name, value, least in (
-            ("seconds", seconds, 0),
-            ("share", share, 1e-9),
-            ("threshold_mb", threshold_mb, 1e-9),
-        ):
-            if not isinstance(value, int | float) or not value >= least:
-                raise UserError(f"{name} must be a number over 0, got {value!r}.")
+        for name, value in (("seconds", seconds), ("share", share), ("threshold_mb", threshold_mb)):
+            if not isinstance(value, int | float) or not value >= 0 or (not value and name != "seconds"):
+                least = "at least" if name == "seconds" else "over"
+                raise UserError(f"{name} must be a number {least} 0, got {value!r}.")
         self._roots = dict(roots or {})
         self._folder = None if folder is None else Path(folder)
         # What grows and has a name is a leak at once.
