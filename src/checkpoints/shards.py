@@ -18,10 +18,13 @@ import torch
 from ..buffers import EpisodeReplayBuffer
 from ..config.schema import TrainConfig
 from ..utils.durable_io import read_regular, reading, replace_file
+from ..utils.errors import UserError
 from ..utils.logging import ProgressMode, WandbMode
+from ..utils.logging.json_lines import read_lines
+from ..utils.logging.writer import METRICS_FILE
 from ..utils.ranks import Ranks
 from .checkpoint import CHECKPOINTS, SHARED_FOLDER, Checkpoint, list_checkpoints
-from .run_folder import checkpoint_of, create_run_folder
+from .run_folder import checkpoint_of, create_run_folder, load_run
 
 RANKS = "ranks"
 TORCHRUN_FILE = ".torchrun"
@@ -69,12 +72,14 @@ def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Chec
     Another number of ranks may have made it: whole environments, with their streams, are then given out anew.
 
     Raises:
-        UserError: If none is whole, or this number of ranks cannot share the run.
+        UserError: If none is whole, they were moved, or this number of ranks cannot share the run.
     """
     whole, known = None, ""
     if ranks.is_first and list_checkpoints(run_dir):
         whole = checkpoint_of(config, run_dir, _verify)
         known = f"{whole.step} {_ranks_of(whole)}"
+    elif ranks.is_first:
+        _require_none_was_moved(run_dir)
     known = ranks.text_of_first(known)
     if not known:
         return None
@@ -87,6 +92,20 @@ def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Chec
         return PartOfRun(parts[ranks.index].folder, step, parts[0])
     count = ranks.part(config.env.num_envs)
     return DividedAnew(parts[0].folder, step, tuple(parts), ranks.index * count, count)
+
+
+def _require_none_was_moved(run_dir: Path) -> None:
+    """Refuse a run without its checkpoints, if a first one was due: its log would be lost."""
+    interval = load_run(str(run_dir), key="resume").training.checkpoint_interval
+    log, folder = run_dir / METRICS_FILE, run_dir / CHECKPOINTS
+    if not interval or folder.exists() or not log.exists():
+        return
+    last = max((line["step"] for line in read_lines(log)), default=0)
+    if last > interval:
+        raise UserError(
+            f"resume={run_dir} has no folder {CHECKPOINTS}, but its {METRICS_FILE} goes to step {last:,}, "
+            f"beyond training.checkpoint_interval={interval:,}. Put {folder} back, or start a new run."
+        )
 
 
 @dataclass(frozen=True, slots=True)

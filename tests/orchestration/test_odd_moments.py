@@ -1,6 +1,7 @@
 """Kills and signals at rare moments: before the first checkpoint, at the last step, at a rollback."""
 
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -49,6 +50,22 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
     assert "no checkpoint yet: the run starts again" in (broken / "train.log").read_text()
     assert scalars_of(events_of(broken)) == series_of(metrics_of(broken))
     assert saved_steps(broken) == saved_steps(unbroken)
+
+
+def test_a_run_whose_checkpoints_were_moved_away_keeps_its_log(
+    catch_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(catch_run, moved)
+    (moved / "checkpoints").rename(tmp_path / "elsewhere")
+    before = {path: path.read_bytes() for path in moved.rglob("*") if path.is_file()}
+    with pytest.raises(SystemExit, match="2"):
+        resume(moved)
+    assert re.search(r"no folder checkpoints, but its metrics\.jsonl .* Put .* back", capsys.readouterr().err)
+    assert {path: path.read_bytes() for path in moved.rglob("*") if path.is_file()} == before
+    (tmp_path / "elsewhere").rename(moved / "checkpoints")
+    resume(moved)
+    assert identity(moved) == identity(catch_run)
 
 
 def test_a_kill_after_the_last_checkpoint_misses_no_line(tmp_path: Path) -> None:
