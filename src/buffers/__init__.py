@@ -25,5 +25,4 @@ from .plan import plan_unchecked as plan_unchecked
 from .shared_files import LATENT_FILE_BYTES as LATENT_FILE_BYTES
 from .storage import check_storage as check_storage
 from .transitions import TransitionBatch as TransitionBatch
-from .transitions import Transitions as Transitions
 from .transitions import TransitionTable as TransitionTable

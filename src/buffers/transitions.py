@@ -6,7 +6,6 @@ records give the same batch for the same indices, so a copy in another process s
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -46,25 +45,6 @@ class TransitionBatch:
         )
 
 
-class Transitions(Protocol):
-    """A source of transitions: a buffer, or a table of one."""
-
-    @property
-    def num_transitions(self) -> int:
-        """Transitions that it holds."""
-        ...
-
-    def transitions(
-        self, indices: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
-    ) -> TransitionBatch:
-        """Return the transitions of these indices, in this order; into `out` if it is given.
-
-        Raises:
-            ValueError: If an index is out of range, or `out` is of another size.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class TransitionTable:
     """A copy of all records of a buffer as plain arrays, to send to processes that train on transitions.
@@ -85,11 +65,6 @@ class TransitionTable:
         return capacity * (record + np.dtype(np.int64).itemsize)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return sum(values.nbytes for values in self.fields.values()) + self.starts.nbytes
-
-    @property
     def num_transitions(self) -> int:
         """Transitions in the table."""
         return len(self.starts)
@@ -97,7 +72,11 @@ class TransitionTable:
     def transitions(
         self, indices: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
     ) -> TransitionBatch:
-        """See `Transitions.transitions`; a copy in host memory."""
+        """Return the transitions of these indices, in this order, in host memory; into `out` if it is given.
+
+        Raises:
+            ValueError: If an index is out of range, or `out` is of another size.
+        """
         check_indices(indices, self.num_transitions, out)
         first = torch.from_numpy(self.starts[indices])
         return read_transitions(self._gather, self.fields, first, first + 1, out)

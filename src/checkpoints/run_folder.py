@@ -223,7 +223,8 @@ def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, lis
     device = (devices or [Device.auto])[-1]
     is_placed = any(change.key_or_group == "run_dir" for change in changes)
     config = load_run(resolve_pretrained(name), changes, device, fixed=("workflow", "resume", *NETWORKS))
-    assert isinstance(config, DreamerTrainConfig)
+    if not isinstance(config, DreamerTrainConfig):
+        raise UserError(f"{name} is a population; only networks of Dreamer can be continued.")
     config.run_dir, config.model.init = config.run_dir if is_placed else None, name
     return config, [f"a new run with the networks and settings of {name}; replay and optimisers are new"]
 

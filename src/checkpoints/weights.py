@@ -15,8 +15,10 @@ from .pretrained import WEIGHTS_FILE, resolve_pretrained
 
 
 def networks_of(agent: Any) -> dict[str, dict[str, Tensor]]:
-    """Return the live parameters and buffers of an agent that has a world model, by part and name."""
+    """Return an agent's live parameters and buffers by part and name; a `UserError` for a population."""
     state = agent.state_dict()
+    if "world_model" not in state:
+        raise UserError("A population has no world model: name the folder of its run, not weights.")
     return {name: state[name] for name in ("world_model", "controller")}
 
 

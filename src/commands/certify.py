@@ -28,6 +28,7 @@ from ..utils.errors import UserError, exit_on_user_error, require_range
 from ..utils.ranks import RankLost, Ranks
 from .command_line import leave_ranks
 from .options import own_settings
+from .train import faults_as_user_errors
 
 _MB = 1e6
 EXIT_CODES = {Outcome.flat: 0, Outcome.not_flat: 1, Outcome.undecided: 8}
@@ -124,10 +125,14 @@ def _save_and_show(certificate: Certificate, out: str | None, ranks: Ranks) -> O
     found = ranks.gather(torch.tensor([order.index(certificate.outcome)])).tolist()
     if ranks.is_first:
         certificate = replace(certificate, others=tuple(order[index] for index in found[1:]))
-    for is_turn in (not ranks.is_first, ranks.is_first):  # torchrun ends the others once one has left
-        in_turn(ranks, partial(certificate.save, folder), is_turn)
+        print("\n".join(certificate.lines()), flush=True)  # first: the disk may be full
+    try:
+        for is_turn in (not ranks.is_first, ranks.is_first):  # torchrun ends the others once one has left
+            in_turn(ranks, partial(certificate.save, folder), is_turn)
+    except OSError as error:
+        raise UserError(f"The certificate cannot be written to {folder}: {error.strerror}.") from error
     if ranks.is_first:
-        print("\n".join([*certificate.lines(), f"certificate: {folder}"]))
+        print(f"certificate: {folder}")
     return Outcome.worst(order[index] for index in found)
 
 
@@ -135,10 +140,10 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str, signals:
     """Return the certificate of this process's part of a run, made now: to its end, or to a certain leak.
 
     Raises:
-        UserError: If it ended before there was anything to judge.
+        UserError: If it ended before there was anything to judge, by a full disk or an environment, too.
     """
     at_start = in_use_bytes()
-    with open_run(config, signals, recipe_of(config)) as run:
+    with faults_as_user_errors(config), open_run(config, signals, recipe_of(config)) as run:
         run.guard.trim_heap = True
         if settings.fault is not None:
             _fault_of(config, settings.fault).inject(run)

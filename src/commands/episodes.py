@@ -10,7 +10,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ..buffers import EpisodeReplayBuffer
 from ..checkpoints.run_folder import checkpoint_of, load_run
 from ..checkpoints.shards import checkpoint_of_rank
 from ..config.schema import Device
@@ -25,8 +24,7 @@ from ..episodes import (
     spec_of,
     write_episodes,
 )
-from ..orchestration.recipes import recipe_of
-from ..planning.preflight import environment_spec
+from ..orchestration.trained import replay_of
 from ..utils.errors import UserError, did_you_mean, exit_on_user_error, printable, require_range
 from ..utils.ranks import ALONE
 from ..utils.timestep import ActionSpec
@@ -151,13 +149,10 @@ def _show(config: ShowConfig) -> None:
 def _export(config: ExportConfig) -> None:
     require_new(Path(str(config.to)))
     run = load_run(str(config.run), device=Device.cpu)
-    folder, recipe = Path(str(config.run)), recipe_of(run)
+    folder = Path(str(config.run))
     # Of all processes of `torchrun`; without a checkpoint it is the second that says so.
     checkpoint = checkpoint_of_rank(run, folder, ALONE) or checkpoint_of(run, folder)
-    request = recipe.replay_spec(run, environment_spec(run, recipe))
-    # As large as in the run; one in mapped files takes them on the run's own disk, without a name.
-    replay = EpisodeReplayBuffer(request, generator=np.random.default_rng(), directory=folder)
-    checkpoint.restore_replay(replay)
+    replay, request = replay_of(checkpoint, run, folder)
     spec = EpisodeSpec(dict(request.observation), request.action)
     count = write_episodes(Path(str(config.to)), Format(config.format), replay.episodes(), spec)
     print(f"{count:,} episodes of step {checkpoint.step:,} are in {config.to}, as {config.format}")

@@ -4,13 +4,12 @@ import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import fields
-from enum import Enum
 from typing import Any, TypeVar, get_type_hints
 
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..config.overrides import describe, wrong_type
+from ..config.overrides import describe, typed_form, wrong_type
 from ..config.schema import check_number
 from ..utils.errors import UserError, did_you_mean
 
@@ -54,7 +53,7 @@ def _read(schema: type[Settings], arguments: Sequence[str], command: str, prefix
         try:  # the text, not YAML: a folder called 007 is not the number 7; the schema converts numbers
             values[name] = None if text == "null" else text
         except OmegaConfBaseException as error:
-            instead = "" if defaults[key] is None else f" for {_typed(defaults[key])}"
+            instead = "" if defaults[key] is None else f" for {typed_form(defaults[key])}"
             kind = get_type_hints(schema)[name]
             raise wrong_type(argument, kind, f" Leave it out{instead}.") from error
         check_number(key, values[name])
@@ -68,15 +67,10 @@ def _help(schema: type[Any], prefix: str) -> str:
     # Python keeps the docstrings of fields only in the source.
     documented = re.findall(r'^    (\w+): [^\n]*\n    """(.*?)"""', inspect.getsource(schema), re.M | re.S)
     texts, kinds = dict(documented), get_type_hints(schema)
-    pairs = {field.name: f"{prefix}{field.name}={_typed(field.default)}" for field in fields(schema)}
+    pairs = {field.name: f"{prefix}{field.name}={typed_form(field.default)}" for field in fields(schema)}
     width = max(map(len, pairs.values()))
     lines = ["Settings, with their defaults:"]
     for name, pair in pairs.items():
         kind, text = describe(kinds[name]), " ".join(texts[name].split())
         lines.append(f"  {pair:<{width}}  {text} {kind[0].upper()}{kind[1:]}.")
     return "\n".join(lines) + "\n"
-
-
-def _typed(default: Any) -> str:
-    """Return a default as a user types it."""
-    return "null" if default is None else default.name if isinstance(default, Enum) else str(default)

@@ -6,6 +6,8 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -78,27 +80,34 @@ def _run_once(
     on_line: OnLine | None,
 ) -> StopReason:
     """Run until something stops it; return why if it is finished, or rolls back to its newest checkpoint."""
+    opened = open_run(config, signals, recipe_of(config), preflight.plan, notices)
+    with faults_as_user_errors(config), opened as run:
+        run.reports.writer.on_line = on_line
+        if has_rolled_back:
+            run.begin_after_rollback()
+        try:
+            reason = run.run()
+        except (EnvironmentCrashed, EngineFailed) as error:
+            # Else mid-generation, or other ranks are elsewhere: the last checkpoint counts.
+            if isinstance(error, EnvironmentCrashed) and number_of_ranks() == 1:
+                run.save_if_possible()  # the step is complete, except for the environment that failed
+            _LOG.error("%s\n%s", error, _resume_hint(run))
+            is_cluster = isinstance(error, ClusterLost)
+            raise SystemExit(CLUSTER_EXIT_CODE if is_cluster else ENVIRONMENT_EXIT_CODE) from error
+        except KeyboardInterrupt as error:  # the second one
+            raise KeyboardInterrupt(_how_to_continue(run.run_dir)) from error
+        except torch.OutOfMemoryError as error:
+            raise SystemExit(_gpu_memory_ended(run, error)) from error
+        run.reports.close()  # stop the progress bar before the final log line
+        return _log_outcome(run, reason)
+
+
+@contextmanager
+def faults_as_user_errors(config: TrainConfig) -> Iterator[None]:
+    """Raise a `UserError` with the repair for an environment that does not run, or a disk that fails."""
     try:
-        with open_run(config, signals, recipe_of(config), preflight.plan, notices) as run:
-            run.reports.writer.on_line = on_line
-            if has_rolled_back:
-                run.begin_after_rollback()
-            try:
-                reason = run.run()
-            except (EnvironmentCrashed, EngineFailed) as error:
-                # Else mid-generation, or other ranks are elsewhere: the last checkpoint counts.
-                if isinstance(error, EnvironmentCrashed) and number_of_ranks() == 1:
-                    run.save_if_possible()  # the step is complete, except for the environment that failed
-                _LOG.error("%s\n%s", error, _resume_hint(run))
-                is_cluster = isinstance(error, ClusterLost)
-                raise SystemExit(CLUSTER_EXIT_CODE if is_cluster else ENVIRONMENT_EXIT_CODE) from error
-            except KeyboardInterrupt as error:  # the second one
-                raise KeyboardInterrupt(_how_to_continue(run.run_dir)) from error
-            except torch.OutOfMemoryError as error:
-                raise SystemExit(_gpu_memory_ended(run, error)) from error
-            run.reports.close()  # stop the progress bar before the final log line
-            return _log_outcome(run, reason)
-    except EnvironmentCrashed as error:  # no environment started
+        yield
+    except EnvironmentCrashed as error:
         raise UserError(str(error).partition("\n")[0]) from error
     except OSError as error:
         if error.errno not in _DISK_FAULTS and error.strerror != MOVED:

@@ -106,6 +106,21 @@ def as_typed(override: Override) -> str:
     return str(override.input_line).removeprefix(_MAY_BE_NEW)
 
 
+def typed_form(value: Any) -> str:
+    """Return a value as a user types it.
+
+    >>> [typed_form(value) for value in (None, True, 1e-3, "pong")]
+    ['null', 'true', '0.001', 'pong']
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Enum):
+        return value.name
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def describe(kind: Any) -> str:
     """Return a type as a user reads it.
 

@@ -1,6 +1,5 @@
 """Name what presets choose: by device, and by the size of the model."""
 
-from enum import Enum
 from importlib import resources
 from typing import Any
 
@@ -8,6 +7,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from ..models import ModelConfig
+from .overrides import typed_form
 from .resolve import CONFIG_PACKAGE
 from .schema import actual_device, leaves
 
@@ -27,12 +27,12 @@ def device_notice(composed: DictConfig) -> list[str]:
         choices = {"model": size} | {key: value for key, value in choices.items() if key not in named}
     if not choices:
         return []
-    words = ", ".join(f"{key}={_typed_form(value)}" for key, value in choices.items())
+    words = ", ".join(f"{key}={typed_form(value)}" for key, value in choices.items())
     key, value = next(iter(choices.items()))
     if key == "model":
         value = "size25m" if value == "size12m" else "size12m"
     device = actual_device(composed.device).value
-    return [f"device={device}: chose {words}; to change one, set it, as in {key}={_typed_form(value)}"]
+    return [f"device={device}: chose {words}; to change one, set it, as in {key}={typed_form(value)}"]
 
 
 def model_presets() -> dict[str, dict[str, int]]:
@@ -50,12 +50,3 @@ def model_presets() -> dict[str, dict[str, int]]:
 def preset_of(model: Any) -> str | None:
     """Return the preset all of whose sizes the model has, None if there is none."""
     return next((name for name, size in model_presets().items() if size.items() <= model.items()), None)
-
-
-def _typed_form(value: Any) -> str:
-    """Return a value as it is typed on the command line."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Enum):
-        return str(value.value)
-    return f"{value:g}" if isinstance(value, float) else str(value)

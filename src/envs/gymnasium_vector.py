@@ -136,7 +136,9 @@ def _probe(probe: LocalEnv, env_id: str, name: str, longest_episode: int | None)
     except Exception as error:
         reason = failure_to_make(probe.registered, probe.config.kwargs or {}, error)
         raise UserError(f"env.id={env_id} {reason}") from error
-    spec = EnvSpec(
+    finally:
+        probe.terminate()
+    return EnvSpec(
         name=name,
         observation={key: ArraySpec(part.shape or (), np.dtype(part.dtype)) for key, part in parts.items()},
         action=action,
@@ -146,5 +148,3 @@ def _probe(probe: LocalEnv, env_id: str, name: str, longest_episode: int | None)
         notices=notices(env.observation_space),
         renders=PICTURES in env.metadata.get("render_modes", ()),
     )
-    probe.terminate()
-    return spec

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from ..utils.errors import UserError, require_range
 
 LARGEST_SIZE, MOST_LAYERS = 100_000, 100
-"""Far more than any machine trains: a number with twice as many digits is no size of a tensor."""
+"""Far more than any machine trains: what is larger is a mistake in typing."""
 
 
 @dataclass(kw_only=True, slots=True)

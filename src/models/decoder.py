@@ -49,14 +49,14 @@ class ImageDecoder(nn.Module):
 
         return in_groups(compare, self._coarse(state), *truths, floats_per_image=self.widest)
 
-    def _coarse(self, state: LatentState) -> Float[Tensor, "n h16 w16 c"]:
+    def _coarse(self, state: LatentState) -> Float[Tensor, "n grid_h grid_w c"]:
         h, w = self.grid
         # Each block of the recurrent state paints its own channels: (block, h, w, c / blocks) -> (h, w, c).
         x = self.from_deter(state.deter).unflatten(-1, (self.blocks, h, w, -1))
         x = x.permute(0, 2, 3, 1, 4).flatten(3)
         return x + self.from_stoch(state.flat_stoch).unflatten(-1, (h, w, -1))
 
-    def _convolve(self, x: Float[Tensor, "n h w c"]) -> Float[Tensor, "n h16 w16 c2"]:
+    def _convolve(self, x: Float[Tensor, "n grid_h grid_w c"]) -> Float[Tensor, "n h w channels"]:
         return self.cnn(self.norm(x).permute(0, 3, 1, 2)).permute(0, 2, 3, 1).float().sigmoid()
 
 

@@ -27,8 +27,10 @@ class Signals:
 
     def take_save(self) -> bool:
         """Return whether a checkpoint was asked for since the last call."""
-        wanted, self._save = self._save, False
-        return wanted
+        if not self._save:  # one that comes after this line is for the next call
+            return False
+        self._save = False
+        return True
 
     def __enter__(self) -> "Signals":
         """Take the signals; a thread other than the main one gets none."""

@@ -1,7 +1,11 @@
-"""The agent that a run has left, built again from its folder."""
+"""The agent and the replay that a run has left, built again from its folder."""
 
 from pathlib import Path
 
+import numpy as np
+
+from ..buffers import EpisodeReplayBuffer, ReplaySpec
+from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pretrained import WEIGHTS_FILE, read_card, resolve_pretrained
 from ..checkpoints.run_folder import checkpoint_of, load_run
 from ..checkpoints.weights import load_weights, networks_of
@@ -11,6 +15,17 @@ from ..planning.preflight import environment_spec
 from ..utils.errors import UserError
 from ..workflows import Agent
 from .recipes import recipe_of
+
+
+def replay_of(
+    checkpoint: Checkpoint, config: TrainConfig, run_dir: Path
+) -> tuple[EpisodeReplayBuffer, ReplaySpec]:
+    """Return a checkpoint's replay and its spec; one in mapped files takes nameless ones in `run_dir`."""
+    recipe = recipe_of(config)
+    request = recipe.replay_spec(config, environment_spec(config, recipe))
+    replay = EpisodeReplayBuffer(request, generator=np.random.default_rng(), directory=run_dir)
+    checkpoint.restore_replay(replay)
+    return replay, request
 
 
 def load_agent(

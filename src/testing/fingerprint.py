@@ -19,9 +19,7 @@ from ..checkpoints.run_folder import LINEAGE_FILE, load_run
 from ..checkpoints.shards import RANKS, RANKS_KEY
 from ..config.dreamer import DreamerTrainConfig
 from ..orchestration.dreamer.shares import share_of
-from ..orchestration.orchestrator import build_replay
-from ..orchestration.recipes import recipe_of
-from ..planning.preflight import environment_spec
+from ..orchestration.trained import replay_of
 from ..utils.errors import UserError, exit_on_user_error
 from ..utils.logging import read_lines
 from ..utils.logging.writer import METRICS_FILE
@@ -50,10 +48,7 @@ def _of_folder(run_dir: Path) -> dict[str, str]:
     config, checkpoint = load_run(str(run_dir)), latest_checkpoint(run_dir)
     if isinstance(config, DreamerTrainConfig):
         config = share_of(config, checkpoint.state().get(RANKS_KEY, 1))
-    recipe = recipe_of(config)
-    request = recipe.replay_spec(config, environment_spec(config, recipe))
-    replay = build_replay(config, request, checkpoint.folder)
-    checkpoint.restore_replay(replay)
+    replay, _ = replay_of(checkpoint, config, run_dir)
     hashes = {
         "step": str(checkpoint.step),
         "model": hash_of(checkpoint.model(torch.device("cpu"))),

@@ -28,44 +28,37 @@ def require_detached_scalar(name: str, value: Tensor) -> None:
 class MetricMeans:
     """The mean of each metric since the last flush, each over the calls that gave it.
 
-    Nothing given is kept: tensors are summed in float64, into one vector per set of names on their device,
-    and reach the host in one copy. `add` never waits for it. One NaN makes the mean NaN.
+    Nothing given is kept: values are summed in float64, into one vector per set of names on their device, and
+    reach the host when they are flushed. `add` never waits for them. One NaN makes the mean NaN.
 
     >>> means = MetricMeans()
-    >>> means.add({"loss/image": torch.tensor(1.0), "opt/updates": 3})
+    >>> means.add({"loss/image": torch.tensor(1.0), "opt/updates": torch.tensor(3)})
     >>> means.add({"loss/image": torch.tensor(2.0)})
     >>> means.flush()
     {'loss/image': 1.5, 'opt/updates': 3.0}
     """
 
     def __init__(self) -> None:
-        self._totals: dict[tuple[torch.device, tuple[str, ...]], Tensor] = {}  # (names,) float64
-        self._counts: Counter[tuple[torch.device, tuple[str, ...]]] = Counter()
+        self._totals: dict[tuple[str, ...], Tensor] = {}  # (names,) float64
+        self._counts: Counter[tuple[str, ...]] = Counter()
 
-    def add(self, metrics: Mapping[str, Tensor | float]) -> None:
-        """Add one value of each metric, of any dtype and device, or raise as `require_detached_scalar` does.
+    def add(self, metrics: Mapping[str, Tensor]) -> None:
+        """Add one value of each metric, of any dtype, or raise as `require_detached_scalar` does.
 
-        Tensors may be overwritten afterwards.
+        All lie on one device; they may be overwritten afterwards.
         """
-        by_device: dict[torch.device, dict[str, Tensor]] = defaultdict(dict)
         for name, value in metrics.items():
-            tensor = value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
-            require_detached_scalar(name, tensor)
-            by_device[tensor.device][name] = tensor
-        for device, tensors in by_device.items():
-            self._add(device, tuple(tensors), torch.stack(list(tensors.values())), 1)
+            require_detached_scalar(name, value)
+        self._add(tuple(metrics), torch.stack([*metrics.values()]).double(), 1)
 
     def flush(self) -> dict[str, float]:
-        """Return the means and forget them: one copy to the host for each device in use."""
+        """Return the means and forget them: one copy to the host for each set of names."""
         totals: dict[str, float] = defaultdict(float)
         counts: dict[str, int] = defaultdict(int)
-        for device in dict.fromkeys(device for device, _ in self._totals):
-            keys = [key for key in self._totals if key[0] == device]
-            values = iter(torch.cat([self._totals[key] for key in keys]).tolist())
-            for key in keys:
-                for name in key[1]:
-                    totals[name] += next(values)
-                    counts[name] += self._counts[key]
+        for names, sums in self._totals.items():
+            for name, total in zip(names, sums.tolist(), strict=True):
+                totals[name] += total
+                counts[name] += self._counts[names]
         self._clear()
         return {name: total / counts[name] for name, total in totals.items()}
 
@@ -73,28 +66,25 @@ class MetricMeans:
         """Return the sums so far, of an interval that a resumed run continues."""
         return {
             "tensors": [
-                {"names": list(key[1]), "device": str(key[0]), "total": total, "count": self._counts[key]}
-                for key, total in self._totals.items()
+                {"names": list(names), "total": total, "count": self._counts[names]}
+                for names, total in self._totals.items()
             ]
         }
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Restore the sums; those of a GPU go to `device`, where the run is now."""
+        """Restore the sums, on the device where the run is now."""
         self._clear()
         numbers = state.get("floats", {}).items()  # version 0.2 saved those of host numbers apart
-        old = [{"names": [n], "device": "cpu", "total": each[0], "count": each[1]} for n, each in numbers]
+        old = [{"names": [name], "total": [each[0]], "count": each[1]} for name, each in numbers]
         for each in [*state["tensors"], *old]:
-            own = torch.device("cpu") if each["device"] == "cpu" else device
-            total = torch.as_tensor(each["total"], dtype=torch.float64, device=own)
-            self._add(own, tuple(each["names"]), total, each["count"])
+            total = torch.as_tensor(each["total"], dtype=torch.float64, device=device)
+            self._add(tuple(each["names"]), total, each["count"])
 
-    def _add(self, device: torch.device, names: tuple[str, ...], total: Tensor, count: int) -> None:
-        key = (device, names)
-        if key not in self._totals:
-            with torch.inference_mode(False):  # else a first call inside it forbids the later ones
-                self._totals[key] = torch.zeros(len(names), dtype=torch.float64, device=device)
-        self._totals[key] += total
-        self._counts[key] += count
+    def _add(self, names: tuple[str, ...], total: Tensor, count: int) -> None:
+        if names not in self._totals:
+            self._totals[names] = torch.zeros_like(total)
+        self._totals[names] += total
+        self._counts[names] += count
 
     def _clear(self) -> None:
         self._totals.clear()

@@ -1,7 +1,7 @@
 """The processes that train one agent together: what they add up, gather and agree on.
 
 `torchrun` starts them and tells each who it is; `torch.distributed` carries what they exchange, by gloo on a
-CPU and by NCCL between GPUs. All methods but `part`, `slice_of` and `named` are collectives: all
+CPU and by NCCL between GPUs. All methods but `part`, `slice_of`, `named` and `prompt` are collectives: all
 ranks call them, in the same order. For a process alone (`ALONE`) each returns what it was given.
 """
 
@@ -10,7 +10,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from threading import Event, Thread
 from typing import Any
@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Store, Work
 
+from .environment_variables import environment_variables
 from .errors import ErrorOfRank, UserError
 
 RANK_EXIT_CODE = 8
@@ -231,18 +232,9 @@ def ranks_on_this_machine() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-@contextmanager
-def as_if_started(size: int, here: int) -> Iterator[None]:
+def as_if_started(size: int, here: int) -> AbstractContextManager[None]:
     """Count this process as one of `size` ranks, `here` of them on this machine: for a plan alone."""
-    told = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(here)}
-    before = {name: os.environ.pop(name, None) for name in told}
-    os.environ.update(told)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            os.environ.update({} if value is None else {name: value})
+    return environment_variables({"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(here)})
 
 
 @contextmanager

@@ -45,7 +45,7 @@ class UpdateOutput:
 
 
 class EvalPolicy(Protocol):
-    """A policy with its own state, for evaluation during training."""
+    """A policy with its own state, to play with."""
 
     sample: bool
     """Whether it draws its actions, instead of taking the mode; without effect where it has one action."""

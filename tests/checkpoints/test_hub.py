@@ -9,11 +9,13 @@ import pytest
 
 import reverie
 from reverie.checkpoints.pretrained import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, resolve_pretrained
+from reverie.checkpoints.run_folder import begin_with
 
 from ..runs.hub_server import COMMIT, NAME, hub_server
 
 SOURCE = f"hub:{NAME}"
 OURS = Path(resolve_pretrained("pretrained:catch"))
+POPULATION = Path(__file__).parents[2] / "docs/results/population/pendulum/seed_1/config.yaml"
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +95,15 @@ def test_a_repository_of_something_else_is_one_sentence(
         use(monkeypatch, address)
         with pytest.raises(reverie.UserError, match=f"{SOURCE} has no {WEIGHTS_FILE}. reverie-export writes"):
             resolve_pretrained(SOURCE)
+
+
+def test_a_population_of_a_stranger_is_one_sentence(tmp_path: Path) -> None:
+    folder = served(tmp_path / "served")
+    shutil.copy(POPULATION, folder / CONFIG_FILE)
+    with pytest.raises(reverie.UserError, match="A population has no world model: name the folder"):
+        reverie.load(folder, device="cpu")
+    with pytest.raises(reverie.UserError, match="served is a population; only networks of Dreamer"):
+        begin_with(str(folder), [])
 
 
 @pytest.mark.usefixtures("nobody")

@@ -128,6 +128,18 @@ def test_a_run_that_ends_before_its_first_sample_is_one_sentence(
     assert "nothing can be judged" in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_a_certificate_that_cannot_be_written_is_shown_and_is_no_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    (out / "certificate.json").mkdir(parents=True)
+    with pytest.raises(SystemExit) as stopped:
+        main([*SHORT, "certify.steps=60", f"run_dir={tmp_path / 'run'}", f"certify.out={out}"])
+    shown = capsys.readouterr()
+    assert stopped.value.code == 2 and "UNDECIDED" in shown.out
+    assert shown.err.splitlines()[-1] == f"error: The certificate cannot be written to {out}: Is a directory."
+
+
 def test_a_fault_ends_with_exit_code_1_and_a_page_that_names_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

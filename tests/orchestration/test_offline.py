@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from reverie.episodes import EpisodeSpec, Format, find_episodes, write_episodes
-from reverie.testing.fingerprint import reproducible
+from reverie.testing.fingerprint import fingerprint, reproducible
 from reverie.utils.timestep import ActionSpec, ArraySpec
 
 from ..episodes.made import episode, plain
@@ -71,8 +71,11 @@ def test_a_resumed_run_is_not_filled_again(episodes: Path, tmp_path: Path) -> No
     run = start(tmp_path / "run", *CARTPOLE, f"buffer.prefill={filled}", "training.total_timesteps=60")
     before = len(saved_records(run, 60, "reward"))
     shutil.rmtree(filled)
-    resume(run, "training.total_timesteps=80")
+    resume(run, "buffer.storage=mmap", "training.total_timesteps=80")
     assert len(saved_records(run, 80, "reward")) in range(before + 20, before + 30)
+    files = set(run.rglob("*"))
+    assert fingerprint(run)["step"] == "80"
+    assert set(run.rglob("*")) == files
 
 
 def test_a_population_begins_with_a_prefill(tmp_path: Path) -> None:

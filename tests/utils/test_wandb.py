@@ -208,6 +208,14 @@ def test_it_is_off_unless_asked_for(group: str) -> None:
     assert OmegaConf.create(OmegaConf.to_yaml(composed)).wandb == "off"  # as config.yaml of a run has it
 
 
+def test_a_log_that_is_refused_leaves_no_process_of_wandb(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("none of ours\n")
+    before, variables = children(), dict(os.environ)
+    with pytest.raises(UserError, match="Line 1 of"):
+        MetricsWriter(tmp_path, tensorboard=False, resume_step=0, wandb=WandbMode.offline)
+    assert (children(), dict(os.environ)) == (before, variables)
+
+
 def test_off_leaves_nothing(tmp_path: Path) -> None:
     MetricsWriter(tmp_path, tensorboard=False).close()
     assert list(tmp_path.glob("wandb")) == []

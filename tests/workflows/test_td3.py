@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from reverie.buffers import TransitionBatch
+from reverie.buffers import TransitionTable
 from reverie.workflows.population import TD3, Members, Microbatch, Sizes, TD3Config, TrainPhase
 
 SIZES = Sizes(observation=3, action=2, hidden=8)
@@ -126,20 +126,17 @@ def test_accumulated_batches_are_one_large_batch() -> None:
     assert not torch.allclose(*gradients, rtol=0.1)
 
 
-class Table:
-    """Transitions with which every draw can be told."""
-
-    num_transitions = 50
-
-    def transitions(self, indices: np.ndarray, out: TransitionBatch | None = None) -> TransitionBatch:
-        seen = torch.from_numpy(indices).float()[:, None] * torch.tensor([0.01, -0.02, 0.03])
-        return TransitionBatch(
-            observation={"vector": seen},
-            action=seen[:, :2].clamp(-1, 1),
-            reward=seen[:, 0],
-            next_observation={"vector": seen + 0.1},
-            is_terminal=torch.from_numpy(indices % 7 == 0),
-        )
+def table() -> TransitionTable:
+    """Return 50 transitions with which every draw can be told, from the even rows to the odd ones."""
+    numbers = np.repeat(np.arange(50, dtype=np.float32), 2)
+    seen = numbers[:, None] * np.array([0.01, -0.02, 0.03], np.float32)
+    fields = {
+        "observation.vector": seen + np.tile(np.array([0.0, 0.1], np.float32), 50)[:, None],
+        "action": seen[:, :2].clip(-1, 1),
+        "reward": seen[:, 0],
+        "is_terminal": numbers % 7 == 0,
+    }
+    return TransitionTable(fields, np.arange(0, 100, 2))
 
 
 def phase(*members: int, generation: int = 3) -> TrainPhase:
@@ -150,8 +147,8 @@ def test_a_group_of_members_learns_bit_for_bit_what_it_learns_among_all() -> Non
     config, whole = TD3Config(hidden_units=8), members_of(5)
     group = Members(SIZES, 2, CPU)
     group.load_rows(0, whole.rows(2, 4))
-    losses = TD3(config).learn(whole, Table(), phase(0, 1, 2, 3, 4))
-    of_group = TD3(config).learn(group, Table(), phase(2, 3))
+    losses = TD3(config).learn(whole, table(), phase(0, 1, 2, 3, 4))
+    of_group = TD3(config).learn(group, table(), phase(2, 3))
     assert_equal(group, whole, slice(2, 4))
     assert all(torch.equal(of_group[name], losses[name][2:4]) for name in losses)
     assert group.updates == whole.updates == 4
@@ -162,8 +159,8 @@ def test_members_learn_from_batches_of_their_own_that_change_with_the_generation
     twins = Members(SIZES, 2, CPU)
     twins.gather_members(torch.tensor([0, 0]))
     again = copy.deepcopy(twins)
-    TD3(config).learn(twins, Table(), phase(0, 1))
-    TD3(config).learn(again, Table(), phase(0, 1, generation=4))
+    TD3(config).learn(twins, table(), phase(0, 1))
+    TD3(config).learn(again, table(), phase(0, 1, generation=4))
     weights = twins.networks["critic"]["first.0.weight"]
     assert not torch.equal(weights[0], weights[1])
     assert not torch.equal(weights, again.networks["critic"]["first.0.weight"])
@@ -200,7 +197,7 @@ def test_the_actors_loss_moves_no_critic() -> None:
 
 def test_nothing_that_lives_on_holds_a_graph() -> None:
     members = members_of(2)
-    losses = TD3(TD3Config(hidden_units=8)).learn(members, Table(), phase(0, 1))
+    losses = TD3(TD3Config(hidden_units=8)).learn(members, table(), phase(0, 1))
     assert all(
         each.grad_fn is None and not each.requires_grad for each in (*members.tensors(), *losses.values())
     )

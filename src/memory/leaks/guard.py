@@ -343,7 +343,7 @@ class MemoryGuard:
         slope = 1000 * test.slope_bytes_per_sample / counter.scale / steps
         text = f", {slope:+,.3f} {counter.unit} per 1,000 steps"
         if counter.unit == "MB":
-            seconds = (time.monotonic() - self._began) / self._samples
+            seconds = (time.monotonic() - self._began) / max(1, self._samples - 1)
             hours = hours_to_limit(test, seconds, _headroom_bytes(counter))
             if hours is not None and verdict is not TrendClass.filling:  # which ends by itself
                 text += f"; at this rate nothing is left in {hours:,.1f} hours"

@@ -89,7 +89,7 @@ def classify_trend(
         return TrendTest(TrendClass.undecided, math.nan, (math.nan, math.nan), math.nan, 0, len(values))
     judged = values[int(len(values) * _DISCARDED) :]
     centres, medians = _block_medians(judged, _positions(steps)[-len(judged) :])
-    order = int(np.sign(_pair_slopes(centres, medians)).sum())
+    order = int(np.sign(pair_slopes(centres, medians)).sum())
     slope, interval = _trend(centres, medians, _INTERVAL_RANK)
     rise = slope * len(judged)
     recent = medians[-_RECENT:]
@@ -129,14 +129,14 @@ def _positions(steps: Sequence[int] | NDArray[np.integer]) -> _Floats:
 def _slope_ratio(centres: _Floats, medians: _Floats) -> float:
     """Return the second half's slope over the first half's; infinite where the first half does not rise."""
     half = _BLOCKS // 2
-    first = float(np.median(_pair_slopes(centres[:half], medians[:half])))
-    second = float(np.median(_pair_slopes(centres[half:], medians[half:])))
+    first = float(np.median(pair_slopes(centres[:half], medians[:half])))
+    second = float(np.median(pair_slopes(centres[half:], medians[half:])))
     return second / first if first > 0 else math.inf
 
 
 def _trend(centres: _Floats, medians: _Floats, rank: int) -> tuple[float, tuple[float, float]]:
     """Return the median of the slopes between blocks, and the slopes of that rank from either end."""
-    slopes = np.sort(_pair_slopes(centres, medians))
+    slopes = np.sort(pair_slopes(centres, medians))
     return float(np.median(slopes)), (float(slopes[rank - 1]), float(slopes[-rank]))
 
 
@@ -148,7 +148,7 @@ def _block_medians(values: _Floats, positions: _Floats) -> tuple[_Floats, _Float
     return np.array(centres), np.array(medians)
 
 
-def _pair_slopes(centres: _Floats, medians: _Floats) -> _Floats:
-    """Return the slope between every two blocks, in bytes per sample."""
-    earlier, later = np.triu_indices(len(medians), 1)
-    return (medians[later] - medians[earlier]) / (centres[later] - centres[earlier])
+def pair_slopes(places: _Floats, values: _Floats) -> _Floats:
+    """Return the slope between every two points, such as bytes per sample."""
+    earlier, later = np.triu_indices(len(values), 1)
+    return (values[later] - values[earlier]) / (places[later] - places[earlier])

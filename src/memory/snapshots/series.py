@@ -14,7 +14,7 @@ from torch.cuda import _memory_viz
 
 from ...utils.errors import UserError
 from ..config import MemoryConfig
-from ..leaks.verdict import TrendClass, TrendTest, classify_trend
+from ..leaks.verdict import TrendClass, TrendTest, classify_trend, pair_slopes
 from .reader import Frame, SiteSizes, Stack, Summary
 
 ALLOCATED_TAG = "train/memory/gpu_allocated_gb"
@@ -132,9 +132,7 @@ def _slope(steps: Sequence[int], values: Sequence[int]) -> float:
     """Return the median slope between any two points; 0 for one point."""
     if len(steps) == 1:
         return 0.0
-    earlier, later = np.triu_indices(len(steps), 1)
-    x, y = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    return float(np.median((y[later] - y[earlier]) / (x[later] - x[earlier])))
+    return float(np.median(pair_slopes(np.asarray(steps, np.float64), np.asarray(values, np.float64))))
 
 
 def compare(before: SiteSizes, after: SiteSizes) -> list[SiteChange]:

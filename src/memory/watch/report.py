@@ -176,5 +176,8 @@ def write_report(report: WatchReport, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in ((WATCH_JSON, json.dumps(report.values(), indent=1)), (WATCH_HTML, report.page())):
         part = folder / f".{name}.{os.getpid()}.part"  # another program may write into this folder, too
-        part.write_text(text, encoding="utf-8")
-        part.replace(folder / name)
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(folder / name)
+        finally:
+            part.unlink(missing_ok=True)

@@ -51,7 +51,7 @@ class Watch:
         roots: Long-lived objects by name, to be named first; what they do not reach is named by module,
             class, or function and variable.
         seconds: Least time between two samples.
-        share: Part of the time that samples may take, in (0, 1]; more gives a verdict sooner.
+        share: Part of the time that samples may take, over 0; more gives a verdict sooner.
         threshold_mb: Growth over the judged samples, in MB of 1e6 bytes, up to which memory counts as flat.
         folder: Where `watch.json` and `watch.html` are kept up to date; None for nowhere.
         trace: Name the lines that allocate, once there is a leak: from then on allocations are traced, and

@@ -92,7 +92,7 @@ class NonFiniteGuard:
         return {"total": self.total, "in_a_row": self.in_a_row, "has_rolled_back": self.has_rolled_back}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the counts of a resumed run; not for a rollback, which has to be remembered.
+        """Restore the counts of a resumed run; after a rollback the orchestrator notes that one, too.
 
         A run that ended by too many in a row counts from zero: whoever resumes it has changed something.
         """

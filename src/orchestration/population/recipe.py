@@ -1,6 +1,7 @@
 """The recipe of a population run: its checks, its plan, its parts and its orchestrator."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -118,9 +119,13 @@ class PopulationRecipe:
     def build(self, config: PopulationTrainConfig, run_dir: Path) -> AnyParts:
         """Return the parts of a run; seeds the global generators, which initialise the parameters."""
         snapshots = begin_run(config, run_dir)
-        engine = build_engine(config)
-        replay = build_replay(config, replay_spec(config, engine.spec), run_dir)
-        return Parts(engine, replay, self.build_agent(config, engine.spec), snapshots)
+        with ExitStack() as undo:
+            engine = build_engine(config)
+            undo.callback(engine.close)  # a prefill may be refused, and its processes would stay
+            replay = build_replay(config, replay_spec(config, engine.spec), run_dir)
+            parts = Parts(engine, replay, self.build_agent(config, engine.spec), snapshots)
+            undo.pop_all()
+        return parts
 
     def build_agent(self, config: PopulationTrainConfig, env: EnvSpec) -> ERLWorkflow:
         """Return the population, its parameters initialised."""

@@ -3,8 +3,8 @@
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..durable_io import writing
+from ..environment_variables import environment_variables
 from ..errors import UserError
 from ..video import encode_animation, encode_image, upscale
 from .json_lines import JsonLines
@@ -55,12 +56,16 @@ class MetricsWriter:
         run_dir.mkdir(parents=True, exist_ok=True)
         wandb_run = None if wandb is WandbMode.off else WandbRun(run_dir, wandb)
         self._path = run_dir / METRICS_FILE
-        self._lines = JsonLines(self._path, resume_step)
         self._events = None
-        if tensorboard:
-            from .event_file import EventFile  # its formats take 0.3 s to import
+        with ExitStack() as undo:
+            if wandb_run:
+                undo.callback(wandb_run.close)  # it comes first: without a login the log stays as it was
+            self._lines = JsonLines(self._path, resume_step)
+            if tensorboard:
+                from .event_file import EventFile  # its formats take 0.3 s to import
 
-            self._events = EventFile(run_dir / "tensorboard", resume_step)
+                self._events = EventFile(run_dir / "tensorboard", resume_step)
+            undo.pop_all()
         self._displays = [display for display in (self._events, wandb_run) if display]
         self.on_line: OnLine | None = None
         """Called after each line, with its step and its values."""
@@ -138,7 +143,7 @@ class WandbRun:
         quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_SILENT": "true"}
         with ExitStack() as closing:
             # Read whenever a helper process or a reporter starts, so they hold as long as the run is open.
-            closing.enter_context(_environment({"WANDB_CACHE_DIR": str(folder / "cache"), **quiet}))
+            closing.enter_context(environment_variables({"WANDB_CACHE_DIR": str(folder / "cache"), **quiet}))
             import wandb
 
             closing.callback(wandb.teardown)
@@ -185,19 +190,6 @@ class WandbRun:
     def close(self) -> None:
         """Write what is left and end the helper process; a second call does nothing."""
         self._closing.close()
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables inside the `with` block."""
-    before = {name: os.environ[name] for name in values if name in os.environ}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            del os.environ[name]
-        os.environ.update(before)
 
 
 def _require_login(wandb: Any) -> None:

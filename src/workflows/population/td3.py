@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.adam import adam
 
-from ...buffers import TransitionBatch, Transitions
+from ...buffers import EpisodeReplayBuffer, TransitionBatch, TransitionTable
 from ...utils.seeding import numpy_generator, torch_generator
 from .config import TD3Config
 from .members import Members, Stacked
@@ -62,7 +62,9 @@ class TD3:
     def __init__(self, config: TD3Config) -> None:
         self.config = config
 
-    def learn(self, members: Members, replay: Transitions, phase: TrainPhase) -> dict[str, Tensor]:
+    def learn(
+        self, members: Members, replay: EpisodeReplayBuffer | TransitionTable, phase: TrainPhase
+    ) -> dict[str, Tensor]:
         """Make the updates of one phase; return losses by name, each (M,), means over it, detached.
 
         A group of at least two members learns bit for bit what it would learn among all.
