@@ -12,6 +12,7 @@ from gymnasium.utils import env_checker
 from numpy.typing import NDArray
 
 from ..envs import EnvConfig, EnvironmentFailed, make_single
+from ..envs.registered import require_no_statistics
 from ..envs.spaces import action_spec, convert_observation, notices, observation_space
 from ..envs.workers import as_number
 from ..utils.errors import UserError, require_seed, with_place
@@ -84,6 +85,10 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
     named = made.spec.id if made.spec else type(made.unwrapped).__name__
     report = EnvReport(env if isinstance(env, str) else named)
     try:
+        try:
+            require_no_statistics(made)
+        except UserError as error:
+            report.errors.append(f"{report.name} {error}")
         _check_spaces(report, made)
         _check_interface(report, made)
         if report.spec is not None:

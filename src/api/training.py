@@ -10,9 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from ..checkpoints.pretrained import holds_networks_alone
+from ..checkpoints.run_folder import maker_of
 from ..commands.command_line import checked_run
 from ..commands.train import train_until
+from ..config.overrides import parse
+from ..config.schema import TrainConfig
+from ..envs import Suite
 from ..orchestration.signals import Signals
+from ..planning import Preflight
 from ..utils.errors import UserError, require_posix
 from ..utils.logging import OnLine, read_lines
 from ..utils.logging.writer import METRICS_FILE
@@ -73,7 +79,7 @@ def train(
         overrides: Further settings: texts as on the command line (`["model=debug", "seed=3"]`), or values by
             dotted key (`{"training.batch_size": 8}`). `resume=<run>` continues a run.
         env: A Gymnasium id, a class, or a function that makes an environment; takes the place of the
-            experiment's.
+            experiment's. A resumed run keeps its own: the same class or function may be given again.
         total_timesteps: Agent steps of the run, over all its environments.
         callback: Called with the step, in agent steps, and the values of each line of metrics.jsonl, once it
             is written. What it raises ends the run at once, at its newest checkpoint.
@@ -94,12 +100,10 @@ def train(
         arguments += _typed({"training.total_timesteps": total_timesteps})
     if experiment is not None:
         arguments.insert(0, f"experiment={experiment}")
-    if env is not None:
-        suite, env_id = suite_and_id(env)
-        is_resumed = any(each.startswith("resume=") and each != "resume=null" for each in arguments)
-        chosen = {"env": suite.value} | ({} if env_id is None else {"env.id": env_id})
-        arguments = [*([] if is_resumed else _typed(chosen)), *arguments]  # it has its environment
-    config, preflight, notices = checked_run(arguments)
+    if env is None:
+        config, preflight, notices = checked_run(arguments)
+    else:
+        config, preflight, notices = _checked_run_in(env, arguments)
     with Signals() as signals:
         try:
             train_until(signals, config, preflight, notices, callback)
@@ -112,6 +116,24 @@ def train(
             why = f"with exit code {ended.code} (docs/reliability.md); {config.run_dir}/train.log says why"
             raise RuntimeError(f"The run ended {why}. To go on, {then}.") from ended.__cause__
     return Run(Path(str(config.run_dir)))
+
+
+def _checked_run_in(env: EnvLike, arguments: list[str]) -> tuple[TrainConfig, Preflight, list[str]]:
+    """Return what `checked_run` does, for an environment of the caller's; refuse a run that has another."""
+    resume = {item.key_or_group: item.value() for item in parse(arguments)}.get("resume")
+    is_continued = resume is not None and not holds_networks_alone(str(resume))
+    suite, env_id = suite_and_id(env, maker_of(str(resume)) if is_continued else None)
+    if not is_continued:
+        key = "env" if resume is None else "env.suite"
+        chosen = {key: suite.value} | ({} if env_id is None else {"env.id": env_id})
+        return checked_run([*_typed(chosen), *arguments])
+    checked = checked_run(arguments)
+    own = checked[0].env
+    if (own.suite, own.id) != (suite, env_id or own.id):
+        name = own.id if own.suite is Suite.gymnasium else own.suite.value
+        asked = f"env={env_id or suite.value}"
+        raise UserError(f"{asked}: resume={resume} continues a run of {name}, and keeps that. Leave env out.")
+    return checked
 
 
 def _typed(settings: Sequence[str] | Mapping[str, object]) -> Iterator[str]:

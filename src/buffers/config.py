@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 import torch
 
-from ..utils.errors import UserError, require_range
+from ..utils.errors import UserError, require_range, take_choices
 from ..utils.timestep import ActionSpec, ArraySpec, EnvSpec
 
 OBSERVATION_PREFIX = "observation."  # of names among the fields of a record, in memory and on disk
@@ -73,6 +73,7 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         """Check the bounds of single fields; those that need the environment are checked by `plan_replay`."""
+        take_choices("buffer", self)
         require_range("buffer", self, "capacity", "chunk_length", "latent_every", ge=1)
         require_range("buffer", self, "memory_budget_gib", gt=0)
         require_range("buffer", self, "newest_share", ge=0, le=1)

@@ -10,7 +10,6 @@ from ..utils.durable_io import UNFINISHED, corrupt_file_error, read_json
 from ..utils.errors import UserError, did_you_mean
 
 PREFIX, HUB_PREFIX = "pretrained:", "hub:"
-PREFIXES = (PREFIX, HUB_PREFIX)
 CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "card.json"
@@ -39,6 +38,11 @@ def resolve_pretrained(source: str) -> str:
             f"{source} is not part of the package, which has {listed}.{did_you_mean(name, names)}"
         )
     return str(_root() / name)
+
+
+def holds_networks_alone(source: str) -> bool:
+    """Return whether a name stands for networks without replay: of the package, the hub or an export."""
+    return source.startswith((PREFIX, HUB_PREFIX)) or os.path.isfile(Path(source) / WEIGHTS_FILE)
 
 
 def read_card(folder: Path) -> dict[str, Any]:

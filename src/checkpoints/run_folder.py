@@ -25,9 +25,10 @@ from ..config.resolve import multiplies_bfloat16, typed
 from ..config.saved import read_config
 from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device, leaves
 from ..config.workflow import require_key, setting_types
+from ..envs.registered import is_maker
 from ..utils.durable_io import reading, replace_file
 from ..utils.errors import UserError
-from .checkpoint import CHECKPOINTS, Checkpoint, Verify, latest_checkpoint
+from .checkpoint import CHECKPOINTS, Checkpoint, Verify, latest_checkpoint, list_checkpoints
 from .pretrained import CONFIG_FILE as CONFIG_FILE
 from .pretrained import resolve_pretrained
 
@@ -202,6 +203,7 @@ def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, l
     changes = _single_settings(changes, before)
     config = load_run(folder, changes, key="resume")
     config.resume = folder
+    _require_longer(folder, before, config)
     after = OmegaConf.structured(config)
     sentences = [f"resuming {folder}"]
     for key in dict.fromkeys([*(change.key_or_group for change in changes), "precision"]):
@@ -212,11 +214,27 @@ def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, l
     return config, sentences
 
 
+def _require_longer(folder: str, before: DictConfig, after: TrainConfig) -> None:
+    """Refuse a new length that the run in `folder` has passed already: it would only rewrite its settings."""
+    asked, steps = after.training.total_timesteps, [each.step for each in list_checkpoints(Path(folder))]
+    if steps and asked < min(steps[-1], before.training.total_timesteps):
+        past = f"{folder} has a checkpoint of step {steps[-1]:,}"
+        raise UserError(f"training.total_timesteps={asked:,} is over: {past}. Give more, or leave it out.")
+
+
+def maker_of(folder: str) -> str | None:
+    """Return the id of the class or function that makes the environments of a run, if one does."""
+    if not os.path.isfile(Path(folder) / CONFIG_FILE):
+        return None
+    env_id = _read(folder, "resume").env.id
+    return env_id if is_maker(env_id) else None
+
+
 def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
     """Return the configuration of a new run that continues networks alone on this machine, and a notice.
 
-    They are `pretrained:<name>` or `hub:<owner>/<name>`. Their replay and the moments of their optimisers are
-    not there, so all but the networks may change.
+    They are `pretrained:<name>`, `hub:<owner>/<name>` or an exported folder. Their replay and the moments of
+    their optimisers are not there, so all but the networks may change.
     """
     changes = list(changes)
     devices = [Device(change.value()) for change in changes if change.key_or_group == "device"]

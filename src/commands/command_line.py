@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from .. import __version__
 from ..checkpoints.mirror import restore
-from ..checkpoints.pretrained import PREFIXES
+from ..checkpoints.pretrained import holds_networks_alone
 from ..checkpoints.run_folder import begin_with, check_change, resume_run
 from ..checkpoints.shards import was_begun_here
 from ..config.compose import HYDRA_VERSION_BASE, compose_jobs, with_experiment
@@ -112,7 +112,7 @@ def _continued(arguments: list[str]) -> list[str]:
         return arguments
     folders = {key: value for key, _, value in (word.partition("=") for word in arguments)}
     resumed = folders.get("resume")
-    if resumed and URL_SEPARATOR not in resumed and not resumed.startswith(PREFIXES):
+    if resumed and URL_SEPARATOR not in resumed and not holds_networks_alone(resumed):
         return arguments  # the same again, with its changes
     if "run_dir" not in folders:
         raise UserError(
@@ -164,7 +164,7 @@ def _check_jobs(configs: list[TrainConfig]) -> None:
 
 def _resumed(folder: str, changes: list[Override]) -> tuple[TrainConfig, Preflight, list[str]]:
     """Return what a `Task` takes, for the run saved in `folder`: a path, a URL, or networks alone."""
-    if folder.startswith(PREFIXES):
+    if holds_networks_alone(folder):
         config, notices = begin_with(folder, changes)
         return config, check_run(config, recipe_of(config)), notices
     restored: list[str] = []

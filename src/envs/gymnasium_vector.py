@@ -14,7 +14,7 @@ from ..utils.errors import UserError, with_place
 from ..utils.timestep import ArraySpec, EnvSpec, TimeStep
 from .backend import EnvironmentCrashed, EnvironmentFailed, Failures
 from .config import EnvConfig, Vectorization
-from .registered import failure_to_make, find_registration
+from .registered import CODE_FAULTS, failure_to_make, find_registration
 from .spaces import action_spec, notices, observation_space
 from .workers import LocalEnv, SubprocessEnv
 
@@ -109,7 +109,7 @@ class GymnasiumBackend:
         drawing = self._make_local(render_mode=PICTURES)
         try:
             drawing.make()
-        except Exception as error:  # of any kind: it is the environment's code that runs
+        except CODE_FAULTS as error:
             _LOG.warning("%s cannot be made to render: %s", self.spec.name, with_place(error))
             return False
         finally:
@@ -133,7 +133,7 @@ def _probe(probe: LocalEnv, env_id: str, name: str, longest_episode: int | None)
         raise UserError(f"env.id={env_id} needs a package that is missing: {error}") from error
     except UserError as error:
         raise UserError(f"env.id={env_id} {error}") from None
-    except Exception as error:
+    except CODE_FAULTS as error:
         reason = failure_to_make(probe.registered, probe.config.kwargs or {}, error)
         raise UserError(f"env.id={env_id} {reason}") from error
     finally:

@@ -1,9 +1,11 @@
-"""Gymnasium environments by name: the registration of an id, its arguments, and wrappers around it."""
+"""Gymnasium environments by name: the registration of an id or a maker, its arguments and wrappers."""
 
 import importlib
 import inspect
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import count
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +20,14 @@ _OWN_ARGUMENTS = {
 }
 """Arguments of `gymnasium.make` that another setting decides, with the repair."""
 
+_MAKERS = "python/"
+"""Begins the ids of classes and functions that a program gave."""
+
+CODE_FAULTS = (Exception, SystemExit)
+"""What code that is not ours may raise without meaning to end this process."""
+
+_RUNNING_STATISTICS = (gymnasium.wrappers.NormalizeReward, gymnasium.wrappers.NormalizeObservation)
+
 
 def find_registration(env_id: str) -> EnvSpec:
     """Return the registration of `env_id`, after importing its `module:` if it has one.
@@ -27,7 +37,52 @@ def find_registration(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
     if module:
         _import(module)
+    elif is_maker(env_id):
+        _find_maker(env_id)
     return gymnasium.spec(name)
+
+
+def is_maker(env_id: str) -> bool:
+    """Return whether an id is of a class or a function that a program gave."""
+    return env_id.startswith(_MAKERS)
+
+
+def register_maker(make: Callable[[], object], env_id: str | None = None) -> str:
+    """Register a class or a function that makes an environment, by an id or its own one, which is returned.
+
+    Its own is `python/<module>.<name>-v0`, by which another process imports it. Of two of one name in a
+    module the later counts, as in Python; what has no name there, such as a lambda, has a number, too.
+    """
+    env_id = env_id or _id_of(make)
+    gymnasium.registry.pop(env_id, None)
+    entry_point: Any = make  # a maker that takes no arguments, as a registration does not ask for any
+    gymnasium.register(env_id, entry_point=entry_point)
+    return env_id
+
+
+def _id_of(make: Callable[[], object]) -> str:
+    name = getattr(make, "__qualname__", "<lambda>")
+    words = f"{_MAKERS}{getattr(make, '__module__', None)}.{re.sub(r'[<>]', '', name)}"
+    if name.isidentifier():
+        return f"{words}-v0"
+    free = (f"{words}{number or ''}-v0" for number in count())
+    known = gymnasium.registry
+    return next(each for each in free if each not in known or known[each].entry_point is make)
+
+
+def _find_maker(env_id: str) -> None:
+    """Register what an id of a maker names, if this process does not know it and a module has it."""
+    module, _, name = env_id.removeprefix(_MAKERS).rpartition("-v")[0].rpartition(".")
+    if env_id in gymnasium.registry or module in ("", "__main__"):
+        return
+    try:
+        found = getattr(_import_for(f"env.id={env_id}", module), name, None)
+    except UserError as error:
+        if isinstance(error.__cause__, ModuleNotFoundError):
+            return
+        raise
+    if callable(found):
+        register_maker(found, env_id)
 
 
 def check_id(env_id: str) -> None:
@@ -39,6 +94,8 @@ def check_id(env_id: str) -> None:
         )
     if module:
         _import_for(f"env.id={env_id}", module)
+    elif is_maker(env_id):
+        _find_maker(env_id)
     try:
         gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
@@ -46,6 +103,12 @@ def check_id(env_id: str) -> None:
             root = module.partition(".")[0]
             own = [id for id, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(root)]
             hint = f"{did_you_mean(name, own)} {module} was imported, and registers no such id."
+        elif is_maker(env_id):
+            hint = (
+                " It is a class or function of the program that trained with it, and no module here has it."
+                " Give it, as in reverie.load(run, env=MyEnv) or reverie.train(resume=run, env=MyEnv); one in"
+                " a module of its own is found by every command that is started beside that module."
+            )
         else:
             hint = did_you_mean(name, gymnasium.registry)
             hint += " An id of another package needs its module in front, as in env.id=package:Name-v0."
@@ -85,18 +148,29 @@ def wrapper_class(entry: Any) -> tuple[type[gymnasium.Wrapper], dict[str, Any]]:
     return found, kwargs
 
 
+def require_no_statistics(env: gymnasium.Env[Any, Any]) -> None:
+    """Refuse a wrapper of Gymnasium that scales by what it has seen so far; no checkpoint has that."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, _RUNNING_STATISTICS):
+            raise UserError(
+                f"has the wrapper {type(env).__name__}, which scales by what it has seen: a resumed run and "
+                "an evaluation would get other numbers. Leave it out: symlog learns from numbers of any size."
+            )
+        env = env.env
+
+
 def wrapped(env: gymnasium.Env, entry: Any) -> gymnasium.Env:
     """Return an environment in one more wrapper of `env.wrappers`."""
     wrapper, kwargs = wrapper_class(entry)
     try:
         return wrapper(env, **kwargs)
-    except Exception as error:
+    except CODE_FAULTS as error:
         raise UserError(
             f"with env.wrappers={wrapper.__module__}.{wrapper.__name__} cannot be made: {with_place(error)}."
         ) from error
 
 
-def failure_to_make(registered: EnvSpec, kwargs: Mapping[str, Any], error: Exception) -> str:
+def failure_to_make(registered: EnvSpec, kwargs: Mapping[str, Any], error: BaseException) -> str:
     """Return what went wrong when an environment was made, to stand after its id."""
     try:
         creator: Any = registered.entry_point
@@ -116,7 +190,7 @@ def _import_for(asked: str, module: str) -> ModuleType:
     """Import a module; a `UserError` that begins with what was `asked` if that fails."""
     try:
         return _import(module)
-    except (Exception, SystemExit) as error:
+    except CODE_FAULTS as error:
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise UserError(
                 f"{asked}: there is no module {error.name}, neither installed nor in the current "

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from .backend import EnvironmentFailed
 from .config import EnvConfig
-from .registered import wrapped
+from .registered import CODE_FAULTS, require_no_statistics, wrapped
 from .spaces import convert_action, convert_observation
 
 Request = int | NDArray[np.float32]
@@ -97,6 +97,7 @@ class LocalEnv:
             env = gymnasium.make(self.registered, max_episode_steps=self.config.time_limit, **options)
             for entry in self.config.wrappers:
                 env = wrapped(env, entry)
+            require_no_statistics(env)
             repeat = self.config.action_repeat
             self._env = RepeatedActions(env, repeat) if repeat > 1 else env
         return self._env
@@ -127,7 +128,7 @@ class LocalEnv:
             return observation, as_number(reward), bool(terminated), bool(truncated)
         except EnvironmentFailed:
             raise
-        except Exception as error:
+        except CODE_FAULTS as error:
             raise _failure_of(error) from error
 
     def render(self) -> NDArray[np.uint8] | None:
@@ -140,7 +141,7 @@ class LocalEnv:
             return None
         try:
             picture = np.array(self.make().render())
-        except Exception as error:
+        except CODE_FAULTS as error:
             raise _failure_of(error) from error
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
             found = f"{picture.dtype} of shape {picture.shape}"
@@ -254,7 +255,7 @@ def _serve(make: Callable[[], LocalEnv], pipe: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
         try:
             env.make()
-        except Exception as error:
+        except CODE_FAULTS as error:
             pipe.send(_failure_of(error))
             return
         try:
@@ -274,7 +275,7 @@ def _serve(make: Callable[[], LocalEnv], pipe: Connection) -> None:
             env.terminate()
 
 
-def _failure_of(error: Exception) -> EnvironmentFailed:
+def _failure_of(error: BaseException) -> EnvironmentFailed:
     """Return the exception `error`, which is being handled, as a failure of its environment."""
     return EnvironmentFailed(f"it raised {type(error).__name__}: {error}", traceback.format_exc())
 

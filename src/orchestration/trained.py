@@ -6,7 +6,7 @@ import numpy as np
 
 from ..buffers import EpisodeReplayBuffer, ReplaySpec
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.pretrained import WEIGHTS_FILE, read_card, resolve_pretrained
+from ..checkpoints.pretrained import holds_networks_alone, read_card, resolve_pretrained
 from ..checkpoints.run_folder import checkpoint_of, load_run
 from ..checkpoints.weights import load_weights, networks_of
 from ..config.schema import Compile, Device, TrainConfig
@@ -39,8 +39,7 @@ def load_agent(
     folder = Path(resolve_pretrained(name))
     run = load_run(str(folder), device=device, key=key)
     run.compile = Compile.none  # nothing is learned
-    has_weights_alone = (folder / WEIGHTS_FILE).is_file()
-    checkpoint = None if has_weights_alone else checkpoint_of(run, folder)
+    checkpoint = None if holds_networks_alone(str(folder)) else checkpoint_of(run, folder)
     if env is not None:
         run.env.suite, run.env.id = env[0], env[1] or run.env.id
     recipe = recipe_of(run)

@@ -9,6 +9,8 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from dataclasses import fields
+from enum import EnumType
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
@@ -108,6 +110,23 @@ def require_range(
         is_high = (le is not None and value > le) or (lt is not None and value >= lt)
         if is_low or is_high:
             raise UserError(f"{key} must be {_range_text(ge, gt, le, lt)}, got {value}.")
+
+
+def take_choices(section: str, settings: Any) -> None:
+    """Take text for the member that it names, in each field of a dataclass that is an `Enum`.
+
+    Raises:
+        UserError: If it names none.
+    """
+    for field in fields(settings):
+        value, kind = getattr(settings, field.name), field.type
+        if not isinstance(kind, EnumType) or isinstance(value, kind):
+            continue
+        names = kind.__members__
+        if str(value) not in names:
+            known = f"{', '.join(names)}.{did_you_mean(str(value), names)}"
+            raise UserError(f"{section}.{field.name}={value} is none of {known}")
+        setattr(settings, field.name, kind[str(value)])
 
 
 def require_seed(seed: object) -> None:

@@ -66,7 +66,9 @@ def test_a_report_says_what_becomes_of_every_part() -> None:
     assert {key: spec.shape for key, spec in report.spec.observation.items()} == {
         "camera": (64, 64, 3), "map": (64, 64, 3), "pose": (4,), "mode": (5,)
     }  # fmt: skip
-    assert str(report).startswith("python/World-v0: ready to train\n  camera       Box of")
+    assert str(report).startswith(
+        "python/tests.api.test_env_report.World-v0: ready to train\n  camera       Box of"
+    )
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "catch", "atari"])

@@ -2,6 +2,7 @@
 
 import math
 import signal
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import reverie
 from reverie.api.training import _typed
+from reverie.commands import export
 from reverie.envs import Catch
 from reverie.orchestration.signals import Signals
 
@@ -60,16 +62,53 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_run_goes_on(tmp_path: Path) -> None:
     assert saved_steps(run.run_dir) == [20, 40]
 
 
-def test_a_class_trains_resumes_and_is_loaded_where_it_is_known() -> None:
+def test_a_class_of_a_module_is_found_by_every_process() -> None:
     run = reverie.train("dreamer_catch", BRIEF, env=Catch, total_timesteps=40, run_dir="catch")
-    assert repr(run.agent) == "<reverie.Agent for python/Catch-v0, trained for 40 steps>"
-    del gymnasium.registry["python/Catch-v0"]  # as in another process
-    with pytest.raises(reverie.UserError, match="python/Catch-v0 is not registered"):
-        reverie.load("catch")
-    agent = reverie.load("catch", env=Catch)
-    env = agent.make_env()
-    assert isinstance(env.unwrapped, Catch) and agent.act(env.reset()[0]) in (0, 1, 2)
+    assert repr(run.agent) == "<reverie.Agent for python/reverie.envs.catch.Catch-v0, trained for 40 steps>"
+    del gymnasium.registry["python/reverie.envs.catch.Catch-v0"]  # as in another process
+    env = reverie.load("catch").make_env()
+    assert isinstance(env.unwrapped, Catch)
     assert reverie.train(resume="catch", env=Catch, total_timesteps=60).agent.step == 60
+    with pytest.raises(reverie.UserError, match=r"env=CartPole-v1: resume=catch .* of python/reverie.envs"):
+        reverie.train(resume="catch", env="CartPole-v1", total_timesteps=80)
+    with pytest.raises(
+        reverie.UserError, match=r"total_timesteps=40 is over: catch has a checkpoint of step 60"
+    ):
+        reverie.train(resume="catch", total_timesteps=40)
+    assert "total_timesteps: 60" in Path("catch/config.yaml").read_text()
+
+
+def test_a_class_that_no_module_has_is_given_again() -> None:
+    class Local(Catch):
+        pass
+
+    run = reverie.train("dreamer_catch", BRIEF, env=Local, total_timesteps=40, run_dir="local")
+    spec = run.agent.make_env().spec
+    assert spec is not None
+    own_id = spec.id
+    assert own_id.startswith("python/tests.api.test_training.test_") and own_id.endswith(".locals.Local-v0")
+    del gymnasium.registry[own_id]  # as in another process
+    with pytest.raises(
+        reverie.UserError, match=r"Local-v0 is not registered .*reverie.load\(run, env=MyEnv\)"
+    ):
+        reverie.load("local")
+    agent = reverie.load("local", env=Local)
+    env = agent.make_env()
+    assert isinstance(env.unwrapped, Local) and agent.act(env.reset()[0]) in (0, 1, 2)
+    del gymnasium.registry[own_id]
+    again = reverie.train(resume="local", env=lambda: Local(), total_timesteps=60)
+    assert again.agent.step == 60 and isinstance(again.agent.make_env().unwrapped, Local)
+
+
+def test_an_exported_folder_is_continued_as_networks_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = reverie.train("dreamer_catch", BRIEF, total_timesteps=40, run_dir="whole")
+    monkeypatch.setattr(sys, "argv", ["reverie-export", "run=whole", "out=exported", "episodes=1"])
+    export.main()
+    again = reverie.train(resume="exported", total_timesteps=40, env=Catch)
+    assert again.run_dir != Path("exported") and not Path("exported/checkpoints").exists()
+    assert "init: exported" in (again.run_dir / "config.yaml").read_text()
+    assert "python/reverie.envs.catch.Catch-v0" in (again.run_dir / "config.yaml").read_text()
+    assert run.agent.step == again.agent.step == 40
 
 
 def test_two_functions_without_a_name_do_not_take_each_others_place() -> None:

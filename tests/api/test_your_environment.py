@@ -51,6 +51,6 @@ def test_the_blocks_of_the_page_run_one_after_the_other(
     agent = space["agent"]
     assert isinstance(agent, reverie.Agent)
     env = agent.make_env()
-    assert isinstance(env, gymnasium.wrappers.NormalizeReward) and env.get_wrapper_attr("size") == 8
+    assert isinstance(env, gymnasium.wrappers.FilterObservation) and env.get_wrapper_attr("size") == 8
     assert Path("play.mp4").stat().st_size > 0
     del sys.modules["seeker"], gymnasium.registry["Seeker-v0"]

@@ -20,7 +20,7 @@ from reverie.envs import EnvConfig
 from reverie.models import ModelConfig
 from reverie.utils.errors import UserError
 from reverie.workflows.world_models import ControllerConfig, WorldModelConfig
-from reverie.workflows.world_models.config import LOSS_SWITCHES
+from reverie.workflows.world_models.config import LOSS_SWITCHES, Objective
 
 OFF: dict[str, bool] = dict.fromkeys(LOSS_SWITCHES, False)
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -206,3 +206,12 @@ def test_cuda_is_refused_where_there_is_none() -> None:
 def test_a_size_that_no_tensor_can_have_is_refused_before_it_is_computed_with(size: str) -> None:
     with pytest.raises(UserError, match="must be at most"):
         typed(composed("experiment=dreamer_catch", size))
+
+
+def test_a_choice_given_as_text_from_python_is_the_member_it_names() -> None:
+    assert WorldModelConfig(objective="barlow") == WorldModelConfig(objective=Objective.barlow)  # pyright: ignore[reportArgumentType]
+    assert ReplayConfig(storage="mmap").storage is ReplayStorage.mmap  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UserError, match=r"world_model.objective=barlo is none of .* Did you mean `barlow`"):
+        WorldModelConfig(objective="barlo")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UserError, match=r"buffer\.storage=None is none of ram, mmap, cuda"):
+        ReplayConfig(storage=None)  # pyright: ignore[reportArgumentType]

@@ -106,6 +106,10 @@ def test_arguments_and_wrappers_reach_every_environment(vectorization: Vectoriza
             {"wrappers": ["gymnasium.wrappers.TimeLimit"]},
             "with env.wrappers=.*TimeLimit cannot be made: TypeError",
         ),
+        (
+            {"wrappers": ["gymnasium.wrappers.NormalizeReward", "gymnasium.wrappers.TimeAwareObservation"]},
+            "CartPole-v1 has the wrapper NormalizeReward, which scales by what it has seen",
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_by_name(options: dict[str, Any], message: str) -> None:

@@ -78,6 +78,8 @@ def assert_rows(arrival: TimeStep, expected: TimeStep, rows: list[int]) -> None:
     [
         ("Raises", "sync", "it raised ArithmeticError: 100 % broken"),
         ("Raises", "async", "it raised ArithmeticError: 100 % broken"),
+        ("Exits", "sync", "it raised SystemExit: 3"),
+        ("Exits", "async", "it raised SystemExit: 3"),
         ("Dies", "async", "its process died (exit code -9"),
         ("Hangs", "async", "its process gave no answer for env.worker_timeout=4 seconds"),
     ],

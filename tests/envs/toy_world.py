@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -24,18 +25,18 @@ raise_now_at = -1
 class ToyWorld(gymnasium.Env[dict[str, Any], Any]):
     """Counts to a limit of 3 to 7 drawn by the seed; the reward is count * action, and actions are 1 and 2.
 
-    Environments whose seed is odd raise at step `raise_at`, are killed at step `kill_at` and hang at step
-    `hang_at`; step 0 is the reset, -1 never.
+    Environments whose seed is odd raise at step `raise_at`, exit at `exit_at`, are killed at `kill_at` and
+    hang at `hang_at`; step 0 is the reset, -1 never.
     """
 
-    def __init__(self, raise_at: int = -1, kill_at: int = -1, hang_at: int = -1) -> None:
+    def __init__(self, raise_at: int = -1, exit_at: int = -1, kill_at: int = -1, hang_at: int = -1) -> None:
         self.observation_space = spaces.Dict(
             camera=spaces.Box(0, 255, (48, 80), np.uint8),
             pose=spaces.Box(-np.inf, np.inf, (2, 2), np.float64),
             mode=spaces.Discrete(3, start=5),
         )
         self.action_space = spaces.Discrete(2, start=1)
-        self._raise_at, self._kill_at, self._hang_at = raise_at, kill_at, hang_at
+        self._raise_at, self._exit_at, self._kill_at, self._hang_at = raise_at, exit_at, kill_at, hang_at
         self._count = self._limit = 0
         self._is_faulty = False
 
@@ -61,6 +62,8 @@ class ToyWorld(gymnasium.Env[dict[str, Any], Any]):
     def _fail_if_due(self) -> None:
         if self._is_faulty and self._count in (self._raise_at, raise_now_at):
             raise ArithmeticError("100 % broken")
+        if self._is_faulty and self._count == self._exit_at:
+            sys.exit(3)
         if self._is_faulty and self._count == self._kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
         while self._is_faulty and self._count == self._hang_at:
@@ -128,6 +131,7 @@ class ToyUnborn(ToyWorld):
 if __name__ == "toy_world":  # and not a second time, where a test imports it as one of its own modules
     gymnasium.register("Toy-v0", entry_point="toy_world:ToyWorld")
     gymnasium.register("ToyRaises-v0", entry_point="toy_world:ToyWorld", kwargs={"raise_at": 2})
+    gymnasium.register("ToyExits-v0", entry_point="toy_world:ToyWorld", kwargs={"exit_at": 2})
     gymnasium.register("ToyDies-v0", entry_point="toy_world:ToyWorld", kwargs={"kill_at": 2})
     gymnasium.register("ToyHangs-v0", entry_point="toy_world:ToyWorld", kwargs={"hang_at": 2})
     gymnasium.register("ToyNeverStarts-v0", entry_point="toy_world:ToyWorld", kwargs={"raise_at": 0})

@@ -21,7 +21,8 @@ from reverie.config.schema import Device, Precision
 from reverie.envs import make_environment
 from reverie.memory.counters.glibc import in_use_bytes, in_use_source
 from reverie.memory.counters.process import folder_disk_bytes
-from reverie.orchestration.dreamer.dry_run import CUDA_GRANULARITY
+from reverie.orchestration.dreamer import dry_run as module
+from reverie.orchestration.dreamer.dry_run import CUDA_GRANULARITY, dry_run
 from reverie.orchestration.dreamer.recipe import build_workflow
 from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of
@@ -97,6 +98,21 @@ def test_planning_an_update_of_gigabytes_allocates_nothing_of_its_size() -> None
 
     peak_rise(1)  # torch's shape functions, imported once
     assert peak_rise(600) < 30_000_000  # Python's objects: a graph without tensors
+
+
+@pytest.mark.parametrize("experiment", ["dreamer_catch", "dreamer_cartpole"])
+def test_a_batch_too_large_to_rehearse_whole_continues_the_line_of_smaller_ones(
+    experiment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(f"experiment={experiment}", "model=debug", "training.batch_size=128")
+    env = environment_spec(config, recipe_of(config))
+    whole = dry_run(config, env)
+    monkeypatch.setattr(module, "_MOST_STEPS", 64 * config.training.sequence_length)
+    monkeypatch.setattr(module, "_REMEMBERED", {})
+    continued = dry_run(config, env)
+    assert continued.state == whole.state and continued.phases.keys() == whole.phases.keys()
+    assert sum(continued.peak.values()) == pytest.approx(sum(whole.peak.values()), rel=0.1)
+    assert continued.operators == pytest.approx(whole.operators, rel=0.2)
 
 
 def test_planning_moves_no_generator() -> None:

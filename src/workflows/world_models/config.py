@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ...utils.errors import UserError, did_you_mean, require_range
+from ...utils.errors import UserError, did_you_mean, require_range, take_choices
 
 LOSS_SWITCHES = ("decoder", "reward", "continue", "kl")
 
@@ -98,6 +98,7 @@ class WorldModelConfig:
     """Switch for each loss: decoder, reward, continue, kl. A dict because `continue` is a Python keyword."""
 
     def __post_init__(self) -> None:
+        take_choices("world_model", self)
         for name in self.losses:
             if name not in LOSS_SWITCHES:
                 raise UserError(
