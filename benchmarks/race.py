@@ -33,7 +33,7 @@ LINES = {
     "no_decay": ("optimizer.decay_from=0",),
     "rate_3e-4": ("optimizer.learning_rate=3e-4",),
     "rate_2e-3": ("optimizer.learning_rate=2e-3",),
-    "actor_rate_3e-4": ("optimizer.actor_learning_rate=3e-4",),
+    "actor_rate_1e-4": ("optimizer.actor_learning_rate=1e-4",),
     "actor_rate_1e-3": ("optimizer.actor_learning_rate=1e-3",),
     "decoder_scale_1": ("world_model.objective=reconstruction", "world_model.decoder_scale=1"),
     "decoder_off": ("world_model.decoder=off",),

@@ -47,7 +47,7 @@ LENGTH = (
 @pytest.mark.parametrize(
     ("experiment", "suite", "expected"),
     [
-        ("dreamer_ataripong", Suite.atari, [160_000, 32.0, 8, 16, 8, 200_000, 64, 512, 8, True]),
+        ("dreamer_ataripong", Suite.atari, [200_000, 32.0, 8, 16, 8, 200_000, 64, 512, 8, True]),
         ("dreamer_atari100k", Suite.atari, [100_000, 32.0, 8, 16, 4, 100_000, 64, 512, 8, True]),
         ("dreamer_incident", Suite.atari, [100_000, 2.0, 8, 50, 8, 50_000, 64, 512, 8, True]),
     ],

@@ -201,8 +201,8 @@ def usual_causes(config: DreamerTrainConfig, reference: Reference, run_dir: Path
         and not model.losses["decoder"],
         "world_model.objective=none: nothing asks the model to see the ball": model.objective
         is Objective.none,
-        f"{name}={rate:g}: the policy may lose its entropy before the model sees a ball; the preset has 1e-4 "
-        "for the actor": rate > 1e-4,
+        f"{name}={rate:g}: the policy may lose its entropy before the model sees a ball; the preset has 3e-4 "
+        "for the actor": rate > 3e-4,
     }
     found = [text for text, holds in causes.items() if holds]
     shown = "; ".join(found) if found else "none that the settings show"

@@ -11,7 +11,7 @@ def main() -> None:
     for seed in (1, 2):
         one, other = (
             {line["step"]: losses(line) for line in read_lines(RUNS / run / "metrics.jsonl") if losses(line)}
-            for run in (f"seed_{seed}_cpu", f"long/i_seed{seed}")
+            for run in (f"long/actor_1e-4_seed_{seed}", f"long/i_seed{seed}")
         )
         steps = sorted(one.keys() & other.keys())
         equal = sum(one[step] == other[step] for step in steps)
