@@ -1,5 +1,6 @@
 """Training from Python: the same run as from the command line, and what it has left."""
 
+import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -93,7 +94,7 @@ def train(
         SystemExit: After SIGTERM, with code 75, once the checkpoint is written.
     """
     require_posix()
-    if callback is not None and not callable(callback):
+    if callback is not None and not _takes_two(callback):
         raise UserError(f"callback must be a function of a step and values, got {callback!r}.")
     arguments = [*_typed(overrides), *_typed(settings)]
     if total_timesteps is not None:
@@ -116,6 +117,17 @@ def train(
             why = f"with exit code {ended.code} (docs/reliability.md); {config.run_dir}/train.log says why"
             raise RuntimeError(f"The run ended {why}. To go on, {then}.") from ended.__cause__
     return Run(Path(str(config.run_dir)))
+
+
+def _takes_two(callback: object) -> bool:
+    """Return whether something can be called with two arguments, as far as can be known before."""
+    try:
+        inspect.signature(callback).bind(0, {})  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        return False
+    except ValueError:  # a builtin that does not say
+        return True
+    return True
 
 
 def _checked_run_in(env: EnvLike, arguments: list[str]) -> tuple[TrainConfig, Preflight, list[str]]:

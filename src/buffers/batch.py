@@ -78,10 +78,10 @@ class SequenceBatch:
     is_terminal: Bool[Tensor, "batch length"]
     """Terminated: no future to bootstrap from. Never set for an abandoned episode."""
 
-    context: StoredLatent | None
+    context: StoredLatent | None = None
     """Stored latent of column 0; None without stored latents."""
 
-    positions: SampledPositions
+    positions: SampledPositions = NO_POSITIONS
     """Starts of the windows, for `EpisodeReplayBuffer.write_back`; stays on the host."""
 
     def to(self, device: torch.device | str) -> "SequenceBatch":

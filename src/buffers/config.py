@@ -124,6 +124,10 @@ class ReplaySpec:
     latent: LatentSpec | None = None
     """None, or `buffer.store_latents=false`, stores no latents."""
 
+    def __post_init__(self) -> None:
+        require_range("", self, "window_length", ge=2)
+        require_range("", self, "num_envs", ge=1)
+
     @classmethod
     def of(
         cls,

@@ -103,7 +103,7 @@ def _require_none_was_moved(run_dir: Path) -> None:
     last = max((line["step"] for line in read_lines(log)), default=0)
     if last > interval:
         raise UserError(
-            f"resume={run_dir} has no folder {CHECKPOINTS}, but its {METRICS_FILE} goes to step {last:,}, "
+            f"{run_dir} has no folder {CHECKPOINTS}, but its {METRICS_FILE} goes to step {last:,}, "
             f"beyond training.checkpoint_interval={interval:,}. Put {folder} back, or start a new run."
         )
 

@@ -1,13 +1,13 @@
 """`reverie-evaluate`: play the newest checkpoint of a run, without learning."""
 
 import json
-import os
 import signal
 import sys
 import time
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,8 +191,8 @@ def require_writable(key: str, path: Path, begun: Path) -> None:
             (existing / part).exists()  # raises for a name that is too long
         if path.is_dir():
             reason = "it is a folder"
-        elif not existing.is_dir() or not os.access(existing, os.W_OK):
-            reason = f"{existing} is not a folder that can be written to"
+        with TemporaryFile(dir=existing):  # tried: root may write everywhere, but not on every disk
+            pass
     except OSError as error:
         reason = error.strerror
     if reason is not None:

@@ -196,7 +196,9 @@ def _part_space(key: str, space: spaces.Space, image_size: int) -> spaces.Box:
     if isinstance(space, spaces.Box) and (space.dtype != np.uint8 or len(space.shape) < 3):
         return spaces.Box(-np.inf, np.inf, (int(np.prod(space.shape)),), _float_dtype(space).type)
     repair = "Wrap it: gymnasium.wrappers.FlattenObservation(env)."
-    if isinstance(space, spaces.Box):
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        repair = "Give every part a key of its own in one Dict."
+    elif isinstance(space, spaces.Box):
         repair = "Give every picture a key of its own in a Dict."
     raise UserError(
         f"has an observation `{key}` in {space}; Reverie takes Box, Discrete and a flat Dict of them, and"

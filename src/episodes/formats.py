@@ -64,8 +64,10 @@ class Episodes(NamedTuple):
             yield records
 
 
-def find_episodes(path: Path) -> Episodes:
+def find_episodes(path: Path, key: str = "path") -> Episodes:
     """Return the episodes at a path, a folder or a file, by the names of what lies there.
+
+    `key` is what the user typed before the path.
 
     Raises:
         UserError: If nothing there is named as one of the formats names it.
@@ -78,7 +80,7 @@ def find_episodes(path: Path) -> Episodes:
     if not files:
         names = f"{own.INDEX}, *.npz or {minari.DATA_FILE}"
         found = "holds no episodes: there is no " + names if os.path.exists(path) else "does not exist"
-        raise UserError(f"{path} {found}. Name the folder that has them.")
+        raise UserError(f"{key}={path} {found}. Name the folder that has them.")
     is_replay = all(map(dreamerv3.is_chunk, files))
     return Episodes(path, Format.dreamerv3 if is_replay else Format.dreamerv3_torch, None)
 

@@ -19,7 +19,7 @@ def prefill(replay: EpisodeReplayBuffer, path: Path, spec: ReplaySpec) -> None:
     Raises:
         UserError: If there are none, they are not of this environment, or more than the capacity.
     """
-    episodes, key = find_episodes(path), f"buffer.prefill={path}"
+    episodes, key = find_episodes(path, "buffer.prefill"), f"buffer.prefill={path}"
     if episodes.action is not None and episodes.action != spec.action:
         found, needed = action_text(episodes.action), action_text(spec.action)
         raise UserError(

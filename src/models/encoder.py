@@ -75,6 +75,8 @@ class Encoder(nn.Module):
             parts.append(self.mlp(symlog(vector)))
         if self.images:
             image = torch.cat([observation[key] for key in self.images], -1)
+            if image.dtype is not torch.uint8:
+                raise UserError(f"Images are uint8, 0 to 255, got {image.dtype}: the encoder scales them.")
             batch, time = image.shape[:2]
             tokens = in_groups(self._convolve, image.flatten(0, 1), floats_per_image=self.widest)
             parts.append(tokens.unflatten(0, (batch, time)))

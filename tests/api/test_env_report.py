@@ -95,6 +95,23 @@ def test_an_observation_of_another_kind_is_refused_and_the_repair_works() -> Non
     assert reverie.check_env(gymnasium.wrappers.FlattenObservation(made)).is_ready
 
 
+def test_an_environment_that_ignores_the_seed_trains_and_says_what_that_costs() -> None:
+    class Unseeded(World):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            return super().reset(options=options)
+
+    report = reverie.check_env(Unseeded, steps=20)
+    assert report.is_ready, report
+    assert any("open at a checkpoint cannot be brought back" in text for text in report.notices), report
+
+
+def test_parts_within_parts_are_refused_with_a_repair_that_works() -> None:
+    inner = spaces.Dict(camera=spaces.Box(0, 255, (64, 64, 3), np.uint8))
+    [error] = reverie.check_env(world(observation_space=spaces.Dict(inner=inner))).errors
+    assert error.endswith("Give every part a key of its own in one Dict.")
+    assert reverie.check_env(world(observation_space=inner)).is_ready
+
+
 WIDE, WHOLE = spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(0, 9, (2,), np.int64)
 STACK = spaces.Box(0, 255, (64, 64, 4), np.uint8)
 

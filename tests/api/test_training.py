@@ -140,6 +140,13 @@ def test_a_run_that_cannot_go_on_is_an_error_that_says_how_to_continue() -> None
     assert "it broke" in str(found.value.__cause__)
 
 
+def test_a_callback_that_cannot_be_called_is_refused_before_the_run() -> None:
+    for wrong in (lambda step: None, "print"):
+        with pytest.raises(reverie.UserError, match="callback must be a function of a step and values"):
+            reverie.train("dreamer_cartpole", BRIEF, callback=wrong, run_dir="none")  # pyright: ignore[reportArgumentType]
+    assert not Path("none").exists()
+
+
 def test_what_a_callback_raises_comes_through() -> None:
     def enough(step: int, values: Mapping[str, float]) -> None:
         raise LookupError("enough")

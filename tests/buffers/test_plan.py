@@ -161,3 +161,9 @@ def test_a_spec_of_an_environment_has_its_fields_and_the_defaults() -> None:
     spec = ReplaySpec.of(env, window_length=9)
     assert spec == ReplaySpec(ReplayConfig(), env.observation, env.action, 4, 9, None)
     assert env.observation["pose"].dtype == np.float32
+
+
+def test_a_window_without_a_step_to_train_on_is_refused() -> None:
+    for length in (0, 1):
+        with pytest.raises(UserError, match=f"window_length must be at least 2, got {length}"):
+            request(window_length=length)

@@ -239,6 +239,8 @@ def test_a_video_that_could_not_be_written_is_refused_before_play(
         video = f"{tmp_path}/{folder}{name}.mp4"
         message = error_of(capsys, lambda: command(f"run={catch_run}", f"video={video}"))  # noqa: B023
         assert message == f"video={video} cannot be written: File name too long."
+    message = error_of(capsys, lambda: command(f"run={catch_run}", "video=/proc/out.mp4"))
+    assert message == "video=/proc/out.mp4 cannot be written: No such file or directory."
     (tmp_path / "folder.mp4").mkdir()
     message = error_of(capsys, lambda: command(f"run={catch_run}", f"video={tmp_path}/folder.mp4"))
     assert message.endswith("folder.mp4 cannot be written: it is a folder.")

@@ -113,7 +113,7 @@ def test_what_is_exported_names_no_address_of_its_user(
         (["run=pretrained:catch", "out=/proc/new", "episodes=1"], "out=/proc/new cannot be written: "),
         # What cannot be written is known before the run is played.
         (["run=nowhere", f"out={'o' * 300}"], "cannot be written: File name too long."),
-        (["run=nowhere", f"out={__file__}/new"], "is not a folder that can be written to."),
+        (["run=nowhere", f"out={__file__}/new"], "cannot be written: Not a directory."),
     ],
 )
 def test_what_cannot_be_exported_is_one_sentence(

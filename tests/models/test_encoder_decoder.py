@@ -44,6 +44,12 @@ def test_a_scalar_is_encoded_as_a_vector_of_one() -> None:
     )
 
 
+def test_images_that_are_scaled_already_are_refused() -> None:
+    seen = {key: values.float() for key, values in observation().items()}
+    with pytest.raises(UserError, match=r"Images are uint8, 0 to 255, got torch\.float32"):
+        Encoder(SPECS, TINY)(seen)
+
+
 def test_tokens_are_the_vectors_then_the_image_pixel_by_pixel() -> None:
     encoder = Encoder(SPECS, TINY)
     perturb(encoder)
