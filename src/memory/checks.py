@@ -5,10 +5,11 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from typing import Never, ParamSpec, TypeVar
 
 import torch
 
+from ..utils.errors import UserError
 from .counters.glibc import in_use_bytes
 from .leaks.detector import confirm
 from .leaks.verdict import MIN_SAMPLES, TrendClass, classify_trend
@@ -23,13 +24,16 @@ class MemoryGrows(AssertionError):
     """Code holds more memory than it may; the message names who holds it."""
 
 
-def no_growth(steps: int = 50, threshold_mb: float = 0.1) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def no_growth(
+    *misplaced: Never, steps: int = 50, threshold_mb: float = 0.1
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Return a decorator that calls a function `steps` times, and raises if memory grows with the calls.
 
     Half as many calls go before, not judged: first times take memory that stays. Host memory is judged, and
     that of CUDA where it is there; what a collection of garbage frees is no growth.
 
     Args:
+        misplaced: Nothing: a function is given to what `no_growth` returns.
         steps: Judged calls, 24 or more.
         threshold_mb: Growth over the judged calls up to which memory counts as flat, in MB of 1e6 bytes.
 
@@ -37,7 +41,7 @@ def no_growth(steps: int = 50, threshold_mb: float = 0.1) -> Callable[[Callable[
         A decorator; what it makes returns what the last call returned.
 
     Raises:
-        ValueError: If `steps` is under 24, which no verdict can rest on.
+        UserError: If it is given a function, or `steps` is under 24, which no verdict can rest on.
         MemoryGrows: From the decorated function.
 
     >>> kept = []
@@ -50,8 +54,13 @@ def no_growth(steps: int = 50, threshold_mb: float = 0.1) -> Callable[[Callable[
     ...     print(str(error)[:17])
     update leaves +10
     """
+    if misplaced:
+        raise UserError(
+            "no_growth takes steps= and threshold_mb= by name, and returns a decorator. Write "
+            "@no_growth(steps=50) above the function, or no_growth(steps=50)(function)() to call it at once."
+        )
     if not isinstance(steps, int) or steps < MIN_SAMPLES:
-        raise ValueError(f"steps={steps} is too few for a verdict. Use {MIN_SAMPLES} or more.")
+        raise UserError(f"steps={steps} is too few for a verdict. Use {MIN_SAMPLES} or more.")
 
     def decorator(function: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(function)

@@ -31,6 +31,6 @@ def no_growth_fixture() -> Callable[..., Any]:
     def check(
         function: Callable[..., Any], *arguments: Any, steps: int = 50, threshold_mb: float = 0.1
     ) -> Any:
-        return no_growth(steps, threshold_mb)(function)(*arguments)
+        return no_growth(steps=steps, threshold_mb=threshold_mb)(function)(*arguments)
 
     return check

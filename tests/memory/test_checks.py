@@ -8,6 +8,7 @@ import pytest
 
 from reverie.memory import budget, no_growth
 from reverie.memory.checks import MemoryGrows
+from reverie.utils.errors import UserError
 
 KEPT: list[Any] = []
 
@@ -49,6 +50,13 @@ def test_the_marker_has_called_it_with_its_warm_up() -> None:
 def test_too_few_calls_are_refused() -> None:
     with pytest.raises(ValueError, match="24 or more"):
         no_growth(steps=3)
+
+
+@pytest.mark.parametrize("call", [lambda: no_growth(leak, steps=50), lambda: no_growth(leak)])  # pyright: ignore
+def test_a_function_in_the_place_of_the_numbers_is_refused(call: Callable[[], Any]) -> None:
+    with pytest.raises(UserError, match=r"Write @no_growth\(steps=50\) above the function, or no_growth\("):
+        call()
+    assert not KEPT
 
 
 def test_a_device_that_is_not_measured_is_refused() -> None:

@@ -494,7 +494,13 @@ def test_a_program_may_change_folder_close_its_errors_and_name_a_module_beside_i
     [
         ((), "No program is named"),
         (("no.py",), "There is no script no.py"),
-        (("--at", "x:y", __file__), "--at=x:y leads to no function"),
+        (("-m", "no.module"), "-m no.module finds no module to run"),
+        (("-m", "email"), "-m email finds no module to run"),  # a package without __main__
+        (("-m", "this.py"), "-m this.py finds no module to run"),
+        (("--at", "x:y", __file__), "--at=x:y leads to no function (there is no module x)"),
+        (("--at", "this", __file__), "--at=this names no function"),
+        (("--at", "this.py:c", __file__), "--at=this.py:c leads to no function (there is no module this.py)"),
+        (("--at", f"{Path(__file__).stem}:write", __file__), "(it is in the program itself"),
         (("--at", "math:pi", __file__), "--at=math:pi leads to no function (it is of type float)"),
         (("--at", "fractions:Fraction", __file__), "leads to no function (it is of type ABCMeta)"),
         (("--report", f"{__file__}/x", __file__), "The report cannot be written"),
@@ -505,14 +511,32 @@ def test_a_program_may_change_folder_close_its_errors_and_name_a_module_beside_i
 def test_wrong_use_is_one_sentence(
     arguments: tuple[str, ...],
     sentence: str,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["reverie-watch", *arguments])
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(SystemExit) as ended:
         command.main()
-    assert ended.value.code == 2 and sentence in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert ended.value.code == 2 and sentence in shown and shown.count("\n") == 1
+    assert not os.listdir(tmp_path) and "this" not in sys.modules  # nothing is left behind, nothing has run
+
+
+def test_at_is_named_as_it_was_typed_and_a_module_that_fails_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "import sys\nsys.exit('own')\n", "ends_at_once.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    for place, why in (
+        ("x:y", "there is no module x"),
+        ("ends_at_once:f", "SystemExit: own (ends_at_once.py, line 2)"),
+    ):
+        with pytest.raises(UserError, match=re.escape(f"at={place} leads to no function ({why})")) as raised:
+            Watch(at=place)
+        assert str(raised.value).startswith("at=")
 
 
 def test_a_last_look_right_after_another_one_keeps_the_lines_of_that() -> None:

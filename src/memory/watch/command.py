@@ -14,6 +14,7 @@ from typing import Any
 
 from ...utils.errors import UserError, exit_on_user_error
 from ..leaks.verdict import TrendClass
+from .phase import find_module
 from .report import WATCH_HTML, write_report
 from .watch import LEAST_SECONDS, Watch
 
@@ -38,9 +39,17 @@ class _Program:
             raise UserError(f"There is no script {name}. Name a file, or a module with -m.")
 
     def prepare(self) -> None:
-        """Let what is imported find modules and arguments as under `python`."""
+        """Let what is imported find modules and arguments as under `python`.
+
+        Raises:
+            UserError: If there is no such module.
+        """
         sys.argv = [self._name, *self._arguments]
         sys.path[0] = os.getcwd() if self._is_module else str(Path(self._name).resolve().parent)
+        if self._is_module and _is_missing(self._name):
+            raise UserError(
+                f"-m {self._name} finds no module to run. Name one that python -m runs, or a script."
+            )
 
     def run(self) -> None:
         """Run it as `python` would."""
@@ -52,6 +61,18 @@ class _Program:
         module.__dict__.update(__file__=str(path.absolute()), __builtins__=__builtins__, __spec__=None)
         sys.modules["__main__"] = module
         exec(compile(path.read_bytes(), str(path.absolute()), "exec"), module.__dict__)
+
+
+def _is_missing(module: str) -> bool:
+    """Return whether `python -m` would find no such module, or a package that cannot be run."""
+    try:
+        found = find_module(module)
+        is_package = found is not None and found.submodule_search_locations is not None
+        return (find_module(f"{module}.__main__") if is_package else found) is None
+    except ValueError:  # an empty name, or one without a file
+        return True
+    except Exception:  # of a package's own code, which the program shows
+        return False
 
 
 def options() -> argparse.ArgumentParser:
@@ -104,15 +125,18 @@ def main() -> None:
         if "RANK" in os.environ:  # of torchrun
             folder /= f"rank_{os.environ['RANK']}"
         _log_to_stderr()
-        watch = Watch(
-            seconds=asked.seconds,
-            share=asked.share,
-            threshold_mb=asked.threshold_mb,
-            folder=folder,
-            trace=asked.trace,
-            automatic=True,
-            at=asked.at,
-        )
+        try:
+            watch = Watch(
+                seconds=asked.seconds,
+                share=asked.share,
+                threshold_mb=asked.threshold_mb,
+                folder=folder,
+                trace=asked.trace,
+                automatic=True,
+                at=asked.at,
+            )
+        except UserError as error:  # of `at`: the numbers are known to be right
+            raise UserError(f"--{error}") from error
         try:
             write_report(watch.report(), folder)
         except OSError as error:

@@ -4,6 +4,7 @@ import ctypes
 import inspect
 import logging
 import os
+import sys
 import threading
 import time
 import traceback
@@ -11,6 +12,10 @@ import weakref
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from itertools import accumulate
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -18,7 +23,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ...utils.errors import UserError
+from ...utils.errors import UserError, with_place
 
 _LOG = logging.getLogger(__name__)
 _SILENT_SECONDS = 10.0  # without a step, after which the clock takes over
@@ -49,8 +54,11 @@ class _Calls:
         self._tell = tell
         module_name, _, path = place.partition(":")
         *owners, self._name = path.split(".")
+        repair = "Name one as package.module:function, in a module that the program imports."
+        if not all([*module_name.split("."), *owners, self._name]):
+            raise UserError(f"at={place} names no function. {repair}")
         try:
-            owner: Any = import_module(module_name)
+            owner = _imported(module_name)
             for each in owners:
                 owner = getattr(owner, each)
             get = inspect.getattr_static if isinstance(owner, type) else getattr  # of a class, as it is kept
@@ -62,10 +70,7 @@ class _Calls:
                 raise TypeError(f"it is of type {type(self._found).__name__}")
             self._is_inherited = self._name not in vars(owner)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
-            raise UserError(
-                f"--at={place} leads to no function ({error}). Name one as package.module:function, in a "
-                "module that can be imported."
-            ) from error
+            raise UserError(f"at={place} leads to no function ({error}). {repair}") from error
 
     def start(self) -> None:
         """Put a function in its place that tells."""
@@ -198,6 +203,46 @@ class Phase:
         finally:
             self._turns.discard(turn)
             self._stepped_at = time.monotonic()
+
+
+def find_module(name: str) -> ModuleSpec | None:
+    """Return where a module lies, None if there is none; of it only the packages around it are imported.
+
+    Raises:
+        ValueError: If the name is empty or has an empty part.
+        Exception: Whatever a package around it raises.
+    """
+    found = None
+    for part in accumulate(name.split("."), "{}.{}".format):
+        if found is not None and found.submodule_search_locations is None:
+            return None  # no package: to look into it would run it
+        found = find_spec(part)
+        if found is None:
+            return None
+    return found
+
+
+def _imported(name: str) -> Any:
+    """Import a module, unless it is the program itself, which would run once more.
+
+    Raises:
+        ImportError: If it is, there is none, or it raises.
+    """
+    found, program = None, sys.argv[0]
+    try:
+        if name in sys.modules:
+            return sys.modules[name]
+        found = find_module(name)
+        if found is not None and name != program and not _are_one_file(found.origin, program):
+            return import_module(name)
+    except (Exception, SystemExit) as error:
+        raise ImportError(with_place(error)) from error
+    is_program = "it is in the program itself, which an import would run once more"
+    raise ImportError(f"there is no module {name}" if found is None else is_program)
+
+
+def _are_one_file(one: str | None, other: str) -> bool:
+    return one is not None and Path(one).resolve() == Path(other).resolve()
 
 
 def _handles_signal(frame: FrameType) -> bool:
