@@ -79,6 +79,17 @@ def test_growth_is_counted_since_the_report_before_and_per_1000_steps() -> None:
     assert row.size_mb == BASE_MB + 4
 
 
+def test_the_first_report_counts_from_the_first_sample_of_each() -> None:
+    tracker, store, late = tracker_of(), [megabytes(BASE_MB)], megabytes(5)
+    components = {"store": Component((store,))}
+    tracker.sample(1000, components, {})
+    store.append(megabytes(2))
+    tracker.sample(3000, components | {"late": Component((late,))}, {})
+    report = tracker.report(3000)
+    assert (row_of(report, "store").growth_mb, row_of(report, "store").growth_mb_per_1000_steps) == (2.0, 1.0)
+    assert (row_of(report, "late").growth_mb, report.total.growth_mb) == (0.0, 7.0)
+
+
 def test_tags_carry_the_names_of_the_incident_reports() -> None:
     tracker, store = tracker_of(), [megabytes(2)]
     components = {"replay": Component(), "replay/observations": Component((store,))}

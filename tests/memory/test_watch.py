@@ -176,6 +176,8 @@ def test_a_tracked_component_is_judged_by_its_name_and_logged() -> None:
     track("buffer", lambda: HELD["buffer"], threshold_mb=100.0)
     watch = watched(lambda step: HELD["buffer"].append(np.empty(200 * KB, np.uint8)))
     assert watch.verdict == "flat"  # 19 MB in the judged samples, which it accounts for
+    assert watch.metrics()["memory/buffer/growth_mb_per_report"] == pytest.approx(159 * 0.2)  # from the start
+    assert watch.metrics()["memory/buffer/growth_mb_per_report"] == 0  # since the call before
     watch = watched(lambda step: HELD["buffer"].append(np.empty(200 * KB, np.uint8)))
     assert "buffer" not in watch.metrics()  # it was the other watch's
     assert watch.verdict == "leak"

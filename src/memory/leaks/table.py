@@ -21,13 +21,13 @@ class ComponentRow:
     name: str
     """Such as `replay/observations`, a part of `replay`."""
     size_mb: float
-    """Storages that it holds, its parts included."""
+    """Storages of tensors, arrays, bytes and long texts that it holds, its parts included."""
     pinned_per_shown: float
     """Bytes kept for each byte that tensors and arrays show; 1 without views, NaN where they show none."""
     device: str
     """Where they lie: `cpu`, `cuda:0`, `cpu+cuda:0`; empty where nothing is held."""
     growth_mb: float
-    """Since the report before; 0 in the first."""
+    """Since the report before; in the first since its first sample."""
     growth_mb_per_1000_steps: float
     planned_mb: float | None
     """What it may grow to by design."""

@@ -27,7 +27,8 @@ class _Followed:
     detector: LeakDetector
     size: Size = _NOTHING
     planned_bytes: int | None = None
-    reported_bytes: int = 0
+    reported_bytes: int | None = None
+    """At the report before; at its first sample if there was none yet."""
     is_gone: bool = False
 
 
@@ -50,7 +51,8 @@ class MemoryTracker:
         self._total = self._new(_TOTAL)
         self._bytes_by_device: dict[str, int] = {}
         self._notes: tuple[str, ...] = ()
-        self._reported_step: int | None = None
+        self._since_step: int | None = None  # of the report before, or else of the first sample
+        self._has_reported = False
 
     def register(self, name: str, path: str) -> None:
         """Follow one more object, found anew at each sample by its path from the roots.
@@ -88,6 +90,7 @@ class MemoryTracker:
         own, registered = measure_components(components), measure_components(there)
         beyond_plan, total_beyond_plan = _beyond_plan(own, components)
         sizes = own.sizes | registered.sizes
+        self._since_step = step if self._since_step is None else self._since_step
         # In the order of the census, components before their parts; then what is gone.
         names = dict.fromkeys((*sizes, *self._paths, *self._followed))
         self._followed = {name: self._followed.get(name) or self._new(name) for name in names}
@@ -98,6 +101,9 @@ class MemoryTracker:
             is_judged_anew |= followed.detector.add(step, beyond_plan.get(name, followed.size.pinned_bytes))
         self._total.size = own.total
         is_judged_anew |= self._total.detector.add(step, total_beyond_plan)
+        for followed in () if self._has_reported else (self._total, *self._followed.values()):
+            if followed.reported_bytes is None:
+                followed.reported_bytes = followed.size.pinned_bytes
         self._bytes_by_device = own.bytes_by_device
         self._notes = (*_notes(own), *_notes(registered))
         return is_judged_anew
@@ -108,12 +114,12 @@ class MemoryTracker:
             followed.detector.restart(step, reason)
 
     def report(self, step: int) -> MemoryReport:
-        """Return the sizes of the last sample, and the growth since the report before.
+        """Return the sizes of the last sample, and the growth since the report before, or the first sample.
 
         What is gone is shown once more; a registered object that is gone, always.
         """
-        steps = None if self._reported_step is None else step - self._reported_step
-        self._reported_step = step
+        steps = 0 if self._since_step is None else step - self._since_step
+        self._since_step, self._has_reported = step, True
         rows = [_row(name, each, self._paths.get(name), steps) for name, each in self._followed.items()]
         total = _row(_TOTAL, self._total, None, steps)
         for followed in (self._total, *self._followed.values()):
@@ -160,10 +166,10 @@ def _beyond_plan(census: Census, components: Mapping[str, Component]) -> tuple[d
     return beyond, census.total.pinned_bytes - planned_parts.get(None, 0)
 
 
-def _row(name: str, followed: _Followed, path: str | None, steps: int | None) -> ComponentRow:
-    """Return the row of a component; `steps` is None at the first report, which knows of no growth."""
+def _row(name: str, followed: _Followed, path: str | None, steps: int) -> ComponentRow:
+    """Return the row of a component, which grew over so many steps."""
     size, planned, test = followed.size, followed.planned_bytes, followed.detector.trend_test()
-    growth_mb = 0.0 if steps is None else (size.pinned_bytes - followed.reported_bytes) / _BYTES_PER_MB
+    growth_mb = (size.pinned_bytes - (followed.reported_bytes or 0)) / _BYTES_PER_MB
     return ComponentRow(
         name=name,
         size_mb=size.pinned_bytes / _BYTES_PER_MB,

@@ -135,6 +135,9 @@ class Watch:
     def track(self, name: str, component: Callable[[], Any], threshold_mb: float | None = None) -> None:
         """Follow the size of what a callable returns, and judge it; with `/` a part of the one named before.
 
+        What counts are tensors, arrays, bytes and texts of over 512 letters that it reaches; not numbers, nor
+        the containers themselves.
+
         Args:
             name: As in findings and metrics.
             component: Called at each sample; returns the object, or a container of several.
@@ -218,7 +221,8 @@ class Watch:
     def metrics(self, per: str = "report") -> dict[str, float]:
         """Return `memory/<name>/size_mb` and `memory/<name>/growth_mb_per_<per>` of all that is tracked.
 
-        Call it once for each `per`, such as "epoch": growth is that since the call before, MB are 1e6 bytes.
+        Call it once for each `per`, such as "epoch": growth is that since the call before, in the first call
+        that since its first sample. MB are 1e6 bytes.
         """
         tags = self._guard.tracker.report(self._step).tags() if self._components else {}
         return {tag.replace("_per_report", f"_per_{per}"): value for tag, value in tags.items()}
