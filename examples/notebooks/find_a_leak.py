@@ -63,7 +63,7 @@ for finding in watch.findings:
     print(finding.text())
 
 # %% [markdown]
-# Read the path from the left: `agent.state` holds the graph, and "steps deep" says of how many steps.
+# Read the path from the left: `agent.state` holds a graph, and uses a parameter once in each step of it.
 # `memory/watch.html` has the curves.
 #
 # ## Ask who holds graphs

@@ -228,3 +228,15 @@ def test_a_small_graph_is_not_blamed_for_native_memory() -> None:
     found = growth_sources({}, before, 1, MB)
     library.free(address)
     assert found.lines == (ELSEWHERE,) and not found.is_named
+
+
+def test_what_a_library_is_called_with_has_the_name_that_the_users_module_gives_it() -> None:
+    @functools.singledispatch  # a frame of functools holds the argument
+    def search(value: np.ndarray) -> Heap:
+        del value
+        return measure_heap({}, is_whole=False)
+
+    KEPT["it"] = np.ones(MB, np.uint8)
+    held = search(KEPT["it"]).held["cpu"]
+    KEPT.clear()
+    assert [path for path, nbytes in held.items() if nbytes == MB] == [f"module {__name__}.KEPT['it']"]

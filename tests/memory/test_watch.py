@@ -52,13 +52,14 @@ def feed(watch: Watch, grow: Any, steps: range) -> None:
         watch.sample(step)
 
 
-def test_what_is_held_for_ever_is_a_leak_and_has_a_name() -> None:
+def test_what_is_held_for_ever_is_a_leak_and_has_a_name(caplog: pytest.LogCaptureFixture) -> None:
     HELD["history"] = []
     watch = watched(lambda step: HELD["history"].append(np.empty(200 * KB, np.uint8)))
     assert watch.verdict == "leak"
     [finding] = watch.findings
     assert f"module {__name__}.HELD['history'][*] holds" in finding.text()
     assert "hours" in finding.text() and "per 1,000 steps" in finding.text()
+    assert caplog.messages == [finding.text()]  # at once and at the end it says the same
     assert re.search(r"\.HELD\['history'\]: list of \d+ ndarray, \d+ more", finding.text())
 
 
@@ -459,7 +460,7 @@ def test_a_program_without_optimiser_is_watched_by_the_clock_and_kill_leaves_a_r
         program.send_signal(signal.SIGKILL)
         program.wait()
     report = read(tmp_path)
-    assert report["unit"] == "ticks of a clock" and report["verdict"] == "leak"
+    assert report["unit"] == "steps of a clock (no optimiser steps)" and report["verdict"] == "leak"
     assert "module __main__.kept holds" in report["findings"][0]["sources"][0]
 
 

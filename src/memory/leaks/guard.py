@@ -20,6 +20,7 @@ from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
 from ..objects.heap import ELSEWHERE, NATIVE, GrowthSources, Heap, growth_sources, measure_heap
 from .detector import (
+    BEYOND_COMPONENTS,
     WINDOW,
     LeakDetector,
     WatchedCounter,
@@ -356,6 +357,8 @@ class MemoryGuard:
         self._report(Finding(step, counter.name, verdict, sources, rate))
 
     def _report(self, finding: Finding) -> None:
+        if not self.tracker.detectors():  # nothing is accounted for
+            finding = replace(finding, resource=finding.resource.removesuffix(BEYOND_COMPONENTS))
         is_leak = finding.verdict is TrendClass.leak
         if is_leak or len(self.findings) < _MOST_FINDINGS:
             self.findings.append(finding)

@@ -31,7 +31,7 @@ class GraphHolder:
     nbytes: int
     """Bytes that only the graph keeps alive."""
     steps_deep: int
-    """How often the most used parameter is consumed: the time steps that are retained."""
+    """How often the most used parameter is used: the steps that are kept, in one chain or each by itself."""
     params: tuple[tuple[str, int], ...]
     """Paths of the parameters it runs through and how often, most used first; the first 8."""
     oldest_sequence: int
@@ -42,18 +42,18 @@ class GraphHolder:
     """Whether the figures are extrapolated from a sample of a long container."""
 
     def text(self) -> str:
-        """Return one sentence: what holds how much, through what, and what else holds it."""
+        """Return one sentence: what holds how much, which parameter it uses, and what else holds it."""
         about = "about " if self.estimated else ""
         parts = [f"{self.paths[0]} -> {about}{self.nodes:,} autograd nodes, {self._size_text()}"]
         if self.params:
             path, times = self.params[0]
-            parts.append(f"runs {times}x through {path}")
+            parts.append(f"they use {path} {'once' if times == 1 else f'{times:,} times'}")
         if self.num_paths > 1:
             others = self.paths[1 : 1 + _OTHERS_SHOWN]
             names = ", ".join(_abbreviated(path, self.paths[0]) for path in others)
             num_more = self.num_paths - 1 - _OTHERS_SHOWN
             more = f" and {num_more:,} more" if num_more > 0 else ""
-            parts.append(f"the same graph is also held by: {names}{more}")
+            parts.append(f"also held by {names}{more}")
         return "; ".join(parts)
 
     def growth_since(self, before: "GraphHolder", steps: int) -> "GraphGrowth":
@@ -65,12 +65,11 @@ class GraphHolder:
         )
 
     def _size_text(self) -> str:
-        steps = f"{self.steps_deep:,} {'step' if self.steps_deep == 1 else 'steps'} deep"
         if not CAN_READ_SAVED:
-            return f"bytes not known to this version of PyTorch, {steps}"
+            return "whose bytes this version of PyTorch does not tell"
         if self.freed:
-            return f"buffers freed by backward, skeleton only, {steps}"
-        return f"{self.nbytes / _BYTES_PER_MB:.1f} MB held by the graph, {steps}"
+            return "whose tensors backward has freed"
+        return f"which keep {self.nbytes / _BYTES_PER_MB:.1f} MB of tensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +83,9 @@ class GraphGrowth:
 
     def text(self) -> str:
         """Return the change as text."""
-        end = "its oldest node stays" if self.pinned else "its oldest node moves on, as in a window"
-        return f"{self.nodes_per_step:+,.1f} nodes and {self.bytes_per_step:+,.0f} bytes a step; {end}"
+        tensors = f" and {self.bytes_per_step:+,.0f} bytes of tensors" if round(self.bytes_per_step) else ""
+        end = "the oldest node stays" if self.pinned else "the oldest nodes are released"
+        return f"{self.nodes_per_step:+,.1f} nodes{tensors} a step; {end}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,9 +259,8 @@ class _Measurement:
     def _starts(self, roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield what a program can reach by name, the user's own before that of libraries; then the rest."""
         yield from roots.items()
-        for frame in sorted(_frames(), key=lambda each: each.f_code.co_filename.startswith(LIBRARIES)):
-            for variable, value in frame_locals(frame):
-                yield f"frame {frame.f_code.co_name} {variable}", value
+        frames = _frames()
+        yield from _variables(frames, of_libraries=False)
         modules = [m for m in list(sys.modules.values()) if issubclass(type(m), types.ModuleType)]
         read = type_attribute(types.ModuleType, "__dict__")["__dict__"].__get__
         namespaces = [read(module) for module in modules]
@@ -275,6 +274,8 @@ class _Measurement:
                 module = type_attribute(each, "__module__")
                 if (module in names) if type(module) is str else of_libraries:
                     yield from _members(f"class {module}.{type_name(each)}", type_attribute(each, "__dict__"))
+            if not of_libraries:  # which are called with what the user's own modules hold
+                yield from _variables(frames, of_libraries=True)
         if self._is_whole:
             yield from self._nameless()
 
@@ -389,6 +390,14 @@ def _frames() -> list[types.FrameType]:
                 found.append(frame)
             frame = frame.f_back
     return found
+
+
+def _variables(frames: Iterable[types.FrameType], of_libraries: bool) -> Iterator[tuple[str, Any]]:
+    for frame in frames:
+        if frame.f_code.co_filename.startswith(LIBRARIES) is of_libraries:
+            yield from (
+                (f"frame {frame.f_code.co_name} {name}", value) for name, value in frame_locals(frame)
+            )
 
 
 def _members(name: str, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

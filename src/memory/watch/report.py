@@ -28,7 +28,7 @@ _SHOWN = {
 }
 _WORDS = {
     "leak": "Memory leaks.",
-    "filling": "Memory grows, and will end: something with a capacity fills.",
+    "filling": "Memory grows until something with a capacity is full.",
     "flat": "Memory is flat.",
     "undecided": "Not enough samples for a verdict: let the program run for longer.",
 }

@@ -237,7 +237,7 @@ class Watch:
             trends=self._guard.trends(),
             series=self._series,
             steps=self._step - self._first_step,
-            unit="ticks of a clock" if is_timed else "steps",
+            unit="steps of a clock (no optimiser steps)" if is_timed else "steps",
             samples=self._samples,
             seconds=time.perf_counter() - self._began,
             own_seconds=self._own_seconds,
@@ -263,10 +263,7 @@ class Watch:
         elapsed = time.perf_counter() - self._began
         self._series.add(step, elapsed, counters)
         self._was_judged |= self._stage_samples >= _LEAST_SAMPLES
-        for found in self._guard.findings[self._seen :]:
-            finding = found
-            if not self._components:
-                finding = replace(found, resource=found.resource.removesuffix(BEYOND_COMPONENTS))
+        for finding in self._guard.findings[self._seen :]:
             key = finding.resource, finding.verdict
             first = self._found.get(key)  # what is found again may have a name now
             self._found[key] = (
