@@ -1,5 +1,6 @@
 """Report how Reverie uses an environment: what it sees, what it changes, what it ignores."""
 
+import contextlib
 import re
 import warnings
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from gymnasium.utils import env_checker
 from numpy.typing import NDArray
 
 from ..envs import EnvConfig, EnvironmentFailed, make_single
-from ..envs.registered import require_no_statistics
+from ..envs.registered import CODE_FAULTS, require_no_statistics
 from ..envs.spaces import action_spec, convert_observation, notices, observation_space
 from ..envs.workers import as_number
 from ..utils.errors import UserError, require_seed, with_place
@@ -98,7 +99,8 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
             _play(report, made, steps, seed)
     finally:
         if is_own:
-            made.close()
+            with contextlib.suppress(*CODE_FAULTS):
+                made.close()
     report.facts.append(("ignored", "info, and render() except for videos"))
     return report
 
@@ -110,7 +112,7 @@ def _made(env: EnvLike) -> gymnasium.Env[Any, Any]:
         return make_single(config)
     except UserError:
         raise
-    except Exception as error:
+    except CODE_FAULTS as error:
         raise UserError(f"{env_id} cannot be made: {with_place(error)}.") from error
 
 
@@ -165,9 +167,9 @@ def _check_interface(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
         warnings.simplefilter("always")
         try:
             env_checker.check_env(env, skip_render_check=True, skip_close_check=True)
-        except Exception as error:  # of any kind: the environment's code runs in it
+        except CODE_FAULTS as error:  # of any kind: the environment's code runs in it
             reason = f"Gymnasium's check of its interface fails: {_plain(with_place(error))}"
-            if any(each in reason for each in _IS_NOT_REPEATABLE):
+            if any(each in reason.lower() for each in _IS_NOT_REPEATABLE):
                 then = "an episode that is open at a checkpoint cannot be brought back, and no run repeated"
                 report.notices.append(f"{reason}: {then}")
             else:
@@ -198,7 +200,7 @@ def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int
                     ends["terminated" if terminated else "truncated"] += 1
                     observation, _ = env.reset()
                     returns.append(0.0)
-    except Exception as error:  # of any kind: it is the environment's code that runs
+    except CODE_FAULTS as error:  # of any kind: it is the environment's code that runs
         reason = f"{with_place(error)}. Repair that"
         if isinstance(error, EnvironmentFailed):
             reason = f"{error}. Give finite rewards and what the spaces say, or change the spaces"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..checkpoints.pretrained import holds_networks_alone
-from ..checkpoints.run_folder import maker_of
+from ..checkpoints.run_folder import unknown_maker_of
 from ..commands.command_line import checked_run
 from ..commands.train import train_until
 from ..config.overrides import parse
@@ -26,7 +26,7 @@ from ..utils.logging.writer import METRICS_FILE
 from .agent import Agent, load
 from .environments import EnvLike, suite_and_id
 
-_PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[A-Za-z_./][\w./:-]*", re.IGNORECASE)
+_PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[A-Za-z_./][\w./:-]*", re.IGNORECASE | re.ASCII)
 """Text that Hydra's grammar takes without quotes, as text."""
 
 _ESCAPED = re.compile(r'(\\*)("|$)')
@@ -108,6 +108,11 @@ def train(
     with Signals() as signals:
         try:
             train_until(signals, config, preflight, notices, callback)
+        except UserError as error:
+            if env is None or config.resume is None or not isinstance(error.__cause__, ValueError):
+                raise
+            repair = "Give the environment that it was trained with"
+            raise UserError(f"{config.resume} does not fit env: {error.__cause__}. {repair}.") from None
         except SystemExit as ended:
             then = f'continue with reverie.train(resume="{config.run_dir}")'
             if signals.interrupted:
@@ -121,6 +126,8 @@ def train(
 
 def _takes_two(callback: object) -> bool:
     """Return whether something can be called with two arguments, as far as can be known before."""
+    if inspect.iscoroutinefunction(callback):
+        return False  # nobody would wait for it
     try:
         inspect.signature(callback).bind(0, {})  # pyright: ignore[reportArgumentType]
     except TypeError:
@@ -134,7 +141,7 @@ def _checked_run_in(env: EnvLike, arguments: list[str]) -> tuple[TrainConfig, Pr
     """Return what `checked_run` does, for an environment of the caller's; refuse a run that has another."""
     resume = {item.key_or_group: item.value() for item in parse(arguments)}.get("resume")
     is_continued = resume is not None and not holds_networks_alone(str(resume))
-    suite, env_id = suite_and_id(env, maker_of(str(resume)) if is_continued else None)
+    suite, env_id = suite_and_id(env, unknown_maker_of(str(resume)) if is_continued else None)
     if not is_continued:
         key = "env" if resume is None else "env.suite"
         chosen = {key: suite.value} | ({} if env_id is None else {"env.id": env_id})

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..utils.durable_io import UNFINISHED, corrupt_file_error, read_json
 from ..utils.errors import UserError, did_you_mean
+from .checkpoint import CHECKPOINTS
 
 PREFIX, HUB_PREFIX = "pretrained:", "hub:"
 CONFIG_FILE = "config.yaml"
@@ -42,7 +43,9 @@ def resolve_pretrained(source: str) -> str:
 
 def holds_networks_alone(source: str) -> bool:
     """Return whether a name stands for networks without replay: of the package, the hub or an export."""
-    return source.startswith((PREFIX, HUB_PREFIX)) or os.path.isfile(Path(source) / WEIGHTS_FILE)
+    folder = Path(source)
+    has_weights = os.path.isfile(folder / WEIGHTS_FILE) and not os.path.isdir(folder / CHECKPOINTS)
+    return has_weights or source.startswith((PREFIX, HUB_PREFIX))
 
 
 def read_card(folder: Path) -> dict[str, Any]:

@@ -25,12 +25,12 @@ from ..config.resolve import multiplies_bfloat16, typed
 from ..config.saved import read_config
 from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device, leaves
 from ..config.workflow import require_key, setting_types
-from ..envs.registered import is_maker
+from ..envs.registered import find_maker, is_maker
 from ..utils.durable_io import reading, replace_file
 from ..utils.errors import UserError
 from .checkpoint import CHECKPOINTS, Checkpoint, Verify, latest_checkpoint, list_checkpoints
 from .pretrained import CONFIG_FILE as CONFIG_FILE
-from .pretrained import resolve_pretrained
+from .pretrained import holds_networks_alone, resolve_pretrained
 
 LINEAGE_FILE, LOCK_FILE = "lineage.jsonl", ".lock"
 MOVED = "the folder was moved or deleted while the run wrote to it"
@@ -80,10 +80,10 @@ def check_run_folder(config: TrainConfig) -> None:
     folder = Path(config.run_dir)
     _check_name(folder)
     if any(os.path.lexists(folder / name) for name in (CONFIG_FILE, CHECKPOINTS)):
-        raise UserError(
-            f"run_dir={config.run_dir} already holds a run. Continue it with resume={config.run_dir}, "
-            "or choose another folder."
-        )
+        found, repair = "a run", f"Continue it with resume={folder}, or choose"
+        if holds_networks_alone(str(folder)):
+            found, repair = "networks", "Choose"
+        raise UserError(f"run_dir={folder} already holds {found}. {repair} another folder.")
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UserError(f"run_dir={config.run_dir} cannot be a folder: {existing} is a file.")
@@ -222,12 +222,12 @@ def _require_longer(folder: str, before: DictConfig, after: TrainConfig) -> None
         raise UserError(f"training.total_timesteps={asked:,} is over: {past}. Give more, or leave it out.")
 
 
-def maker_of(folder: str) -> str | None:
-    """Return the id of the class or function that makes the environments of a run, if one does."""
+def unknown_maker_of(folder: str) -> str | None:
+    """Return the id of what makes the environments of a run, if it is a class or function not known here."""
     if not os.path.isfile(Path(folder) / CONFIG_FILE):
         return None
     env_id = _read(folder, "resume").env.id
-    return env_id if is_maker(env_id) else None
+    return env_id if is_maker(env_id) and find_maker(env_id) else None
 
 
 def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
@@ -240,10 +240,13 @@ def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, lis
     devices = [Device(change.value()) for change in changes if change.key_or_group == "device"]
     device = (devices or [Device.auto])[-1]
     is_placed = any(change.key_or_group == "run_dir" for change in changes)
-    config = load_run(resolve_pretrained(name), changes, device, fixed=("workflow", "resume", *NETWORKS))
+    config = load_run(
+        resolve_pretrained(name), changes, device, fixed=("workflow", "resume", *NETWORKS), key="resume"
+    )
     if not isinstance(config, DreamerTrainConfig):
         raise UserError(f"{name} is a population; only networks of Dreamer can be continued.")
     config.run_dir, config.model.init = config.run_dir if is_placed else None, name
+    config.resume = None
     return config, [f"a new run with the networks and settings of {name}; replay and optimisers are new"]
 
 

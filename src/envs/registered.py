@@ -6,7 +6,8 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from itertools import count
-from types import ModuleType
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import gymnasium
@@ -26,6 +27,12 @@ _MAKERS = "python/"
 CODE_FAULTS = (Exception, SystemExit)
 """What code that is not ours may raise without meaning to end this process."""
 
+_GIVE_IT = (
+    " It is a class or function of the program that trained with it. Give it, as in"
+    " reverie.load(run, env=MyEnv) or reverie.train(resume=run, env=MyEnv), or start beside its module, which"
+    " has it at its top."
+)
+
 _RUNNING_STATISTICS = (gymnasium.wrappers.NormalizeReward, gymnasium.wrappers.NormalizeObservation)
 
 
@@ -38,7 +45,7 @@ def find_registration(env_id: str) -> EnvSpec:
     if module:
         _import(module)
     elif is_maker(env_id):
-        _find_maker(env_id)
+        find_maker(env_id)
     return gymnasium.spec(name)
 
 
@@ -70,19 +77,36 @@ def _id_of(make: Callable[[], object]) -> str:
     return next(each for each in free if each not in known or known[each].entry_point is make)
 
 
-def _find_maker(env_id: str) -> None:
-    """Register what an id of a maker names, if this process does not know it and a module has it."""
+def find_maker(env_id: str) -> str:
+    """Register what an id of a maker names, if this process does not know it; return a hint if that fails.
+
+    It may stand in a file of a stranger, so only what makes environments is called: a class of them, or a
+    function of a module in the current folder.
+    """
     module, _, name = env_id.removeprefix(_MAKERS).rpartition("-v")[0].rpartition(".")
-    if env_id in gymnasium.registry or module in ("", "__main__"):
-        return
+    if env_id in gymnasium.registry:
+        return ""
+    if module in ("", "__main__") or module.startswith("."):
+        return _GIVE_IT
     try:
-        found = getattr(_import_for(f"env.id={env_id}", module), name, None)
+        found: Any = getattr(imported := _import_for(f"env.id={env_id}", module), name, None)
     except UserError as error:
-        if isinstance(error.__cause__, ModuleNotFoundError):
-            return
+        missing = error.__cause__
+        if isinstance(missing, ModuleNotFoundError) and f"{module}.".startswith(f"{missing.name}."):
+            return _GIVE_IT
         raise
-    if callable(found):
+    is_class = isinstance(found, type) and issubclass(found, gymnasium.Env)
+    if is_class or (isinstance(found, FunctionType) and found.__module__ == module and _is_here(found)):
         register_maker(found, env_id)
+        return ""
+    return f" {module} has no such class or function.{did_you_mean(name, vars(imported))}{_GIVE_IT}"
+
+
+def _is_here(function: FunctionType) -> bool:
+    """Return whether the module of a function is a file or package of the current folder."""
+    place, own = Path(function.__module__.replace(".", "/")), function.__code__.co_filename
+    files = (place.with_suffix(".py"), place / "__init__.py")
+    return any(file.exists() and file.samefile(own) for file in files)
 
 
 def check_id(env_id: str) -> None:
@@ -94,8 +118,7 @@ def check_id(env_id: str) -> None:
         )
     if module:
         _import_for(f"env.id={env_id}", module)
-    elif is_maker(env_id):
-        _find_maker(env_id)
+    unknown = find_maker(env_id) if is_maker(env_id) else ""
     try:
         gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
@@ -103,12 +126,8 @@ def check_id(env_id: str) -> None:
             root = module.partition(".")[0]
             own = [id for id, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(root)]
             hint = f"{did_you_mean(name, own)} {module} was imported, and registers no such id."
-        elif is_maker(env_id):
-            hint = (
-                " It is a class or function of the program that trained with it, and no module here has it."
-                " Give it, as in reverie.load(run, env=MyEnv) or reverie.train(resume=run, env=MyEnv); one in"
-                " a module of its own is found by every command that is started beside that module."
-            )
+        elif unknown:
+            hint = unknown
         else:
             hint = did_you_mean(name, gymnasium.registry)
             hint += " An id of another package needs its module in front, as in env.id=package:Name-v0."

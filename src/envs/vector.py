@@ -178,7 +178,10 @@ def make_single(config: EnvConfig, render_mode: str | None = None) -> gymnasium.
     if config.suite is Suite.atari:
         return AtariEnv(config, render_mode)
     registered = find_registration(CATCH_ID if config.suite is Suite.catch else config.id)
-    return LocalEnv(registered, config, render_mode).make()
+    try:
+        return LocalEnv(registered, config, render_mode).make()
+    except UserError as error:
+        raise UserError(f"env.id={config.id} {error}") from None
 
 
 def spec_of(config: EnvConfig) -> EnvSpec:

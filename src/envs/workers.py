@@ -154,7 +154,7 @@ class LocalEnv:
     def terminate(self) -> None:
         """Close the environment; may be called twice."""
         if self._env is not None:
-            with contextlib.suppress(Exception):  # one that failed may fail to close too
+            with contextlib.suppress(*CODE_FAULTS):  # one that failed may fail to close too
                 self._env.close()
             self._env = None
 

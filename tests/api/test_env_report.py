@@ -1,6 +1,7 @@
 """What `check_env` says of environments: what is seen, done, ignored, and how to repair what is wrong."""
 
 import re
+import sys
 from typing import Any
 
 import gymnasium
@@ -103,6 +104,18 @@ def test_an_environment_that_ignores_the_seed_trains_and_says_what_that_costs() 
     report = reverie.check_env(Unseeded, steps=20)
     assert report.is_ready, report
     assert any("open at a checkpoint cannot be brought back" in text for text in report.notices), report
+
+
+def test_an_environment_that_ends_the_process_is_an_error_of_the_report() -> None:
+    class Exits(World):
+        def step(self, action: Any) -> Any:
+            sys.exit(0)
+
+        def close(self) -> None:
+            sys.exit(0)
+
+    report = reverie.check_env(Exits, steps=20)
+    assert not report.is_ready and any("SystemExit: 0" in text for text in report.errors), report
 
 
 def test_parts_within_parts_are_refused_with_a_repair_that_works() -> None:

@@ -1,6 +1,7 @@
 """Training from Python is training from the command line, in a process that has more to do."""
 
 import math
+import shutil
 import signal
 import sys
 import threading
@@ -88,9 +89,7 @@ def test_a_class_that_no_module_has_is_given_again() -> None:
     own_id = spec.id
     assert own_id.startswith("python/tests.api.test_training.test_") and own_id.endswith(".locals.Local-v0")
     del gymnasium.registry[own_id]  # as in another process
-    with pytest.raises(
-        reverie.UserError, match=r"Local-v0 is not registered .*reverie.load\(run, env=MyEnv\)"
-    ):
+    with pytest.raises(reverie.UserError, match=r"Local-v0 is not registered .* Give it, as in reverie.load"):
         reverie.load("local")
     agent = reverie.load("local", env=Local)
     env = agent.make_env()
@@ -98,6 +97,25 @@ def test_a_class_that_no_module_has_is_given_again() -> None:
     del gymnasium.registry[own_id]
     again = reverie.train(resume="local", env=lambda: Local(), total_timesteps=60)
     assert again.agent.step == 60 and isinstance(again.agent.make_env().unwrapped, Local)
+    with pytest.raises(
+        reverie.UserError, match=r"env=python/reverie.envs.catch.Catch-v0: resume=local continues"
+    ):
+        reverie.train(resume="local", env=Catch, total_timesteps=80)
+    assert isinstance(reverie.load("local").make_env().unwrapped, Local)
+    del gymnasium.registry[own_id]
+    with pytest.raises(
+        reverie.UserError, match=r"^local does not fit env: .* Give the environment that it was"
+    ):
+        reverie.train(resume="local", env=lambda: gymnasium.make("CartPole-v1"), total_timesteps=80)
+
+
+class Größe(Catch):
+    """A name beyond ASCII."""
+
+
+def test_a_class_and_a_folder_of_any_letters_train() -> None:
+    run = reverie.train("dreamer_catch", BRIEF, env=Größe, total_timesteps=40, run_dir="Läufe")
+    assert run.run_dir == Path("Läufe") and isinstance(run.agent.make_env().unwrapped, Größe)
 
 
 def test_an_exported_folder_is_continued_as_networks_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +127,10 @@ def test_an_exported_folder_is_continued_as_networks_alone(monkeypatch: pytest.M
     assert "init: exported" in (again.run_dir / "config.yaml").read_text()
     assert "python/reverie.envs.catch.Catch-v0" in (again.run_dir / "config.yaml").read_text()
     assert run.agent.step == again.agent.step == 40
+    with pytest.raises(reverie.UserError, match=r"run_dir=exported already holds networks\. Choose"):
+        reverie.train(resume="exported", run_dir="exported")
+    shutil.copy("exported/weights.safetensors", "whole")  # a run stays one
+    assert reverie.train(resume="whole", total_timesteps=60).run_dir == Path("whole")
 
 
 def test_two_functions_without_a_name_do_not_take_each_others_place() -> None:
@@ -141,7 +163,9 @@ def test_a_run_that_cannot_go_on_is_an_error_that_says_how_to_continue() -> None
 
 
 def test_a_callback_that_cannot_be_called_is_refused_before_the_run() -> None:
-    for wrong in (lambda step: None, "print"):
+    async def late(step: int, values: Mapping[str, float]) -> None: ...
+
+    for wrong in (lambda step: None, "print", late):
         with pytest.raises(reverie.UserError, match="callback must be a function of a step and values"):
             reverie.train("dreamer_cartpole", BRIEF, callback=wrong, run_dir="none")  # pyright: ignore[reportArgumentType]
     assert not Path("none").exists()

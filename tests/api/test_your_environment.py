@@ -41,6 +41,8 @@ def test_the_blocks_of_the_page_run_one_after_the_other(
         for language, text in others:
             if language == "sh":
                 run_line(text.replace("\\\n", " "), monkeypatch)
+            elif text.startswith("import gymnasium"):
+                Path("pictures.py").write_text(text)
             else:
                 exec(text, space)
     first = yaml.safe_load(Path("first/config.yaml").read_text())["env"]
@@ -53,4 +55,4 @@ def test_the_blocks_of_the_page_run_one_after_the_other(
     env = agent.make_env()
     assert isinstance(env, gymnasium.wrappers.FilterObservation) and env.get_wrapper_attr("size") == 8
     assert Path("play.mp4").stat().st_size > 0
-    del sys.modules["seeker"], gymnasium.registry["Seeker-v0"]
+    del sys.modules["seeker"], sys.modules["pictures"], gymnasium.registry["Seeker-v0"]

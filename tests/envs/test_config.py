@@ -34,6 +34,15 @@ def test_roms_that_end_the_process_are_no_games() -> None:
         ("Nothing/At-v0", "needs its module in front"),
         ("", "needs its module in front"),
         ("reverie.envs.catch:Catch-v7", "reverie.envs.catch was imported, and registers no such id"),
+        ("python/reverie.envs.catch.Cach-v0", "has no such class or function. Did you mean `Catch`"),
+        (
+            "python/subprocess.getoutput-v0",
+            "subprocess has no such class or function",
+        ),  # it would run a command
+        ("python/os.system-v0", "os has no such class or function"),
+        ("python/reverie.envs.vector.make_single-v0", "has no such class or function"),
+        ("python/..X-v0", "It is a class or function of the program that trained with it"),
+        ("python/gone_before.X-v0", "It is a class or function of the program that trained with it"),
     ],
 )
 def test_an_unknown_id_is_refused(env_id: str, hint: str) -> None:
@@ -73,6 +82,18 @@ def test_a_module_that_gives_no_environment_is_refused_with_its_own_error(
         (current_folder / f"{module}.py").write_text(text)
     with pytest.raises(UserError, match=f"env.id={module}:World-v0.*{re.escape(message)}"):
         validate_env(EnvConfig(suite=Suite.gymnasium, id=f"{module}:World-v0"))
+
+
+def test_a_maker_is_found_in_the_current_folder_and_what_its_module_lacks_is_named(
+    current_folder: Path,
+) -> None:
+    (current_folder / "makers.py").write_text(
+        "import gymnasium\ndef made():\n    return gymnasium.make('CartPole-v1')"
+    )
+    (current_folder / "needs_other.py").write_text("import no_engine")
+    validate_env(EnvConfig(suite=Suite.gymnasium, id="python/makers.made-v0"))
+    with pytest.raises(UserError, match=r"importing needs_other failed with .* No module named 'no_engine'"):
+        validate_env(EnvConfig(suite=Suite.gymnasium, id="python/needs_other.made-v0"))
 
 
 def test_a_module_of_the_current_folder_is_found_behind_all_that_is_installed(current_folder: Path) -> None:

@@ -30,6 +30,9 @@ _LASTING = ("parameters", "slow critic", "optimiser state", "online state")
 _MOST_STEPS = 2048
 """Trained steps of the largest update that is rehearsed whole, where it takes a second."""
 
+_LEAST_WINDOWS = 8
+"""Windows of fewer are not worth two rehearsals of their length."""
+
 _REMEMBERED: dict[str, DryRun] = {}  # a few hundred bytes for each network and batch that a process asks for
 
 
@@ -79,7 +82,8 @@ def dry_run(config: DreamerTrainConfig, spec: EnvSpec) -> DryRun:
     groups. Beyond `_MOST_STEPS` trained steps two smaller ones are rehearsed and their line is continued,
     which was off by 0 to 7 %.
 
-    Cost: on one core 0.2 to 0.5 s, and 0.7 s once for torch's Python shape functions (75 MB); at most 3 s.
+    Cost: on one core 0.2 to 0.5 s, and 0.7 s once for torch's Python shape functions (75 MB). It grows with
+    the steps of a window: 1,000 take a minute.
     """
     training, buffer = config.training, config.buffer
     shapes = (
@@ -89,7 +93,7 @@ def dry_run(config: DreamerTrainConfig, spec: EnvSpec) -> DryRun:
     )
     key = repr(shapes)
     if key not in _REMEMBERED:
-        windows = max(1, _MOST_STEPS // (2 * training.sequence_length))
+        windows = max(_LEAST_WINDOWS, _MOST_STEPS // (2 * training.sequence_length))
         is_large = config.device is Device.cpu and training.batch_size > 2 * windows
         _REMEMBERED[key] = _continued(config, spec, windows) if is_large else _rehearse(config, spec)
     return _REMEMBERED[key]
