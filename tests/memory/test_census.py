@@ -120,20 +120,6 @@ def test_plain_containers_are_reached(container: Any) -> None:
     assert census_of(container()).pinned_bytes == 10_000
 
 
-def test_bytes_and_long_texts_count_once_and_names_do_not() -> None:
-    kept = {"blob": bytes(10_000), "name": "cpu", "text": ["x" * 5000], "grown": bytearray(2000), "loss": 0.5}
-    text_bytes = kept["text"][0].__sizeof__()
-    assert census_of(kept).pinned_bytes == 10_000 + 2000 + text_bytes
-    view = np.frombuffer(kept["blob"], np.uint8)
-    assert census_of(kept["blob"], [kept["blob"]], view[:8]) == Size(10_000, 10_000, ("cpu",))
-    assert census_of(Slotted(kept["text"][0])).pinned_bytes == text_bytes  # pyright: ignore[reportArgumentType]
-    record = Record(kept["blob"], 1.0)  # pyright: ignore[reportArgumentType]
-    assert census_of(record).pinned_bytes == 10_000
-    long = measure_components({"log": Component(([bytes(100 + index % 2) for index in range(5000)],))})
-    assert long.sizes["log"].pinned_bytes == pytest.approx(5000 * 100.5, rel=0.01)
-    assert long.sampled == ("log[0]",)
-
-
 def test_parts_are_counted_before_their_whole_which_includes_them() -> None:
     observations, rewards = torch.zeros(1000), torch.zeros(10)
     everything = {"observations": observations, "rewards": rewards, "index": np.zeros(5)}

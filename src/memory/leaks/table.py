@@ -21,7 +21,7 @@ class ComponentRow:
     name: str
     """Such as `replay/observations`, a part of `replay`."""
     size_mb: float
-    """Storages of tensors, arrays, bytes and long texts that it holds, its parts included."""
+    """Storages of tensors and arrays that it holds, its parts included."""
     pinned_per_shown: float
     """Bytes kept for each byte that tensors and arrays show; 1 without views, NaN where they show none."""
     device: str

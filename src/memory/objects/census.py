@@ -74,17 +74,16 @@ class _Counted:
 def measure_components(components: Mapping[str, Component], max_objects: int = MAX_OBJECTS) -> Census:
     """Return the bytes that each component holds.
 
-    The unit is the storage of tensors, arrays, bytes and texts of over 512 letters: a view counts its whole
-    base, and two views of one base count it once, at its first owner. Numbers, shorter texts and containers
-    themselves count for nothing. A name with `/` is a part of the component that is named before the `/`:
-    parts are counted before the component they belong to, which includes them. Otherwise the first owner is
-    the first component in the order of the mapping, so list what others can reach before them: gradients,
-    then networks, then the optimisers that hold both.
+    The unit is the storage: a view counts its whole base, and two views of one base count it once, at its
+    first owner. A name with `/` is a part of the component that is named before the `/`: parts are counted
+    before the component they belong to, which includes them. Otherwise the first owner is the first component
+    in the order of the mapping, so list what others can reach before them: gradients, then networks, then the
+    optimisers that hold both.
 
     Containers of more than 1,024 objects are sampled and extrapolated. Runs no code of the objects, copies
     nothing, waits for no device and keeps nothing.
 
-    Cost: 4 us an object and 3 us a tensor.
+    Cost: 3 us an object and 3 us a tensor.
     """
     positions = {name: position for position, name in enumerate(components)}
     parts_first = sorted(components, key=lambda name: (*_place(name, positions), math.inf))
@@ -94,7 +93,7 @@ def measure_components(components: Mapping[str, Component], max_objects: int = M
         for number, name in enumerate(parts_first)
         for place, held in enumerate(components[name].objects)
     }
-    found = walk(roots, max_objects, with_data=True)
+    found = walk(roots, max_objects)
     counted: dict[StorageKey, _Counted] = {}
     for leaf in found.leaves:
         storage = storage_of(leaf.value)
@@ -116,7 +115,7 @@ def measure_components(components: Mapping[str, Component], max_objects: int = M
         family = [each for each in components if f"{each}/".startswith(f"{name}/")]
         sizes[name], _ = _sum(held, family)
     parted = (path.partition("[") for path in found.sampled)
-    sampled = tuple(dict.fromkeys(f"{parts_first[int(number)]}[{rest}" for number, _, rest in parted))
+    sampled = tuple(f"{parts_first[int(number)]}[{rest}" for number, _, rest in parted)
     return Census(sizes, *_sum(held, components), not found.truncated, sampled)
 
 

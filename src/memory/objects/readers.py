@@ -9,9 +9,9 @@ import gc
 import inspect
 import sys
 import types
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ Child = tuple[str, Any, float]
 
 SCAN = 65_536  # elements of a container that are looked at; evenly spaced when there are more
 SAMPLE = 1_024  # objects of a container that are walked; evenly spaced when there are more
-_LEAST_TEXT = 512  # letters; shorter texts are mostly names
 
 _PRIMITIVES = (
     *(int, float, complex, bool, str, bytes, bytearray, range, slice),
@@ -29,7 +28,6 @@ _PRIMITIVES = (
 )
 PRIMITIVE_IDS = frozenset(map(id, _PRIMITIVES))
 """Ids of the types that hold nothing. Ids, because a metaclass may define how types are hashed."""
-_DATA_IDS = frozenset(map(id, (str, bytes, bytearray)))
 
 _MODULE_REGISTRIES = ("_parameters", "_buffers", "_modules")
 _HOOK_REGISTRY_IDS = (id(set), id(collections.OrderedDict))
@@ -50,28 +48,7 @@ def type_name(kind: type) -> str:
     return "".join([type_attribute(kind, "__name__")])
 
 
-def is_data(value: Any) -> TypeGuard[bytes | bytearray | str]:
-    """Return whether a value is bytes, or a text that is no mere name."""
-    return id(type(value)) in _DATA_IDS and (type(value) is not str or len(value) > _LEAST_TEXT)
-
-
-def data(dictionary: Any | None, o: Any) -> list[tuple[Any, float]]:
-    """Return the bytes and long texts that an object itself holds, and for how many such each stands."""
-    held = gc.get_referents(o)
-    if dictionary is not None and any(type(each) is dict for each in held):
-        own = dictionary.__get__(o)
-        held += gc.get_referents(own) if type(own) is dict else ()
-    stride = max(1, -(-len(held) // SCAN))
-    found = [each for each in held[::stride] if id(type(each)) in _DATA_IDS and is_data(each)]
-    if not found:
-        return []  # as most objects
-    sample = sample_evenly(enumerate(found), len(found), skipped=frozenset())
-    return [(value, stride * weight) for _, value, weight in sample]
-
-
-def sample_evenly(
-    pairs: Iterable[tuple[Any, Any]], length: int, skipped: Container[int] = PRIMITIVE_IDS
-) -> Iterator[tuple[Any, Any, float]]:
+def sample_evenly(pairs: Iterable[tuple[Any, Any]], length: int) -> Iterator[tuple[Any, Any, float]]:
     """Yield (key, value, weight) of what is worth walking in a container of `length` pairs.
 
     The weight is the number of objects that each stands for; the last is always among them.
@@ -80,7 +57,7 @@ def sample_evenly(
     # A list at once: another thread may change the container between two steps of a loop.
     looked_at = list(islice(pairs, (length - 1) % stride if length else 0, None, stride))
     weight = length / len(looked_at) if stride > 1 else 1.0
-    kept = [pair for pair in looked_at if id(type(pair[1])) not in skipped]
+    kept = [pair for pair in looked_at if id(type(pair[1])) not in PRIMITIVE_IDS]
     if len(kept) > SAMPLE:
         weight *= len(kept) / SAMPLE
         last = len(kept) - 1

@@ -1,4 +1,4 @@
-"""Find the memory that a tensor, an array, bytes or a text keep alive: its storage, by device and address.
+"""Find the memory that a tensor or an array keeps alive: its storage, by device and address.
 
 Nothing is copied, no device is waited for, and no code of a subclass runs.
 """
@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-
-from .readers import is_data
 
 StorageKey = tuple[str, int]  # device ("cpu", "cuda:0") and address of the first byte
 
@@ -38,17 +36,14 @@ def is_tensor(value: object) -> bool:
     return issubclass(type(value), Tensor)
 
 
-def storage_of(value: Tensor | np.ndarray | bytes | bytearray | str) -> Storage | None:
-    """Return the storage that a value keeps alive; None for meta, fake, empty and sparse values.
+def storage_of(value: Tensor | np.ndarray) -> Storage | None:
+    """Return the storage that a tensor or an array keeps alive; None for meta, fake, empty and sparse values.
 
     All views of one memory have one key, tensors as arrays, but for `torch.from_numpy` of a *slice*: it
     begins where the slice does, since PyTorch knows no more than that.
 
     Cost: about 2 us.
     """
-    if is_data(value):
-        address, nbytes = _buffer_extent(value) or (id(value), value.__sizeof__())
-        return Storage(("cpu", address), nbytes, "cpu")
     root: Any = value
     tensor: Any = value
     if not is_tensor(value):
@@ -78,10 +73,8 @@ def shape_of(value: Tensor) -> tuple[int, ...]:
         return tuple(_TENSOR.shape.__get__(value))
 
 
-def logical_bytes(value: Tensor | np.ndarray | bytes | bytearray | str) -> int:
-    """Return the bytes of the elements that a value shows, however large its storage is."""
-    if is_data(value):
-        return value.__sizeof__()
+def logical_bytes(value: Tensor | np.ndarray) -> int:
+    """Return the bytes of the elements that a tensor or an array shows, however large its storage is."""
     if is_tensor(value):
         with torch._C.DisableTorchFunction():
             return _TENSOR.numel(value) * _TENSOR.element_size(value)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .children import Children, Role
-from .readers import PRIMITIVE_IDS, data, is_data
+from .readers import PRIMITIVE_IDS
 
 _LONGEST_PATH = 240  # of a longer one, as in a linked list, only the beginning is kept
 _NUMBERED = re.compile(r"\[[^\]]*\d[^\]]*\]|(<[\w.]+) \d+>")
@@ -40,8 +40,8 @@ class Walk:
     """Paths of the containers of which only a sample was walked."""
 
 
-def walk(roots: Mapping[str, Any], max_objects: int = 2_000_000, with_data: bool = False) -> Walk:
-    """Return every tensor and array that is reachable from the roots; on demand bytes and long texts too.
+def walk(roots: Mapping[str, Any], max_objects: int = 2_000_000) -> Walk:
+    """Return every tensor and array that is reachable from the roots.
 
     Each object is visited once: at its first owner in the order of roots, attributes and elements. Not
     entered: modules, classes, code, loggers, files, and the insides of PyTorch and NumPy. Of a container of
@@ -51,8 +51,6 @@ def walk(roots: Mapping[str, Any], max_objects: int = 2_000_000, with_data: bool
     Cost: 4 us an object.
     """
     result, visitor = Walk(), Visitor()
-    if with_data:
-        result.leaves = [Found(n, n, value, Role.leaf) for n, value in roots.items() if is_data(value)]
     for found in visitor.visit(roots.items()):
         if result.objects >= max_objects:
             result.truncated = True
@@ -60,8 +58,6 @@ def walk(roots: Mapping[str, Any], max_objects: int = 2_000_000, with_data: bool
         result.objects += 1
         if found.role is not Role.plain:
             (result.leaves if found.role is Role.leaf else result.nodes).append(found)
-        elif with_data:
-            result.leaves += visitor.data_of(found)
     result.sampled = visitor.sampled
     return result
 
@@ -100,15 +96,6 @@ class Visitor:
                     if len(path) <= _LONGEST_PATH:
                         where = path + step, pattern + self._patterns[step]
                     stack.append((*where, weight * share, child))
-
-    def data_of(self, found: Found) -> list[Found]:
-        """Return the bytes and long texts that a plain object itself holds, under its path."""
-        kind = self.children.kind_of(found.value)
-        pairs = data(kind.dictionary, found.value) if kind.readers else []
-        if any(share > 1.0 for _, share in pairs):
-            self.sampled.append(found.path)
-        weight = found.weight
-        return [found._replace(value=value, role=Role.leaf, weight=weight * share) for value, share in pairs]
 
 
 def pattern_of(path: str) -> str:

@@ -135,8 +135,7 @@ class Watch:
     def track(self, name: str, component: Callable[[], Any], threshold_mb: float | None = None) -> None:
         """Follow the size of what a callable returns, and judge it; with `/` a part of the one named before.
 
-        What counts are tensors, arrays, bytes and texts of over 512 letters that it reaches; not numbers, nor
-        the containers themselves.
+        What counts are tensors and arrays that it reaches; not bytes, texts, numbers and containers.
 
         Args:
             name: As in findings and metrics.
