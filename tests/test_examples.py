@@ -47,7 +47,7 @@ def test_an_example_runs(line: str, tmp_path: Path) -> None:
 
 def test_the_example_with_an_own_environment_is_that_of_its_page() -> None:
     page = (ROOT / "docs" / "your_environment.md").read_text()
-    [module] = re.findall(r"^```python\n(import gymnasium.*?)^```", page, re.MULTILINE | re.DOTALL)
+    module, _ = re.findall(r"^```python\n(import gymnasium.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert module in (EXAMPLES / "seeker.py").read_text()
 
 

@@ -21,13 +21,15 @@ def cells(row: dict) -> list[str]:
         *(", ".join("-" if each is None else f"{each:.2f}" for each in pair) for pair in auc),
         f"{row['policy_entropy']:.2f}" if "policy_entropy" in row else "-",
         f"{sum(row['last_returns']) / len(row['last_returns']):.1f}",
+        "{won}, {lost}".format(**probes[0]["points"]),
     ]
 
 
 def main() -> None:
     folder = Path(sys.argv[1]) if sys.argv[1:] else ROWS
     print("| line | updates | R² of ball x | of ball y | ball drawn ", end="")
-    print("| won over none | none over lost | entropy | return |\n|---|---|---|---|---|---|---|---|---|")
+    print("| won over none | none over lost | entropy | return | points won, lost |")
+    print("|---" * 10 + "|")
     for path in sorted(folder.glob("*.json")):
         print(f"| {' | '.join(cells(json.loads(path.read_text())))} |")
 
