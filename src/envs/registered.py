@@ -29,8 +29,8 @@ CODE_FAULTS = (Exception, SystemExit)
 
 _GIVE_IT = (
     " It is a class or function of the program that trained with it. Give it, as in"
-    " reverie.load(run, env=MyEnv) or reverie.train(resume=run, env=MyEnv), or start beside its module, which"
-    " has it at its top."
+    " reverie.load(run, env=MyEnv) or reverie.train(resume=run, env=MyEnv), or start in the folder of its"
+    " module."
 )
 
 _RUNNING_STATISTICS = (gymnasium.wrappers.NormalizeReward, gymnasium.wrappers.NormalizeObservation)
