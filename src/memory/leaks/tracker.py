@@ -52,7 +52,6 @@ class MemoryTracker:
         self._bytes_by_device: dict[str, int] = {}
         self._notes: tuple[str, ...] = ()
         self._since_step: int | None = None  # of the report before, or else of the first sample
-        self._has_reported = False
 
     def register(self, name: str, path: str) -> None:
         """Follow one more object, found anew at each sample by its path from the roots.
@@ -101,7 +100,7 @@ class MemoryTracker:
             is_judged_anew |= followed.detector.add(step, beyond_plan.get(name, followed.size.pinned_bytes))
         self._total.size = own.total
         is_judged_anew |= self._total.detector.add(step, total_beyond_plan)
-        for followed in () if self._has_reported else (self._total, *self._followed.values()):
+        for followed in (self._total, *self._followed.values()):
             if followed.reported_bytes is None:
                 followed.reported_bytes = followed.size.pinned_bytes
         self._bytes_by_device = own.bytes_by_device
@@ -119,7 +118,7 @@ class MemoryTracker:
         What is gone is shown once more; a registered object that is gone, always.
         """
         steps = 0 if self._since_step is None else step - self._since_step
-        self._since_step, self._has_reported = step, True
+        self._since_step = step
         rows = [_row(name, each, self._paths.get(name), steps) for name, each in self._followed.items()]
         total = _row(_TOTAL, self._total, None, steps)
         for followed in (self._total, *self._followed.values()):
