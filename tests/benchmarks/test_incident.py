@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.incident.acting import ActingRow, Actor, measure_acting
+from benchmarks.incident.acting import ActingRow, Actor, acting_rows, measure_acting
 from benchmarks.incident.command import main
 from benchmarks.incident.holding import KeptArray, StoredLoss, kept_arrays, stored_losses
 from reverie.config.compose import compose_jobs
@@ -17,6 +17,7 @@ from reverie.config.resolve import typed
 from reverie.orchestration.recipes import recipe_of
 from reverie.testing.faults import Detached
 
+from ..memory.fresh import in_a_fresh_process
 from ..runs.helpers import CARTPOLE, CATCH, error_of
 
 STEPS = 20
@@ -25,21 +26,23 @@ GROWING = (Detached.half_returned, Detached.half_stoch, Detached.none)
 Rows = dict[tuple[bool, Detached], ActingRow]
 
 
-@pytest.fixture(scope="module")
-def config() -> DreamerTrainConfig:
+def catch() -> DreamerTrainConfig:
     return typed(compose_jobs(CATCH)[0], DreamerTrainConfig)
 
 
-@pytest.fixture(scope="module")
-def rows(config: DreamerTrainConfig) -> Rows:
-    combinations = [(no_grad, detached) for no_grad in (True, False) for detached in Detached]
-    return {combination: measure_acting(config, *combination, STEPS) for combination in combinations}
+def measured_rows() -> Rows:
+    measure_acting(catch(), True, Detached.full, STEPS)  # what the first of a process keeps for good
+    return {(row.no_grad, row.detached): row for row in acting_rows(catch(), STEPS)}
 
 
 @pytest.fixture(scope="module")
-def losses(
-    config: DreamerTrainConfig, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, StoredLoss]]:
+def rows() -> Rows:
+    return in_a_fresh_process(measured_rows)  # where no thread of the test runner allocates meanwhile
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, StoredLoss]]:
+    config = catch()
     parts = recipe_of(config).build(config, tmp_path_factory.mktemp("run"))
     with closing(parts.environment):
         actor = Actor(parts)
