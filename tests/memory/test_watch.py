@@ -499,6 +499,7 @@ def test_a_program_may_change_folder_close_its_errors_and_name_a_module_beside_i
         (("no.py",), "There is no script no.py"),
         (("-m", "no.module"), "-m no.module finds no module to run"),
         (("-m", "email"), "-m email finds no module to run"),  # a package without __main__
+        (("-m", "sys"), "-m sys finds no module to run"),  # it has no code of Python
         (("-m", "this.py"), "-m this.py finds no module to run"),
         (("--at", "x:y", __file__), "--at=x:y leads to no function (there is no module x)"),
         (("--at", "this", __file__), "--at=this names no function"),

@@ -64,11 +64,13 @@ class _Program:
 
 
 def _is_missing(module: str) -> bool:
-    """Return whether `python -m` would find no such module, or a package that cannot be run."""
+    """Return whether `python -m` would find no such module, or one that cannot be run: C, a bare package."""
     try:
         found = find_module(module)
-        is_package = found is not None and found.submodule_search_locations is not None
-        return (find_module(f"{module}.__main__") if is_package else found) is None
+        if found is not None and found.submodule_search_locations is not None:
+            found = find_module(f"{module}.__main__")
+        code_of = getattr(found and found.loader, "get_code", None)
+        return found is None or code_of is None or code_of(found.name) is None
     except ValueError:  # an empty name, or one without a file
         return True
     except Exception:  # of a package's own code, which the program shows
