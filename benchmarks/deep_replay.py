@@ -6,7 +6,7 @@ import numpy as np
 import psutil
 import torch
 
-from benchmarks.peers.serve import peak_rss_mb
+from benchmarks.peers.serve import peak_mb
 from reverie.buffers import EpisodeReplayBuffer, LatentSpec, ReplayConfig, ReplaySpec, StoredLatent
 from reverie.envs import EnvConfig, make_environment
 from reverie.memory.counters.glibc import in_use_bytes
@@ -45,7 +45,7 @@ def fill_deep(steps: int) -> Iterator[dict[str, object]]:
     yield {
         "planned_gib": replay.plan.nbytes / 2**30,
         "guaranteed_steps": replay.plan.guaranteed,
-        "peak_resident_mb": peak_rss_mb(),
+        "peak_resident_mb": peak_mb("cpu"),
         "in_use_verdict": trend.verdict.value,
         "bytes_in_use_per_sample": trend.slope_bytes_per_sample,
         "chi_square_of_starts": chi_square(replay),

@@ -37,7 +37,6 @@ LINES = {
     "actor_rate_1e-3": ("optimizer.actor_learning_rate=1e-3",),
     "decoder_scale_1": ("world_model.objective=reconstruction", "world_model.decoder_scale=1"),
     "decoder_off": ("world_model.decoder=off",),
-    "warmup_10000": ("training.warmup_steps=10000",),
     "entropy_3e-4": ("controller.entropy_scale=3e-4",),
     "batch_16x16": ("training.batch_size=16", "training.train_ratio=64"),
     "batch_4x32": ("training.batch_size=4", "training.sequence_length=32"),

@@ -6,6 +6,7 @@ of several machines `sweep.out` has to be a folder that all of them share.
 """
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -30,7 +31,7 @@ from reverie.config.schema import Compile, TrainConfig, leaves
 from reverie.orchestration.ray_cluster import Cluster, ClusterLost
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import check_run
-from reverie.utils.durable_io import read_json, reading, write_json
+from reverie.utils.durable_io import read_json, reading, replace_file
 from reverie.utils.errors import UserError, exit_on_user_error, require_range
 from reverie.utils.logging import read_lines
 from reverie.utils.logging.writer import METRICS_FILE
@@ -211,10 +212,7 @@ def _write(out: Path, jobs: list[Job]) -> None:
         result = {"exit_code": job.exit_code, "metrics": job.metrics}
         has_ended = job.exit_code is not None
         ended.append({"folder": job.folder.name, "values": values, "result": result if has_ended else None})
-    unfinished = out / f"{RESULTS}.unfinished"
-    unfinished.unlink(missing_ok=True)
-    write_json(unfinished, {"jobs": ended})
-    os.replace(unfinished, out / RESULTS)
+    replace_file(out / RESULTS, [json.dumps({"jobs": ended}).encode()])
 
 
 def run_job(folder: str, cpus: int, last: int) -> tuple[int, dict[str, float]]:

@@ -15,12 +15,15 @@ from typing import Any
 import psutil
 import torch
 
+_CLEAR_REFS = "/proc/self/clear_refs"
+
 
 class Server:
     """Answers requests for blocks of calls."""
 
     def __init__(self) -> None:
         self.options: dict[str, Any] = json.loads(sys.argv[1])
+        self.device: str = self.options.get("device", "cpu")
         self._answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
         torch.set_num_threads(self.options["threads"])
@@ -38,13 +41,13 @@ class Server:
     def answer(self, calls: list[float], **facts: Any) -> None:
         """Answer with the seconds of each call of a block."""
         memory = psutil.Process().memory_info().rss
-        self._send(calls=calls, facts={"rss_mb": memory / 1e6, "peak_rss_mb": peak_rss_mb(), **facts})
+        self._send(calls=calls, facts={"rss_mb": memory / 1e6, "peak_mb": peak_mb(self.device), **facts})
 
     def run(self, call: Callable[[], Any], share: float = 1.0) -> None:
         """Time a function for every block that is asked for; only a share of each call is told."""
-        synchronize = torch.cuda.synchronize if self.options.get("device") == "cuda" else lambda: None
+        synchronize = torch.cuda.synchronize if self.device == "cuda" else lambda: None
         for seconds in self.requests():
-            reset_peak_rss()
+            reset_peak(self.device)
             calls, end = [], time.perf_counter() + seconds
             while not calls or time.perf_counter() < end:
                 start = time.perf_counter()
@@ -61,7 +64,7 @@ class Server:
         """
         self.ready(*packages, **facts)
         for seconds in self.requests():
-            reset_peak_rss()
+            reset_peak(self.device)
             calls: list[float] = []
             start = time.perf_counter()
             end = start + seconds
@@ -78,14 +81,19 @@ class Server:
         self._answers.flush()
 
 
-def reset_peak_rss() -> None:
-    """Let the peak count from now on."""
-    with open("/proc/self/clear_refs", "w") as peak:
-        peak.write("5")
+def reset_peak(device: str) -> None:
+    """Let `peak_mb` count from now on."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    elif os.path.exists(_CLEAR_REFS):  # not every kernel has it
+        with open(_CLEAR_REFS, "w") as peak:
+            peak.write("5")  # "reset the peak resident set size to the current one", proc(5)
 
 
-def peak_rss_mb() -> float:
-    """Return the most resident memory of this process since `reset_peak_rss`."""
+def peak_mb(device: str) -> float:
+    """Return the most memory of this process since `reset_peak`: allocated on a GPU, resident on a CPU."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 1e6
     with open("/proc/self/status") as status:
         [line] = [line for line in status if line.startswith("VmHWM")]
     return int(line.split()[1]) * 1024 / 1e6

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.suite.floors import Rates, measure_rates
 from benchmarks.suite.process import ProcessVariant
-from reverie.commands.command_line import compose_jobs
+from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
 from reverie.orchestration.dreamer.dry_run import autocast_dtype

@@ -62,7 +62,7 @@ def _peer_peaks(peer: ProcessVariant) -> list[float]:
     peaks = []
     for _ in range(_UPDATES):
         peer.block(0.0)
-        peaks.append(peer.facts["peak_rss_mb"])
+        peaks.append(peer.facts["peak_mb"])
     peer.close()
     return peaks
 

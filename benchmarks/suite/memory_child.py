@@ -3,15 +3,15 @@
 import gc
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.peers.serve import peak_mb, reset_peak
 from benchmarks.suite.bench import pong_spec
 from benchmarks.suite.data import random_batch
-from reverie.commands.command_line import compose_jobs
+from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
 from reverie.memory.counters.glibc import in_use_bytes
@@ -19,7 +19,6 @@ from reverie.orchestration.dreamer.recipe import build_workflow
 from reverie.utils.seeding import seed_global
 
 _MB = 1e6
-_STATUS, _CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _ALLOCATIONS, _SEGMENTS = "allocation.all.allocated", "segment.all.allocated"
 
 
@@ -30,15 +29,15 @@ def main() -> None:
     config = typed(compose_jobs(options["overrides"])[0], DreamerTrainConfig)
     device = torch.device(config.device.value)
     seed_global(config.seed)
-    before_mb = _peak_mb(device)
+    before_mb = peak_mb(device.type)
     workflow = build_workflow(config, pong_spec(1))
     batch = random_batch(config, workflow.env).to(device)
     report: dict[str, Any] = {"before_mb": before_mb, "peaks_mb": [], "in_use_bytes": [], "cuda": []}
     for _ in range(options["updates"]):
-        _reset_peak(device)
+        reset_peak(device.type)
         before = _cuda_counts(device)
         workflow.update(batch)
-        report["peaks_mb"].append(_peak_mb(device))
+        report["peaks_mb"].append(peak_mb(device.type))
         after = _cuda_counts(device)
         report["cuda"].append({name: after[name] - before[name] for name in before})
         gc.collect()
@@ -49,21 +48,6 @@ def main() -> None:
     report["least_mb"] = before_mb + (4 * parameters + observation) / _MB
     report["host_allocations"] = _host_allocations(lambda: workflow.update(batch))
     print(json.dumps(report))
-
-
-def _reset_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    elif _CLEAR_REFS.exists():
-        _CLEAR_REFS.write_text("5")  # "reset the peak resident set size to the current one", proc(5)
-
-
-def _peak_mb(device: torch.device) -> float:
-    """Return the most memory since `_reset_peak`: allocated on a GPU, resident on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated() / _MB
-    [line] = [line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) * 1024 / _MB
 
 
 def _cuda_counts(device: torch.device) -> dict[str, int]:

@@ -104,20 +104,7 @@ def timed_result(
     )
 
 
-HEADINGS = (
-    "row",
-    "variant",
-    "median",
-    "min",
-    "max",
-    "n",
-    "disturbed",
-    "CPU",
-    "floor",
-    "x floor",
-    "x first",
-    "also",
-)
+HEADINGS = tuple("row,variant,median,min,max,n,disturbed,CPU,floor,x floor,x first,also".split(","))
 
 
 def table(results: Sequence[Result]) -> str:

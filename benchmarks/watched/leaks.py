@@ -182,20 +182,6 @@ _SIMPLE: dict[str, tuple[Callable[[Every], None], Callable[..., None]]] = {
     "threads": (_after_step, _start_thread),
 }
 
-NAMES = (
-    "losses",
-    "optimizer",
-    "state",
-    "views",
-    "dict",
-    "frames",
-    "callbacks",
-    "native",
-    "descriptors",
-    "threads",
-)
-"""Each leak that `install` knows."""
-
 EXPECTED: dict[str, tuple[str, ...]] = {
     "losses": ("kept_losses",),
     "optimizer": ("loss_history",),
@@ -209,6 +195,9 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "threads": ("threads",),
 }
 """One of these is in the resource or in the sources of a right report, in whatever case of letters."""
+
+NAMES = tuple(EXPECTED)
+"""Each leak that `install` knows."""
 
 
 def install(name: str, every: int = 1) -> Every:

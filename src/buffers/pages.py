@@ -44,13 +44,8 @@ class Pages:
 
     def nbytes_of_tables(self) -> int:
         """Return the bytes held, the arena apart."""
-        return (
-            self._next.nbytes
-            + self._free.nbytes
-            + self._first.nbytes
-            + self._nbytes.nbytes
-            + self._is_whole.nbytes
-        )
+        tables = self._next, self._free, self._first, self._nbytes, self._is_whole
+        return sum(table.nbytes for table in tables)
 
     def put(self, string: int, code: bytes) -> None:
         """Store a string in the place of none; the caller has made sure that there is room."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..utils.durable_io import UNFINISHED, corrupt_file_error, read_json
-from ..utils.errors import UserError, did_you_mean
+from ..utils.errors import UserError, did_you_mean, first_line
 from .checkpoint import CHECKPOINTS
 
 PREFIX, HUB_PREFIX = "pretrained:", "hub:"
@@ -94,7 +94,7 @@ def _fetch_networks(source: str) -> Path:
             "with a network, or name a folder of networks."
         ) from error
     except (errors.HfHubHTTPError, OSError) as error:
-        raise UserError(f"{source} cannot be fetched: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{source} cannot be fetched: {first_line(error)}") from error
     if missing := [file for file in _NEEDED if not (found / file).is_file()]:
         raise UserError(f"{source} has no {missing[0]}. reverie-export writes what can be loaded.")
     return _plain_copy(hub, found, name)

@@ -4,7 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from difflib import get_close_matches
 from enum import Enum
@@ -253,7 +253,8 @@ def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, lis
 def _check_name(folder: Path) -> None:
     """Refuse a name that the file system cannot even be asked about."""
     try:
-        folder.exists()
+        with suppress(FileNotFoundError, NotADirectoryError):
+            folder.stat()
     except OSError as error:
         raise UserError(f"{folder} cannot be a folder: {error.strerror}.") from error
 

@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -188,7 +189,8 @@ def require_writable(key: str, path: Path, begun: Path) -> None:
     try:
         existing = next(parent for parent in path.absolute().parents if parent.exists())
         for part in (*path.parts, begun.name):
-            (existing / part).exists()  # raises for a name that is too long
+            with suppress(FileNotFoundError):
+                (existing / part).stat()  # raises for a name that is too long
         if path.is_dir():
             reason = "it is a folder"
         with TemporaryFile(dir=existing):  # tried: root may write everywhere, but not on every disk

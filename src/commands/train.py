@@ -25,7 +25,7 @@ from ..orchestration.recipes import recipe_of
 from ..orchestration.run import join, open_run
 from ..orchestration.signals import RESUME_ME_EXIT_CODE, Signals
 from ..planning import Preflight
-from ..utils.errors import UserError
+from ..utils.errors import UserError, first_line
 from ..utils.logging import OnLine
 from ..utils.ranks import RankLost, current_ranks, number_of_ranks
 from .command_line import leave_ranks, run_from_command_line
@@ -194,7 +194,7 @@ def _gpu_memory_ended(run: Orchestrator, error: torch.OutOfMemoryError) -> int:
     held = f" What held it is in {snapshot}." if snapshot else ""
     repair = f"{recipe_of(run.config).gpu_repair}; continue with resume={_folder_of_run(run.run_dir)}"
     full = f"The GPU is full at step {run.step:,}.{held} {repair}"
-    _LOG.error("%s\n%s", str(error).splitlines()[0], full)
+    _LOG.error("%s\n%s", first_line(error), full)
     return GPU_MEMORY_EXIT_CODE
 
 

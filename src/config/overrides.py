@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..utils.errors import UserError, did_you_mean
+from ..utils.errors import UserError, did_you_mean, first_line
 from .schema import check_number
 from .workflow import AnyTrainConfig, setting_types
 
@@ -144,7 +144,7 @@ def explain(error: Exception) -> UserError:
         if isinstance(cause, UserError):
             return cause
         if isinstance(cause, OmegaConfBaseException) and cause.full_key:
-            return UserError(f"{cause.full_key}: {_first_line(cause)}")
+            return UserError(f"{cause.full_key}: {first_line(cause)}")
         cause = cause.__cause__
     text = " ".join(str(error).split())
     if found := re.match(r"In '(.+)': Could not override '(\w+)'", text):
@@ -174,7 +174,7 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
         return parser.parse_overrides([prefix + argument])[0]
     except HydraException as error:
         repair = f"Quote the value twice if it holds spaces, commas or brackets: '{key}=\"...\"'."
-        raise UserError(f"{argument}: not in Hydra's grammar ({_first_line(error)}). {repair}") from error
+        raise UserError(f"{argument}: not in Hydra's grammar ({first_line(error)}). {repair}") from error
     except ValueError as error:  # Python's own, for a number of more than 4,300 digits
         raise UserError(f"{key} must be below 2**63, got a number of thousands of digits.") from error
 
@@ -203,10 +203,6 @@ def _of_the_same_words(key: str, known: Iterable[str]) -> list[str]:
     asked, names = set(re.split(r"[._]", key)), {name: name.rpartition(".")[2].split("_") for name in known}
     found = [name for name, words in names.items() if asked.issuperset(words)]
     return sorted(found, key=lambda name: -len(names[name]))
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def rename_saved(values: dict[str, Any]) -> None:

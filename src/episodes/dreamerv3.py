@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..buffers import EpisodeRecords
-from .dreamerv3_torch import flags, require
+from .dreamerv3_torch import flags, led_arrays, require
 from .episode import STEP_KEYS, EpisodeSpec, RawEpisode, check_total, judging
 from .npz import read_npz, write_npz
 
@@ -96,16 +96,14 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
     """
     count, number = 0, uuid.uuid4()
     for count, episode in enumerate(episodes, 1):
-        position = np.arange(len(episode.reward))
-        is_last = position == len(position) - 1
-        action = episode.action.argmax(1).astype(np.int32) if spec.action.is_onehot else episode.action
-        of_step = (action, episode.reward, position == 0, is_last, is_last & episode.is_terminal)
-        index = position.astype(">u4").view(np.uint8).reshape(-1, 4)
+        arrays = led_arrays(episode)
+        action = episode.action
+        arrays["action"] = action.argmax(1).astype(np.int32) if spec.action.is_onehot else action
+        index = np.arange(len(episode.reward), dtype=">u4").view(np.uint8).reshape(-1, 4)
         identity = np.tile(np.frombuffer(number.bytes, np.uint8), (len(index), 1))
-        arrays = {**episode.observation, **dict(zip(STEP_KEYS, of_step, strict=True))}
         arrays["stepid"] = np.concatenate([identity, index], axis=1)
         following = uuid.uuid4()  # that of the last chunk is not there, as in a run that goes on
-        name = f"{_base62(number)}-{_base62(following)}-{len(position)}.npz"
+        name = f"{_base62(number)}-{_base62(following)}-{len(index)}.npz"
         write_npz(folder / f"20000101T000000F{count:06d}-{name}", arrays)
         number = following
     return count

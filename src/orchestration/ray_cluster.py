@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..config.cluster import LEAST_OBJECT_STORE_MIB
-from ..utils.errors import UserError
+from ..utils.errors import UserError, first_line
 from ..utils.side_thread import call_with_timeout
 from . import ray_reaper
 
@@ -84,7 +84,7 @@ class Cluster:
                 check_reachable(address)
                 self.ray.init(address=address, **common)
             except (OSError, ValueError, RuntimeError) as error:
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+                reason = first_line(error).rstrip(".")
                 raise UserError(
                     f"{setting}={address}: no cluster can be joined there ({reason}). "
                     "Start one by `ray start --head`, set RAY_AUTH_MODE=token in the environment if it wants "
@@ -130,7 +130,7 @@ class Cluster:
                 raise error.cause from None
             raise
         except self.ray.exceptions.RayError as error:
-            raise WorkerDied(str(error).strip().splitlines()[0]) from error
+            raise WorkerDied(first_line(error)) from error
 
     def require_alive(self) -> None:
         """Check that the head and this machine's node answer. Cost: 2 ms.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .errors import UserError
+from .errors import UserError, first_line
 
 _LOG = logging.getLogger(__name__)
 COMPILING = "compiling for this machine"
@@ -56,7 +56,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
             except (TorchDynamoException, FailOnRecompileLimitHit) as error:
                 is_possible = False
                 if not _was_interrupted(error):
-                    name, reason = function.__name__, _reason(error)
+                    name, reason = function.__name__, first_line(error)
                     _LOG.warning("torch.compile failed for %s, falling back to eager: %s", name, reason)
         return function(*args)
 
@@ -69,7 +69,7 @@ def why_not_compiled(device: str = "cpu") -> str | None:
     try:
         _compile(lambda x: x + 1)(torch.zeros(2, device=device))
     except Exception as error:  # whatever a machine lacks: a compiler, headers, a folder to write to
-        return _reason(error)
+        return first_line(error)
     return None
 
 
@@ -138,10 +138,6 @@ def _was_interrupted(error: BaseException | None) -> bool:
     return False
 
 
-def _reason(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
 class CUDAGraphCall:
     """Calls `function` as it is a few times, then records its kernels once and launches them as one graph.
 
@@ -206,7 +202,7 @@ class CUDAGraphCall:
         except RuntimeError as error:
             self._eager_calls_left = float("inf")
             message = "%s cannot be captured as a CUDA graph here and runs kernel by kernel: %s"
-            _LOG.warning(message, self._name, _reason(error))
+            _LOG.warning(message, self._name, first_line(error))
             return
         self.graph, self._inputs, self._outputs = graph, places, outputs
         _LOG.info("captured %s as a CUDA graph in %.1f s", self._name, time.monotonic() - began)

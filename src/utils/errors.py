@@ -40,6 +40,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, or its class if it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def with_place(error: BaseException) -> str:
     """Return 'FileNotFoundError: no level.bin (world.py, line 12)' for an error of code that is not ours."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]

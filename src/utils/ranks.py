@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed import Store, Work
 
 from .environment_variables import environment_variables
-from .errors import ErrorOfRank, UserError
+from .errors import ErrorOfRank, UserError, first_line
 
 RANK_EXIT_CODE = 8
 _LONGEST_SECONDS = 86_400.0  # of an exchange: while all live, one may evaluate and the others wait
@@ -145,7 +145,7 @@ class Ranks:
             raise
         except RuntimeError as error:
             what = f"rank {self.index} of {self.size} lost another one"
-            raise RankLost(f"{what}: {str(error).splitlines()[0]}") from error
+            raise RankLost(f"{what}: {first_line(error)}") from error
 
     def _wait_while_all_live(self, work: Work, store: Store) -> None:
         """Return when the work is done, or raise `RankLost` for a rank without a sign of life."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..durable_io import writing
 from ..environment_variables import environment_variables
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..video import encode_animation, encode_image, upscale
 from .json_lines import JsonLines
 
@@ -199,7 +199,7 @@ def _require_login(wandb: Any) -> None:
             return
         reason = "no login was found"
     except (wandb.errors.Error, OSError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
     raise UserError(
         f"logger.wandb=online could not log in to W&B: {reason}. "
         "Run `wandb login`, or set logger.wandb=offline."
