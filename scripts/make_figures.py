@@ -24,6 +24,11 @@ FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 EXPERIMENTS = ("dreamer_catch", "dreamer_cartpole", "dreamer_pendulum")
 PONG = RESULTS / "dreamer_ataripong"
 CPU_PONG = {f"seed {seed}": PONG / f"seed_{seed}_cpu" for seed in (1, 2, 3)}
+OTHER_TASKS = {
+    "boxing": "Boxing",
+    "freeway": "Freeway",
+    "inverted_pendulum": "InvertedPendulum-v5, pixels",
+}
 FRAMES_OF_AN_UPDATE = 8 * 16
 SCORED = 20  # episodes of the printed score
 WIDEST_SMOOTHING = 20  # episodes of the drawn mean, fewer where there are few episodes
@@ -58,11 +63,9 @@ def main() -> None:
     FIGURES.mkdir(exist_ok=True)
     shown = {name: seeds_of(name) for name in EXPERIMENTS}
     shown |= {"Pong on an H100": {"seed 1": PONG / "seed_1_h100"}, "Pong on a CPU": CPU_PONG}
-    figure, axes = plt.subplots(1, len(shown), figsize=(4 * len(shown), 3))
-    for axis, (name, runs) in zip(axes, shown.items(), strict=True):
-        draw_curves(axis, name, runs)
-    figure.tight_layout()
-    figure.savefig(FIGURES / "learning_curves.png", dpi=110)
+    draw_panels(shown, FIGURES / "learning_curves.png")
+    others = {title: {"seed 1": RESULTS / "other_tasks" / name} for name, title in OTHER_TASKS.items()}
+    draw_panels(others, FIGURES / "other_tasks.png")
     draw_pong(FIGURES / "pong_cpu.png")
     draw_strip(PONG / "seed_1" / "open_loop.mp4", FIGURES / "pong_open_loop.png")
     draw_performance(FIGURES / "performance.png")
@@ -78,6 +81,15 @@ def main() -> None:
 def seeds_of(name: str) -> dict[str, Path]:
     """Return the runs of an experiment by their seeds."""
     return {run.name.replace("_", " "): run for run in sorted((RESULTS / name).glob("seed_*"))}
+
+
+def draw_panels(shown: dict[str, dict[str, Path]], target: Path) -> None:
+    """Draw a panel of learning curves for each task."""
+    figure, axes = plt.subplots(1, len(shown), figsize=(4 * len(shown), 3))
+    for axis, (name, runs) in zip(axes, shown.items(), strict=True):
+        draw_curves(axis, name, runs)
+    figure.tight_layout()
+    figure.savefig(target, dpi=110)
 
 
 def draw_curves(axis: Axes, name: str, runs: dict[str, Path]) -> None:

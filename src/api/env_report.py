@@ -3,6 +3,7 @@
 import contextlib
 import re
 import warnings
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import env_checker
+from gymnasium.utils.env_checker import data_equivalence
 from numpy.typing import NDArray
 
 from ..envs import EnvConfig, EnvironmentFailed, make_single
@@ -95,6 +97,8 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
             report.errors.append(f"{report.name} {error}")
         _check_spaces(report, made)
         _check_interface(report, made)
+        if is_own:
+            _check_another(report, made, env, seed)
         if report.spec is not None:
             _play(report, made, steps, seed)
     finally:
@@ -176,6 +180,19 @@ def _check_interface(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
                 report.errors.append(f"{reason}. Repair reset() or step(), as gymnasium.Env describes them.")
     found = dict.fromkeys(_plain(str(each.message)) for each in caught)
     report.notices.extend(text for text in found if not any(each in text for each in _NO_MATTER))
+
+
+def _check_another(report: EnvReport, env: gymnasium.Env[Any, Any], maker: EnvLike, seed: int) -> None:
+    """Say whether another one shows something else for the same seed."""
+    with contextlib.suppress(*CODE_FAULTS), warnings.catch_warnings(), closing(_made(maker)) as other:
+        warnings.simplefilter("ignore")
+        first, again, others = (each.reset(seed=seed)[0] for each in (env, env, other))
+        if data_equivalence(first, again) and not data_equivalence(first, others):
+            reason = (
+                "another instance begins differently with the same seed: something is drawn, as a camera's"
+            )
+            then = "place, when one is made. Evaluation and a resumed run may see what training never saw"
+            report.notices.append(f"{reason} {then}; set it by hand")
 
 
 def _plain(text: str) -> str:

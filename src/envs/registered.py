@@ -95,8 +95,10 @@ def find_maker(env_id: str) -> str:
         if isinstance(missing, ModuleNotFoundError) and f"{module}.".startswith(f"{missing.name}."):
             return _GIVE_IT
         raise
-    is_class = isinstance(found, type) and issubclass(found, gymnasium.Env)
-    if is_class or (isinstance(found, FunctionType) and found.__module__ == module and _is_here(found)):
+    function = found if isinstance(found, FunctionType) and found.__module__ == module else None
+    if function and not _is_here(function):
+        return f" {module}.{name} is a function outside of the current folder.{_GIVE_IT}"
+    if function or (isinstance(found, type) and issubclass(found, gymnasium.Env)):
         register_maker(found, env_id)
         return ""
     return f" {module} has no such class or function.{did_you_mean(name, vars(imported))}{_GIVE_IT}"

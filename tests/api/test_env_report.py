@@ -106,6 +106,22 @@ def test_an_environment_that_ignores_the_seed_trains_and_says_what_that_costs() 
     assert any("open at a checkpoint cannot be brought back" in text for text in report.notices), report
 
 
+def test_what_an_environment_draws_when_it_is_made_is_found_by_making_two() -> None:
+    class Shifted(World):
+        observation_space = spaces.Box(-2, 2, (3,), np.float32)
+
+        def __init__(self) -> None:
+            self.shift = np.random.default_rng().random(dtype=np.float32)
+
+        def _drawn(self) -> Any:
+            return self.np_random.random(3, np.float32) + self.shift
+
+    report = reverie.check_env(Shifted, steps=20)
+    assert report.is_ready, report
+    assert [text for text in report.notices if "another instance begins differently" in text], report
+    assert reverie.check_env(world(), steps=20).notices == []
+
+
 def test_an_environment_that_ends_the_process_is_an_error_of_the_report() -> None:
     class Exits(World):
         def step(self, action: Any) -> Any:
