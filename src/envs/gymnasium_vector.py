@@ -36,10 +36,12 @@ class GymnasiumBackend:
         registered = find_registration(env_id)
         self._make_local = partial(LocalEnv, registered, config)
         self._timeout = config.worker_timeout
-        self._in_processes = config.vectorization is Vectorization["async"]
         frames = config.time_limit or registered.max_episode_steps
         limit = -(-frames // config.action_repeat) if frames else None
-        self.spec = _probe(self._make_local(), env_id, name, limit)
+        self.spec, is_drawn_by_mujoco = _probe(self._make_local(), env_id, name, limit)
+        # Gymnasium draws with MuJoCo in the context of OpenGL that is current in the process: once another
+        # environment is closed, or what is left of it is freed, pictures are black.
+        self._in_processes = is_drawn_by_mujoco or config.vectorization is Vectorization["async"]
         if render:
             _do_without_a_screen()
         self._renders = render and self.spec.renders and not self.spec.has_image and self._try_to_render()
@@ -123,8 +125,11 @@ def _do_without_a_screen() -> None:
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 
-def _probe(probe: LocalEnv, env_id: str, name: str, longest_episode: int | None) -> EnvSpec:
-    """Make one environment for a moment, in this process; return what it says of itself."""
+def _probe(probe: LocalEnv, env_id: str, name: str, longest_episode: int | None) -> tuple[EnvSpec, bool]:
+    """Make one environment for a moment, in this process.
+
+    Return what it says of itself, and whether what it shows are pictures that MuJoCo draws.
+    """
     try:
         env = probe.make()
         parts = observation_space(env.observation_space, probe.config.image_size)
@@ -138,7 +143,7 @@ def _probe(probe: LocalEnv, env_id: str, name: str, longest_episode: int | None)
         raise UserError(f"env.id={env_id} {reason}") from error
     finally:
         probe.terminate()
-    return EnvSpec(
+    spec = EnvSpec(
         name=name,
         observation={key: ArraySpec(part.shape or (), np.dtype(part.dtype)) for key, part in parts.items()},
         action=action,
@@ -148,3 +153,4 @@ def _probe(probe: LocalEnv, env_id: str, name: str, longest_episode: int | None)
         notices=notices(env.observation_space),
         renders=PICTURES in env.metadata.get("render_modes", ()),
     )
+    return spec, spec.has_image and hasattr(env.unwrapped, "mujoco_renderer")

@@ -256,8 +256,11 @@ def joined(timeout: float) -> Iterator[Ranks]:
         # One store serves all restarts: without a name of its own, a process would look for one that is gone.
         own = dist.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         dist.init_process_group(backend, timeout=longest, world_size=size, rank=rank, store=own)
-    except RuntimeError as error:
-        raise RankLost(f"rank {os.environ['RANK']} of {size} did not find the others: {error}") from error
+    except (RuntimeError, ValueError) as error:  # of a value that torchrun sets, and nobody else should
+        reason = first_line(error)
+        raise RankLost(
+            f"rank {os.environ.get('RANK')} of {size} did not find the others: {reason}"
+        ) from error
     global _current
     _current = Ranks(rank, size, timeout, own)
     left = Event()

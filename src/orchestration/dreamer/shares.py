@@ -1,5 +1,6 @@
 """What each of several ranks has of a run: its environments, its replay, its windows of every batch."""
 
+import math
 from dataclasses import replace
 
 from ...config.dreamer import DreamerTrainConfig
@@ -14,9 +15,13 @@ def check_share(config: DreamerTrainConfig, size: int) -> None:
     for key, value in values.items():
         if value % size:
             below, above = value // size * size, (value // size + 1) * size
-            nearest = f"{below} or {above}" if below else str(above)
-            raise UserError(f"{key}={value} cannot be shared by {size} ranks alike. Set {key}={nearest}.")
-    do_without = "Leave it out, or do without torchrun"  # a resumed run cannot change these two
+            repair = f"Set {key}={f'{below} or {above}' if below else above}"
+            if config.resume is not None:  # a resumed run cannot change these two
+                common = math.gcd(*values.values())
+                fitting = [str(number) for number in range(1, common + 1) if common % number == 0]
+                repair = f"Continue the run with {' or '.join(fitting)} of them"
+            raise UserError(f"{key}={value} cannot be shared by {size} ranks alike. {repair}.")
+    do_without = "Leave it out, or do without torchrun"
     refused = {
         "buffer.prefill": (config.buffer.prefill is not None, do_without),
         "training.offline": (config.training.offline, "Set training.offline=false"),
