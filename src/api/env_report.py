@@ -3,7 +3,6 @@
 import contextlib
 import re
 import warnings
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,10 +96,10 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
             report.errors.append(f"{report.name} {error}")
         _check_spaces(report, made)
         _check_interface(report, made)
-        if is_own:
-            _check_another(report, made, env, seed)
         if report.spec is not None:
             _play(report, made, steps, seed)
+        if is_own:  # last: once another one is closed, what MuJoCo draws is black
+            _check_another(report, made, env, seed)
     finally:
         if is_own:
             with contextlib.suppress(*CODE_FAULTS):
@@ -184,7 +183,11 @@ def _check_interface(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
 
 def _check_another(report: EnvReport, env: gymnasium.Env[Any, Any], maker: EnvLike, seed: int) -> None:
     """Say whether another one shows something else for the same seed."""
-    with contextlib.suppress(*CODE_FAULTS), warnings.catch_warnings(), closing(_made(maker)) as other:
+    with (
+        contextlib.suppress(*CODE_FAULTS),
+        warnings.catch_warnings(),
+        contextlib.closing(_made(maker)) as other,
+    ):
         warnings.simplefilter("ignore")
         first, again, others = (each.reset(seed=seed)[0] for each in (env, env, other))
         if data_equivalence(first, again) and not data_equivalence(first, others):

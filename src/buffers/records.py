@@ -32,7 +32,13 @@ def step_fields(
         ValueError: If one has another shape or dtype than in `forms`.
     """
     given = {OBSERVATION_PREFIX + key: values for key, values in step.observation.items()}
-    given |= {"action": action, **{name: getattr(step, name) for name in STEP_FIELDS if name != "action"}}
+    given |= {
+        "action": action,
+        "reward": step.reward,
+        "is_first": step.is_first,
+        "is_last": step.is_last,
+        "is_terminal": step.is_terminal,
+    }
     found = {name: (values.shape, values.dtype) for name, values in given.items()}
     expected = {name: ((count, *shape), dtype) for name, (shape, dtype) in forms.items()}
     if found != expected:
