@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ..buffers import EpisodeReplayBuffer, ReplaySpec
+from ..buffers import EpisodeReplayBuffer, ReplaySpec, ReplayStorage
 from ..checkpoints.checkpoint import Checkpoint, list_checkpoints, save_checkpoint
 from ..checkpoints.mirror import Mirror
 from ..checkpoints.run_folder import require_run_folder
@@ -206,8 +206,9 @@ def components(parts: AnyParts, others: Mapping[str, Any]) -> dict[str, Componen
 
     `others` are further objects of the loop by the name to show; some have `planned_bytes`.
     """
+    arena = "cuda" if parts.replay.config.storage is ReplayStorage.cuda else "cpu"
     found = {
-        f"replay/{name}": Component(planned_bytes=nbytes, declared_bytes=nbytes)
+        f"replay/{name}": Component((), nbytes, nbytes, "cpu" if name == "index" else arena)
         for name, nbytes in parts.replay.plan.part_bytes.items()
     }
     found["replay"] = Component()

@@ -178,10 +178,11 @@ def test_declared_bytes_count_where_a_walk_finds_less() -> None:
         {
             "native": Component(declared_bytes=5000),
             "seen": Component((torch.zeros(1000),), declared_bytes=3000),
+            "on a GPU": Component(declared_bytes=2000, declared_on="cuda"),
         }
     )
-    assert pinned(census) == {"native": 5000, "seen": 4000}
-    assert census.bytes_by_device == {"cpu": 9000}
+    assert pinned(census) == {"native": 5000, "seen": 4000, "on a GPU": 2000}
+    assert census.bytes_by_device == {"cpu": 9000, "cuda": 2000}
 
 
 def test_a_long_container_is_extrapolated_and_says_so() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from reverie.buffers import ReplayStorage
 from reverie.checkpoints.run_folder import load_run
 from reverie.memory.objects.census import measure_components
 from reverie.models import LEARNERS
@@ -39,6 +40,14 @@ def test_sizes_are_those_of_the_parts(parts: Parts) -> None:
 
 def test_the_parts_of_the_replay_add_up_to_it(parts: Parts) -> None:
     assert sum(parts.replay.plan.part_bytes.values()) == parts.replay.nbytes()
+
+
+def test_a_replay_on_a_gpu_is_held_there_but_for_its_index(parts: Parts) -> None:
+    parts.replay.config.storage = ReplayStorage.cuda  # the parts are those that a plan declares
+    sizes, plan = measure_components(components(parts, {})), parts.replay.plan
+    assert sizes.bytes_by_device["cuda"] == plan.arena_bytes
+    assert sizes.sizes["replay/index"].devices == ("cpu",)
+    assert sizes.total.pinned_bytes == sum(sizes.bytes_by_device.values())
 
 
 def test_what_a_network_gains_is_seen_where_it_is(parts: Parts) -> None:

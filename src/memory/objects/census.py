@@ -22,7 +22,9 @@ class Component:
     planned_bytes: int | None = None
     """What it may grow to by design; growth up to there is never a leak. None: it is meant to be constant."""
     declared_bytes: int | None = None
-    """What it says that it holds, in host memory that no walk can see; taken where the walk finds less."""
+    """What it says that it holds, in memory that no walk can see; taken where the walk finds less."""
+    declared_on: str = "cpu"
+    """The device of that memory, as torch names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def measure_components(components: Mapping[str, Component], max_objects: int = M
     for name, component in components.items():
         unseen = (component.declared_bytes or 0) - _sum(held, [name])[0].pinned_bytes
         if unseen > 0:
-            _add(held, name, "cpu", unseen, unseen)
+            _add(held, name, component.declared_on, unseen, unseen)
     sizes = {}
     for name in sorted(components, key=lambda name: _place(name, positions)):
         family = [each for each in components if f"{each}/".startswith(f"{name}/")]
