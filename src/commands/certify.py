@@ -20,7 +20,7 @@ from ..orchestration.dreamer.agreement import in_turn
 from ..orchestration.recipes import recipe_of
 from ..orchestration.run import join, open_run
 from ..orchestration.signals import Signals
-from ..planning import check_run, compiler_bytes
+from ..planning import check_run, library_rows
 from ..testing.certificate import Certificate, Outcome
 from ..testing.faults import Fault, find_fault
 from ..testing.judged import instruments_fraction, judged_series, to_decide
@@ -64,7 +64,7 @@ class CertifyConfig:
 
     bound_mb: float = 64.0
     """Host memory in use beyond components and start-up that is allowed, in MB of 1e6 bytes; what a
-    plan allows the compiler comes on top."""
+    plan allows CUDA's libraries, the compiler and kernels of bfloat16 comes on top."""
 
     def __post_init__(self) -> None:
         require_range("certify", self, "steps", ge=1)
@@ -165,7 +165,7 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str, signals:
         judged=judged,
         findings=run.guard.findings,
         unaccounted_mb=float(judged[0].values[-1]) - at_start / _MB,
-        bound_mb=settings.bound_mb + compiler_bytes(config) / _MB,
+        bound_mb=settings.bound_mb + sum(row.nbytes for row in library_rows(config)) / _MB,
         instruments_fraction=instruments_fraction(run.run_dir),
         to_decide=to_decide(config, steps, run.guard.steady_since),
     )

@@ -1,6 +1,6 @@
 """What a run needs of every resource, known before step 0 and before anything is allocated."""
 
-from .plan import compiler_bytes as compiler_bytes
+from .plan import library_rows as library_rows
 from .plan import plan_run as plan_run
 from .preflight import Preflight as Preflight
 from .preflight import check_run as check_run

@@ -10,7 +10,7 @@ import torch
 from ..buffers import LATENT_FIELDS, LATENT_FILE_BYTES, ReplayPlan, ReplayStorage, plan_unchecked
 from ..checkpoints.checkpoint import CHECKPOINTS
 from ..checkpoints.run_folder import EXPERIMENTS
-from ..config.schema import Compile, Device, TrainConfig
+from ..config.schema import Compile, Device, Precision, TrainConfig
 from ..envs import Suite, Vectorization
 from ..envs.episodes import MAX_FRAMES
 from ..memory.counters.limits import memory_available_bytes, memory_limit_bytes
@@ -73,12 +73,11 @@ def _host(
         rows += [
             Row("batch on its way to the GPU", networks.peak.get(networks.batch, 0)),
             *(Row(name, networks.peak.get(name, 0)) for name in networks.on_host),
-            _estimated("CUDA libraries", constants.CUDA_HOST_BYTES),
         ]
     else:
         rows += _network_rows(config, networks)
         rows.append(_estimated("workspace of kernels and allocator", constants.CPU_WORKSPACE_BYTES))
-    rows.append(_estimated("compiler", compiler_bytes(config)))
+    rows += library_rows(config)
     rows.append(Row("files being written", PIECE_BYTES + LATENT_FILE_BYTES))
     if config.checkpoint.mirror:
         rows.append(_estimated("mirror", constants.MIRROR_BYTES))
@@ -188,11 +187,14 @@ def _environment_bytes(config: TrainConfig, count: int) -> int:
     return count * (constants.WORKER_BYTES if is_async else constants.SIMULATOR_BYTES)
 
 
-def compiler_bytes(config: TrainConfig) -> int:
-    """Return what torch's compiler holds of host memory in this run."""
-    if config.compile is not Compile.inductor:
-        return 0
-    return constants.CUDA_COMPILER_BYTES if config.device is Device.cuda else constants.COMPILER_BYTES
+def library_rows(config: TrainConfig) -> list[Row]:
+    """Return what libraries keep of host memory once this run has used them, beyond what any run uses."""
+    is_cuda, in_bfloat16 = config.device is Device.cuda, config.precision is Precision.bfloat16
+    return [
+        _estimated("compiler", constants.COMPILER_BYTES * (config.compile is Compile.inductor)),
+        _estimated("kernels of bfloat16", constants.BFLOAT16_KERNEL_BYTES * (in_bfloat16 and not is_cuda)),
+        _estimated("CUDA libraries", constants.CUDA_HOST_BYTES * is_cuda),
+    ]
 
 
 def _estimated(name: str, nbytes: int) -> Row:

@@ -26,8 +26,8 @@ from reverie.orchestration.dreamer.dry_run import CUDA_GRANULARITY, dry_run
 from reverie.orchestration.dreamer.recipe import build_workflow
 from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of
-from reverie.planning import GPU, HOST, plan_run
-from reverie.planning.constants import WORKER_BYTES
+from reverie.planning import GPU, HOST, library_rows, plan_run
+from reverie.planning.constants import FIRST_USE_BYTES, WORKER_BYTES
 from reverie.planning.preflight import environment_spec
 from reverie.planning.torch_modes import DeviceForward, LiveBytes
 from reverie.utils.ranks import as_if_started
@@ -61,6 +61,9 @@ def test_the_peak_of_an_update_is_within_5_percent_of_its_plan(overrides: list[s
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(result.stdout)
     assert found["planned"] == pytest.approx(found["measured"], rel=0.05)
+    library_bytes = sum(row.nbytes for row in library_rows(configured(*common, *overrides)))
+    assert found["kept"] < FIRST_USE_BYTES + library_bytes
+    assert (found["kept"] > FIRST_USE_BYTES) == (library_bytes > 0)  # the row is there where it is needed
 
 
 @pytest.mark.gpu

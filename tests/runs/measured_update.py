@@ -1,7 +1,8 @@
 """A real update measured beside its plan, in a process of its own: `python measured_update.py <overrides>`.
 
 Prints one JSON object in bytes: `planned`, of what the plan counts and the nodes of the graph; `measured`,
-the most that was in use after any operator of the second update, less what was in use before the networks.
+the most that was in use after any operator of the second update, less what was in use before the networks;
+`kept`, what libraries still hold of two updates before.
 """
 
 import gc
@@ -74,13 +75,14 @@ def main() -> None:
         plan = recipe_of(config).dry_run(config, environment.spec)
         replay = build_replay(config, recipe_of(config).replay_spec(config, environment.spec), Path(folder))
         fill(config, environment, replay)
+        at_start = in_use_bytes()
         update_twice(config, environment, replay, nullcontext())  # what libraries allocate once, and keep
         gc.collect()
         before, in_use = in_use_bytes(), InUsePeak()
         update_twice(config, environment, replay, in_use)
     measured = in_use.peak - before
     planned = sum(plan.peak.values()) + GRAPH_BYTES_PER_OPERATOR * plan.operators
-    print(json.dumps({"planned": planned, "measured": measured}))
+    print(json.dumps({"planned": planned, "measured": measured, "kept": before - at_start}))
 
 
 if __name__ == "__main__":
