@@ -23,20 +23,19 @@ def networks_of(agent: Any) -> dict[str, dict[str, Tensor]]:
 
 
 @torch.no_grad()
-def load_weights(source: str, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+def load_weights(source: str, parts: Mapping[str, Mapping[str, Tensor]], asked: str | None = None) -> None:
     """Copy parameters and buffers into live state dicts, by `<name of the part>/<name in it>`.
 
     `source` is a safetensors file, the folder of a run, whose newest whole checkpoint counts, a folder that
     holds `weights.safetensors`, `pretrained:<name>` or `hub:<owner>/<name>`; what else it holds is skipped.
+    `asked` is what the user typed for it, if that was not `model.init=<source>`.
 
     Raises:
         UserError: Before anything changes: if there is no such file, or a tensor of it does not fit.
     """
-    path = Path(resolve_pretrained(source))
+    path, typed = Path(resolve_pretrained(source)), asked or f"model.init={source}"
     if not path.exists():
-        raise UserError(
-            f"model.init={source} does not exist. Name a safetensors file or the folder of a run."
-        )
+        raise UserError(f"{typed} does not exist. Name a safetensors file or the folder of a run.")
     file = path
     if path.is_dir():
         weights = path / WEIGHTS_FILE
@@ -46,10 +45,10 @@ def load_weights(source: str, parts: Mapping[str, Mapping[str, Tensor]]) -> None
     try:
         check_structure({name: tensor for name, tensor in found.items() if name in own}, own)
     except ValueError as error:
-        raise UserError(
-            f"model.init={source} does not fit the networks: {error}. "
-            "Choose the environment, the model.* settings, and world_model.objective, decoder and harmony "
-            "that it was trained with."
-        ) from error
+        settings = "the environment, the model.* settings, and world_model.objective, decoder and harmony"
+        repair = f"Choose {settings} that it was trained with."
+        if asked:
+            repair = "Put the config.yaml beside the weights that they were trained with."
+        raise UserError(f"{typed} does not fit the networks: {error}. {repair}") from error
     for name, tensor in own.items():
         tensor.copy_(found[name])

@@ -134,6 +134,11 @@ class DreamerTrainConfig(TrainConfig):
         super().__post_init__()
         if self.collect.collectors:
             self._check_collectors()
+        elif self.collect.address:
+            raise UserError(
+                f"collect.address={self.collect.address} is for collectors, and there are none. "
+                "Set collect.collectors, or leave it out."
+            )
         if self.training.probe_interval:
             check_is_pong(self.env, f"training.probe_interval={self.training.probe_interval}")
         self._check_windows()

@@ -52,7 +52,7 @@ def load_agent(
     workflow = recipe.build_agent(run, environment_spec(run, recipe))
     try:
         if checkpoint is None:
-            load_weights(str(folder), networks_of(workflow))
+            load_weights(str(folder), networks_of(workflow), f"{key}={name}" if key else name)
             return run, workflow, read_card(folder).get("step")
         checkpoint.restore_workflow(workflow)
     except UserError as error:

@@ -135,6 +135,10 @@ MISTAKES = {
         ["buffer=ram", "buffer.memory_budget_gib=0.25"],
         ["100,000 steps", "over buffer.memory_budget_gib=0.25. Lower buffer.capacity to"],
     ),
+    "a cluster for nobody": (
+        ["collect.address=auto"],
+        ["collect.address=auto is for collectors, and there are none. Set collect.collectors, or leave it"],
+    ),
     "replay on a device that is not used": (["buffer=cuda"], ["buffer.storage=cuda needs device=cuda"]),
     "no assignment": (["foo"], ["`foo` is not of the form key=value"]),
     "no value": (

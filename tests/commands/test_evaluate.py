@@ -19,6 +19,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from omegaconf import OmegaConf
 from PIL import Image, ImageSequence
 
+from reverie import pretrained
 from reverie.checkpoints.checkpoint import latest_checkpoint
 from reverie.checkpoints.run_folder import load_run
 from reverie.commands import evaluate as module
@@ -434,3 +435,14 @@ def test_a_video_of_what_has_no_pictures_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Blind-v0 has no image observation, and no `rgb_array`"):
         module._check_video(tmp_path / "out.mp4", env)
     module._check_video(tmp_path / "out.mp4", replace(env, renders=True))
+
+
+def test_weights_beside_the_config_of_other_networks_are_refused_by_the_name_that_was_typed(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str], command: Callable[..., None]
+) -> None:
+    shutil.copytree(Path(pretrained.__file__).parent / "cartpole", "moved")
+    config = Path("moved/config.yaml")
+    config.write_text(config.read_text().replace("units: 64", "units: 32"))
+    message = error_of(capsys, lambda: command("run=moved", "device=cpu"))
+    assert message.startswith("run=moved does not fit the networks: ") and " instead of " in message
+    assert message.endswith("Put the config.yaml beside the weights that they were trained with.")
