@@ -17,9 +17,9 @@ FIRST_USE_BYTES = 30_000_000
 Measured 22 to 33 MB."""
 
 BFLOAT16_KERNEL_BYTES = 60_000_000
-"""What oneDNN keeps once a CPU has multiplied in bfloat16: kernels made at run time, and a workspace. Measured
-in use beyond float32: 40 to 45 MB after the first update of five configurations and constant then; 56 MB at
-the end of a run of Pong."""
+"""What oneDNN keeps once a CPU has multiplied in bfloat16: kernels made at run time, a workspace. Measured in
+use beyond float32: 40 to 45 MB after the first update of five configurations, constant then; 56 MB at the end
+of a run of Pong."""
 
 COMPILER_BYTES = 190_000_000
 """torch's compiler, once it has compiled acting and an update (compile=inductor). Measured as the difference
@@ -51,13 +51,13 @@ CUDA_CONTEXT_BYTES = 880_000_000
 in use by nvidia-smi's account, of which the allocator had reserved 6,354 MB."""
 
 CUDA_SLACK_SHARE = 0.3
-"""What the caching allocator reserves beyond the tensors, and the workspace of cuDNN and cuBLAS, as a share of
-the tensors without the replay. Measured in three compiled runs of Pong on an H100: 28 % in each."""
+"""What the caching allocator reserves beyond the tensors, and the workspace of cuDNN and cuBLAS, as a share
+of the tensors without the replay. Measured in three compiled runs of Pong on an H100: 28 % in each."""
 
 CUDA_HOST_BYTES = 1_400_000_000
-"""Host memory of the CUDA libraries: 600 MB with a context, the rest with the first update. Measured on an H100
-in use beyond parts and start-up: 1,387 MB in a captured run of Pong, 1,306 to 1,320 MB in three that found
-their code compiled."""
+"""Host memory of the CUDA libraries: 600 MB with a context, the rest with the first update. Measured on an
+H100 in use beyond parts and start-up: 1,387 MB in a captured run of Pong, 1,306 to 1,320 MB in three that
+found their code compiled."""
 
 LOG_LINE_BYTES = 8_000
 """Disk space of a log interval in metrics.jsonl, train.log and TensorBoard; measured 6 kB on Pong."""
