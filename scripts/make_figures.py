@@ -24,6 +24,9 @@ FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 EXPERIMENTS = ("dreamer_catch", "dreamer_cartpole", "dreamer_pendulum")
 PONG = RESULTS / "dreamer_ataripong"
 CPU_PONG = {f"seed {seed}": PONG / f"seed_{seed}_cpu" for seed in (1, 2, 3)}
+H100_PONG = {"seed 1, alone": PONG / "seed_1_h100"} | {
+    f"seed {seed}, of three": PONG / "long" / f"h100_seed_{seed}" for seed in (1, 2, 3)
+}
 OTHER_TASKS = {
     "boxing": "Boxing",
     "freeway": "Freeway",
@@ -62,7 +65,7 @@ def main() -> None:
         FlagParser(description=__doc__, epilog="There are no settings.").parse_args()
     FIGURES.mkdir(exist_ok=True)
     shown = {name: seeds_of(name) for name in EXPERIMENTS}
-    shown |= {"Pong on an H100": {"seed 1": PONG / "seed_1_h100"}, "Pong on a CPU": CPU_PONG}
+    shown |= {"Pong on an H100": H100_PONG, "Pong on a CPU": CPU_PONG}
     draw_panels(shown, FIGURES / "learning_curves.png")
     others = {title: {"seed 1": RESULTS / "other_tasks" / name} for name, title in OTHER_TASKS.items()}
     draw_panels(others, FIGURES / "other_tasks.png")

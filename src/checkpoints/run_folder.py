@@ -159,7 +159,7 @@ def load_run(
     if device is not None and "engine" in config:
         config.engine = Engine.local  # whoever names a device plays in this process
     if device is not None and "collect" in config:
-        config.collect.collectors = 0
+        config.collect.collectors, config.collect.address = 0, None
     if device is not None and actual_device(device) is not config.device:
         config.device, config.compile = device, Compile.auto
         if config.buffer.storage is ReplayStorage.cuda:

@@ -48,7 +48,7 @@ def load_weights(source: str, parts: Mapping[str, Mapping[str, Tensor]], asked: 
         settings = "the environment, the model.* settings, and world_model.objective, decoder and harmony"
         repair = f"Choose {settings} that it was trained with."
         if asked:
-            repair = "Put the config.yaml beside the weights that they were trained with."
+            repair = "The config.yaml of their folder is that of other networks."
         raise UserError(f"{typed} does not fit the networks: {error}. {repair}") from error
     for name, tensor in own.items():
         tensor.copy_(found[name])

@@ -208,7 +208,11 @@ def components(parts: AnyParts, others: Mapping[str, Any]) -> dict[str, Componen
     """
     arena = "cuda" if parts.replay.config.storage is ReplayStorage.cuda else "cpu"
     found = {
-        f"replay/{name}": Component((), nbytes, nbytes, "cpu" if name == "index" else arena)
+        f"replay/{name}": Component(
+            planned_bytes=nbytes,
+            declared_bytes=nbytes,
+            declared_on="cpu" if name == "index" else arena,
+        )
         for name, nbytes in parts.replay.plan.part_bytes.items()
     }
     found["replay"] = Component()

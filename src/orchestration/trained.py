@@ -1,11 +1,10 @@
 """The agent and the replay that a run has left, built again from its folder."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from ..buffers import EpisodeReplayBuffer, ReplaySpec, ReplayStorage
+from ..buffers import EpisodeReplayBuffer, ReplaySpec
 from ..checkpoints.checkpoint import Checkpoint
 from ..checkpoints.pretrained import holds_networks_alone, read_card, resolve_pretrained
 from ..checkpoints.run_folder import checkpoint_of, load_run
@@ -21,14 +20,9 @@ from .recipes import recipe_of
 def replay_of(
     checkpoint: Checkpoint, config: TrainConfig, run_dir: Path
 ) -> tuple[EpisodeReplayBuffer, ReplaySpec]:
-    """Return a checkpoint's replay and its spec.
-
-    One in mapped files takes nameless ones in `run_dir`; one of a GPU comes into memory.
-    """
+    """Return a checkpoint's replay and its spec; one in mapped files takes nameless ones in `run_dir`."""
     recipe = recipe_of(config)
     request = recipe.replay_spec(config, environment_spec(config, recipe))
-    if request.config.storage is ReplayStorage.cuda:
-        request = replace(request, config=replace(request.config, storage=ReplayStorage.ram))
     replay = EpisodeReplayBuffer(request, generator=np.random.default_rng(), directory=run_dir)
     checkpoint.restore_replay(replay)
     return replay, request

@@ -92,10 +92,12 @@ def _host(
 
 def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes: int | None) -> Resource:
     tensors = sum(networks.peak.values())
+    is_graph = config.compile is Compile.graph
+    share = constants.CUDA_GRAPH_SLACK_SHARE if is_graph else constants.CUDA_SLACK_SHARE
     rows = [
         _replay_row(config, replay, ReplayStorage.cuda),
         *_network_rows(config, networks),
-        _estimated("slack of the allocator and workspace", int(constants.CUDA_SLACK_SHARE * tensors)),
+        _estimated("slack of the allocator and workspace", int(share * tensors)),
         _estimated("CUDA context", constants.CUDA_CONTEXT_BYTES),
     ]
     if limit_bytes is not None:

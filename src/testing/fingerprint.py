@@ -18,6 +18,7 @@ from ..checkpoints.checkpoint import latest_checkpoint
 from ..checkpoints.run_folder import LINEAGE_FILE, load_run
 from ..checkpoints.shards import RANKS, RANKS_KEY
 from ..config.dreamer import DreamerTrainConfig
+from ..config.schema import Device
 from ..orchestration.dreamer.shares import share_of
 from ..orchestration.trained import replay_of
 from ..utils.errors import UserError, exit_on_user_error
@@ -45,7 +46,8 @@ def fingerprint(run_dir: Path) -> dict[str, str]:
 
 def _of_folder(run_dir: Path) -> dict[str, str]:
     """Return the hashes of a run, or of the part of one rank."""
-    config, checkpoint = load_run(str(run_dir)), latest_checkpoint(run_dir)
+    # Named, the CPU also reads the replay of a GPU.
+    config, checkpoint = load_run(str(run_dir), device=Device.cpu), latest_checkpoint(run_dir)
     if isinstance(config, DreamerTrainConfig):
         config = share_of(config, checkpoint.state().get(RANKS_KEY, 1))
     replay, _ = replay_of(checkpoint, config, run_dir)

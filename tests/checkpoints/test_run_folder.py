@@ -20,7 +20,7 @@ from reverie.checkpoints.run_folder import (
     resume_run,
     save_config,
 )
-from reverie.config.dreamer import DreamerTrainConfig
+from reverie.config.dreamer import CollectConfig, DreamerTrainConfig
 from reverie.config.overrides import parse
 from reverie.config.resolve import multiplies_bfloat16
 from reverie.config.schema import Compile, Device, Precision
@@ -65,6 +65,13 @@ def test_a_run_of_another_device_is_loaded_without_what_only_that_one_can_do(emp
         "precision bfloat16 -> float32",
         "buffer.storage cuda -> ram",
     ]
+
+
+def test_a_run_with_collectors_of_a_cluster_is_played_without_either(empty_folder: Path) -> None:
+    collect = CollectConfig(collectors=1, address="auto")
+    save_config(replace(RUN, collect=collect), create_run_folder(replace(RUN, run_dir="clustered")))
+    played = load_run("clustered", device=Device.cpu)
+    assert isinstance(played, DreamerTrainConfig) and played.collect == CollectConfig()
 
 
 def test_a_run_in_bfloat16_goes_on_in_float32_on_a_processor_without_it_and_says_so(

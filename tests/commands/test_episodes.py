@@ -1,6 +1,5 @@
 """`reverie-episodes`, as it is typed."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -31,20 +30,6 @@ def test_a_run_is_exported_shown_and_imported(
     assert {len(each.reward) for each in episodes[0]} == {CATCH_STEPS + 1}
     rewards = saved_records(catch_run, 300, "reward")
     assert np.isin([each.reward[-1] for each in episodes[0]], rewards).all()
-
-
-def test_the_replay_of_a_run_on_a_gpu_is_exported_where_there_is_none(
-    catch_run: Path, empty_folder: Path
-) -> None:
-    shutil.copytree(catch_run, "of_gpu")
-    config = Path("of_gpu/config.yaml")
-    text = config.read_text().replace("device: cpu", "device: cuda").replace("storage: ram", "storage: cuda")
-    config.write_text(text)
-    assert "device: cuda" in text and "storage: cuda" in text
-    for run, to in (("of_gpu", "e"), (str(catch_run), "f")):
-        main(["export", f"run={run}", f"to={to}"])
-    of_gpu, of_cpu = (list(find_episodes(Path(to)).read(ActionSpec(3, True))) for to in ("e", "f"))
-    assert plain(of_gpu) == plain(of_cpu)
 
 
 @pytest.mark.parametrize(

@@ -437,7 +437,7 @@ def test_a_video_of_what_has_no_pictures_is_refused(tmp_path: Path) -> None:
     module._check_video(tmp_path / "out.mp4", replace(env, renders=True))
 
 
-def test_weights_beside_the_config_of_other_networks_are_refused_by_the_name_that_was_typed(
+def test_weights_next_to_the_config_of_other_networks_are_refused_by_the_name_that_was_typed(
     empty_folder: Path, capsys: pytest.CaptureFixture[str], command: Callable[..., None]
 ) -> None:
     shutil.copytree(Path(pretrained.__file__).parent / "cartpole", "moved")
@@ -445,4 +445,4 @@ def test_weights_beside_the_config_of_other_networks_are_refused_by_the_name_tha
     config.write_text(config.read_text().replace("units: 64", "units: 32"))
     message = error_of(capsys, lambda: command("run=moved", "device=cpu"))
     assert message.startswith("run=moved does not fit the networks: ") and " instead of " in message
-    assert message.endswith("Put the config.yaml beside the weights that they were trained with.")
+    assert message.endswith("The config.yaml of their folder is that of other networks.")

@@ -164,6 +164,19 @@ def test_every_kind_of_run_goes_on_bit_for_bit(
     assert identity(broken)["step"] == str(end)
 
 
+def test_the_replay_of_a_run_on_a_gpu_is_compared_where_there_is_none(
+    catch_run: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(catch_run, copy)
+    text = (copy / "config.yaml").read_text()
+    for here, there in (("device: cpu", "device: cuda"), ("storage: ram", "storage: cuda")):
+        assert here in text
+        text = text.replace(here, there)
+    (copy / "config.yaml").write_text(text)
+    assert identity(copy) == identity(catch_run)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("storage", ["ram", "cuda"])
 def test_on_a_gpu_a_deterministic_run_goes_on_bit_for_bit(

@@ -1,0 +1,89 @@
+"""Compiled ranks, one compiled process and one as written: how far apart five updates leave them, in float32.
+
+`PYTHONPATH=. GLOO_SOCKET_IFNAME=lo python docs/results/performance/scripts/compiled_ranks.py [case ...]` in a
+checkout, with cases of `tests/workflows/divided.py`: prints a line of JSON for each. Metrics are compared by
+the difference over the larger of 1 and their size, all else by the norm of the difference over the norm.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from reverie.utils.ranks import Ranks
+from reverie.workflows.world_models import CompiledDreamer, DreamerWorkflow
+from tests.workflows import divided
+from tests.workflows.divided import Found
+
+CHECKOUT = Path(__file__).parents[4]
+as_written = divided.learn
+
+
+def everything(ranks: Ranks) -> dict[str, Found]:
+    """Return what this rank learns of the case, as `tests.runs.forked_ranks` asks for it."""
+    case = os.environ["CASE"]
+    if os.environ["IS_COMPILED"] == "1":
+        divided.learn = learn_compiled
+    if case in divided.CASES:
+        return {case: divided.of_golden_case(case, ranks)}
+    if case in divided.OBJECTIVES:
+        return {case: divided.of_objective(divided.OBJECTIVES[case], ranks)}
+    return {case: divided.of_warm_up(ranks)}
+
+
+def learn_compiled(workflow: DreamerWorkflow, batches: Sequence, phase: str = "update") -> Found:
+    """Learn with the compiled twin of a workflow."""
+    twin = CompiledDreamer(workflow.env, workflow.config, workflow.device, ranks=workflow.ranks)
+    twin.load_state_dict(workflow.state_dict())
+    return as_written(twin, batches, phase)
+
+
+def found_by(case: str, is_compiled: bool, *sizes: int) -> dict[int, list[Found]]:
+    """Return what each rank of each number of them finds."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "tests.runs.forked_ranks", folder, Path(__file__).stem, "float32"]
+        path = f"{Path(__file__).parent}{os.pathsep}{CHECKOUT}"
+        environment = {"PYTHONPATH": path, "CASE": case, "IS_COMPILED": str(int(is_compiled))}
+        subprocess.run([*command, *map(str, sizes)], check=True, cwd=CHECKOUT, env=os.environ | environment)
+        return {n: [torch.load(f"{folder}/{n}_{rank}.pt")[case] for rank in range(n)] for n in sizes}
+
+
+def apart(found: list[Found], expected: Found) -> dict[str, float]:
+    """Return the largest deviation of any rank, by kind."""
+    worst: dict[str, float] = {}
+    for rank in found:
+        for name, value in expected.items():
+            if name.startswith("after/optimizers"):
+                kind = "moments"
+            else:
+                kind = {"metric": "metrics", "gradient": "gradients", "after": "parameters"}.get(
+                    name.partition("/")[0]
+                )
+            if kind is None or "advantage_std" in name:  # the mean of the ranks' own, by design
+                continue
+            difference, norm = float((rank[name].double() - value.double()).norm()), float(value.norm())
+            worst[kind] = max(
+                worst.get(kind, 0.0), difference / (max(1.0, norm) if kind == "metrics" else norm or 1.0)
+            )
+    return worst
+
+
+def main() -> None:
+    """Print a line for each case."""
+    for case in sys.argv[1:] or divided.LEARNED:
+        [written] = found_by(case, False, 1)[1]
+        compiled = found_by(case, True, 1, 2, 4)
+        line = {"case": case, "compiled against written, 1 process": apart(compiled[1], written)}
+        for ranks in (2, 4):
+            line[f"{ranks} ranks against 1 process, compiled"] = apart(compiled[ranks], compiled[1][0])
+            line[f"{ranks} ranks, compiled, against 1 process as written"] = apart(compiled[ranks], written)
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
