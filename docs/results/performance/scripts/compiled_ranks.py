@@ -66,7 +66,10 @@ def apart(found: list[Found], expected: Found) -> dict[str, float]:
                 )
             if kind is None or "advantage_std" in name:  # the mean of the ranks' own, by design
                 continue
-            difference, norm = float((rank[name].double() - value.double()).norm()), float(value.double().norm())
+            difference, norm = (
+                float((rank[name].double() - value.double()).norm()),
+                float(value.double().norm()),
+            )
             worst[kind] = max(
                 worst.get(kind, 0.0), difference / (max(1.0, norm) if kind == "metrics" else norm or 1.0)
             )
