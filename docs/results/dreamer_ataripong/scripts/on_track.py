@@ -35,6 +35,7 @@ NO_MARGIN = np.zeros((1, 2))
 OTHERS = {  # runs that are no part of the reference, and the folder with their settings
     "long/c_seed3/metrics.jsonl": "long/c_seed3",
     **{f"long/h100_seed_{n}/metrics.jsonl": f"long/h100_seed_{n}" for n in (1, 2, 3)},
+    "seed_4_cpu/metrics.jsonl": "seed_4_cpu",
     "negative_frame_skip_1/metrics.jsonl": "negative_frame_skip_1",
     "negative_frame_skip_16/metrics.jsonl": "negative_frame_skip_16",
     "negative_rates_1e-3_seed_7.jsonl": "seed_1",
