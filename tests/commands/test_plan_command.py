@@ -215,7 +215,7 @@ def test_ranks_that_are_not_started_are_planned_as_those_of_torchrun_are(
 def test_ranks_that_do_not_fit_together_are_refused_with_changes_of_the_whole_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(plan_module, "memory_limit_bytes", lambda: 2 * GIB)
+    monkeypatch.setattr(plan_module, "memory_limit_bytes", lambda: 3 * GIB)
     large = (
         *SHARED,
         "compile=none",

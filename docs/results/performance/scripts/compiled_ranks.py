@@ -50,7 +50,8 @@ def found_by(case: str, is_compiled: bool, *sizes: int) -> dict[int, list[Found]
         path = f"{Path(__file__).parent}{os.pathsep}{CHECKOUT}"
         environment = {"PYTHONPATH": path, "CASE": case, "IS_COMPILED": str(int(is_compiled))}
         subprocess.run([*command, *map(str, sizes)], check=True, cwd=CHECKOUT, env=os.environ | environment)
-        return {n: [torch.load(f"{folder}/{n}_{rank}.pt")[case] for rank in range(n)] for n in sizes}
+        names = {n: [f"{folder}/{n}_{rank}.pt" for rank in range(n)] for n in sizes}
+        return {n: [torch.load(path, weights_only=True)[case] for path in names[n]] for n in sizes}
 
 
 def apart(found: list[Found], expected: Found) -> dict[str, float]:
