@@ -17,7 +17,7 @@ from ..memory.counters.limits import memory_available_bytes, memory_limit_bytes
 from ..memory.counters.process import folder_disk_bytes
 from ..utils.compilation import load_compiler
 from ..utils.durable_io import PIECE_BYTES
-from ..utils.ranks import number_of_ranks, ranks_on_this_machine
+from ..utils.ranks import number_of_ranks, ranks_on_this_card, ranks_on_this_machine
 from ..utils.timestep import EnvSpec
 from ..utils.units import size_text
 from . import constants
@@ -100,6 +100,7 @@ def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes:
         _estimated("slack of the allocator and workspace", int(share * tensors)),
         _estimated("CUDA context", constants.CUDA_CONTEXT_BYTES),
     ]
+    sharing = 1
     if limit_bytes is not None:
         words = f"a card of {size_text(limit_bytes)}"
     elif torch.cuda.is_available():
@@ -107,9 +108,10 @@ def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes:
         free, total = torch.cuda.mem_get_info()
         limit_bytes = free + torch.cuda.memory_reserved() + constants.CUDA_CONTEXT_BYTES
         words = f"free of the {size_text(total)} of {torch.cuda.get_device_name()}"
+        sharing = ranks_on_this_card()
     else:
         words = "no CUDA device here to compare with"
-    return Resource(GPU, _present(rows), limit_bytes, words)
+    return Resource(GPU, _present(rows), limit_bytes, words, sharing)
 
 
 def _disk(config: TrainConfig, written: Written, checkpoints: list[Row], replay: ReplayPlan) -> Resource:

@@ -1,12 +1,14 @@
 """The processes that train one agent together: what they add up, gather and agree on.
 
 `torchrun` starts them and tells each who it is; `torch.distributed` carries what they exchange, by gloo on a
-CPU and by NCCL between GPUs. All methods but `part`, `slice_of`, `named` and `prompt` are collectives: all
-ranks call them, in the same order. For a process alone (`ALONE`) each returns what it was given.
+CPU and where ranks share a GPU, and by NCCL between GPUs. All methods but `part`, `slice_of`, `named` and
+`prompt` are collectives: all ranks call them, in the same order. For a process alone (`ALONE`) each returns
+what it was given.
 """
 
 import hashlib
 import itertools
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -232,6 +234,11 @@ def ranks_on_this_machine() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
+def ranks_on_this_card() -> int:
+    """Return how many of them share a GPU here: more than 1 if this machine has fewer GPUs than ranks."""
+    return math.ceil(ranks_on_this_machine() / max(1, torch.cuda.device_count()))
+
+
 def as_if_started(size: int, here: int) -> AbstractContextManager[None]:
     """Count this process as one of `size` ranks, `here` of them on this machine: for a plan alone."""
     return environment_variables({"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(here)})
@@ -248,8 +255,9 @@ def joined(timeout: float) -> Iterator[Ranks]:
         return
     backend = "gloo"
     if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        backend = "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        by_cuda = "nccl" if ranks_on_this_card() == 1 else "gloo"  # NCCL refuses two ranks on one GPU
+        backend = f"cpu:gloo,cuda:{by_cuda}"
     longest = timedelta(seconds=_LONGEST_SECONDS)
     try:
         store, rank, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=_SECONDS_TO_MEET)))

@@ -33,7 +33,12 @@ def main(folder: str, module: str, precision: str, *sizes: str) -> None:
     import_module("torch._dynamo")  # an optimiser would load it, for 3 s in each rank
     everything, forks = import_module(module).everything, multiprocessing.get_context("fork")
     for size in map(int, sizes):
-        run = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        run = {
+            "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+        }
         ranks = [
             forks.Process(target=be_rank, args=(everything, folder, index, run)) for index in range(size)
         ]

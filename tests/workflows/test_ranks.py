@@ -16,7 +16,7 @@ from reverie.workflows.world_models.config import ControllerConfig
 from reverie.workflows.world_models.world_model import detached_windows
 
 from ..runs.ranks import FoundBySize, found_by_ranks
-from .divided import ENVS, LEARNED, PHASES, UPDATES
+from .divided import ENVS, LEARNED, PHASES, UPDATES, Found
 from .test_compiled import needs_compiler
 
 LARGEST = 1e-10
@@ -44,17 +44,29 @@ def deviation(ours: Tensor, expected: Tensor) -> float:
 def test_metrics_gradients_weights_and_moments_equal_those_of_one_process(
     found: FoundBySize, size: int, case: str
 ) -> None:
-    expected = found[1][0][case]
+    check_learned(found[1][0][case], [rank[case] for rank in found[size]])
+
+
+@pytest.mark.gpu
+def test_two_ranks_that_share_a_gpu_learn_what_one_process_learns(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    found = found_by_ranks(tmp_path_factory, "tests.workflows.divided_on_card", "float64", 1, 2)
+    for case, expected in found[1][0].items():
+        check_learned(expected, [rank[case] for rank in found[2]])
+
+
+def check_learned(expected: Found, ranks: list[Found]) -> None:
     assert all(bool(expected[f"finite/{update}"]) for update in range(UPDATES))
-    for rank in found[size]:
-        assert rank[case].keys() == expected.keys() and bool(rank[case]["is_equal"])
+    for rank in ranks:
+        assert rank.keys() == expected.keys() and bool(rank["is_equal"])
         for name, value in expected.items():
             if OF_A_RANK in name:
                 continue
             if name.startswith("metric/"):
-                assert abs(float(rank[case][name] - value)) < LARGEST * max(1.0, abs(float(value))), name
+                assert abs(float(rank[name] - value)) < LARGEST * max(1.0, abs(float(value))), name
             else:
-                assert deviation(rank[case][name], value) < LARGEST, name
+                assert deviation(rank[name], value) < LARGEST, name
 
 
 def test_actions_and_states_are_those_of_one_process_in_all_environments(
