@@ -24,9 +24,7 @@ FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 EXPERIMENTS = ("dreamer_catch", "dreamer_cartpole", "dreamer_pendulum")
 PONG = RESULTS / "dreamer_ataripong"
 CPU_PONG = {f"seed {seed}": PONG / f"seed_{seed}_cpu" for seed in (1, 2, 3, 4)}
-H100_PONG = {"seed 1, alone": PONG / "seed_1_h100"} | {
-    f"seed {seed}, of three": PONG / "long" / f"h100_seed_{seed}" for seed in (1, 2, 3)
-}
+H100_PONG = {f"seed {seed}": PONG / f"h100_seed_{seed}" for seed in (1, 2, 3)}
 OTHER_TASKS = {
     "boxing": "Boxing",
     "freeway": "Freeway",

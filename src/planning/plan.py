@@ -91,12 +91,14 @@ def _host(
 
 
 def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes: int | None) -> Resource:
-    tensors = sum(networks.peak.values())
+    of_warm_up = _other_graphs_bytes(config, networks)
+    tensors = sum(networks.peak.values()) + of_warm_up
     is_graph = config.compile is Compile.graph
     share = constants.CUDA_GRAPH_SLACK_SHARE if is_graph else constants.CUDA_SLACK_SHARE
     rows = [
         _replay_row(config, replay, ReplayStorage.cuda),
         *_network_rows(config, networks),
+        Row("graph of the warm-up", of_warm_up),
         _estimated("slack of the allocator and workspace", int(share * tensors)),
         _estimated("CUDA context", constants.CUDA_CONTEXT_BYTES),
     ]
@@ -112,6 +114,17 @@ def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes:
     else:
         words = "no CUDA device here to compare with"
     return Resource(GPU, _present(rows), limit_bytes, words, sharing)
+
+
+def _other_graphs_bytes(config: TrainConfig, networks: DryRun) -> int:
+    """Return what the graphs keep of each kind of update but the one with the highest peak."""
+    if config.compile is Compile.none or number_of_ranks() > 1:
+        return 0
+    passing = [
+        sum(size for name, size in labels.items() if name not in networks.lasting)
+        for labels in networks.phases.values()
+    ]
+    return sum(passing) - max(passing)
 
 
 def _disk(config: TrainConfig, written: Written, checkpoints: list[Row], replay: ReplayPlan) -> Resource:
@@ -194,8 +207,9 @@ def _environment_bytes(config: TrainConfig, count: int) -> int:
 def library_rows(config: TrainConfig) -> list[Row]:
     """Return what libraries keep of host memory once this run has used them, beyond what any run uses."""
     is_cuda, in_bfloat16 = config.device is Device.cuda, config.precision is Precision.bfloat16
+    compiler = constants.CUDA_COMPILER_BYTES if is_cuda else constants.COMPILER_BYTES
     return [
-        _estimated("compiler", constants.COMPILER_BYTES * (config.compile is Compile.inductor)),
+        _estimated("compiler", compiler * (config.compile is Compile.inductor)),
         _estimated("kernels of bfloat16", constants.BFLOAT16_KERNEL_BYTES * (in_bfloat16 and not is_cuda)),
         _estimated("CUDA libraries", constants.CUDA_HOST_BYTES * is_cuda),
     ]

@@ -44,6 +44,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     load_compiler()
     warnings.filterwarnings("ignore", module=r"torch\._inductor")  # advice about choices of its own
+    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # it looks there
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
     fast, is_possible = _compile(function), True

@@ -256,8 +256,8 @@ def joined(timeout: float) -> Iterator[Ranks]:
     backend = "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        by_cuda = "nccl" if ranks_on_this_card() == 1 else "gloo"  # NCCL refuses two ranks on one GPU
-        backend = f"cpu:gloo,cuda:{by_cuda}"
+        if ranks_on_this_card() == 1:  # NCCL refuses two on one GPU
+            backend = "cpu:gloo,cuda:nccl"
     longest = timedelta(seconds=_LONGEST_SECONDS)
     try:
         store, rank, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=_SECONDS_TO_MEET)))

@@ -289,3 +289,21 @@ def test_the_log_of_a_run_begins_with_its_plan_and_progress_counts_against_it(ca
     [line] = [line for line in log.splitlines() if "step 300 of 300" in line]
     used, planned = line.split("memory ")[1].split(" MB")[0].split(" of ")
     assert 0 < int(used.replace(",", "")) and 0 < int(planned.replace(",", ""))
+
+
+def test_the_graph_of_a_warm_up_is_planned_with_what_pong_took_of_an_h100() -> None:
+    """Reserved at most by h100_seed_1 and, resumed after its warm-up, by h100_seed_3 (docs/results)."""
+    pong = ["experiment=dreamer_ataripong", "device=cuda", "compile=inductor"]
+
+    def planned(*overrides: str) -> tuple[int, dict[str, int]]:
+        [job] = compose_jobs([*pong, *overrides])
+        config = typed(job, DreamerTrainConfig, must_run_here=False)
+        recipe = recipe_of(config)
+        resource = plan_run(config, environment_spec(config, recipe), recipe).resource(GPU)
+        rows = {row.name: row.nbytes for row in resource.rows}
+        return resource.total_bytes - rows["CUDA context"], rows
+
+    for overrides, reserved in (([], 6_658_457_600), (["training.warmup_steps=0"], 6_104_809_472)):
+        total, rows = planned(*overrides)
+        assert reserved < total < reserved + 0.15 * (reserved - rows["replay"])
+    assert not planned("compile=none")[1].get("graph of the warm-up")
