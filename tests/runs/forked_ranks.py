@@ -1,6 +1,6 @@
 """Runs `everything` of a module of tests as one of several ranks, for each number of them.
 
-A program of its own, because what it imports takes float32 as a default, and because it forks: what a rank
+A program of its own, because what it imports may get float64 for float32, and because it forks: what a rank
 costs is then what it computes, not 6 s of imports. Each rank saves what it finds.
 
 python -m tests.runs.forked_ranks <folder> <module> float32|float64 <number of ranks>...
@@ -12,11 +12,14 @@ import os
 import random
 import socket
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from reverie.utils.ranks import joined
 
@@ -25,13 +28,11 @@ TIMEOUT = 300.0  # seconds; a machine that is busy with other tests may keep a r
 
 def main(folder: str, module: str, precision: str, *sizes: str) -> None:
     """Load everything once, and fork the ranks of each size, as `torchrun` would start them."""
-    if precision == "float64":  # before the imports that take it as a default
-        torch.float32 = torch.float64
-        torch.Tensor.float = torch.Tensor.double
-        torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     import_module("torch._dynamo")  # an optimiser would load it, for 3 s in each rank
-    everything, forks = import_module(module).everything, multiprocessing.get_context("fork")
+    with float64_for_float32() if precision == "float64" else contextlib.nullcontext():
+        everything = import_module(module).everything
+    forks = multiprocessing.get_context("fork")
     for size in map(int, sizes):
         run = {
             "WORLD_SIZE": str(size),
@@ -47,6 +48,21 @@ def main(folder: str, module: str, precision: str, *sizes: str) -> None:
         for rank in ranks:
             rank.join()
         assert not any(rank.exitcode for rank in ranks)
+
+
+@contextlib.contextmanager
+def float64_for_float32() -> Iterator[None]:
+    """Give what is imported in here float64 where it asks for float32; torch and its compiler keep theirs."""
+    wide = ModuleType("torch")
+    vars(wide).update(vars(torch), float32=torch.float64)
+    torch.Tensor.float = torch.Tensor.double
+    FunctionalTensor.float = FunctionalTensor.double  # stands for a tensor that is compiled
+    torch.set_default_dtype(torch.float64)
+    sys.modules["torch"] = wide
+    try:
+        yield
+    finally:
+        sys.modules["torch"] = torch
 
 
 def be_rank(everything: Any, folder: str, index: int, run: dict[str, str]) -> None:

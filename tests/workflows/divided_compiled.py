@@ -1,4 +1,4 @@
-"""The world model's updates of `divided.py` in float32: as written by one process, compiled by several."""
+"""The world model's updates of `divided.py`: as written by one process, compiled by several."""
 
 import torch
 

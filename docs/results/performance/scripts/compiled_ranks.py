@@ -1,4 +1,4 @@
-"""Compiled ranks, one compiled process and one as written: how far apart five updates leave them, in float32.
+"""Compiled ranks, one compiled process and one as written: how far apart five updates leave them, in float64.
 
 `PYTHONPATH=. GLOO_SOCKET_IFNAME=lo python docs/results/performance/scripts/compiled_ranks.py [case ...]` in a
 checkout, with cases of `tests/workflows/divided.py`: prints a line of JSON for each. Metrics are compared by
@@ -52,7 +52,7 @@ def learn_compiled(workflow: DreamerWorkflow, batches: Sequence, phase: str = "u
 def found_by(case: str, is_compiled: bool, *sizes: int) -> dict[int, list[Found]]:
     """Return what each rank of each number of them finds."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tests.runs.forked_ranks", folder, Path(__file__).stem, "float32"]
+        command = [sys.executable, "-m", "tests.runs.forked_ranks", folder, Path(__file__).stem, "float64"]
         path = f"{Path(__file__).parent}{os.pathsep}{CHECKOUT}"
         environment = {"PYTHONPATH": path, "CASE": case, "IS_COMPILED": str(int(is_compiled))}
         subprocess.run([*command, *map(str, sizes)], check=True, cwd=CHECKOUT, env=os.environ | environment)
