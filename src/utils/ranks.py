@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import math
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -146,8 +147,8 @@ class Ranks:
         except RankLost:
             raise
         except RuntimeError as error:
-            what = f"rank {self.index} of {self.size} lost another one"
-            raise RankLost(f"{what}: {first_line(error)}") from error
+            reason = re.sub(r"^\[\S+\] |\. .*", "", first_line(error))  # without gloo's file and its advice
+            raise RankLost(f"rank {self.index} of {self.size} lost another one: {reason}") from error
 
     def _wait_while_all_live(self, work: Work, store: Store) -> None:
         """Return when the work is done, or raise `RankLost` for a rank without a sign of life."""
