@@ -56,7 +56,7 @@ in use by nvidia-smi's account, of which the allocator had reserved 6,354 MB."""
 
 CUDA_SLACK_SHARE = 0.45
 """What the caching allocator reserves beyond the tensors, and the workspace of cuDNN and cuBLAS, as a share
-of the tensors without the replay. Measured in eight compiled runs of Pong on an H100: 25 to 33 %, and 44 %
+of the tensors without the replay. Measured in eight compiled runs of Pong on an H100: 28 to 33 %, and 41 %
 where the update of the warm-up has a graph, too."""
 
 CUDA_GRAPH_SLACK_SHARE = 0.75

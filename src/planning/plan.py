@@ -117,7 +117,10 @@ def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes:
 
 
 def _other_graphs_bytes(config: TrainConfig, networks: DryRun) -> int:
-    """Return what the graphs keep of each kind of update but the one with the highest peak."""
+    """Return what the graphs keep of each kind of update but the one with the highest peak.
+
+    A run that is resumed after its warm-up has no graph of it; it is counted all the same.
+    """
     if config.compile is Compile.none or number_of_ranks() > 1:
         return 0
     passing = [

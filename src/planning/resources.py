@@ -46,7 +46,7 @@ class Resource:
     """Where the limit comes from, as in "80 % of the 23.50 GiB of this machine"."""
 
     num_sharing: int = 1
-    """Ranks that the limit is for; each has a GPU of its own."""
+    """Ranks that the limit is for: all on this machine, of a GPU those that share it."""
 
     @property
     def total_bytes(self) -> int:
@@ -96,8 +96,8 @@ class MemoryPlan:
 
         Keys: `name`, `model`, `device`, `precision`, `num_parameters`, `ranks`, `fits`; and for each resource
         (`host_ram`, `gpu_memory` on device=cuda, `disk`) `<resource>.<row>_bytes` and their sum
-        `<resource>.total_bytes` of one rank, `<resource>.shared_bytes` of all ranks on a machine (of one, on
-        its GPU), and `<resource>.limit_bytes` for them (null where it is unknown). Spaces become underscores.
+        `<resource>.total_bytes` of one rank, `<resource>.shared_bytes` of all ranks on a machine (on
+        one GPU), and `<resource>.limit_bytes` for them (null where it is unknown). Spaces become underscores.
         """
         names = ("name", "model", "device", "precision", "num_parameters", "ranks")
         found = {name: getattr(self, name) for name in names} | {"fits": not self.over}

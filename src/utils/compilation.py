@@ -44,7 +44,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     load_compiler()
     warnings.filterwarnings("ignore", module=r"torch\._inductor")  # advice about choices of its own
-    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # it looks there
+    # The compiler reads it of every tensor that it is given.
+    warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not a leaf")
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
     fast, is_possible = _compile(function), True

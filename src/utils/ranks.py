@@ -48,12 +48,19 @@ class Ranks:
         size: How many there are.
         timeout: Seconds without an answer, or a sign of life, after which another rank counts as lost.
         store: Where each rank leaves signs of life. None: answers are due at all times.
+        on_card: How many of them share this one's GPU, if they have one.
     """
 
     def __init__(
-        self, index: int = 0, size: int = 1, timeout: float = 20.0, store: Store | None = None
+        self,
+        index: int = 0,
+        size: int = 1,
+        timeout: float = 20.0,
+        store: Store | None = None,
+        on_card: int = 1,
     ) -> None:
         self.index, self.size, self._timeout, self._store = index, size, timeout, store
+        self.on_card = on_card
         self._is_prompt = store is None
 
     @property
@@ -237,6 +244,8 @@ def ranks_on_this_machine() -> int:
 
 def ranks_on_this_card() -> int:
     """Return how many of them share a GPU here: more than 1 if this machine has fewer GPUs than ranks."""
+    if _current.size > 1:
+        return _current.on_card
     return math.ceil(ranks_on_this_machine() / max(1, torch.cuda.device_count()))
 
 
@@ -254,16 +263,21 @@ def joined(timeout: float) -> Iterator[Ranks]:
     if (size := number_of_ranks()) == 1:
         yield ALONE
         return
-    backend = "gloo"
+    card = ""
     if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        if ranks_on_this_card() == 1:  # NCCL refuses two on one GPU
-            backend = "cpu:gloo,cuda:nccl"
+        index = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
+        torch.cuda.set_device(index)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+        card = f"GPU {index} of {visible} of machine {os.environ.get('GROUP_RANK', '0')}"
     longest = timedelta(seconds=_LONGEST_SECONDS)
     try:
         store, rank, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=_SECONDS_TO_MEET)))
         # One store serves all restarts: without a name of its own, a process would look for one that is gone.
         own = dist.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        own.set(f"GPU of rank {rank}", card)
+        cards = [own.get(f"GPU of rank {other}").decode() for other in range(size)]
+        has_own = "" not in cards and len(set(cards)) == size  # NCCL refuses two ranks on one GPU
+        backend = "cpu:gloo,cuda:nccl" if has_own else "gloo"
         dist.init_process_group(backend, timeout=longest, world_size=size, rank=rank, store=own)
     except (RuntimeError, ValueError) as error:  # of a value that torchrun sets, and nobody else should
         reason = first_line(error)
@@ -271,7 +285,7 @@ def joined(timeout: float) -> Iterator[Ranks]:
             f"rank {os.environ.get('RANK')} of {size} did not find the others: {reason}"
         ) from error
     global _current
-    _current = Ranks(rank, size, timeout, own)
+    _current = Ranks(rank, size, timeout, own, cards.count(card))
     left = Event()
     signs = Thread(target=_live, args=(own, rank, left), daemon=True)
     signs.start()

@@ -23,7 +23,7 @@ def everything(ranks: Ranks) -> dict[str, Found]:
 
 
 def learn(workflow: DreamerWorkflow, batches: Sequence[SequenceBatch], phase: str = "update") -> Found:
-    """Learn on the GPU, from the networks of a workflow that is not there."""
+    """Learn on the GPU, from the networks of a workflow on the CPU."""
     twin = DreamerWorkflow(workflow.env, workflow.config, CARD, ranks=workflow.ranks)
     twin.world_model.load_state_dict(workflow.world_model.state_dict())
     twin.controller.load_state_dict(workflow.controller.state_dict())

@@ -49,8 +49,9 @@ def test_metrics_gradients_weights_and_moments_equal_those_of_one_process(
 
 @pytest.mark.gpu
 def test_two_ranks_that_share_a_gpu_learn_what_one_process_learns(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     found = found_by_ranks(tmp_path_factory, "tests.workflows.divided_on_card", "float64", 1, 2)
     for case, expected in found[1][0].items():
         check_learned(expected, [rank[case] for rank in found[2]])
