@@ -52,7 +52,7 @@ def main(folder: str, module: str, precision: str, *sizes: str) -> None:
 
 @contextlib.contextmanager
 def float64_for_float32() -> Iterator[None]:
-    """Give what is imported in here float64 for float32, for good; what torch has imported before keeps its own."""
+    """Give what is imported in here float64 for float32, for good; torch and its compiler keep their own."""
     wide = ModuleType("torch")
     vars(wide).update(vars(torch), float32=torch.float64)
     torch.Tensor.float = torch.Tensor.double

@@ -1,4 +1,4 @@
-"""Draw Catch on one rank and on two, three seeds each; print how it ends and how long it takes: `python two_ranks.py`."""
+"""Draw Catch on one rank and on two, three seeds each; print ends and times: `python two_ranks.py`."""
 
 import json
 from pathlib import Path
@@ -42,11 +42,7 @@ def draw(axes: Axes, run: Path, colour: str, ranks: str, seed: int) -> None:
     at_zero = int(steps[EPISODES - 1 :][np.argmax(means > 0)])
     [updates] = [line["train/updates"] for line in lines if line.get("train/updates")][-1:]
     paces = np.array(
-        [
-            (line["step"], line["speed/steps_per_second"])
-            for line in lines
-            if "speed/steps_per_second" in line
-        ]
+        [(line["step"], line["speed/steps_per_second"]) for line in lines if "speed/steps_per_second" in line]
     )
     learns = paces[1:, 0] > FIRST_UPDATE
     seconds = float((np.diff(paces[:, 0]) / paces[1:, 1])[learns].sum())
