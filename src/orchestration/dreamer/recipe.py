@@ -17,7 +17,7 @@ from ...planning import GPU, HOST, Row, Written, constants
 from ...planning.resources import Basis
 from ...planning.suggestions import halves
 from ...utils.errors import UserError
-from ...utils.ranks import current_ranks, number_of_ranks
+from ...utils.ranks import current_ranks, number_of_ranks, ranks_on_this_card
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.world_models import (
@@ -153,6 +153,8 @@ class DreamerRecipe:
             own = share_of(config, size)
             each = f"{count_text(own.env.num_envs, 'environment')} and {own.buffer.capacity:,} records"
             lines["ranks"] = f"{size}, each with {each}, {own.training.batch_size} windows of a batch"
+            if config.device is Device.cuda and ranks_on_this_card() > 1:
+                lines["ranks"] += "; they share a GPU and exchange by gloo"
         if count := config.collect.collectors:
             each = count_text(config.env.num_envs // count, "environment")
             lag = count_text(config.collect.max_staleness, "update")
