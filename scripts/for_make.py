@@ -5,11 +5,13 @@ such an end is none: make, which gets the Ctrl-C too, ends by it. All other exit
 """
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
 
 from reverie.utils.errors import FlagParser, exit_on_user_error
+from reverie.utils.parent import PARENT_VARIABLE
 
 RESUME_ME_EXIT_CODE = 75
 CALM = (RESUME_ME_EXIT_CODE, -signal.SIGINT)
@@ -24,7 +26,8 @@ def main() -> int:
         flags = parser.parse_args()
     interrupts: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-    child = subprocess.Popen([sys.executable, flags.script, *flags.arguments])
+    environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
+    child = subprocess.Popen([sys.executable, flags.script, *flags.arguments], env=environment)
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())  # make sends it to this process alone
     code = child.wait()
     if interrupts and code in CALM:

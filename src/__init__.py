@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 if __name__ != "reverie":  # a second import would be a second set of classes
     raise ImportError(f"Import this package as `reverie`, not as `{__name__}`.")
 
+from .utils.parent import end_with_parent
+
 __version__ = "0.2.0"
 
 # How long torch's idle threads (GNU OpenMP) spin for more work: some 0.05 ms instead of several. Longer, they
@@ -44,6 +46,7 @@ __version__ = "0.2.0"
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
+end_with_parent()
 if parent_process() is None:  # processes of environments import no torch, and may outlive the folder
     from .utils.errors import require_current_folder
 

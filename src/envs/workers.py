@@ -2,15 +2,12 @@
 
 import atexit
 import contextlib
-import ctypes
 import math
 import multiprocessing
 import os
 import signal
 import socket
 import struct
-import sys
-import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +20,7 @@ from gymnasium.envs.registration import EnvSpec as RegisteredSpec
 from gymnasium.vector.utils import CloudpickleWrapper
 from numpy.typing import NDArray
 
+from ..utils.parent import end_even_if_stuck
 from .backend import EnvironmentFailed
 from .config import EnvConfig
 from .registered import CODE_FAULTS, require_no_statistics, wrapped
@@ -40,7 +38,6 @@ Record = tuple[dict[str, NDArray], float, bool, bool]
 _READY = "ready"
 _START_PATIENCE = 10  # limits of a step that a start may take: all workers load their packages at once
 _CLOSE_SECONDS = 5.0
-_PR_SET_PDEATHSIG = 1
 
 
 def as_number(reward: Any) -> float:
@@ -246,11 +243,7 @@ def _serve(make: Callable[[], LocalEnv], pipe: Connection) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         # One to the whole group is for the main process; programs started here would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
-    if sys.platform.startswith("linux"):
-        # The kernel kills this process when the main one is gone: one that is stopped, or hangs in a library
-        # and never lets another thread run, cannot end by itself.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_even_if_stuck()
     env = make()
     with contextlib.suppress(EOFError, OSError):
         try:
@@ -278,11 +271,3 @@ def _serve(make: Callable[[], LocalEnv], pipe: Connection) -> None:
 def _failure_of(error: BaseException) -> EnvironmentFailed:
     """Return the exception `error`, which is being handled, as a failure of its environment."""
     return EnvironmentFailed(f"it raised {type(error).__name__}: {error}", traceback.format_exc())
-
-
-def _end_with_parent() -> None:
-    """End this process when the main process is gone, even if the environment hangs."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)

@@ -1,0 +1,109 @@
+"""End a process when its parent dies, whatever either of them is doing."""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+PARENT_VARIABLE = "REVERIE_PARENT"
+"""A program that finds the process id of its parent here ends with it."""
+
+_RANK_VARIABLE = "TORCHELASTIC_RUN_ID"
+_POLL_SECONDS = 0.5
+_CONNECT_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """Kill this process as soon as its parent is dead; call it before any slow import.
+
+    This applies to the ranks of `torchrun`, to processes of `multiprocessing`, and to programs started with
+    `PARENT_VARIABLE`. Other processes are unaffected.
+    """
+    # While a spawned process imports the main module, `parent_process` returns None.
+    if multiprocessing.parent_process() is not None or "--multiprocessing-fork" in sys.orig_argv:
+        wait = partial(_until_adopted, os.getppid())
+    elif PARENT_VARIABLE in os.environ:
+        wait = partial(_until_adopted, int(os.environ.pop(PARENT_VARIABLE)))
+    elif _RANK_VARIABLE in os.environ:
+        if sys.platform.startswith("linux"):
+            # This also reaches a rank that is stopped or keeps the GIL. The kernel sends it when the thread
+            # that started the rank ends, and that thread of torchrun only waits for its ranks.
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        wait = _until_torchrun_dies
+    else:
+        return
+    threading.Thread(target=_kill_after, args=(wait,), name="parent", daemon=True).start()
+
+
+def end_even_if_stuck() -> None:
+    """Let Linux kill this process with its parent even while this process is stopped or keeps the GIL.
+
+    Call it in a process of `multiprocessing` that has received its arguments.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    if sys.platform.startswith("linux"):
+        import fcntl  # Windows lacks it, and imports this module before it is refused
+
+        # A pipe signals its owner when its other end closes. PR_SET_PDEATHSIG would fire as soon as the
+        # thread that started this process ends.
+        pipe = parent.sentinel
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if not parent.is_alive():  # It died before.
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _kill_after(wait: Callable[[], None]) -> None:
+    wait()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _until_adopted(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_POLL_SECONDS)
+
+
+def _until_torchrun_dies() -> None:
+    """Wait for the end of torchrun, or of a program that torchrun has started to start this one."""
+    import psutil
+
+    launchers: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        for process in psutil.Process().parents():
+            launchers.append(process)
+            try:
+                if _RANK_VARIABLE not in process.environ():  # torchrun itself
+                    break
+            except psutil.AccessDenied:
+                break
+        # If torchrun died before this process looked, `launchers` ends with the system's first process.
+        if _is_store_gone():
+            return
+        while all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in launchers):
+            time.sleep(_POLL_SECONDS)
+
+
+def _is_store_gone() -> bool:
+    """Return whether torchrun has ended, judged by the store that it keeps for the ranks of one machine."""
+    variables = os.environ
+    is_kept_here = variables.get("WORLD_SIZE") == variables.get("LOCAL_WORLD_SIZE")
+    if not is_kept_here or variables.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return False
+    try:
+        address = variables["MASTER_ADDR"], int(variables["MASTER_PORT"])
+        socket.create_connection(address, _CONNECT_SECONDS).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        pass
+    return False
