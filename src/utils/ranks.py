@@ -29,6 +29,7 @@ from .errors import ErrorOfRank, UserError, first_line
 RANK_EXIT_CODE = 8
 _LONGEST_SECONDS = 86_400.0  # of an exchange: while all live, one may evaluate and the others wait
 _SECONDS_TO_MEET = 300.0
+_SECONDS_TO_CONNECT = 10.0  # to torchrun's store, which is there before any rank
 _SECONDS_BETWEEN_SIGNS = 1.0
 _SECONDS_TO_SAY = 2.0
 _ERROR = "error of the first rank"
@@ -271,7 +272,10 @@ def joined(timeout: float) -> Iterator[Ranks]:
         card = f"GPU {index} of {visible} of machine {os.environ.get('GROUP_RANK', '0')}"
     longest = timedelta(seconds=_LONGEST_SECONDS)
     try:
-        store, rank, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=_SECONDS_TO_MEET)))
+        is_ready = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        connecting = timedelta(seconds=_SECONDS_TO_CONNECT if is_ready else _SECONDS_TO_MEET)
+        store, rank, _ = next(dist.rendezvous("env://", timeout=connecting))
+        store.set_timeout(timedelta(seconds=_SECONDS_TO_MEET))
         # One store serves all restarts: without a name of its own, a process would look for one that is gone.
         own = dist.PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         own.set(f"GPU of rank {rank}", card)
