@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +36,8 @@ from .pretrained import holds_networks_alone, resolve_pretrained
 LINEAGE_FILE, LOCK_FILE = "lineage.jsonl", ".lock"
 MOVED = "the folder was moved or deleted while the run wrote to it"
 EXPERIMENTS = Path("experiments")
+_EXIT_SECONDS = 10
+_LOG = logging.getLogger(__name__)
 NETWORKS = (
     "model",
     "world_model.objective",
@@ -112,19 +115,30 @@ def require_run_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in a folder; the lock ends with this process, in whatever way."""
-    lock = FileLock(folder / LOCK_FILE)
+    """Lock the run folder; the lock is released however this process exits.
+
+    Raises:
+        UserError: If another process keeps the lock for longer than a killed run's processes take to exit.
+    """
+    lock, in_use = FileLock(folder / LOCK_FILE), f"run_dir={folder} is in use by another process"
     with _writing(folder):
         try:
-            lock.acquire(timeout=0)
+            if not _try_lock(lock):
+                _LOG.warning("%s; waiting up to %d s for it to exit", in_use, _EXIT_SECONDS)
+                lock.acquire(timeout=_EXIT_SECONDS)
         except Timeout as error:  # a kind of OSError, so it must not reach `_writing`
-            raise UserError(
-                f"run_dir={folder} is in use by another process. Wait for its end, or choose another folder."
-            ) from error
+            raise UserError(f"{in_use}. Wait for its end, or choose another folder.") from error
     try:
         yield
     finally:
         lock.release()
+
+
+def _try_lock(lock: FileLock) -> bool:
+    """Acquire a lock if it is free; return whether it was."""
+    with suppress(Timeout):
+        lock.acquire(timeout=0)
+    return lock.is_locked
 
 
 def save_config(config: TrainConfig, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The folder of a run has a name of its own, and its configuration comes back as it went in."""
 
+import logging
 import re
 import subprocess
 import sys
@@ -156,6 +157,21 @@ def test_a_folder_serves_one_process_at_a_time(empty_folder: Path) -> None:
         other.wait()
         with locked(Path("run")):
             pass
+
+
+def test_a_lock_waits_for_a_process_that_is_about_to_exit(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (empty_folder / "run").mkdir()
+    script = "import filelock, sys\n"
+    script += "with filelock.FileLock('run/.lock'): print('got it', flush=True); sys.stdin.read()"
+    command, said = [sys.executable, "-c", script], []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "got it\n"
+        logger = logging.getLogger("reverie.checkpoints.run_folder")
+        monkeypatch.setattr(logger, "handle", lambda record: said.append(record.getMessage()) or other.kill())
+        with locked(Path("run")):
+            assert said == ["run_dir=run is in use by another process; waiting up to 10 s for it to exit"]
 
 
 def test_a_folder_that_cannot_be_written_is_refused_in_one_sentence(empty_folder: Path) -> None:
