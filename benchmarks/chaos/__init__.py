@@ -6,14 +6,18 @@
 import json
 import os
 import random
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+import psutil
 
 from reverie.checkpoints.checkpoint import CHECKPOINTS
 from reverie.checkpoints.run_folder import CONFIG_FILE
@@ -28,8 +32,10 @@ from reverie.utils.ranks import RANK_EXIT_CODE
 
 _POLL_SECONDS = 0.0005
 _PATIENCE_SECONDS = 120.0
-_LONGEST_LIFE_SECONDS = 10.0
 _LOST_SECONDS = 30.0
+_ORPHAN_SECONDS = 10.0
+_TORCHRUN_SECONDS = 90.0
+_MARK = "REVERIE_CHAOS"
 _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 _TRAIN = [sys.executable, "-c", "from reverie.commands.train import main; main()"]
@@ -38,6 +44,8 @@ _USAGE = """\
 Kill a run at random moments, resume it each time, and compare it with the unbroken run.
 
   python scripts/chaos.py experiment=dreamer_catch device=cpu chaos.kills=20 chaos.out=<folder>
+
+chaos.torchrun=true kills torchrun, or one of its ranks, and requires that no process is left 10 s later.
 
 """
 
@@ -55,11 +63,18 @@ class ChaosConfig:
     ranks: int = 1
     """How many processes share the run; one of them, drawn anew each time, is killed."""
 
+    torchrun: bool = False
+    """Start the ranks by `torchrun`, and kill torchrun or one of its ranks."""
+
+    longest_life: float = 10.0
+    """Seconds after which a process is killed at the latest, unless a write is waited for."""
+
     out: str = "chaos"
     """Folder for both runs and for chaos.json; it must not exist yet."""
 
     def __post_init__(self) -> None:
         require_range("chaos", self, "kills", "ranks", ge=1)
+        require_range("chaos", self, "longest_life", gt=0)
         if Path(self.out).exists():
             raise UserError(f"chaos.out={self.out} exists already; choose another folder.")
 
@@ -76,6 +91,12 @@ class Kill:
     seconds: float
     """Life of the process."""
 
+    target: str = "run"
+    """What was killed: the `run`, `torchrun`, or a `rank` of torchrun."""
+
+    seconds_to_end: float | None = None
+    """Seconds until no process was left; only measured under torchrun."""
+
 
 @dataclass(slots=True)
 class ChaosResult:
@@ -84,6 +105,7 @@ class ChaosResult:
     overrides: list[str]
     seed: int
     ranks: int = 1
+    torchrun: bool = False
     kills: list[Kill] = field(default_factory=list)
     unbroken: dict[str, str] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
@@ -104,7 +126,15 @@ def main() -> None:
     settings, overrides = own_settings(ChaosConfig, sys.argv[1:], "chaos", _USAGE, _PREFIX)
     compose_jobs(overrides)  # a mistake in the run's own settings is refused before anything starts
     folder = Path(settings.out)
-    result = chaos(overrides, settings.kills, settings.seed, folder, settings.ranks)
+    result = chaos(
+        overrides,
+        settings.kills,
+        settings.seed,
+        folder,
+        settings.ranks,
+        settings.torchrun,
+        settings.longest_life,
+    )
     (folder / "chaos.json").write_text(result.as_json())
     for name, value in result.unbroken.items():
         equal = "equal" if result.broken.get(name) == value else "DIFFERENT"
@@ -114,7 +144,15 @@ def main() -> None:
         raise SystemExit(1)
 
 
-def chaos(overrides: Sequence[str], kills: int, seed: int, folder: Path, ranks: int = 1) -> ChaosResult:
+def chaos(
+    overrides: Sequence[str],
+    kills: int,
+    seed: int,
+    folder: Path,
+    ranks: int = 1,
+    torchrun: bool = False,
+    longest_life: float = 10.0,
+) -> ChaosResult:
     """Run once unbroken and once with `kills` kills, each followed by a resume, and compare the ends.
 
     Signals and moments are drawn from `seed`: SIGKILL, SIGTERM, SIGINT or SIGUSR1 at any moment, or SIGKILL
@@ -126,21 +164,25 @@ def chaos(overrides: Sequence[str], kills: int, seed: int, folder: Path, ranks: 
         seed: Of the moments.
         folder: Where both runs are made, `unbroken` and `broken`.
         ranks: How many processes share each of them.
+        torchrun: Whether torchrun starts them. Then SIGKILL is the only signal.
+        longest_life: Seconds after which a process is killed at the latest, unless a write is waited for.
 
     Raises:
-        RuntimeError: If a process ended in a way that no signal explains.
+        RuntimeError: If a process ended in a way that no signal explains, or outlived torchrun.
     """
-    result = ChaosResult(list(overrides), seed, ranks)
+    result = ChaosResult(list(overrides), seed, ranks, torchrun)
     moments = random.Random(seed)
     unbroken, broken = folder / "unbroken", folder / "broken"
-    _finish(_start([*overrides, f"run_dir={unbroken}"], unbroken, ranks))
+    start = _start_torchrun if torchrun else _start
+    one_life = _one_life_of_torchrun if torchrun else _one_life
+    _finish(start([*overrides, f"run_dir={unbroken}"], unbroken, ranks))
     result.unbroken = fingerprint(unbroken)
     while len(result.kills) < kills:
-        killed = _one_life(overrides, broken, moments, ranks)
+        killed = one_life(overrides, broken, moments, ranks, longest_life)
         if killed is None:
             break
         result.kills.append(killed)
-    _finish(_start(_next_life(overrides, broken), broken, ranks))
+    _finish(start(_next_life(overrides, broken), broken, ranks))
     result.broken = fingerprint(broken)
     return result
 
@@ -152,21 +194,19 @@ def _next_life(overrides: Sequence[str], run_dir: Path) -> list[str]:
     return [*overrides, f"run_dir={run_dir}"]
 
 
-def _one_life(overrides: Sequence[str], run_dir: Path, moments: random.Random, ranks: int) -> Kill | None:
+def _one_life(
+    overrides: Sequence[str], run_dir: Path, moments: random.Random, ranks: int, longest: float
+) -> Kill | None:
     """Start or resume the run and kill it; None if it came to its end before."""
     phase = moments.choice(["any moment", *_PHASES])
     number = signal.SIGKILL if phase in _PHASES else moments.choice(_SIGNALS)
-    delay = moments.uniform(0, _LONGEST_LIFE_SECONDS)
+    delay = moments.uniform(0, longest)
     started, printed = time.monotonic(), _printed(run_dir)
     processes = _start(_next_life(overrides, run_dir), run_dir, ranks)
     process = moments.choice(processes) if ranks > 1 else processes[0]
-    if phase in _PHASES:
-        before = _PHASES[phase](run_dir)
-        _wait(process, lambda: not _PHASES[phase](run_dir) <= before)
-    else:
-        _wait(process, lambda: time.monotonic() - started > delay)
-        if number != signal.SIGKILL:  # while libraries are imported, other signals are Python's own affair
-            _wait(process, lambda: _printed(run_dir) > printed)
+    _wait_for(phase, delay, run_dir, process)
+    if number != signal.SIGKILL:  # while libraries are imported, other signals are Python's own affair
+        _wait(process, lambda: _printed(run_dir) > printed)
     if process.poll() is None:
         process.send_signal(number)
     if number == signal.SIGUSR1:  # the run continues: it is killed a moment later
@@ -179,6 +219,56 @@ def _one_life(overrides: Sequence[str], run_dir: Path, moments: random.Random, r
     if not {code, *others} <= {-number, -signal.SIGKILL, RESUME_ME_EXIT_CODE, RANK_EXIT_CODE}:
         raise RuntimeError(f"exit codes {code}, {others} after {number.name}, see {_log_of(run_dir)}")
     return Kill(phase, number.name, code, round(time.monotonic() - started, 2))
+
+
+def _one_life_of_torchrun(
+    overrides: Sequence[str], run_dir: Path, moments: random.Random, ranks: int, longest: float
+) -> Kill | None:
+    """Start or resume the run, kill torchrun or one of its ranks, and wait until no process is left."""
+    phase, delay = moments.choice(["any moment", *_PHASES]), moments.uniform(0, longest)
+    target, index = moments.choice(["torchrun", "rank"]), moments.randrange(ranks)
+    started = time.monotonic()
+    [torchrun] = _start_torchrun(_next_life(overrides, run_dir), run_dir, ranks)
+    _wait_for(phase, delay, run_dir, torchrun)
+    started_ranks = psutil.Process(torchrun.pid).children()
+    if target == "rank" and len(started_ranks) == ranks:
+        started_ranks[index].kill()
+    else:  # torchrun has not started all ranks yet
+        target = "torchrun"
+        torchrun.kill()
+    killed = time.monotonic()
+    patience = _ORPHAN_SECONDS if target == "torchrun" else _TORCHRUN_SECONDS
+    while (left := _marked(run_dir)) and time.monotonic() < killed + patience:
+        time.sleep(0.1)
+        torchrun.poll()
+    if left:
+        raise RuntimeError(f"{patience:g} s after {target} was killed these processes are left: {left}")
+    seconds_to_end = round(time.monotonic() - killed, 2)
+    if (code := torchrun.wait()) == 0:
+        return None
+    if code not in (-signal.SIGKILL, 1):
+        raise RuntimeError(f"torchrun ended with exit code {code}, see {_log_of(run_dir)}")
+    return Kill(phase, "SIGKILL", code, round(killed - started, 2), target, seconds_to_end)
+
+
+def _marked(run_dir: Path) -> list[str]:
+    """Return the living processes that torchrun has started for a run, directly or not, and torchrun."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(_MARK) == str(run_dir) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {shlex.join(process.cmdline())}")
+    return found
+
+
+def _wait_for(phase: str, delay: float, run_dir: Path, process: "subprocess.Popen[bytes]") -> None:
+    """Wait for a write, or `delay` seconds, or the end of the process."""
+    started = time.monotonic()
+    if phase in _PHASES:
+        before = _PHASES[phase](run_dir)
+        _wait(process, lambda: not _PHASES[phase](run_dir) <= before)
+    else:
+        _wait(process, lambda: time.monotonic() - started > delay)
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> int:
@@ -236,6 +326,15 @@ def _start(arguments: Sequence[str], run_dir: Path, ranks: int) -> "list[subproc
             )
             for environment in environments
         ]
+
+
+def _start_torchrun(arguments: Sequence[str], run_dir: Path, ranks: int) -> "list[subprocess.Popen[bytes]]":
+    """Start a run as a user does; its processes have the run's folder in their environment."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+    command = [*torchrun, f"--nproc-per-node={ranks}", *_TRAIN, *arguments]
+    with _log_of(run_dir).open("ab") as log:
+        environment = os.environ | {_MARK: str(run_dir)}
+        return [subprocess.Popen(command, stdout=log, stderr=log, env=environment)]
 
 
 def _heed_ctrl_c() -> None:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.chaos import chaos
 
 from ..runs.helpers import CATCH
@@ -16,3 +18,16 @@ def test_a_run_that_is_killed_again_and_again_ends_as_the_unbroken_one(tmp_path:
     left = {path.name for path in (tmp_path / "broken" / "checkpoints").iterdir()}
     assert len(left) in (3, 4), "the newest two, and the best one"
     assert "replay" in left and not any("unfinished" in name for name in left)
+
+
+@pytest.mark.timeout(1800)
+def test_a_run_whose_torchrun_is_killed_leaves_no_process_and_ends_as_the_unbroken_one(
+    tmp_path: Path,
+) -> None:
+    """One kill comes while the ranks start, one in the middle of a checkpoint, one with a line of the log."""
+    shared = ("training.batch_size=4", "training.train_ratio=6", "training.video_interval=0")
+    often = ("training.checkpoint_interval=60", "training.log_interval=40", "training.total_timesteps=300")
+    result = chaos([*CATCH, *shared, *often], 3, 4405, tmp_path, ranks=2, torchrun=True)
+    assert result.broken == result.unbroken and result.passed
+    assert len(result.kills) == 3
+    assert "torchrun" in {kill.target for kill in result.kills}
