@@ -3,24 +3,31 @@
 import os
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..config.cluster import require_ray
-from ..orchestration.ray_cluster import check_reachable, new_folder, set_variables
+from ..orchestration.ray_cluster import check_reachable, new_folder, require_token, set_variables
 from ..utils.errors import UserError, exit_on_user_error, require_range
 from .options import own_settings
 
+_SILENT_SECONDS = 8.0
 _USAGE = """\
 Let this machine play for a learner on another one: reverie-collect address=<host>:<port>
 
-  ray start --head --num-cpus=0                               on the learner's machine, once
-  reverie-collect address=10.0.0.1:6379 collectors=4          on each other one, with the same Reverie
+  ray get-auth-token --generate                               on the learner's machine, once
+  RAY_AUTH_MODE=token ray start --head --num-cpus=0           there, too
+  export RAY_AUTH_TOKEN=<what the first command printed>      on each other machine
+  reverie-collect address=10.0.0.1:6379 collectors=4          there, with the same Reverie
   reverie-train ... collect.collectors=8 collect.address=auto on the learner's machine
+
+Whoever has the token can run any program on all these machines, so no cluster is joined without one.
+RAY_AUTH_MODE=disabled joins a cluster without a token, on a network that you trust.
 
 It joins the Ray cluster at that address with so many CPUs, on each of which the learner can place a collector
 (collect.collectors=), and waits. Ctrl-C ends it, or the end of the cluster, and nothing is left. A learner
-that loses collectors in this way places others where there is room. If the cluster wants a token, set
-RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as there: whoever has it can run any program on all these machines.
+that loses collectors in this way places others where there is room.
 
 """
 
@@ -47,7 +54,7 @@ def collect(config: CollectorsConfig) -> None:
     """Join the cluster, and wait for its end or for Ctrl-C.
 
     Raises:
-        UserError: If nothing answers at the address, or the node ends by itself.
+        UserError: If nothing answers at the address, the token is missing or wrong, or the cluster ends.
     """
     require_ray("reverie-collect")
     address, count = str(config.address), config.collectors
@@ -56,6 +63,7 @@ def collect(config: CollectorsConfig) -> None:
     except OSError as error:
         repair = "Start one there by `ray start --head`"
         raise UserError(f"address={address}: no cluster answers there ({error}). {repair}.") from error
+    require_token("address", address)
     set_variables()
     folder, reaper = new_folder()
     options = [
@@ -75,10 +83,24 @@ def collect(config: CollectorsConfig) -> None:
                 stderr=subprocess.STDOUT,
             )
             print(f"playing for {address} with up to {count} collectors; Ctrl-C ends it", flush=True)
-            node.wait()
+            _wait_for_end(node, address)
         raise UserError(f"address={address}: the cluster is gone, or could not be joined: {_last_line(log)}")
     finally:
         reaper.communicate()
+
+
+def _wait_for_end(node: "subprocess.Popen[bytes]", address: str) -> None:
+    """Wait until the node ends, or the cluster's head has not answered for some seconds.
+
+    Ray itself would keep the node, and its collectors, for another minute.
+    """
+    answered = time.monotonic()
+    while node.poll() is None and time.monotonic() - answered < _SILENT_SECONDS:
+        with suppress(OSError):
+            check_reachable(address)
+            answered = time.monotonic()
+        with suppress(subprocess.TimeoutExpired):
+            node.wait(1.0)
 
 
 def _last_line(log: str) -> str:

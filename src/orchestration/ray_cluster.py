@@ -12,6 +12,7 @@ import threading
 import uuid
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ..config.cluster import LEAST_OBJECT_STORE_MIB
@@ -20,6 +21,7 @@ from ..utils.side_thread import call_with_timeout
 from . import ray_reaper
 
 _PROBE_SECONDS = 2.0
+_REFUSED = "AuthenticationError"
 _ANSWER_SECONDS = 10.0  # a live head of a busy machine answers sooner
 
 
@@ -83,7 +85,7 @@ class Cluster:
             try:
                 check_reachable(address)
                 self.ray.init(address=address, **common)
-            except (OSError, ValueError, RuntimeError) as error:
+            except (OSError, ValueError, RuntimeError, self.ray.exceptions.RayError) as error:
                 reason = first_line(error).rstrip(".")
                 raise UserError(
                     f"{setting}={address}: no cluster can be joined there ({reason}). "
@@ -181,6 +183,49 @@ def set_variables() -> None:
     }
     for name, value in own.items():
         os.environ.setdefault(name, value)
+
+
+def require_token(setting: str, address: str) -> None:
+    """Let Ray send this machine's token to a cluster, and check that the cluster asks for that token.
+
+    `RAY_AUTH_MODE=disabled` in the environment skips this. Cost: two processes that import Ray.
+
+    Raises:
+        UserError: If there is no token here, or the cluster refuses it or needs none. `setting` is the key
+            that users type for `address`.
+    """
+    if os.environ.setdefault("RAY_AUTH_MODE", "token").lower() != "token":
+        return
+    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
+    asked, generate = f"{setting}={address}", "Run `ray get-auth-token --generate` on the cluster's head"
+    otherwise = "On a network that you trust, RAY_AUTH_MODE=disabled does without a token."
+    if not os.environ.get("RAY_AUTH_TOKEN") and not file.is_file():
+        raise UserError(
+            f"{asked} needs a token, and this machine has none. {generate} before `ray start --head`, and "
+            f"set RAY_AUTH_TOKEN here to its output. {otherwise}"
+        )
+    without, refusal = _refusal(address, "disabled"), _refusal(address, "token")
+    if not without:
+        raise UserError(
+            f"{asked} asks for no token: whoever reaches its port can run programs here. {generate}, then "
+            f"`ray stop` and `RAY_AUTH_MODE=token ray start --head`. {otherwise}"
+        )
+    if _REFUSED in refusal:
+        raise UserError(
+            f"{asked} refuses this machine's token. Set RAY_AUTH_TOKEN to the output of `ray get-auth-token` "
+            "on the cluster's head."
+        )
+    if refusal or _REFUSED not in without:
+        reason = (refusal or without).strip().splitlines()[-1]
+        raise UserError(f"{asked}: no cluster can be joined there ({reason}).")
+
+
+def _refusal(address: str, mode: str) -> str:
+    """Return how Ray fails to connect in an authentication mode, "" if it connects."""
+    check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--skip-version-check"]
+    environment = os.environ | {"RAY_AUTH_MODE": mode}
+    done = subprocess.run([*check, f"--address={address}"], capture_output=True, text=True, env=environment)
+    return (done.stderr or f"exit code {done.returncode}") if done.returncode else ""
 
 
 def new_folder() -> tuple[str, subprocess.Popen[bytes]]:

@@ -1,9 +1,14 @@
 """A run whose environments are played by other processes: exact, bounded in age, and there after a kill."""
 
+import contextlib
 import os
 import re
 import shutil
 import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +26,7 @@ from reverie.config.resolve import typed
 from reverie.config.schema import Device
 from reverie.envs import make_environment
 from reverie.orchestration.dreamer.shares import check_share
+from reverie.orchestration.ray_cluster import require_token
 from reverie.orchestration.trained import load_agent
 from reverie.utils.errors import UserError
 from reverie.utils.seeding import named_seed
@@ -28,12 +34,14 @@ from reverie.utils.seeding import named_seed
 from ..runs.helpers import (
     CATCH,
     CATCH_STEPS,
+    error_of,
     intervals_of,
     metrics_of,
     resume,
     saved_loop,
     saved_replay,
     saved_steps,
+    start,
 )
 from ..runs.warm import Server, processes_of
 
@@ -150,3 +158,62 @@ def test_reverie_collect_refuses_what_is_no_address(changes: dict[str, Any], mes
 def test_reverie_collect_says_that_nothing_answers() -> None:
     with pytest.raises(UserError, match=r"address=127.0.0.1:9: no cluster answers there"):
         collect(CollectorsConfig(address="127.0.0.1:9"))
+
+
+@pytest.fixture
+def no_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(name, "")  # so that it is unset again afterwards
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.usefixtures("no_token")
+def test_collectors_and_their_learner_need_a_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        refused = rf"address={address} needs a token, and this machine has none. Run `ray get-auth-token"
+        with pytest.raises(UserError, match=rf"^{refused}"):
+            collect(CollectorsConfig(address=address))
+        error = error_of(capsys, lambda: start(tmp_path / "run", *COLLECTED, f"collect.address={address}"))
+        assert re.match(rf"collect.{refused}", error)
+
+
+@pytest.mark.usefixtures("no_token")
+def test_a_cluster_is_joined_only_with_its_own_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    with cluster("token", "a" * 32) as address:
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 32)
+        require_token("address", address)
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "b" * 32)
+        refused = f"address={address} refuses this machine's token. Set RAY_AUTH_TOKEN to the output of"
+        with pytest.raises(UserError, match=refused):
+            require_token("address", address)
+
+
+@pytest.mark.usefixtures("no_token")
+def test_a_cluster_that_asks_for_no_token_is_refused_unless_tokens_are_disabled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with cluster("disabled", "a" * 32) as address:
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 32)
+        with pytest.raises(UserError, match=f"address={address} asks for no token: whoever reaches its port"):
+            require_token("address", address)
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+        require_token("address", address)
+
+
+@contextlib.contextmanager
+def cluster(mode: str, token: str) -> Iterator[str]:
+    """A cluster in a process of its own, as Ray's settings of authentication last as long as a process."""
+    code = "from reverie.orchestration.ray_cluster import Cluster; cluster = Cluster(None, 1)\n"
+    code += "print('%s:%d' % cluster._address, flush=True); input(); cluster.close()"
+    variables = os.environ | {"RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN": token}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.communicate("\n")

@@ -5,6 +5,7 @@ import math
 import sys
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from ...utils.seeding import named_seed
 from ...utils.timestep import EnvSpec, TimeStep
 from ...workflows import PolicyOutput
 from ...workflows.world_models import DreamerWorkflow
-from ..ray_cluster import Cluster, EngineFailed, WorkerDied
+from ..ray_cluster import Cluster, EngineFailed, WorkerDied, check_reachable, require_token
 from .dry_run import dry_run, replay_spec, workflow_config
 
 Row = tuple[TimeStep, NDArray[np.float32], NDArray[np.float32], NDArray[np.uint8]]
@@ -116,7 +117,7 @@ class Collectors:
     lost, and the replay ends the episodes that were open as truncated.
 
     Raises:
-        UserError: If the cluster is not there or too small.
+        UserError: If the cluster is not there, too small, or open to everyone.
     """
 
     def __init__(self, config: DreamerTrainConfig, spec: EnvSpec, workflow: DreamerWorkflow) -> None:
@@ -130,6 +131,10 @@ class Collectors:
         self._at_hand = math.inf  # the updates that its weights have had; inf without one
         self._starts, self._lags = 0, Counter[int]()
         store = object_store_mib(config, spec)
+        if config.collect.address is not None:
+            with suppress(OSError):  # Nothing answers: `Cluster` raises.
+                check_reachable(config.collect.address)
+                require_token("collect.address", config.collect.address)
         self._cluster = Cluster(config.collect.address, count, store, "collect.address")
         self._ray = self._cluster.ray
         if (cpus := sum(self._cluster.cpus)) < count:
