@@ -14,6 +14,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from numpy.typing import NDArray
 
 from ..envs import EnvConfig, EnvironmentFailed, make_single
+from ..envs.process_state import KeptState, collected_changes
 from ..envs.registered import CODE_FAULTS, require_no_statistics
 from ..envs.spaces import action_spec, convert_observation, notices, observation_space
 from ..envs.workers import as_number
@@ -85,10 +86,27 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
     if not isinstance(steps, int) or steps < 1:
         raise UserError(f"steps must be a whole number of at least 1, got {steps!r}.")
     require_seed(seed)
+    with collected_changes() as changes:
+        report = _checked(env, steps, seed)
+    report.notices.extend(changes)
+    return report
+
+
+def _checked(env: EnvLike | gymnasium.Env[Any, Any], steps: int, seed: int) -> EnvReport:
     is_own = not isinstance(env, gymnasium.Env)
     made = _made(env) if is_own else env
     named = made.spec.id if made.spec else type(made.unwrapped).__name__
     report = EnvReport(env if isinstance(env, str) else named)
+    with KeptState(named, "when it was checked"):
+        _check_made(report, made, env if is_own else None, steps, seed)
+    report.facts.append(("ignored", "info, and render() except for videos"))
+    return report
+
+
+def _check_made(
+    report: EnvReport, made: gymnasium.Env[Any, Any], maker: EnvLike | None, steps: int, seed: int
+) -> None:
+    """Check an environment; without a `maker` it belongs to the caller and is left open."""
     try:
         try:
             require_no_statistics(made)
@@ -98,14 +116,12 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
         _check_interface(report, made)
         if report.spec is not None:
             _play(report, made, steps, seed)
-        if is_own:  # last: once another one is closed, what MuJoCo draws is black
-            _check_another(report, made, env, seed)
+        if maker is not None:  # last: once another one is closed, what MuJoCo draws is black
+            _check_another(report, made, maker, seed)
     finally:
-        if is_own:
+        if maker is not None:
             with contextlib.suppress(*CODE_FAULTS):
                 made.close()
-    report.facts.append(("ignored", "info, and render() except for videos"))
-    return report
 
 
 def _made(env: EnvLike) -> gymnasium.Env[Any, Any]:

@@ -29,6 +29,7 @@ from ..config.presets import device_notice
 from ..config.resolve import CONFIG_PACKAGE, register_schemas, typed
 from ..config.schema import TrainConfig
 from ..config.workflow import in_own_schema
+from ..envs.process_state import collected_changes
 from ..orchestration.recipes import recipe_of
 from ..planning import Preflight, check_run, preflight_of
 from ..utils.errors import FlagParser, UserError, did_you_mean, exit_on_user_error
@@ -89,6 +90,13 @@ def checked_run(
     Raises:
         UserError: If one of them is wrong, or the run cannot be made on this machine; nothing was created.
     """
+    # The run's log does not exist yet, so changes that its environment makes meanwhile are among the notices.
+    with collected_changes() as changes:
+        config, preflight, notices = _checked(arguments, config_dir)
+    return config, preflight, [*notices, *changes]
+
+
+def _checked(arguments: Sequence[str], config_dir: str | None) -> tuple[TrainConfig, Preflight, list[str]]:
     overrides = parse(arguments)
     resume = {item.key_or_group: item.value() for item in overrides}.get("resume")
     if resume is not None:

@@ -4,21 +4,21 @@ import logging
 import os
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 
-import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from ..utils.errors import UserError, with_place
-from ..utils.timestep import ArraySpec, EnvSpec, TimeStep
+from ..utils.errors import UserError
+from ..utils.timestep import TimeStep
 from .backend import EnvironmentCrashed, EnvironmentFailed, Failures
 from .config import EnvConfig, Vectorization
-from .registered import CODE_FAULTS, failure_to_make, find_registration
-from .spaces import action_spec, notices, observation_space
-from .workers import LocalEnv, SubprocessEnv
+from .process_state import KeptState
+from .registered import find_registration
+from .workers import PICTURES, LocalEnv, SubprocessEnv
 
-PICTURES = "rgb_array"
 _LOG = logging.getLogger(__name__)
 
 
@@ -33,21 +33,17 @@ class GymnasiumBackend:
     """
 
     def __init__(self, config: EnvConfig, env_id: str, name: str, render: bool = False) -> None:
-        registered = find_registration(env_id)
-        self._make_local = partial(LocalEnv, registered, config)
-        self._timeout = config.worker_timeout
-        frames = config.time_limit or registered.max_episode_steps
-        limit = -(-frames // config.action_repeat) if frames else None
-        self.spec, is_drawn_by_mujoco = _probe(self._make_local(), env_id, name, limit)
-        # Gymnasium draws with MuJoCo in the context of OpenGL that is current in the process: once another
-        # environment is closed, or what is left of it is freed, pictures are black.
-        self._in_processes = is_drawn_by_mujoco or config.vectorization is Vectorization["async"]
+        self._make_local = partial(LocalEnv, find_registration(env_id), config)
+        self._name, self._timeout = name, config.worker_timeout
+        self._in_processes = config.vectorization is Vectorization["async"]
+        self._renders = False
+        self._workers: list[LocalEnv | SubprocessEnv] = []
         if render:
             _do_without_a_screen()
-        self._renders = render and self.spec.renders and not self.spec.has_image and self._try_to_render()
-        self._workers: list[LocalEnv | SubprocessEnv] = []
         try:
-            for index in range(config.num_envs):  # all processes start before one is waited for
+            with self._keeping("when it was made"):
+                self._probe(env_id, render)
+            for index in range(len(self._workers), config.num_envs):  # all start before one is waited for
                 self._workers.append(self._make_worker(index))
             for index, worker in enumerate(self._workers):
                 try:
@@ -58,29 +54,51 @@ class GymnasiumBackend:
             self.close()
             raise
 
+    def _probe(self, env_id: str, render: bool) -> None:
+        """Make environment 0, read its spec and try to render; keep it only if it has its own process."""
+        first = self._make_worker(0)
+        self._workers.append(first)
+        try:
+            spec, is_drawn_by_mujoco = first.outline()
+        except EnvironmentFailed as failure:
+            raise EnvironmentCrashed(failure.format_message(self._name, 0)) from None
+        except UserError as error:
+            raise UserError(f"env.id={env_id} {error}") from error.__cause__
+        self.spec = replace(spec, name=self._name)
+        is_drawing = render and spec.renders and not spec.has_image
+        if is_drawing or not self._in_processes:
+            self._workers.pop().terminate()
+        # Gymnasium draws with MuJoCo in the context of OpenGL that is current in the process: once another
+        # environment is closed, or what is left of it is freed, pictures are black.
+        self._in_processes |= is_drawn_by_mujoco
+        if is_drawing:
+            self._renders = self._try_to_render()
+
     def step_or_reset(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
     ) -> tuple[TimeStep, Failures]:
         """See `EnvBackend.step_or_reset`; idle environments are skipped."""
         asked = [index for index in range(self.spec.num_envs) if index not in idle]
-        for index in asked:
-            self._workers[index].send(seeds[index] if index in seeds else action[index])
         step, failures = TimeStep.empty(self.spec), {}
         step.is_first[list(seeds)] = True
-        for index in asked:
-            try:
-                observation, reward, terminated, truncated = self._workers[index].receive()
-            except EnvironmentFailed as failure:
-                failures[index] = failure
-                continue
-            step.set_observation(index, observation)
-            step.reward[index] = reward
-            step.is_last[index], step.is_terminal[index] = terminated or truncated, terminated
+        with self._keeping("in reset()") if seeds else self._keeping("in step()", is_step=True):
+            for index in asked:
+                self._workers[index].send(seeds[index] if index in seeds else action[index])
+            for index in asked:
+                try:
+                    observation, reward, terminated, truncated = self._workers[index].receive()
+                except EnvironmentFailed as failure:
+                    failures[index] = failure
+                    continue
+                step.set_observation(index, observation)
+                step.reward[index] = reward
+                step.is_last[index], step.is_terminal[index] = terminated or truncated, terminated
         return step, failures
 
     def replace(self, index: int) -> None:
         """See `EnvBackend.replace`; the new process starts while the others continue."""
-        self._workers[index].terminate()
+        with self._keeping("in close()"):
+            self._workers[index].terminate()
         self._workers[index] = self._make_worker(index)
 
     def render(self) -> NDArray[np.uint8] | None:
@@ -88,31 +106,36 @@ class GymnasiumBackend:
         if not self._renders:
             return None
         try:
-            return self._workers[0].render()
+            with self._keeping("in render()"):
+                return self._workers[0].render()
         except EnvironmentFailed as failure:
             raise UserError(f"render() of {self.spec.name} fails: {failure}.") from failure
 
     def close(self) -> None:
         """Close the environments and end their processes."""
-        for worker in self._workers:
-            worker.close_async()
-        for worker in self._workers:
-            worker.terminate()
+        with self._keeping("in close()"):
+            for worker in self._workers:
+                worker.close_async()
+            for worker in self._workers:
+                worker.terminate()
 
-    def _make_worker(self, index: int) -> LocalEnv | SubprocessEnv:
-        mode = PICTURES if self._renders and index == 0 else None
+    def _keeping(self, when: str, is_step: bool = False) -> AbstractContextManager[None]:
+        """Return a context for calls into the environments, unless their code runs in other processes."""
+        return nullcontext() if self._in_processes else KeptState(self._name, when, is_step=is_step)
+
+    def _make_worker(self, index: int, mode: str | None = None) -> LocalEnv | SubprocessEnv:
+        if self._renders and index == 0:
+            mode = PICTURES
         make = partial(self._make_local, render_mode=mode)
-        return (
-            SubprocessEnv(make, f"{self.spec.name} {index}", self._timeout) if self._in_processes else make()
-        )
+        return SubprocessEnv(make, f"{self._name} {index}", self._timeout) if self._in_processes else make()
 
     def _try_to_render(self) -> bool:
         """Return whether an environment that says that it can render can also be made so."""
-        drawing = self._make_local(render_mode=PICTURES)
+        drawing = self._make_worker(0, PICTURES)
         try:
-            drawing.make()
-        except CODE_FAULTS as error:
-            _LOG.warning("%s cannot be made to render: %s", self.spec.name, with_place(error))
+            drawing.outline()
+        except (UserError, EnvironmentFailed) as error:
+            _LOG.warning("%s with render_mode=%s %s", self._name, PICTURES, error)
             return False
         finally:
             drawing.terminate()
@@ -123,34 +146,3 @@ def _do_without_a_screen() -> None:
     """Let SDL draw into memory where there is no screen; it would look for one, and complain."""
     if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-
-
-def _probe(probe: LocalEnv, env_id: str, name: str, longest_episode: int | None) -> tuple[EnvSpec, bool]:
-    """Make one environment for a moment, in this process.
-
-    Return what it says of itself, and whether what it shows are pictures that MuJoCo draws.
-    """
-    try:
-        env = probe.make()
-        parts = observation_space(env.observation_space, probe.config.image_size)
-        action = action_spec(env.action_space)
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise UserError(f"env.id={env_id} needs a package that is missing: {error}") from error
-    except UserError as error:
-        raise UserError(f"env.id={env_id} {error}") from None
-    except CODE_FAULTS as error:
-        reason = failure_to_make(probe.registered, probe.config.kwargs or {}, error)
-        raise UserError(f"env.id={env_id} {reason}") from error
-    finally:
-        probe.terminate()
-    spec = EnvSpec(
-        name=name,
-        observation={key: ArraySpec(part.shape or (), np.dtype(part.dtype)) for key, part in parts.items()},
-        action=action,
-        num_envs=probe.config.num_envs,
-        action_repeat=probe.config.action_repeat,
-        longest_episode=longest_episode,
-        notices=notices(env.observation_space),
-        renders=PICTURES in env.metadata.get("render_modes", ()),
-    )
-    return spec, spec.has_image and hasattr(env.unwrapped, "mujoco_renderer")

@@ -14,6 +14,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from ..utils.errors import UserError, did_you_mean, with_place
+from .process_state import KeptState
 
 _OWN_ARGUMENTS = {
     "render_mode": "Reverie renders where a video is due; leave it out",
@@ -223,4 +224,5 @@ def _import_for(asked: str, module: str) -> ModuleType:
 def _import(module: str) -> ModuleType:
     if "" not in sys.path:
         sys.path.append("")  # behind all that is installed
-    return importlib.import_module(module)
+    with KeptState(module, "when it was imported"):
+        return importlib.import_module(module)

@@ -9,14 +9,15 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from ..utils.errors import UserError, with_place
+from ..utils.errors import UserError, first_line, with_place
 from ..utils.timestep import EnvSpec, TimeStep
 from .atari import AtariBackend, AtariEnv
-from .backend import EnvBackend, EnvironmentFailed, Restarts
+from .backend import EnvBackend, EnvironmentCrashed, EnvironmentFailed, Restarts
 from .catch import CATCH_ID
 from .config import EnvConfig, Suite, Vectorization, validate_env
 from .episode_log import ActionLog, EpisodeLog, matches, replay_actions
 from .gymnasium_vector import GymnasiumBackend
+from .process_state import KeptState
 from .registered import find_registration
 from .workers import LocalEnv
 
@@ -179,21 +180,27 @@ def make_single(config: EnvConfig, render_mode: str | None = None) -> gymnasium.
         return AtariEnv(config, render_mode)
     registered = find_registration(CATCH_ID if config.suite is Suite.catch else config.id)
     try:
-        return LocalEnv(registered, config, render_mode).make()
+        with KeptState(config.id, "when it was made"):
+            return LocalEnv(registered, config, render_mode).make()
     except UserError as error:
         raise UserError(f"env.id={config.id} {error}") from None
 
 
 def spec_of(config: EnvConfig) -> EnvSpec:
-    """Return the spec of the environments of `config`, of which one starts for a moment in this process.
+    """Return the spec of the environments of `config`, of which one starts for a moment.
 
-    One of Gymnasium begins an episode and acts once, unless `vectorization=async` keeps its faults apart.
+    A Gymnasium environment also starts an episode and acts once. With `vectorization=async` it is only made,
+    in its own process.
 
     Raises:
         UserError: As `make_backend`, or if it fails in its first steps.
     """
-    alone = replace(config, num_envs=1, vectorization=Vectorization["sync"])
-    with closing(make_backend(alone)) as one:
+    alone = replace(config, num_envs=1)
+    try:
+        backend = make_backend(alone)
+    except EnvironmentCrashed as error:
+        raise UserError(first_line(error)) from error
+    with closing(backend) as one:
         if config.suite is Suite.gymnasium and config.vectorization is Vectorization["sync"]:
             _try_out(alone, one.spec)
         return replace(one.spec, num_envs=config.num_envs)
@@ -207,7 +214,8 @@ def _try_out(config: EnvConfig, spec: EnvSpec) -> None:
         for what, request in (("reset()", 0), ("step()", action)):
             try:
                 env.send(request)
-                env.receive()
+                with KeptState(config.id, f"in {what}"):
+                    env.receive()
             except EnvironmentFailed as failure:
                 reason = with_place(failure.__cause__) if failure.__cause__ else str(failure)
                 repair = "Check it with reverie.check_env"

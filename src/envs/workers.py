@@ -20,11 +20,13 @@ from gymnasium.envs.registration import EnvSpec as RegisteredSpec
 from gymnasium.vector.utils import CloudpickleWrapper
 from numpy.typing import NDArray
 
+from ..utils.errors import UserError
 from ..utils.parent import end_even_if_stuck
+from ..utils.timestep import ArraySpec, EnvSpec
 from .backend import EnvironmentFailed
 from .config import EnvConfig
-from .registered import CODE_FAULTS, require_no_statistics, wrapped
-from .spaces import convert_action, convert_observation
+from .registered import CODE_FAULTS, failure_to_make, require_no_statistics, wrapped
+from .spaces import action_spec, convert_action, convert_observation, notices, observation_space
 
 Request = int | NDArray[np.float32]
 """A seed (start an episode with it) or an action (A,)."""
@@ -35,7 +37,7 @@ _PICTURE = None
 Record = tuple[dict[str, NDArray], float, bool, bool]
 """Observation, reward, terminated, truncated."""
 
-_READY = "ready"
+PICTURES = "rgb_array"
 _START_PATIENCE = 10  # limits of a step that a start may take: all workers load their packages at once
 _CLOSE_SECONDS = 5.0
 
@@ -98,6 +100,38 @@ class LocalEnv:
             repeat = self.config.action_repeat
             self._env = RepeatedActions(env, repeat) if repeat > 1 else env
         return self._env
+
+    def outline(self) -> tuple[EnvSpec, bool]:
+        """Make the environment; return its spec, and whether MuJoCo draws the pictures that it shows.
+
+        Raises:
+            UserError: If it cannot be made, or the model cannot take its spaces; the id is to stand before.
+        """
+        config = self.config
+        try:
+            env = self.make()
+            parts = observation_space(env.observation_space, config.image_size)
+            action = action_spec(env.action_space)
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise UserError(f"needs a package that is missing: {error}") from error
+        except UserError:
+            raise
+        except CODE_FAULTS as error:
+            raise UserError(failure_to_make(self.registered, config.kwargs or {}, error)) from error
+        frames = config.time_limit or self.registered.max_episode_steps
+        spec = EnvSpec(
+            name=self.registered.id,
+            observation={
+                key: ArraySpec(part.shape or (), np.dtype(part.dtype)) for key, part in parts.items()
+            },
+            action=action,
+            num_envs=config.num_envs,
+            action_repeat=config.action_repeat,
+            longest_episode=-(-frames // config.action_repeat) if frames else None,
+            notices=notices(env.observation_space),
+            renders=PICTURES in env.metadata.get("render_modes", ()),
+        )
+        return spec, spec.has_image and hasattr(env.unwrapped, "mujoco_renderer")
 
     def wait_until_ready(self) -> None:
         """Nothing to wait for."""
@@ -166,19 +200,33 @@ class SubprocessEnv:
         portable: Any = CloudpickleWrapper  # of any callable; its type knows makers of bare environments only
         self._pipe, theirs = context.Pipe()
         self._timeout = timeout
-        self._is_ready = False
+        self._outline: tuple[EnvSpec, bool] | None = None
         self._process = context.Process(target=_serve, args=(portable(make), theirs), name=name, daemon=True)
         self._process.start()
         theirs.close()
         atexit.register(self._process.kill)  # multiprocessing would wait for it forever: it ignores SIGTERM
 
-    def wait_until_ready(self) -> None:
-        """Wait until the environment is made; raises EnvironmentFailed if it cannot be."""
+    def outline(self) -> tuple[EnvSpec, bool]:
+        """See `LocalEnv.outline`; waits until the environment is made.
+
+        Raises:
+            EnvironmentFailed: If its process died, or is late.
+        """
+        if self._outline is not None:
+            return self._outline
         patience = self._timeout * _START_PATIENCE
         _limit(self._pipe, patience)
-        self._receive(f"its process was not ready after {patience:g} seconds", "while it started ")
+        late = f"its process was not ready after {patience:g} seconds"
+        self._outline = outline = self._receive(late, "while it started ")
         _limit(self._pipe, self._timeout)
-        self._is_ready = True
+        return outline
+
+    def wait_until_ready(self) -> None:
+        """Wait until the environment is made; raises EnvironmentFailed if it cannot be."""
+        try:
+            self.outline()
+        except UserError as error:
+            raise EnvironmentFailed(f"it {error}") from error
 
     def send(self, request: Request) -> None:
         """Request a start or an action; never fails."""
@@ -187,7 +235,7 @@ class SubprocessEnv:
 
     def receive(self) -> Record:
         """Return the answer; raises EnvironmentFailed if there is none: then only `terminate` is left."""
-        if not self._is_ready:
+        if self._outline is None:
             self.wait_until_ready()
         return self._receive(f"its process gave no answer for env.worker_timeout={self._timeout:g} seconds")
 
@@ -198,7 +246,7 @@ class SubprocessEnv:
         answer: Any = self.receive()
         return answer
 
-    def _receive(self, if_late: str, when: str = "") -> Record:
+    def _receive(self, if_late: str, when: str = "") -> Any:
         try:
             answer = self._pipe.recv()
         except BlockingIOError:
@@ -210,7 +258,7 @@ class SubprocessEnv:
                 f"its process died {when}(exit code {self._process.exitcode}; a negative one is the signal"
                 " that ended it, and -9 is often the system out of memory)"
             ) from None
-        if isinstance(answer, EnvironmentFailed):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 
@@ -240,19 +288,18 @@ def _limit(pipe: Connection, seconds: float) -> None:
 
 def _serve(make: Callable[[], LocalEnv], pipe: Connection) -> None:
     """Answer requests until the pipe closes; the main function of the process."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        # One to the whole group is for the main process; programs started here would inherit SIG_IGN.
-        signal.signal(number, lambda *_: None)
+    _leave_signals_to_parent()
     end_even_if_stuck()
     env = make()
     with contextlib.suppress(EOFError, OSError):
         try:
-            env.make()
-        except CODE_FAULTS as error:
-            pipe.send(_failure_of(error))
+            outline = env.outline()
+        except UserError as error:
+            pipe.send(error)
             return
         try:
-            pipe.send(_READY)
+            _leave_signals_to_parent()
+            pipe.send(outline)
             while True:
                 request = pipe.recv()
                 try:
@@ -261,11 +308,19 @@ def _serve(make: Callable[[], LocalEnv], pipe: Connection) -> None:
                     else:
                         env.send(request)
                         answer = env.receive()
+                        if isinstance(request, int):
+                            _leave_signals_to_parent()
                 except EnvironmentFailed as failure:
                     answer = failure
                 pipe.send(answer)
         finally:
             env.terminate()
+
+
+def _leave_signals_to_parent() -> None:
+    """Ignore signals to the whole process group, also where the environment has installed handlers."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda *_: None)  # programs started here would inherit SIG_IGN
 
 
 def _failure_of(error: BaseException) -> EnvironmentFailed:

@@ -1,0 +1,226 @@
+"""Keep calls into environments from changing settings of the whole process."""
+
+import ctypes
+import gc
+import locale
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+
+# `signal.getsignal` wraps this one, and takes 2 us more to look up the name of each handler.
+from _signal import getsignal  # pyright: ignore[reportMissingImports]
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+_LOG = logging.getLogger(__name__)
+_OWN_LOGGER = logging.getLogger("reverie")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_LIBC = ctypes.CDLL(None)
+_SIGACTION_BYTES = 256  # more than any platform's struct sigaction
+_DRAWN_ALL = 624  # words that a Mersenne Twister has used up right after it was seeded
+_UNKNOWN = object()
+_MAIN = threading.main_thread()
+
+_RESTORED = "Reverie restored it. With env.vectorization=async it would change only its own process."
+_reported: set[tuple[str, str]] = set()
+_collecting: list[list[str]] = []
+
+
+class KeptState:
+    """Context manager around a call into the code of an environment; restores the process's settings on exit.
+
+    Each setting that changed is reported once per environment. Random generators are not restored, because
+    the environment would replay the same numbers: a reseed is only reported. Entering and leaving costs about
+    10 us. With `is_step`, which is for calls that are made all the time, only Python's signal handlers are
+    compared, not those of C libraries, and no generator.
+    """
+
+    __slots__ = ("_before", "_generators", "_is_step", "_name", "_system_handlers", "_when")
+
+    def __init__(self, name: str, when: str, *, is_step: bool = False) -> None:
+        self._name, self._when, self._is_step = name, when, is_step
+
+    def __enter__(self) -> None:
+        """Record the settings."""
+        self._generators = None
+        if not self._is_step:
+            self._system_handlers = _system_handlers()
+            # Reading the generators takes as long as a step, so only the first call of a kind is compared.
+            if (self._name, self._when) not in _reported:
+                _reported.add((self._name, self._when))
+                self._generators = _just_seeded()
+        self._before = _read()
+
+    def __exit__(self, *_: object) -> None:
+        """Restore what changed."""
+        if (now := _read()) != self._before:
+            for (name, restore), before, after in zip(_SETTINGS, self._before, now, strict=True):
+                if after != before is not _UNKNOWN:
+                    # The old folder may be gone, and only the main thread can set signal handlers.
+                    with suppress(OSError, ValueError):
+                        restore(before)
+                    self._report(name, _RESTORED)
+        if self._is_step:
+            return
+        if self._system_handlers != _system_handlers():
+            _restore_handlers(self._before[_HANDLERS])
+            self._report(_SETTINGS[_HANDLERS][0], _RESTORED)
+        if self._generators is None:
+            return
+        for library, state in _just_seeded().items():
+            if state is not None and state != self._generators[library]:
+                advice = "It was not restored; draw from self.np_random instead."
+                self._report(f"the seed of {library}'s global random generator", advice)
+
+    def _report(self, what: str, then: str) -> None:
+        if (self._name, what) in _reported:
+            return
+        _reported.add((self._name, what))
+        sentence = f"{self._name} changed {what} {self._when}. {then}"
+        if _collecting:
+            _collecting[-1].append(sentence)
+        else:
+            _LOG.warning(sentence)
+
+
+@contextmanager
+def collected_changes() -> Iterator[list[str]]:
+    """Collect reports in a list instead of the log, also those that were already made."""
+    _reported.clear()
+    _collecting.append([])
+    try:
+        yield _collecting[-1]
+    finally:
+        _collecting.pop()
+
+
+def _read() -> tuple[Any, ...]:
+    """Return the values of `_SETTINGS`; written for speed, because it runs twice in each step."""
+    root, own = logging.root, _OWN_LOGGER
+    return (
+        _folder(),
+        (getsignal(signal.SIGINT), getsignal(signal.SIGTERM), getsignal(signal.SIGUSR1)),
+        (root.manager.disable, root.level, root.handlers[:]),
+        (own.level, own.disabled, own.propagate, own.handlers[:]),
+        *(_read_torch(torch) if (torch := sys.modules.get("torch")) else _NO_TORCH),
+        np.geterr(),
+        # `warnings.catch_warnings` in the main thread replaces the filters for a moment, so another thread
+        # cannot tell whose change it sees.
+        warnings.filters[:] if threading.current_thread() is _MAIN else _UNKNOWN,
+        (gc.isenabled(), gc.get_threshold()),
+        _umask(),
+        locale.setlocale(locale.LC_ALL),
+    )
+
+
+def _read_torch(torch: Any) -> tuple[Any, ...]:
+    # `torch.get_default_device` takes 4 us, and includes the `with torch.device(...)` blocks of callers.
+    device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return (
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        None if device is None else device.device,
+        (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        torch.get_num_threads(),
+    )
+
+
+def _folder() -> Any:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return _UNKNOWN
+
+
+def _umask() -> int:
+    # It can only be read by setting it. A file that another thread creates in between is private.
+    before = os.umask(0o077)
+    os.umask(before)
+    return before
+
+
+def _system_handlers() -> list[int | None]:
+    """Return the addresses of the functions that the system calls; C libraries install theirs unseen."""
+    found = []
+    for number in _SIGNALS:
+        action = ctypes.create_string_buffer(_SIGACTION_BYTES)
+        _LIBC.sigaction(int(number), None, action)
+        found.append(ctypes.c_void_p.from_buffer(action).value)  # the first field of the struct
+    return found
+
+
+def _restore_handlers(handlers: tuple[Any, ...]) -> None:
+    for number, handler in zip(_SIGNALS, handlers, strict=True):
+        if handler is not None:  # one of a C library, which Python cannot install
+            signal.signal(number, handler)
+
+
+def _restore_root_logger(state: Any) -> None:
+    disabled_below, level, handlers = state
+    logging.disable(disabled_below)
+    logging.root.setLevel(level)
+    logging.root.handlers[:] = handlers
+
+
+def _restore_own_logger(state: Any) -> None:
+    level, disabled, propagate, handlers = state
+    _OWN_LOGGER.setLevel(level)
+    _OWN_LOGGER.disabled, _OWN_LOGGER.propagate, _OWN_LOGGER.handlers[:] = disabled, propagate, handlers
+    # `logging.config` disables all loggers that exist.
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if name.startswith(f"{_OWN_LOGGER.name}.") and isinstance(logger, logging.Logger):
+            logger.disabled = False
+
+
+def _restore_filters(filters: Any) -> None:
+    warnings.resetwarnings()
+    warnings.filters[:] = filters  # pyright: ignore[reportIndexIssue], a list, typed as a sequence
+
+
+def _restore_collection(state: Any) -> None:
+    is_enabled, thresholds = state
+    gc.set_threshold(*thresholds)
+    gc.enable() if is_enabled else gc.disable()
+
+
+def _torch() -> Any:
+    return sys.modules["torch"]
+
+
+_SETTINGS: tuple[tuple[str, Callable[[Any], object]], ...] = (
+    ("the working directory", os.chdir),
+    ("the handlers of SIGINT, SIGTERM or SIGUSR1", _restore_handlers),
+    ("the logging configuration", _restore_root_logger),
+    ("the logging configuration", _restore_own_logger),
+    ("torch's default dtype", lambda dtype: _torch().set_default_dtype(dtype)),
+    ("torch's grad mode", lambda mode: _torch().set_grad_enabled(mode)),
+    ("torch's default device", lambda device: _torch().set_default_device(device)),
+    ("torch's anomaly detection", lambda modes: _torch().autograd.set_detect_anomaly(*modes)),
+    ("torch's number of threads", lambda count: _torch().set_num_threads(count)),
+    ("NumPy's error handling (np.seterr)", lambda errors: np.seterr(**errors)),
+    ("the warning filters", _restore_filters),
+    ("garbage collection", _restore_collection),
+    ("the umask", os.umask),
+    ("the locale", lambda name: locale.setlocale(locale.LC_ALL, name)),
+)
+_HANDLERS = 1
+_NO_TORCH = (_UNKNOWN,) * 5
+
+
+def _just_seeded() -> dict[str, Any]:
+    """Return by library the state of each global generator that was seeded and has drawn nothing since."""
+    words, torch = random.getstate()[1], sys.modules.get("torch")
+    state: Any = np.random.get_state(legacy=False)
+    used, key = state["state"].get("pos"), state["state"].get("key")
+    return {
+        "Python": words if words[-1] == _DRAWN_ALL else None,
+        "NumPy": key.tobytes() if used == _DRAWN_ALL else None,
+        "torch": torch.initial_seed() if torch else None,
+    }
