@@ -2,14 +2,17 @@
 
 import inspect
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..checkpoints.pretrained import holds_networks_alone
 from ..checkpoints.run_folder import unknown_maker_of
@@ -25,6 +28,8 @@ from ..utils.logging import OnLine, read_lines
 from ..utils.logging.writer import METRICS_FILE
 from .agent import Agent, load
 from .environments import EnvLike, suite_and_id
+
+_LOG = logging.getLogger(__name__)
 
 _PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[A-Za-z_./][\w./:-]*", re.IGNORECASE | re.ASCII)
 """Text that Hydra's grammar takes without quotes, as text."""
@@ -61,6 +66,34 @@ class Run:
         return [{tag: float(value) for tag, value in line.items()} for line in lines]
 
 
+@contextmanager
+def _torch_defaults() -> Iterator[None]:
+    """Train with torch's own defaults (float32, CPU, gradients), and restore the program's on exit.
+
+    Packages of simulators set others when they are imported.
+    """
+    dtype, device, has_grad = torch.get_default_dtype(), torch.get_default_device(), torch.is_grad_enabled()
+    changes = {
+        f"default dtype {dtype}": dtype is not torch.float32,
+        f"default device {device}": device.type != "cpu",
+        "disabled gradients": not has_grad,
+    }
+    if changed := ", ".join(name for name, is_changed in changes.items() if is_changed):
+        _LOG.warning(
+            "Training ignores this program's torch settings: %s. They are restored at the end.", changed
+        )
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    torch.set_grad_enabled(True)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_default_device(None if device.type == "cpu" else device)
+        torch.set_grad_enabled(has_grad)
+
+
+@_torch_defaults()
 def train(
     experiment: str | None = None,
     overrides: Sequence[str] | Mapping[str, object] = (),

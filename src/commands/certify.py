@@ -157,7 +157,7 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str, signals:
         raise UserError(f"{ended}: nothing can be judged. {repair}")
     return Certificate(
         command=command,
-        run_dir=str(run.run_dir),
+        run_dir=str(run.config.run_dir),
         fault=settings.fault,
         steps=run.step,
         updates=run.updates,

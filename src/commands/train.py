@@ -172,7 +172,7 @@ def _log_outcome(run: Orchestrator, reason: StopReason) -> StopReason:
     """Log how a run ended; exit if it stopped before all steps were taken, and does not roll back."""
     folder = os.path.relpath(run.run_dir)
     if reason is StopReason.finished:
-        _LOG.info("finished: %s", run.run_dir)
+        _LOG.info("finished: %s", run.config.run_dir)
     elif reason is StopReason.rollback and list_checkpoints(run.run_dir):
         _LOG.warning("%s: going back to the newest checkpoint", reason.value)
     elif reason is StopReason.leak:

@@ -158,7 +158,8 @@ class Orchestrator(ABC):
                 self.run_dir, self.step, state, model, self.parts.replay, keep, self.is_best
             )
         self.saved_step, self.is_best = self.step, False
-        _LOG.info("step %s: checkpoint %s", f"{self.step:,}", checkpoint.folder)
+        shown = Path(str(self.config.run_dir), checkpoint.folder.relative_to(self.run_dir))
+        _LOG.info("step %s: checkpoint %s", f"{self.step:,}", shown)
         if self.mirror:
             self.mirror.upload(checkpoint)
 

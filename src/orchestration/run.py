@@ -53,6 +53,7 @@ def open_run(
         run_dir = create_folder_of_rank(config, ranks)
         opened.enter_context(locked(run_dir))
         checkpoint = checkpoint_of_rank(config, run_dir, ranks) if config.resume else None
+        run_dir = run_dir.absolute()  # environments may change the working directory while threads write
         begins_again = bool(config.resume) and checkpoint is None
         notices = [*notices, _BEGINS_AGAIN] if begins_again else notices
         opened.callback(configure_logging(run_dir, quiet=not ranks.is_first))

@@ -1,0 +1,136 @@
+"""No setting of the process differs after an environment was imported, made, reset or stepped."""
+
+import gc
+import locale
+import logging
+import os
+import signal
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from reverie import check_env
+from reverie.envs import EnvConfig, Suite, Vectorization, make_environment, make_single, spec_of
+from reverie.envs.process_state import collected_changes
+from tests.envs.meddling import CHANGES, RESEEDS
+
+SYNC, ASYNC = Vectorization["sync"], Vectorization["async"]
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+WHEN = {
+    "imported": "when it was imported",
+    "made": "when it was made",
+    "reset": "in reset()",
+    "step": "in step()",
+}
+ACTION = np.array([[1, 0]], np.float32)
+
+
+def settings() -> dict[str, Any]:
+    """All settings of this process that an environment may not change."""
+    os.umask(umask := os.umask(0))
+    loggers = [logging.root, *(logging.getLogger(name) for name in ("reverie", "reverie.envs.backend"))]
+    return {
+        "folder": os.getcwd(),
+        "signals": [signal.getsignal(number) for number in SIGNALS],
+        "disabled": logging.root.manager.disable,
+        "loggers": [(each.level, each.disabled, each.propagate, [*each.handlers]) for each in loggers],
+        "dtype": torch.get_default_dtype(),
+        "grad": torch.is_grad_enabled(),
+        "device": torch.zeros(()).device,
+        "anomaly": torch.is_anomaly_enabled(),
+        "threads": torch.get_num_threads(),
+        "errors": np.geterr(),
+        "filters": [*warnings.filters],
+        "gc": (gc.isenabled(), gc.get_threshold()),
+        "umask": umask,
+        "locale": locale.setlocale(locale.LC_ALL),
+    }
+
+
+def config_of(changes: list[str], moment: str, vectorization: Vectorization, pids: Path) -> EnvConfig:
+    """An environment that changes settings; a moment of `imported` needs a module that was never imported."""
+    module = "meddling"
+    if moment == "imported":
+        module = f"meddles_{pids.parent.name}"
+        lines = ("import meddling", f"meddling.change({changes})", "class Meddler(meddling.Meddler): ...")
+        pids.with_name(f"{module}.py").write_text("\n".join(lines))
+    kwargs = {"changes": changes, "moment": moment, "pids": str(pids)}
+    env_id = f"python/{module}.Meddler-v0"
+    return EnvConfig(
+        suite=Suite.gymnasium, id=env_id, kwargs=kwargs, action_repeat=1, vectorization=vectorization
+    )
+
+
+def play(config: EnvConfig) -> list[str]:
+    """What was reported, after all moments of an environment, each of which must leave no trace."""
+    before = settings()
+    with collected_changes() as reported:
+        spec_of(config)
+        assert settings() == before
+        environment = make_environment(config, 0)
+        assert settings() == before
+        try:
+            for act in (environment.reset, *[lambda: environment.step(ACTION)] * 5):
+                act()
+                assert settings() == before
+        finally:
+            environment.close()
+        assert settings() == before
+    return reported
+
+
+@pytest.fixture
+def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    return tmp_path / "pids"
+
+
+@pytest.mark.parametrize("moment", WHEN)
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_setting_that_an_environment_changes_is_restored_and_reported_once(
+    name: str, moment: str, pids: Path
+) -> None:
+    (sentence,) = play(config_of([name], moment, SYNC, pids))
+    assert f" {WHEN[moment]}. Reverie restored it." in sentence
+
+
+@pytest.mark.parametrize("moment", ["imported", "always"])
+def test_no_environment_with_a_process_of_its_own_touches_this_one(moment: str, pids: Path) -> None:
+    reported = play(config_of([*CHANGES], moment, ASYNC, pids))
+    assert all("when it was imported" in sentence for sentence in reported)
+    assert str(os.getpid()) not in pids.read_text().split()
+
+
+@pytest.mark.parametrize("moment", WHEN)
+@pytest.mark.parametrize("library", RESEEDS)
+def test_a_reseed_is_reported_and_not_undone(library: str, moment: str, pids: Path) -> None:
+    (sentence,) = play(config_of([library], moment, SYNC, pids))
+    assert f"the seed of {library}'s global random generator {WHEN[moment]}. It was not restored" in sentence
+
+
+@pytest.mark.parametrize("is_made_first", [True, False])
+def test_checking_or_making_a_single_one_restores_settings_too(is_made_first: bool, pids: Path) -> None:
+    config, before = config_of([*CHANGES], "always", SYNC, pids), settings()
+    with collected_changes():
+        made = make_single(config)
+    assert settings() == before
+    report = check_env(made if is_made_first else lambda: make_single(config), steps=9)
+    assert settings() == before
+    assert any("changed the working directory" in sentence for sentence in report.notices)
+
+
+def test_a_handler_that_a_library_installs_without_python_is_replaced(pids: Path) -> None:
+    received: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: received.append(number))
+    try:
+        (sentence,) = play(config_of(["C handler"], "reset", SYNC, pids))
+        os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert received == [signal.SIGUSR1]
+    assert "changed the handlers of SIGINT, SIGTERM or SIGUSR1 in reset()" in sentence
