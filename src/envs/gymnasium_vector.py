@@ -19,6 +19,7 @@ from .process_state import KeptState
 from .registered import find_registration
 from .workers import PICTURES, LocalEnv, SubprocessEnv
 
+_STEPS_BETWEEN_CHECKS = 1000  # of settings whose change can wait for an episode's end
 _LOG = logging.getLogger(__name__)
 
 
@@ -37,6 +38,7 @@ class GymnasiumBackend:
         self._name, self._timeout = name, config.worker_timeout
         self._in_processes = config.vectorization is Vectorization["async"]
         self._renders = False
+        self._steps, self._baselines = 0, {}
         self._workers: list[LocalEnv | SubprocessEnv] = []
         if render:
             _do_without_a_screen()
@@ -81,7 +83,9 @@ class GymnasiumBackend:
         asked = [index for index in range(self.spec.num_envs) if index not in idle]
         step, failures = TimeStep.empty(self.spec), {}
         step.is_first[list(seeds)] = True
-        with self._keeping("in reset()") if seeds else self._keeping("in step()", is_step=True):
+        self._steps += 1
+        is_step = not seeds and self._steps % _STEPS_BETWEEN_CHECKS > 0
+        with self._keeping("in step()" if is_step else "in reset() or step()", is_step):
             for index in asked:
                 self._workers[index].send(seeds[index] if index in seeds else action[index])
             for index in asked:
@@ -121,7 +125,9 @@ class GymnasiumBackend:
 
     def _keeping(self, when: str, is_step: bool = False) -> AbstractContextManager[None]:
         """Return a context for calls into the environments, unless their code runs in other processes."""
-        return nullcontext() if self._in_processes else KeptState(self._name, when, is_step=is_step)
+        if self._in_processes:
+            return nullcontext()
+        return KeptState(self._name, when, is_step=is_step, baselines=self._baselines)
 
     def _make_worker(self, index: int, mode: str | None = None) -> LocalEnv | SubprocessEnv:
         if self._renders and index == 0:

@@ -37,47 +37,57 @@ class KeptState:
     """Context manager around a call into the code of an environment; restores the process's settings on exit.
 
     Each setting that changed is reported once per environment. Random generators are not restored, because
-    the environment would replay the same numbers: a reseed is only reported. Entering and leaving costs about
-    10 us. With `is_step`, which is for calls that are made all the time, only Python's signal handlers are
-    compared, not those of C libraries, and no generator.
+    the environment would replay the same numbers: a reseed is only reported.
+
+    With `is_step` only those settings are compared that spoil an update or lose a signal before the next full
+    comparison. It takes about 3 us. `baselines` has by thread what the other settings were at the first full
+    comparison, so that the next one also restores what a step has changed.
     """
 
-    __slots__ = ("_before", "_generators", "_is_step", "_name", "_system_handlers", "_when")
+    __slots__ = ("_baselines", "_generators", "_is_step", "_name", "_quick", "_slow", "_system", "_when")
 
-    def __init__(self, name: str, when: str, *, is_step: bool = False) -> None:
+    def __init__(
+        self, name: str, when: str, *, is_step: bool = False, baselines: dict[int, Any] | None = None
+    ) -> None:
         self._name, self._when, self._is_step = name, when, is_step
+        self._baselines = {} if baselines is None else baselines
 
     def __enter__(self) -> None:
         """Record the settings."""
-        self._generators = None
         if not self._is_step:
-            self._system_handlers = _system_handlers()
+            self._slow = self._baselines.setdefault(threading.get_ident(), _read_slow())
+            self._system, self._generators = _system_handlers(), None
             # Reading the generators takes as long as a step, so only the first call of a kind is compared.
             if (self._name, self._when) not in _reported:
                 _reported.add((self._name, self._when))
                 self._generators = _just_seeded()
-        self._before = _read()
+        self._quick = _read_quick()
 
     def __exit__(self, *_: object) -> None:
         """Restore what changed."""
-        if (now := _read()) != self._before:
-            for (name, restore), before, after in zip(_SETTINGS, self._before, now, strict=True):
-                if after != before is not _UNKNOWN:
-                    # The old folder may be gone, and only the main thread can set signal handlers.
-                    with suppress(OSError, ValueError):
-                        restore(before)
-                    self._report(name, _RESTORED)
+        if (now := _read_quick()) != self._quick:
+            self._restore(_QUICK, self._quick, now)
         if self._is_step:
             return
-        if self._system_handlers != _system_handlers():
-            _restore_handlers(self._before[_HANDLERS])
-            self._report(_SETTINGS[_HANDLERS][0], _RESTORED)
+        if (now := _read_slow()) != self._slow:
+            self._restore(_SLOW, self._slow, now)
+        if self._system != _system_handlers():
+            _restore_handlers(self._quick[0])
+            self._report(_QUICK[0][0], _RESTORED)
         if self._generators is None:
             return
         for library, state in _just_seeded().items():
             if state is not None and state != self._generators[library]:
                 advice = "It was not restored; draw from self.np_random instead."
                 self._report(f"the seed of {library}'s global random generator", advice)
+
+    def _restore(self, settings: "_Settings", before: tuple[Any, ...], now: tuple[Any, ...]) -> None:
+        for (name, restore), old, new in zip(settings, before, now, strict=True):
+            if new != old is not _UNKNOWN:
+                # The old folder may be gone, and only the main thread can set signal handlers.
+                with suppress(OSError, ValueError):
+                    restore(old)
+                self._report(name, _RESTORED)
 
     def _report(self, what: str, then: str) -> None:
         if (self._name, what) in _reported:
@@ -101,34 +111,41 @@ def collected_changes() -> Iterator[list[str]]:
         _collecting.pop()
 
 
-def _read() -> tuple[Any, ...]:
-    """Return the values of `_SETTINGS`; written for speed, because it runs twice in each step."""
-    root, own = logging.root, _OWN_LOGGER
+def _read_quick() -> tuple[Any, ...]:
+    """Return the values of `_QUICK`; written for speed, because it runs twice in each step."""
+    if torch := sys.modules.get("torch"):
+        # `torch.get_default_device` takes 4 us, and includes the `with torch.device(...)` blocks of callers.
+        device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+        of_torch = (
+            torch.get_default_dtype(),
+            torch.is_grad_enabled(),
+            None if device is None else device.device,
+            (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        )
+    else:
+        of_torch = (_UNKNOWN,) * 4
     return (
-        _folder(),
         (getsignal(signal.SIGINT), getsignal(signal.SIGTERM), getsignal(signal.SIGUSR1)),
-        (root.manager.disable, root.level, root.handlers[:]),
-        (own.level, own.disabled, own.propagate, own.handlers[:]),
-        *(_read_torch(torch) if (torch := sys.modules.get("torch")) else _NO_TORCH),
-        np.geterr(),
+        (logging.root.manager.disable, _OWN_LOGGER.disabled),
+        *of_torch,
         # `warnings.catch_warnings` in the main thread replaces the filters for a moment, so another thread
         # cannot tell whose change it sees.
         warnings.filters[:] if threading.current_thread() is _MAIN else _UNKNOWN,
-        (gc.isenabled(), gc.get_threshold()),
-        _umask(),
-        locale.setlocale(locale.LC_ALL),
     )
 
 
-def _read_torch(torch: Any) -> tuple[Any, ...]:
-    # `torch.get_default_device` takes 4 us, and includes the `with torch.device(...)` blocks of callers.
-    device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+def _read_slow() -> tuple[Any, ...]:
+    """Return the values of `_SLOW`."""
+    own, torch = _OWN_LOGGER, sys.modules.get("torch")
     return (
-        torch.get_default_dtype(),
-        torch.is_grad_enabled(),
-        None if device is None else device.device,
-        (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-        torch.get_num_threads(),
+        _folder(),
+        (logging.root.level, logging.root.handlers[:]),
+        (own.level, own.propagate, own.handlers[:]),
+        torch.get_num_threads() if torch else _UNKNOWN,
+        np.geterr(),
+        (gc.isenabled(), gc.get_threshold()),
+        _umask(),
+        locale.setlocale(locale.LC_ALL),
     )
 
 
@@ -162,21 +179,23 @@ def _restore_handlers(handlers: tuple[Any, ...]) -> None:
             signal.signal(number, handler)
 
 
-def _restore_root_logger(state: Any) -> None:
-    disabled_below, level, handlers = state
+def _restore_disabled(state: Any) -> None:
+    disabled_below, _OWN_LOGGER.disabled = state
     logging.disable(disabled_below)
-    logging.root.setLevel(level)
-    logging.root.handlers[:] = handlers
-
-
-def _restore_own_logger(state: Any) -> None:
-    level, disabled, propagate, handlers = state
-    _OWN_LOGGER.setLevel(level)
-    _OWN_LOGGER.disabled, _OWN_LOGGER.propagate, _OWN_LOGGER.handlers[:] = disabled, propagate, handlers
     # `logging.config` disables all loggers that exist.
     for name, logger in list(logging.root.manager.loggerDict.items()):
         if name.startswith(f"{_OWN_LOGGER.name}.") and isinstance(logger, logging.Logger):
             logger.disabled = False
+
+
+def _restore_root_logger(state: Any) -> None:
+    level, logging.root.handlers[:] = state
+    logging.root.setLevel(level)
+
+
+def _restore_own_logger(state: Any) -> None:
+    level, _OWN_LOGGER.propagate, _OWN_LOGGER.handlers[:] = state
+    _OWN_LOGGER.setLevel(level)
 
 
 def _restore_filters(filters: Any) -> None:
@@ -194,24 +213,26 @@ def _torch() -> Any:
     return sys.modules["torch"]
 
 
-_SETTINGS: tuple[tuple[str, Callable[[Any], object]], ...] = (
-    ("the working directory", os.chdir),
+_Settings = tuple[tuple[str, Callable[[Any], object]], ...]
+_QUICK: _Settings = (
     ("the handlers of SIGINT, SIGTERM or SIGUSR1", _restore_handlers),
-    ("the logging configuration", _restore_root_logger),
-    ("the logging configuration", _restore_own_logger),
+    ("the logging configuration", _restore_disabled),
     ("torch's default dtype", lambda dtype: _torch().set_default_dtype(dtype)),
     ("torch's grad mode", lambda mode: _torch().set_grad_enabled(mode)),
     ("torch's default device", lambda device: _torch().set_default_device(device)),
     ("torch's anomaly detection", lambda modes: _torch().autograd.set_detect_anomaly(*modes)),
+    ("the warning filters", _restore_filters),
+)
+_SLOW: _Settings = (
+    ("the working directory", os.chdir),
+    ("the logging configuration", _restore_root_logger),
+    ("the logging configuration", _restore_own_logger),
     ("torch's number of threads", lambda count: _torch().set_num_threads(count)),
     ("NumPy's error handling (np.seterr)", lambda errors: np.seterr(**errors)),
-    ("the warning filters", _restore_filters),
     ("garbage collection", _restore_collection),
     ("the umask", os.umask),
     ("the locale", lambda name: locale.setlocale(locale.LC_ALL, name)),
 )
-_HANDLERS = 1
-_NO_TORCH = (_UNKNOWN,) * 5
 
 
 def _just_seeded() -> dict[str, Any]:

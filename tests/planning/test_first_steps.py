@@ -65,7 +65,10 @@ def test_what_is_broken_is_named_with_its_place(part: str, text: str, repeat: in
         spec_of(config_of(part, action_repeat=repeat))
 
 
-def test_one_that_is_whole_or_has_a_process_of_its_own_is_not_refused_here() -> None:
+def test_one_that_is_whole_or_has_a_process_of_its_own_is_not_refused_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # where that process finds this module
     assert spec_of(config_of("")).action.size == 2
     assert spec_of(config_of("step", vectorization=Vectorization["async"])).action.size == 2
 
