@@ -46,6 +46,8 @@ MANIFEST, MODEL, STATE = "manifest.json", "model", "state"
 FORMAT = 3
 _REPLACED = "replaced_"
 _NAME = re.compile(rf"step_(\d{{9,18}})|{_REPLACED}step_(\d{{9,18}}){re.escape(UNFINISHED)}")
+_BEGUN = re.compile(rf"(?:{_REPLACED})?step_\d{{9,18}}{re.escape(UNFINISHED)}")
+_SHARED = re.compile(r"(env\d{3,}_record|latents_)\d{9,}(_\d+)?\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,15 +281,16 @@ def _clean(root: Path, unwanted: Sequence[Checkpoint] = ()) -> None:
     try:
         for old in unwanted:
             os.replace(old.folder, old.folder.with_name(old.folder.name + UNFINISHED))
-        for path in root.glob(f"{_REPLACED}*{UNFINISHED}"):
+        for path in root.glob(f"{_REPLACED}step_*{UNFINISHED}"):
             place = path.with_name(path.name.removeprefix(_REPLACED).removesuffix(UNFINISHED))
             if not place.exists():
                 os.replace(path, place)
-        for path in root.glob(f"*step_*{UNFINISHED}"):
-            shutil.rmtree(path)
+        for path in root.glob(f"*{UNFINISHED}"):
+            if _BEGUN.fullmatch(path.name):
+                shutil.rmtree(path)
         needed = {name for each in list_checkpoints(root.parent) for name in each.manifest()["files"]}
         for path in (root / SHARED_FOLDER).iterdir():
-            if f"{SHARED_FOLDER}/{path.name}" not in needed and path.suffix == ".safetensors":
+            if f"{SHARED_FOLDER}/{path.name}" not in needed and _SHARED.fullmatch(path.name):
                 path.unlink()
     except (Damaged, UserError):
         return  # it is not known which files that checkpoint needs

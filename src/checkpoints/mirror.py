@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config.schema import CheckpointConfig, TrainConfig
-from ..utils.durable_io import UNFINISHED
+from ..utils.durable_io import replacing
 from ..utils.errors import UserError
 from ..utils.remote_urls import check_url, describe_error, redact_url, require_protocol
 from ..utils.side_thread import call_with_timeout
@@ -175,19 +175,18 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
     require_protocol("resume", url)
     folder = Path(run_dir) if run_dir else EXPERIMENTS / url.rstrip("/").rpartition("/")[2]
     _require_free(folder)
-    unfinished = folder.with_name(folder.name + UNFINISHED)
     try:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        remote = RemoteFolder(url)
-        receive(remote, call_with_timeout(LIST_SECONDS, remote.sizes), unfinished)
-        newest, faults = newest_whole(unfinished)
-        faults = [fault.replace(str(unfinished), remote.shown) for fault in faults]
-        if newest is None:
-            raise UserError(f"No checkpoint of {remote.shown} is whole: {'; '.join(faults)}.")
-        for damaged in list_checkpoints(unfinished):
-            if damaged.step > newest.step:
-                shutil.rmtree(damaged.folder)
-        os.replace(unfinished, folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(folder) as received:
+            remote = RemoteFolder(url)
+            receive(remote, call_with_timeout(LIST_SECONDS, remote.sizes), received)
+            newest, faults = newest_whole(received)
+            faults = [fault.replace(str(received), remote.shown) for fault in faults]
+            if newest is None:
+                raise UserError(f"No checkpoint of {remote.shown} is whole: {'; '.join(faults)}.")
+            for damaged in list_checkpoints(received):
+                if damaged.step > newest.step:
+                    shutil.rmtree(damaged.folder)
     except UserError:
         raise
     except Exception as error:
@@ -195,8 +194,6 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
             f"resume={redact_url(url)} could not be restored: {describe_error(error)}. Nothing was left "
             "behind; repair that and try again."
         ) from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     notices = [f"damaged checkpoint: {fault}; using step {newest.step:,}" for fault in faults]
     return str(folder), [*notices, f"restored step {newest.step:,} of {remote.shown} into {folder}"]
 

@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..utils.durable_io import UNFINISHED, corrupt_file_error, read_json
+from ..utils.durable_io import corrupt_file_error, read_json, replacing
 from ..utils.errors import UserError, did_you_mean, first_line
 from .checkpoint import CHECKPOINTS
 
@@ -105,9 +105,8 @@ def _plain_copy(hub: Any, snapshot: Path, name: str) -> Path:
     folder: Path = hub.cached_assets_path("reverie", name, snapshot.name)
     for file in (*_NEEDED, CARD_FILE):
         if (snapshot / file).is_file() and not (folder / file).exists():
-            unfinished = folder / f"{file}.{os.getpid()}{UNFINISHED}"
-            shutil.copyfile(snapshot / file, unfinished)
-            os.replace(unfinished, folder / file)
+            with replacing(folder / file) as unfinished:
+                shutil.copyfile(snapshot / file, unfinished)
     return folder
 
 

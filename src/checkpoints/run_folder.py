@@ -27,14 +27,16 @@ from ..config.saved import read_config
 from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device, leaves
 from ..config.workflow import require_key, setting_types
 from ..envs.registered import find_maker, is_maker
-from ..utils.durable_io import reading, replace_file
+from ..utils.durable_io import UNFINISHED, reading, replace_file
 from ..utils.errors import UserError
+from ..utils.logging.console import LOG_FILE
 from .checkpoint import CHECKPOINTS, Checkpoint, Verify, latest_checkpoint, list_checkpoints
 from .pretrained import CONFIG_FILE as CONFIG_FILE
 from .pretrained import holds_networks_alone, resolve_pretrained
 
 LINEAGE_FILE, LOCK_FILE = "lineage.jsonl", ".lock"
 MOVED = "the folder was moved or deleted while the run wrote to it"
+_BEFORE_CONFIG = {LOCK_FILE, LOG_FILE, "ranks"}  # what a run writes before its configuration
 EXPERIMENTS = Path("experiments")
 _EXIT_SECONDS = 10
 _LOG = logging.getLogger(__name__)
@@ -82,14 +84,32 @@ def check_run_folder(config: TrainConfig) -> None:
         return
     folder = Path(config.run_dir)
     _check_name(folder)
+    require_no_run(folder)
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UserError(f"run_dir={config.run_dir} cannot be a folder: {existing} is a file.")
+    if existing == folder and not _is_free(folder):
+        raise UserError(
+            f"run_dir={folder} is not empty and does not contain a run. Choose a new folder, as in "
+            f"run_dir={folder / 'run'}."
+        )
+
+
+def require_no_run(folder: Path) -> None:
+    """Refuse the folder of another run, or of networks."""
     if any(os.path.lexists(folder / name) for name in (CONFIG_FILE, CHECKPOINTS)):
         found, repair = "a run", f"Continue it with resume={folder}, or choose"
         if holds_networks_alone(str(folder)):
             found, repair = "networks", "Choose"
         raise UserError(f"run_dir={folder} already holds {found}. {repair} another folder.")
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not existing.is_dir():
-        raise UserError(f"run_dir={config.run_dir} cannot be a folder: {existing} is a file.")
+
+
+def _is_free(folder: Path) -> bool:
+    """Return whether a folder is empty, or a run was started there and ended before its first file."""
+    with _writing(folder):
+        found = {path.name for path in folder.iterdir()}
+    begun = {name for name in found if name.endswith(UNFINISHED)}
+    return not found or (LOCK_FILE in found and found - begun <= _BEFORE_CONFIG)
 
 
 def create_run_folder(config: TrainConfig) -> Path:

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from .. import __version__
 from ..checkpoints.mirror import restore
 from ..checkpoints.pretrained import holds_networks_alone
-from ..checkpoints.run_folder import begin_with, check_change, resume_run
+from ..checkpoints.run_folder import begin_with, check_change, require_no_run, resume_run
 from ..checkpoints.shards import was_begun_here
 from ..config.compose import HYDRA_VERSION_BASE, compose_jobs, with_experiment
 from ..config.overrides import parse
@@ -201,6 +201,7 @@ def _leave_to_hydra(arguments: list[str], task: Task, *, is_shown_at_once: bool 
             job = in_own_schema(composed)
             config = typed(job)
             config.run_dir = config.run_dir or os.path.relpath(HydraConfig.get().runtime.output_dir)
+            require_no_run(Path(config.run_dir))
             task(config, preflight_of(config, recipe_of(config)), device_notice(composed))
 
     before, shown = sys.argv, io.StringIO()

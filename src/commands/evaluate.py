@@ -22,7 +22,7 @@ from ..orchestration.reports import no_pictures, write_video
 from ..orchestration.trained import load_agent
 from ..utils.errors import UserError, exit_on_user_error, require_range, require_seed
 from ..utils.timestep import EnvSpec
-from ..utils.video import require_video_path, unfinished
+from ..utils.video import require_video_path
 from ..workflows import Agent
 from .options import own_settings
 
@@ -180,15 +180,15 @@ def _check_video(path: Path, env: EnvSpec) -> None:
     """Refuse a video that could not be written, before hours of play."""
     if not env.has_image and not env.renders:
         raise UserError(f"video={path}: {no_pictures(env)}. Leave video= out.")
-    require_writable("video", path, unfinished(path))
+    require_writable("video", path)
 
 
-def require_writable(key: str, path: Path, begun: Path) -> None:
-    """Refuse what could not be written at a path, and at another one next to it until it is complete."""
+def require_writable(key: str, path: Path) -> None:
+    """Refuse a path that cannot be written."""
     reason = None
     try:
         existing = next(parent for parent in path.absolute().parents if parent.exists())
-        for part in (*path.parts, begun.name):
+        for part in path.parts:
             with suppress(FileNotFoundError):
                 (existing / part).stat()  # raises for a name that is too long
         if path.is_dir():

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from ..config.saved import read_config
 from ..config.schema import Device, TrainConfig
 from ..orchestration.reports import write_video
 from ..orchestration.trained import load_agent
-from ..utils.durable_io import UNFINISHED
+from ..utils.durable_io import replacing
 from ..utils.errors import UserError, exit_on_user_error
 from ..utils.units import count_text
 from ..workflows import Agent
@@ -89,7 +88,7 @@ class ExportConfig:
             raise UserError("out is missing: name a new folder, as in out=mine.")
         if os.path.lexists(self.out):
             raise UserError(f"out={self.out} exists already. Name a new folder.")
-        require_writable("out", Path(self.out), _begun(Path(self.out)))
+        require_writable("out", Path(self.out))
 
 
 @exit_on_user_error()
@@ -185,21 +184,11 @@ def _networks(run: str, config: TrainConfig, agent: Agent) -> tuple[bytes, Any]:
     return weights, saved
 
 
-def _begun(folder: Path) -> Path:
-    """Return where the files lie until all of them are written."""
-    return folder.with_name(folder.name + UNFINISHED)
-
-
 def _write(folder: Path, files: Mapping[str, bytes], frames: NDArray[np.uint8] | None) -> None:
-    begun = _begun(folder)
-    shutil.rmtree(begun, ignore_errors=True)  # of a process that was killed
-    begun.mkdir(parents=True)
-    try:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(folder) as begun:
+        begun.mkdir()
         for name, content in files.items():
             (begun / name).write_bytes(content)
         if frames is not None:
             write_video(begun / VIDEO_FILE, frames)
-        begun.rename(folder)
-    except BaseException:
-        shutil.rmtree(begun)
-        raise

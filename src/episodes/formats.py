@@ -1,13 +1,13 @@
 """Which format a path has, and how each is read and written."""
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
 from ..buffers import EpisodeRecords
+from ..utils.durable_io import replacing
 from ..utils.errors import UserError
 from ..utils.timestep import ActionSpec
 from . import dreamerv3, dreamerv3_torch, minari, own
@@ -121,19 +121,14 @@ def write_episodes(folder: Path, form: Format, episodes: Iterable[EpisodeRecords
     if wrong := [key for key in spec.observation if not _MODULES[form].can_hold(key)]:
         raise UserError(f"`{wrong[0]}` is no name of an observation in format={form.value}. Choose another.")
     require_new(folder)
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    begun = unfinished / folder.name  # some write its name
     try:
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
-        begun.mkdir(parents=True)
-        count = _MODULES[form].write(begun, episodes, spec)
-        begun.rename(folder)
-        return count
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(folder) as begun:
+            begun.mkdir()
+            return _MODULES[form].write(begun, episodes, spec)
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"to={folder} cannot be written: {reason}. Name another folder.") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def require_new(folder: Path) -> None:

@@ -8,7 +8,9 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ from .errors import UserError, printable
 
 UNFINISHED = ".unfinished"
 """Ends the name of what is being written."""
+
+_SHOWN_LETTERS = 40  # of a name in that of its temporary folder: names have at most 255 bytes
 
 PIECE_BYTES = 8_000_000
 """Most that is copied at once on its way from a GPU to disk."""
@@ -85,18 +89,31 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileRecord:
     return FileRecord(nbytes, digest.hexdigest())
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a path for a new file or folder, which then replaces `path`; any error leaves `path` as it was.
+
+    The yielded path has the same name, in a new temporary folder beside `path`. Only this folder is deleted:
+    whatever else has a similar name may belong to the user.
+    """
+    shown = f".{path.name[:_SHOWN_LETTERS]}."
+    outer = Path(tempfile.mkdtemp(prefix=shown, suffix=UNFINISHED, dir=path.parent))
+    try:
+        yield outer / path.name
+        os.replace(outer / path.name, path)
+    except OSError as error:
+        if str(error.filename).startswith(str(outer)):
+            error.filename = str(path)  # the name that the user knows
+        raise
+    finally:
+        shutil.rmtree(outer, ignore_errors=True)
+
+
 def replace_file(path: Path, pieces: Iterable[bytes]) -> None:
     """Put a file in the place of an older one, on disk whole or, after any error, not at all."""
-    unfinished = path.with_name(path.name + UNFINISHED)
-    try:
-        unfinished.unlink(missing_ok=True)
+    with replacing(path) as unfinished:
         write_file(unfinished, pieces)
-        os.replace(unfinished, path)
-        fsync_dir(path.parent)
-    except BaseException:
-        with suppress(OSError):  # a folder that is read-only has none
-            unfinished.unlink()
-        raise
+    fsync_dir(path.parent)
 
 
 def write_json(path: Path, value: Any) -> FileRecord:

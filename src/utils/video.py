@@ -1,7 +1,6 @@
 """Frames, uint8 (time, height, width, 3) RGB, to files: MP4 and GIF videos, and animated images."""
 
 import io
-import os
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import chain
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from .durable_io import writing
+from .durable_io import replacing, writing
 from .errors import UserError
 
 Frame = NDArray[np.uint8]
@@ -44,18 +43,8 @@ def save_video(path: Path, frames: Iterable[Frame], fps: float) -> None:
     if (first := next(rest, None)) is None:
         raise ValueError("A video needs at least one frame.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    begun = unfinished(path)
-    try:
-        with writing(path):
-            write(begun, first, rest, fps)
-        os.replace(begun, path)
-    finally:
-        begun.unlink(missing_ok=True)
-
-
-def unfinished(path: Path) -> Path:
-    """Return where a video lies until it is complete."""
-    return path.with_name(f".{path.name}.tmp")
+    with replacing(path) as begun, writing(path):
+        write(begun, first, rest, fps)
 
 
 def upscale(frames: NDArray[np.uint8], factor: int) -> NDArray[np.uint8]:

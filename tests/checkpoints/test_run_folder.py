@@ -91,6 +91,29 @@ def test_an_empty_folder_may_be_named_as_the_run_folder(empty_folder: Path) -> N
     check_run_folder(replace(RUN, run_dir="ready"))
 
 
+@pytest.mark.parametrize(
+    "name", ["thesis.tex", "train.log", ".git/config", "old.unfinished/model", "ranks/a"]
+)
+def test_a_folder_with_other_files_is_not_used_as_a_run_folder(empty_folder: Path, name: str) -> None:
+    file = empty_folder / "home" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    with pytest.raises(
+        UserError, match=r"run_dir=home is not empty and does not contain a run.*run_dir=home/run"
+    ):
+        check_run_folder(replace(RUN, run_dir="home"))
+    with pytest.raises(UserError, match="run_dir=/ is not empty"):
+        check_run_folder(replace(RUN, run_dir="/"))
+    assert file.read_text() == "mine"
+
+
+def test_a_run_that_was_killed_before_its_configuration_can_be_started_again(empty_folder: Path) -> None:
+    for name in (".lock", "train.log", ".config.yaml.x.unfinished/config.yaml", "ranks/001/.lock"):
+        (empty_folder / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        (empty_folder / "run" / name).touch()
+    check_run_folder(replace(RUN, run_dir="run"))
+
+
 def test_a_file_cannot_be_the_run_folder(empty_folder: Path) -> None:
     (empty_folder / "file").touch()
     with pytest.raises(UserError, match=r"run_dir=file/x cannot be a folder: .*file is a file"):

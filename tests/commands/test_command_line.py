@@ -337,6 +337,9 @@ def test_a_multirun_gives_each_job_its_values_and_its_folder(empty_folder: Path)
     files = sorted(str(path.relative_to(empty_folder)) for path in empty_folder.rglob("*") if path.is_file())
     assert files == ["sweep/0/config.yaml", "sweep/1/config.yaml", "sweep/multirun.yaml"]
     assert OmegaConf.load("sweep/1/config.yaml").seed == 2
+    again = in_a_process("-m", "experiment=dreamer_catch", CPU, "seed=3,4", "hydra.sweep.dir=sweep")
+    assert again.returncode == 2 and "run_dir=sweep/0 already holds a run" in again.stderr
+    assert OmegaConf.load("sweep/0/config.yaml").seed == 1
 
 
 @pytest.fixture

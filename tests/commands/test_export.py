@@ -51,7 +51,6 @@ def test_a_run_becomes_networks_that_play_as_it_does_and_a_card_that_the_hub_rea
 
 
 def test_what_was_exported_can_be_exported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.unfinished").mkdir()  # of an export that was killed
     export(monkeypatch, "run=pretrained:cartpole", f"out={tmp_path / 'a'}", "episodes=1", "max_steps=5")
     ours, theirs = (
         read_tensors(folder / WEIGHTS_FILE)

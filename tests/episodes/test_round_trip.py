@@ -110,8 +110,6 @@ def test_episodes_that_end_in_an_error_leave_no_folder(tmp_path: Path, form: For
     with pytest.raises(UserError, match="is refused"):
         write_episodes(tmp_path / "new", form, broken(), CATCH)
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / ".new.unfinished").mkdir()  # of a process that was killed
-    (tmp_path / ".new.unfinished" / "half.npz").touch()
     assert write_episodes(tmp_path / "new", form, [episode(CATCH, 3)], CATCH) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
     assert len(list(find_episodes(tmp_path / "new").read(CATCH.action))) == 1

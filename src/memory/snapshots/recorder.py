@@ -1,9 +1,10 @@
 """Save snapshots of a training run on CUDA, at a cost that stays the same however long it runs."""
 
-import os
 from pathlib import Path
 
 import torch
+
+from ...utils.durable_io import replacing
 
 
 class SnapshotRecorder:
@@ -37,10 +38,6 @@ class SnapshotRecorder:
             return None
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"snapshot_step_{step}.pickle"
-        unfinished = path.with_suffix(".part")
-        try:
+        with replacing(path) as unfinished:
             torch.cuda.memory._dump_snapshot(str(unfinished))
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
         return path
