@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..config.overrides import describe, typed_form, wrong_type
+from ..config.overrides import describe, is_boolean_if_asked, typed_form, wrong_type
 from ..config.schema import check_number
 from ..utils.errors import UserError, did_you_mean
 
@@ -50,12 +50,15 @@ def _read(schema: type[Settings], arguments: Sequence[str], command: str, prefix
             hint = did_you_mean(key, defaults)
             raise UserError(f"{argument} is not a setting of {command}; they are {names}.{hint}")
         name = key.removeprefix(prefix)
+        kind = get_type_hints(schema)[name]
+        instead = "" if defaults[key] is None else f" for {typed_form(defaults[key])}"
+        refused = wrong_type(argument, kind, f" Leave it out{instead}.")
+        if not is_boolean_if_asked(kind, text):
+            raise refused
         try:  # the text, not YAML: a folder called 007 is not the number 7; the schema converts numbers
             values[name] = None if text == "null" else text
         except OmegaConfBaseException as error:
-            instead = "" if defaults[key] is None else f" for {typed_form(defaults[key])}"
-            kind = get_type_hints(schema)[name]
-            raise wrong_type(argument, kind, f" Leave it out{instead}.") from error
+            raise refused from error
         check_number(key, values[name])
     settings = OmegaConf.to_object(values)
     assert isinstance(settings, schema)

@@ -16,7 +16,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..utils.errors import UserError, did_you_mean, first_line
@@ -35,6 +35,7 @@ RENAMED = {
 FREE = "env.kwargs"
 """The mapping whose keys the user chooses."""
 
+_BOOLEANS = ("true", "false", "yes", "no", "on", "off", "y", "n", "1", "0")
 _MAY_BE_NEW = "++"  # Hydra's mark of such a key
 
 _LOG = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ def parse(arguments: Iterable[str], loader: ConfigLoader | None = None) -> list[
     """Return the overrides that `arguments` spell in Hydra's grammar, old keys replaced by new ones.
 
     Raises:
-        UserError: If one is not `key=value`, or has no value.
+        UserError: If one is not `key=value`, or has no value, or has the value `???`.
     """
     parser = OverridesParser.create(config_loader=loader)
     return [_parse_one(argument, parser) for argument in arguments]
@@ -78,6 +79,8 @@ def check_setting(override: Override) -> None:
     kind = setting_types()[key]
     if isinstance(value, str) and "${" in value:
         return  # an interpolation: its value is checked when it is composed
+    if not is_boolean_if_asked(kind, value):
+        raise wrong_type(typed, kind)
     try:
         OmegaConf.update(_scratch(), key, value)
     except OmegaConfBaseException as error:
@@ -93,6 +96,11 @@ def wrong_type(typed: str, kind: Any, hint: str = "") -> UserError:
     if isinstance(kind, type) and issubclass(kind, Enum):
         hint = did_you_mean(value, kind.__members__) or hint
     return UserError(f"{typed}: {key} must be {describe(kind)}, got `{value}`.{hint}")
+
+
+def is_boolean_if_asked(kind: Any, value: object) -> bool:
+    """Return whether a value is a boolean, or its setting has another type: OmegaConf converts 9 to true."""
+    return kind is not bool or str(value).lower() in _BOOLEANS
 
 
 @cache
@@ -171,12 +179,22 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
         raise UserError(f"{argument} has no value; write {key}=VALUE.")
     prefix = _MAY_BE_NEW if key.startswith(f"{FREE}.") else ""
     try:
-        return parser.parse_overrides([prefix + argument])[0]
+        override = parser.parse_overrides([prefix + argument])[0]
     except HydraException as error:
         repair = f"Quote the value twice if it holds spaces, commas or brackets: '{key}=\"...\"'."
         raise UserError(f"{argument}: not in Hydra's grammar ({first_line(error)}). {repair}") from error
     except ValueError as error:  # Python's own, for a number of more than 4,300 digits
         raise UserError(f"{key} must be below 2**63, got a number of thousands of digits.") from error
+    if _has_missing(override.value()):
+        key = override.key_or_group
+        raise UserError(f"{argument}: {MISSING} is not a value. Write {key}=VALUE, or omit {key}.")
+    return override
+
+
+def _has_missing(value: Any) -> bool:
+    """Return whether a value is or contains `???`, which OmegaConf would replace by a default."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return value == MISSING or any(map(_has_missing, parts))
 
 
 def _unknown_key(key: str) -> str:
