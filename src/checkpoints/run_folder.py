@@ -23,7 +23,7 @@ from ..config.dreamer import DreamerTrainConfig
 from ..config.overrides import as_typed, check_setting, parse
 from ..config.population import Engine
 from ..config.resolve import multiplies_bfloat16, typed
-from ..config.saved import read_config
+from ..config.saved import read_config, saved_text
 from ..config.schema import Compile, Device, Precision, TrainConfig, actual_device, leaves
 from ..config.workflow import require_key, setting_types
 from ..envs.registered import find_maker, is_maker
@@ -164,7 +164,7 @@ def _try_lock(lock: FileLock) -> bool:
 def save_config(config: TrainConfig, folder: Path) -> None:
     """Write `config.yaml`, whole or not at all."""
     with _writing(folder):
-        replace_file(folder / CONFIG_FILE, [OmegaConf.to_yaml(OmegaConf.structured(config)).encode()])
+        replace_file(folder / CONFIG_FILE, [saved_text(OmegaConf.structured(config))])
 
 
 @contextmanager

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from omegaconf import OmegaConf
 from safetensors.torch import save
 
 from .. import __version__
 from ..checkpoints.pretrained import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, resolve_pretrained
 from ..checkpoints.weights import networks_of
 from ..config.dreamer import DreamerTrainConfig
-from ..config.saved import read_config
+from ..config.saved import read_config, saved_text
 from ..config.schema import Device, TrainConfig
 from ..orchestration.reports import write_video
 from ..orchestration.trained import load_agent
@@ -133,7 +132,7 @@ def export_run(asked: ExportConfig, more: Mapping[str, object] | None = None) ->
     }
     files = {
         WEIGHTS_FILE: weights,
-        CONFIG_FILE: OmegaConf.to_yaml(config).encode(),
+        CONFIG_FILE: saved_text(config),
         CARD_FILE: f"{json.dumps(card, indent=2)}\n".encode(),
         PAGE_FILE: page(card, config.name, asked.max_steps).encode(),
     }

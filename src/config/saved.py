@@ -1,21 +1,24 @@
 """Read the `config.yaml` of a run, maybe a stranger's: plain data; an error gives its line, not its text."""
 
+import hashlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..utils.durable_io import corrupt_file_error, read_regular, reading
 from ..utils.errors import UserError
-from .overrides import describe, rename_saved
+from .overrides import describe, is_boolean_if_asked, rename_saved
+from .schema import leaves
 from .workflow import AnyTrainConfig, in_own_schema, setting_types
 
 CONFIG_BYTES = 100_000
 """Largest size of a configuration; one of Reverie's has 6,000 bytes."""
 
+_SEAL = "# checksum of the other lines:"
 _DEEPEST = 20  # the time of the YAML reader grows with the square of it
 _OPENING = (yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken)
 _CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken)
@@ -33,27 +36,58 @@ def read_config(path: Path) -> DictConfig:
     """
     with reading(path):
         text = read_regular(path, CONFIG_BYTES).decode()
+    if _SEAL in text and text != _sealed(_unsealed(text)):
+        repair = "Put it back from a copy, and change settings with resume=<run> key=value"
+        keep = f"To keep an edit, delete the two lines that begin with `{_SEAL}`"
+        raise UserError(f"{path} was damaged or edited: its checksum differs. {repair}. {keep}.")
     try:
         _require_plain(text, path)
-        saved = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
+        loaded = OmegaConf.load(io.StringIO(text))
+        if missing := sorted(OmegaConf.missing_keys(loaded)):
+            raise _wrong(path, _mark_of(text, missing[0].split(".")), f"sets {missing[0]} to {MISSING}")
+        saved = OmegaConf.to_container(loaded, resolve=False)
         if isinstance(saved, dict):
             rename_saved(saved)  # pyright: ignore[reportArgumentType]
         config = OmegaConf.merge(OmegaConf.structured(AnyTrainConfig), saved)
+        for key, value in leaves(saved) if isinstance(saved, dict) else ():
+            if not is_boolean_if_asked(setting_types().get(key), value):
+                raise _of_another_type(path, text, key)
     except UserError:
         raise
     except yaml.MarkedYAMLError as error:
         raise _wrong(path, error.problem_mark, "is no YAML", text) from error
     except OmegaConfBaseException as error:
-        key = error.full_key or ""
-        kind = setting_types().get(key)
-        reason = f"sets {key}, which must be {describe(kind)}" if kind else "sets what is no setting"
-        raise _wrong(path, _mark_of(text, key.split(".")), reason) from error
+        raise _of_another_type(path, text, error.full_key or "") from error
     except _UNREADABLE as error:
         raise corrupt_file_error(path, type(error).__name__) from error
     if not saved:
         raise UserError(f"{path} is empty. Put it back from a copy, or start a new run.")
     assert isinstance(config, DictConfig)
     return in_own_schema(config)
+
+
+def saved_text(config: DictConfig) -> bytes:
+    """Return the contents of a `config.yaml`: the settings between two lines with their checksum.
+
+    Two lines, because a file that lost its first or last part has one left. They are comments in YAML.
+    """
+    return _sealed(OmegaConf.to_yaml(config)).encode()
+
+
+def _sealed(text: str) -> str:
+    seal = f"{_SEAL} {hashlib.sha256(text.encode()).hexdigest()}\n"
+    return seal + text + seal
+
+
+def _unsealed(text: str) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(_SEAL))
+
+
+def _of_another_type(path: Path, text: str, key: str) -> UserError:
+    """Return the error of a file that gives a key a value of another type, or is no setting."""
+    kind = setting_types().get(key)
+    reason = f"sets {key}, which must be {describe(kind)}" if kind else "sets what is no setting"
+    return _wrong(path, _mark_of(text, key.split(".")), reason)
 
 
 def _require_plain(text: str, path: Path) -> None:

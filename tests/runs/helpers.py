@@ -92,6 +92,11 @@ def resume(run_dir: Path, *overrides: str) -> Path:
     return run_dir
 
 
+def without_checksum(config: Path) -> str:
+    """Return the text of a `config.yaml` as a user may edit it."""
+    return "".join(line for line in config.read_text().splitlines(keepends=True) if not line.startswith("#"))
+
+
 def metrics_of(run_dir: Path) -> Lines:
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
