@@ -25,7 +25,7 @@ from ..checkpoints.run_folder import begin_with, check_change, require_no_run, r
 from ..checkpoints.shards import was_begun_here
 from ..config.compose import HYDRA_VERSION_BASE, compose_jobs, with_experiment
 from ..config.overrides import parse
-from ..config.presets import device_notice
+from ..config.presets import device_notice, experiment_lines
 from ..config.resolve import CONFIG_PACKAGE, register_schemas, typed
 from ..config.schema import TrainConfig
 from ..config.workflow import in_own_schema
@@ -54,11 +54,16 @@ def leave_ranks(error: RankLost, hint: str) -> NoReturn:
 def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) -> None:
     """Run `task` in this process for what the command line asks: a run, a resumed run, or all of a multirun.
 
+    Without arguments, print the experiments instead.
+
     Raises:
         SystemExit: With code 2 after a `UserError`, whose message is then the only line on stderr.
     """
     with exit_on_user_error():
-        typed_here = _continued(list(sys.argv[1:] if arguments is None else arguments))
+        typed_here = list(sys.argv[1:] if arguments is None else arguments)
+        if not typed_here:
+            return _list_experiments()
+        typed_here = _continued(typed_here)
         flags = _parse_flags(typed_here)
         overrides = parse(flags.overrides)
         named = [str(item.input_line) for item in overrides]
@@ -80,6 +85,15 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
             _check_jobs([typed(job) for job in composed])
             return _leave_to_hydra(for_hydra, task, is_shown_at_once=True)
         task(*checked_run(named, flags.config_dir))
+
+
+def _list_experiments() -> None:
+    """Print the experiments with their training times, below torchrun only on the first rank."""
+    if os.environ.get("RANK", "0") == "0":
+        print("Choose an experiment and its settings: reverie-train experiment=NAME [key=value ...]\n")
+        print(*(f"  {line}" for line in experiment_lines()), sep="\n")
+        print("\nYour own environment: reverie-train env=gymnasium env.id=module:Name-v0")
+        print("All options: reverie-train --help")
 
 
 def checked_run(

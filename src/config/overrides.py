@@ -4,6 +4,7 @@ Hydra would refuse them in several lines each, without what is allowed. Old name
 version, here and in a saved `config.yaml`.
 """
 
+import difflib
 import logging
 import re
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..utils.errors import UserError, did_you_mean, first_line
+from .resolve import group_choices
 from .schema import check_number
 from .workflow import AnyTrainConfig, setting_types
 
@@ -172,8 +174,7 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
         argument = argument.replace(old, RENAMED[old], 1)
     key, sign, value = argument.partition("=")
     if not sign and not argument.startswith("~"):
-        known = setting_types()
-        hint = f" Write {argument}=VALUE." if argument in known else did_you_mean(argument, known)
+        hint = _hint_for_word(argument)
         raise UserError(f"`{argument}` is not of the form key=value, as in training.batch_size=16.{hint}")
     if sign and not value and not argument.startswith("~"):
         raise UserError(f"{argument} has no value; write {key}=VALUE.")
@@ -191,6 +192,17 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
     return override
 
 
+def _hint_for_word(word: str) -> str:
+    """Return the suggestion for a word without a value: a setting, or a choice of a group."""
+    if word in setting_types():
+        return f" Write {word}=VALUE."
+    groups = group_choices()
+    groups["experiment"] = groups.pop("experiment")  # last, because it counts where names are the same
+    choices = {choice: f"{group}={choice}" for group, names in groups.items() for choice in names}
+    near = difflib.get_close_matches(word, [*choices, *setting_types()], n=1)
+    return f" Did you mean `{choices.get(near[0], near[0])}`?" if near else ""
+
+
 def _has_missing(value: Any) -> bool:
     """Return whether a value is or contains `???`, which OmegaConf would replace by a default."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -206,13 +218,14 @@ def _unknown_key(key: str) -> str:
     # Of the same name in another section first: `batch_size` for `training.batch_size`.
     same = [name for name in known if name.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     similar = same or _of_the_same_words(key, known)
-    hint = f" Did you mean `{similar[0]}`?" if similar else did_you_mean(key, known)
     section = key.rpartition(".")[0]
     while section and not any(name.startswith(f"{section}.") for name in known):
         section = section.rpartition(".")[0]
     start = f"{section}." if section else ""
     keys = sorted({name.removeprefix(start).split(".")[0] for name in known if name.startswith(start)})
     where = f"{section} has the keys" if section else "the sections and keys are"
+    names = known if "." in key else [*keys, *group_choices(), *known]
+    hint = f" Did you mean `{similar[0]}`?" if similar else did_you_mean(key, names)
     return f"there is no key {key}; {where} {', '.join(keys)}.{hint}"
 
 

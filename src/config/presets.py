@@ -1,5 +1,6 @@
 """Name what presets choose: by device, and by the size of the model."""
 
+import re
 from importlib import resources
 from typing import Any
 
@@ -13,6 +14,8 @@ from .schema import actual_device, leaves
 
 _SIZES = ("units", "hidden", "deter", "stoch", "classes", "depth")
 """What tells one preset of the model from another; all other settings may differ from the preset's."""
+
+_TIME = "Training time: "
 
 
 def device_notice(composed: DictConfig) -> list[str]:
@@ -33,6 +36,21 @@ def device_notice(composed: DictConfig) -> list[str]:
         value = "size25m" if value == "size12m" else "size12m"
     device = actual_device(composed.device).value
     return [f"device={device}: chose {words}; to change one, set it, as in {key}={typed_form(value)}"]
+
+
+def experiment_lines() -> list[str]:
+    """Return a line for each experiment with its name, training time and first comment."""
+    rows = []
+    for file in sorted(
+        resources.files(CONFIG_PACKAGE).joinpath("experiment").iterdir(), key=lambda file: file.name
+    ):
+        _, about, *comments = (
+            line.removeprefix("# ") for line in file.read_text().splitlines() if line[:1] == "#"
+        )
+        [time] = (text.removeprefix(_TIME) for text in comments if text.startswith(_TIME))
+        rows.append((file.name.removesuffix(".yaml"), time, re.split(r"[.,] |\.?$", about)[0]))
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return [f"{name:<{widths[0]}}  {time:<{widths[1]}}  {about}" for name, time, about in rows]
 
 
 def model_presets() -> dict[str, dict[str, int]]:

@@ -1,6 +1,8 @@
 """From what Hydra composed to checked dataclasses, with device, precision and compiler decided."""
 
 from functools import cache
+from importlib import resources
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -43,6 +45,17 @@ def register_schemas() -> None:
     for group, names in GROUPS.items():
         store.store(name=f"{group}_schema", node=OmegaConf.masked_copy(whole, names), package="_global_")
     OmegaConf.register_new_resolver("by_device", _by_device, replace=True)
+
+
+def group_choices(config_dir: str | None = None) -> dict[str, list[str]]:
+    """Return the names of the files in every group; Hydra's own loader takes 40 ms for each group."""
+    choices: dict[str, list[str]] = {}
+    for root in (resources.files(CONFIG_PACKAGE), *([Path(config_dir)] if config_dir else [])):
+        for folder in (each for each in root.iterdir() if each.is_dir()):
+            names = sorted(file.name for file in folder.iterdir())
+            found = [name.removesuffix(".yaml") for name in names if name.endswith(".yaml")]
+            choices[folder.name] = choices.get(folder.name, []) + found
+    return {group: names for group, names in choices.items() if names}
 
 
 Config = TypeVar("Config", bound=TrainConfig)

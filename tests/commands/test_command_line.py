@@ -141,6 +141,11 @@ MISTAKES = {
     ),
     "replay on a device that is not used": (["buffer=cuda"], ["buffer.storage=cuda needs device=cuda"]),
     "no assignment": (["foo"], ["`foo` is not of the form key=value"]),
+    "an experiment without its key": (["dreamer_cach"], ["Did you mean `experiment=dreamer_catch`?"]),
+    "a choice without its key": (["debug"], ["Did you mean `model=debug`?"]),
+    "a group misspelled": (["modle=debug"], ["there is no key modle", "Did you mean `model`?"]),
+    "the experiment misspelled": (["experimnt=dreamer"], ["Did you mean `experiment`?"]),
+    "a section misspelled": (["optimzer=adam"], ["Did you mean `optimizer`?"]),
     "no value": (
         ["training.batch_size="],
         ["has no value; write training.batch_size=VALUE"],
