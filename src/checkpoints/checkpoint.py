@@ -37,7 +37,7 @@ from ..utils.durable_io import (
     write_json,
 )
 from ..utils.errors import UserError, printable
-from ..utils.state_files import load_state, save_state
+from ..utils.state_files import check_finite, load_state, save_state
 from ..workflows import Agent
 
 _LOG = logging.getLogger(__name__)
@@ -71,8 +71,13 @@ class Checkpoint:
         return load_state(self.folder, MODEL, device)
 
     def restore_workflow(self, workflow: Agent) -> None:
-        """Copy the saved state into a workflow; a `UserError` if it does not fit."""
+        """Copy the saved state into a workflow; a `UserError` if it does not fit or is not finite."""
         state = self.model(workflow.device)
+        try:
+            check_finite(state)
+        except ValueError as error:
+            repair = f"Move {self.folder} away to use an earlier checkpoint, or start a new run"
+            raise UserError(f"{self.folder} cannot be used: {error}. {repair}.") from None
         with reading(self.folder / f"{MODEL}.safetensors"):
             workflow.load_state_dict(state)
 

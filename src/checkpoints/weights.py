@@ -1,5 +1,6 @@
 """Networks of an earlier run, or of the package: `model.init`, and what `reverie-evaluate` plays."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from ..utils.durable_io import read_tensors
 from ..utils.errors import UserError
-from ..utils.state_files import check_structure
+from ..utils.state_files import check_finite, check_structure
 from .checkpoint import MODEL, latest_checkpoint
 from .pretrained import WEIGHTS_FILE, resolve_pretrained
 
@@ -31,10 +32,11 @@ def load_weights(source: str, parts: Mapping[str, Mapping[str, Tensor]], asked: 
     `asked` is what the user typed for it, if that was not `model.init=<source>`.
 
     Raises:
-        UserError: Before anything changes: if there is no such file, or a tensor of it does not fit.
+        UserError: Before anything changes: if there is no such file, or a tensor of it does not fit or has
+            values that are not finite.
     """
     path, typed = Path(resolve_pretrained(source)), asked or f"model.init={source}"
-    if not path.exists():
+    if not os.path.exists(path):  # of a name that is too long pathlib would raise
         raise UserError(f"{typed} does not exist. Name a safetensors file or the folder of a run.")
     file = path
     if path.is_dir():
@@ -42,13 +44,18 @@ def load_weights(source: str, parts: Mapping[str, Mapping[str, Tensor]], asked: 
         file = weights if weights.is_file() else latest_checkpoint(path).folder / f"{MODEL}.safetensors"
     found = read_tensors(file)
     own = {f"{name}/{key}": value for name, part in parts.items() for key, value in part.items()}
+    found = {name: tensor for name, tensor in found.items() if name in own}
     try:
-        check_structure({name: tensor for name, tensor in found.items() if name in own}, own)
+        check_structure(found, own)
     except ValueError as error:
         settings = "the environment, the model.* settings, and world_model.objective, decoder and harmony"
         repair = f"Choose {settings} that it was trained with."
         if asked:
             repair = "The config.yaml of their folder is that of other networks."
         raise UserError(f"{typed} does not fit the networks: {error}. {repair}") from error
+    try:
+        check_finite(found)
+    except ValueError as error:
+        raise UserError(f"{typed} cannot be used: {error}. Choose other networks.") from None
     for name, tensor in own.items():
         tensor.copy_(found[name])

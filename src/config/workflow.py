@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, cast, get_args, get_type_hints
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from ..buffers import ReplayConfig
 from ..envs import EnvConfig
@@ -43,13 +43,11 @@ def in_own_schema(composed: DictConfig, typed_keys: Iterable[str] = ()) -> DictC
     What files say for the other workflow is left out; the `typed_keys` of the command line must be read.
 
     Raises:
-        UserError: If a value is `???`, or nothing would read a typed key.
+        UserError: Naming the first typed key that nothing would read.
     """
     schema = SCHEMAS[composed.workflow]
     for key in typed_keys:
         require_key(key, composed)
-    if missing := sorted(OmegaConf.missing_keys(composed)):  # merging would replace it by the default
-        raise UserError(f"{missing[0]} is {MISSING} in a configuration file. Set a value there.")
     values = cast(dict[str, Any], OmegaConf.to_container(composed, resolve=False))
     return cast(DictConfig, OmegaConf.merge(OmegaConf.structured(schema), _settings_of(schema, values)))
 

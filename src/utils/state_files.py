@@ -68,6 +68,15 @@ def check_structure(state: Any, own: Any, name: str = "") -> None:
         raise ValueError(f"{name.rstrip('/')} is {_form(state)} instead of {_form(own)}")
 
 
+def check_finite(state: Any, name: str = "") -> None:
+    """Raise `ValueError`, naming the first tensor or array of a nest that has a NaN or an infinity."""
+    if isinstance(state, dict | list | tuple):
+        for key, value in state.items() if isinstance(state, dict) else enumerate(state):
+            check_finite(value, f"{name}{key}/")
+    elif isinstance(state, Tensor | np.ndarray) and not torch.as_tensor(state).isfinite().all():
+        raise ValueError(f"{name.rstrip('/')} has values that are not finite")
+
+
 def _form(value: Any) -> str:
     if isinstance(value, Tensor | np.ndarray):
         return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
