@@ -1,6 +1,7 @@
 """Reverie: a reference DreamerV3 in PyTorch whose memory provably does not grow."""
 
 import os
+from difflib import get_close_matches
 from importlib import import_module
 from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any
@@ -115,7 +116,14 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Import a public name."""
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        close = get_close_matches(name, _HOMES, n=1)
+        hint = f". Did you mean: {close[0]!r}?" if close else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     module, _, own_name = _HOMES[name].rpartition(".")
     value = globals()[name] = getattr(import_module(f".{module}", __name__), own_name)
     return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return [*__all__]

@@ -47,6 +47,18 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         reverie.lode  # noqa: B018 # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("lod", "load"), ("chek_env", "check_env"), ("Agnet", "Agent")])
+def test_a_misspelled_name_gets_a_suggestion(typed: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{typed}'. Did you mean: '{meant}'"):
+        getattr(reverie, typed)
+
+
+def test_completion_shows_the_public_names_and_nothing_else() -> None:
+    script = "import reverie; reverie.check_env; import reverie.buffers; print(*dir(reverie))"
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert shown.split() == sorted(reverie.__all__)
+
+
 def documented_members(value: object) -> Iterator[tuple[str, object]]:
     """Yield a public name and, of a class of ours, its own public methods and properties."""
     yield "", value
