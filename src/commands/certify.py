@@ -1,5 +1,6 @@
 """`reverie-certify`: run, judge, write the certificate."""
 
+import math
 import shlex
 import sys
 from dataclasses import dataclass, replace
@@ -7,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from omegaconf import DictConfig
 
 from ..checkpoints.shards import folder_of_rank
 from ..config.compose import compose_jobs
@@ -16,6 +18,7 @@ from ..config.schema import Compile, Device, TrainConfig, WorkflowName
 from ..memory.config import OnLeak
 from ..memory.counters.glibc import in_use_bytes
 from ..memory.leaks.detector import watched_counters
+from ..memory.leaks.verdict import MIN_SAMPLES
 from ..orchestration.dreamer.agreement import in_turn
 from ..orchestration.recipes import recipe_of
 from ..orchestration.run import join, open_run
@@ -23,7 +26,7 @@ from ..orchestration.signals import Signals
 from ..planning import check_run, library_rows
 from ..testing.certificate import Certificate, Outcome
 from ..testing.faults import Fault, find_fault
-from ..testing.judged import instruments_fraction, judged_series, to_decide
+from ..testing.judged import FIRST_TIMES, instruments_fraction, judged_series, to_decide
 from ..utils.errors import UserError, exit_on_user_error, require_range
 from ..utils.ranks import RankLost, Ranks
 from .command_line import leave_ranks
@@ -89,8 +92,11 @@ def main(arguments: list[str] | None = None) -> None:
     if settings.fault is not None and job.compile is not Compile.none:
         got = f"got compile={job.compile.value}. Set compile=none"
         raise UserError(f"certify.fault={settings.fault} is put into code as written, {got}.")
+    longest = job.training.total_timesteps
     if steps := settings.steps or (None if job.workflow is WorkflowName.population else DREAMER_STEPS):
         job.training.total_timesteps = steps
+    if job.workflow is WorkflowName.dreamer:
+        _fit_schedule(job, longest, {text.partition("=")[0] for text in overrides})
     config = typed(job)
     config.memory = replace(config.memory, tracking_enabled=True, on_leak=OnLeak.stop)
     if settings.fault is not None:
@@ -100,7 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
         _make_folder(Path(settings.out))
     try:
         with Signals() as signals, join(config) as ranks:
-            certificate = certify(config, settings, command, signals)
+            certificate = certify(config, settings, command, signals, longest)
             outcome = _save_and_show(certificate, settings.out, ranks)
     except RankLost as error:
         leave_ranks(error, "Nothing is judged: certify the run again")
@@ -136,8 +142,33 @@ def _save_and_show(certificate: Certificate, out: str | None, ranks: Ranks) -> O
     return Outcome.worst(order[index] for index in found)
 
 
-def certify(config: TrainConfig, settings: CertifyConfig, command: str, signals: Signals) -> Certificate:
+def _fit_schedule(job: DictConfig, longest: int, typed_keys: set[str]) -> None:
+    """Shorten the schedule of a run that would end undecided, except for the settings that were typed.
+
+    First times move forward in proportion to the preset's length, and samples are as frequent as it takes.
+    """
+    training, steps = job.training, job.training.total_timesteps
+    free = [name for name in FIRST_TIMES if f"training.{name}" not in typed_keys]
+
+    def begin() -> int:
+        return max((training[name] for name in FIRST_TIMES if training[name] <= steps), default=0)
+
+    is_whole = max(training.learning_starts, training.warmup_steps) < steps  # both networks learn
+    if is_whole and begin() + (MIN_SAMPLES + 1) * training.log_interval <= steps:
+        return
+    for name in free if steps < longest else ():
+        training[name] = math.ceil(training[name] * steps / longest)
+    if "training.log_interval" not in typed_keys:
+        spacing = (steps - begin()) // (MIN_SAMPLES + 2) // job.env.num_envs * job.env.num_envs
+        training.log_interval = max(1, min(training.log_interval, max(spacing, job.env.num_envs)))
+
+
+def certify(
+    config: TrainConfig, settings: CertifyConfig, command: str, signals: Signals, longest: int
+) -> Certificate:
     """Return the certificate of this process's part of a run, made now: to its end, or to a certain leak.
+
+    `longest` is the length of the preset, in agent steps.
 
     Raises:
         UserError: If it ended before there was anything to judge, by a full disk or an environment, too.
@@ -167,7 +198,7 @@ def certify(config: TrainConfig, settings: CertifyConfig, command: str, signals:
         unaccounted_mb=float(judged[0].values[-1]) - at_start / _MB,
         bound_mb=settings.bound_mb + sum(row.nbytes for row in library_rows(config)) / _MB,
         instruments_fraction=instruments_fraction(run.run_dir),
-        to_decide=to_decide(config, steps, run.guard.steady_since),
+        to_decide=to_decide(config, steps, run.guard.steady_since, max(longest, run.step)),
     )
 
 

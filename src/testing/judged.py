@@ -17,6 +17,15 @@ from ..utils.logging.writer import METRICS_FILE
 AT_REST = (TrendClass.flat, TrendClass.plateauing)
 """What does not grow, or less and less."""
 
+FIRST_TIMES = (
+    "learning_starts",
+    "warmup_steps",
+    "video_interval",
+    "evaluation_interval",
+    "checkpoint_interval",
+)
+"""Settings of Dreamer's training with the steps of first events. Memory is judged after the last one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
@@ -100,10 +109,11 @@ class ToDecide:
         return f"{lie} neither rest nor grow in order. Repeat it with {self.settings}, twice as many."
 
 
-def to_decide(config: TrainConfig, steps: NDArray[np.int64], judged_from: int) -> ToDecide:
+def to_decide(config: TrainConfig, steps: NDArray[np.int64], judged_from: int, longest: int) -> ToDecide:
     """Return the run that has 24 samples to judge, or twice those after `judged_from` in the run `config`.
 
-    `steps` are those of its samples, at least one.
+    `steps` are those of its samples, at least one. A run of Dreamer has at most `longest` agent steps, with
+    more frequent samples instead.
     """
     samples = int((steps > judged_from).sum())
     wanted = 1 + (MIN_SAMPLES if samples < MIN_SAMPLES else 2 * samples)  # 1: what is due comes a little late
@@ -113,9 +123,12 @@ def to_decide(config: TrainConfig, steps: NDArray[np.int64], judged_from: int) -
         return ToDecide(end, f"training.generations={generations} certify.steps=null", samples, judged_from)
     training = config.training
     spacing = max(training.log_interval, config.env.num_envs)
-    first_times = (training.video_interval, training.evaluation_interval, training.checkpoint_interval)
     begin, end = judged_from, judged_from + wanted * spacing
-    for due in sorted([max(training.warmup_steps, training.first_update), *first_times]):
+    for due in sorted(getattr(training, name) for name in FIRST_TIMES):
         if begin < due < end:  # a first time that the longer run reaches: it is judged after that
             begin, end = due, due + wanted * spacing
+    if end > longest:
+        spacing = max(config.env.num_envs, (longest - begin) // wanted)
+        settings = f"certify.steps={longest} training.log_interval={spacing}"
+        return ToDecide(longest, settings, samples, judged_from)
     return ToDecide(end, f"certify.steps={end}", samples, judged_from)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def test_what_is_certain_outweighs_what_is_undecided(catch_run: Path) -> None:
         unaccounted_mb=1.0,
         bound_mb=64.0,
         instruments_fraction=0.0,
-        to_decide=to_decide(config, judged[0].steps, 150),
+        to_decide=to_decide(config, judged[0].steps, 150, 10_000),
     )
     assert undecided.outcome is Outcome.undecided
     leak = Finding(100, "a graph", TrendClass.leak, ())
@@ -107,12 +108,12 @@ def test_the_length_that_decides_counts_from_the_last_first_time(
     samples: int, judged_from: int, expected: int, catch_run: Path
 ) -> None:
     steps = judged_from + 50 * np.arange(1, samples + 1)
-    assert to_decide(load_run(str(catch_run)), steps, judged_from).steps == expected
+    assert to_decide(load_run(str(catch_run)), steps, judged_from, 10_000).steps == expected
 
 
 def test_a_population_is_decided_by_generations() -> None:
     found = to_decide(
-        PopulationTrainConfig(), np.array([100, 200, 300]), 100
+        PopulationTrainConfig(), np.array([100, 200, 300]), 100, 300
     )  # the first generation is not judged
     assert (found.samples, found.steps) == (2, 2600)
     assert found.settings == "training.generations=26 certify.steps=null"
@@ -155,3 +156,22 @@ def test_a_fault_ends_with_exit_code_1_and_a_page_that_names_it(
     page = (tmp_path / "out" / "certificate.html").read_text()
     assert "not flat" in page and "rssm._state" in page
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page)  # opens offline
+
+
+@pytest.mark.parametrize(("samples", "judged_from"), [(3, 100), (24, 2000), (24, 2900)])
+def test_a_suggestion_is_not_longer_than_the_preset(samples: int, judged_from: int, catch_run: Path) -> None:
+    steps = judged_from + 4 * np.arange(1, samples + 1)
+    found = to_decide(load_run(str(catch_run)), steps, judged_from, 3_000)
+    assert found.steps <= 3_000 and f"certify.steps={found.steps}" in found.settings
+
+
+def test_a_short_certificate_of_a_preset_reaches_a_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ("model=debug", "training.batch_size=2", "training.sequence_length=6", "training.train_ratio=3")
+    run = ["experiment=dreamer_catch", "device=cpu", *small, f"run_dir={tmp_path / 'run'}"]
+    with suppress(SystemExit):
+        main([*run, "certify.steps=500"])
+    printed = capsys.readouterr().out
+    assert "a verdict takes 24" not in printed and re.search("^(PASSED|FAILED|UNDECIDED)", printed, re.M)
+    assert json.loads((tmp_path / "run" / "certificate.json").read_text())["updates"] > 50

@@ -253,7 +253,9 @@ def outcome_of(run_dir: Path, fault: str | None = None, *overrides: str) -> Outc
     [job] = compose_jobs([*settings, *overrides, f"run_dir={run_dir}"])
     config = typed(job)
     config.memory = replace(config.memory, on_leak=OnLeak.stop)
-    certificate = certify(config, CertifyConfig(fault=fault), "a test", Signals())
+    certificate = certify(
+        config, CertifyConfig(fault=fault), "a test", Signals(), config.training.total_timesteps
+    )
     return Outcome(
         is_flat=certificate.outcome.value == "flat",
         steps=certificate.steps,
