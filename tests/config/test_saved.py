@@ -70,7 +70,7 @@ def test_an_edit_is_refused_with_how_to_proceed_and_kept_without_the_checksum(tm
         ),
         ("deterministic: -1\n", r"Line 1 .* sets deterministic, which must be true or false"),
         ("seed: ???\n", r"Line 1 .* sets seed to \?\?\?"),
-        ("env:\n  kwargs:\n    sizes: {a: ???}\n", r"Line 3 .* sets env\.kwargs\.sizes\.a to \?\?\?"),
+        ("env:\n  kwargs:\n    sizes:\n      a: ???\n", r"Line 4 .* sets env\.kwargs\.sizes\.a to \?\?\?"),
     ],
 )
 def test_a_file_without_checksum_is_not_converted_silently(text: str, message: str, tmp_path: Path) -> None:

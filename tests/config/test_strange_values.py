@@ -33,9 +33,7 @@ def test_question_marks_are_not_a_value(argument: str) -> None:
         compose_jobs(["experiment=dreamer_catch", argument])
 
 
-def test_question_marks_are_refused_from_python_in_changes_and_in_files(
-    catch_run: Path, tmp_path: Path
-) -> None:
+def test_question_marks_are_refused_from_python_and_in_changes(catch_run: Path) -> None:
     for settings in (
         {"env.wrappers": ["a.B", "???"]},
         {"env": {"kwargs": {"x": {"a": "???"}}}},
@@ -49,10 +47,6 @@ def test_question_marks_are_refused_from_python_in_changes_and_in_files(
         resume_run(str(catch_run), parse(["training.total_timesteps=???"]))
     with pytest.raises(UserError, match=r"\?\?\? is not a value"):
         compose_jobs(["seed=1,???"], multirun=True)
-    (tmp_path / "env").mkdir()
-    (tmp_path / "env" / "mine.yaml").write_text("suite: catch\nnum_envs: ???\n")
-    with pytest.raises(UserError, match=r"env\.num_envs is \?\?\? in a configuration file"):
-        compose_jobs(["experiment=dreamer_catch", "env=mine"], config_dir=str(tmp_path))
 
 
 @pytest.mark.parametrize("number", NUMBERS)
