@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from ..utils.errors import UserError, exit_on_user_error, require_posix
+from ..utils.errors import UserError, address_space_error, exit_on_user_error, require_posix
 
 INTERRUPTED = "interrupted"
 
@@ -37,7 +37,9 @@ def load(module: str) -> Callable[[], Any]:
         signal.signal(signal.SIGINT, _end_at_once)
     try:
         return importlib.import_module(module, __package__).main
-    except (ImportError, OSError) as error:  # OSError: a shared library that PyTorch lacks
+    except (ImportError, OSError, MemoryError) as error:  # OSError: a shared library that PyTorch lacks
+        if refused := address_space_error(error):
+            raise refused from error
         repair = "Install Reverie with all it needs into this Python: pip install -c constraints.txt -e ."
         raise UserError(f"{error}, in {sys.executable}. {repair}") from error
     finally:

@@ -15,7 +15,6 @@ from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Compile, Device, TrainConfig
 from ..planning import MemoryPlan, over_text, plan_lines
 from ..utils.compilation import why_not_compiled
-from ..utils.errors import UserError
 from ..utils.logging import configure_logging
 from ..utils.ranks import Ranks, current_ranks, joined
 from ..utils.timestep import EnvSpec
@@ -61,7 +60,7 @@ def open_run(
             _try_compiler(config, signals)
         try:
             parts = recipe.build(config, run_dir)
-        except UserError:
+        except BaseException:
             if is_new:  # nothing of the run is in it yet
                 shutil.rmtree(run_dir, ignore_errors=True)  # other ranks remove their parts of it meanwhile
             raise

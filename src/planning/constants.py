@@ -16,6 +16,12 @@ FIRST_USE_BYTES = 30_000_000
 """What libraries allocate when they are first used, and keep: oneDNN, TensorBoard, the video encoder.
 Measured 22 to 33 MB."""
 
+LIBRARY_ADDRESS_BYTES = 100_000_000
+"""Address space of libraries that a run loads after its plan. Measured with Catch: 81 MB of mapped files."""
+
+CUDA_ADDRESS_BYTES = 20_000_000_000
+"""Address space that CUDA reserves, most of it never used; unmeasured."""
+
 BFLOAT16_KERNEL_BYTES = 60_000_000
 """What oneDNN keeps once a CPU has multiplied in bfloat16: kernels made at run time, a workspace. Measured in
 use beyond float32: 40 to 45 MB after the first update of five configurations, constant then; 56 MB at the end

@@ -13,7 +13,12 @@ from ..checkpoints.run_folder import EXPERIMENTS
 from ..config.schema import Compile, Device, Precision, TrainConfig
 from ..envs import Suite, Vectorization
 from ..envs.episodes import MAX_FRAMES
-from ..memory.counters.limits import memory_available_bytes, memory_limit_bytes
+from ..memory.counters.limits import (
+    address_space_limit_bytes,
+    memory_available_bytes,
+    memory_limit_bytes,
+    thread_bytes,
+)
 from ..memory.counters.process import folder_disk_bytes
 from ..utils.compilation import load_compiler
 from ..utils.durable_io import PIECE_BYTES
@@ -22,7 +27,7 @@ from ..utils.timestep import EnvSpec
 from ..utils.units import size_text
 from . import constants
 from .recipe import GRADIENTS, DryRun, Recipe, Written
-from .resources import DISK, GPU, HOST, Basis, MemoryPlan, Resource, Row
+from .resources import ADDRESS, DISK, GPU, HOST, Basis, MemoryPlan, Resource, Row
 
 _OWNER_BYTES = 16  # of a row of latents: environment and stream index
 
@@ -41,7 +46,8 @@ def plan_run(config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_bytes: int 
     networks = recipe.dry_run(config, spec)
     request = recipe.replay_spec(config, spec)
     replay = plan_unchecked(request)
-    resources = [_host(config, spec, recipe, networks, replay)]
+    host = _host(config, spec, recipe, networks, replay)
+    resources = [host, *_address_space(config, host, replay)]
     if config.device is Device.cuda:
         resources.append(_gpu(config, networks, replay, gpu_bytes))
     written = recipe.written(config, spec)
@@ -88,6 +94,24 @@ def _host(
     share, free = constants.HOST_SHARE, size_text(memory_available_bytes())
     words = f"{share:.0%} of the {size_text(machine)} of this machine or container, where {free} are free now"
     return Resource(HOST, _present(rows), int(share * machine), words, ranks_on_this_machine())
+
+
+def _address_space(config: TrainConfig, host: Resource, replay: ReplayPlan) -> list[Resource]:
+    """Return what a rank maps, where a limit counts that: all that becomes resident, and reservations."""
+    limit = address_space_limit_bytes()
+    if limit is None:
+        return []
+    # One more than torch's own: glibc maps two arenas for a moment to align one.
+    threads = torch.get_num_threads()
+    rows = [
+        Row("process before the run", psutil.Process().memory_info().vms, Basis.measured),
+        *host.rows[1:],
+        _replay_row(config, replay, ReplayStorage.mmap),
+        _estimated("libraries", constants.LIBRARY_ADDRESS_BYTES),
+        _estimated("stacks and malloc arenas of threads", threads * thread_bytes()),
+        _estimated("CUDA reservations", constants.CUDA_ADDRESS_BYTES * (config.device is Device.cuda)),
+    ]
+    return [Resource(ADDRESS, _present(rows), limit, "ulimit -v, which SGE sets by h_vmem")]
 
 
 def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes: int | None) -> Resource:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ..utils.units import size_text
 
-HOST, GPU, DISK = "host RAM", "GPU memory", "disk"
+HOST, GPU, DISK, ADDRESS = "host RAM", "GPU memory", "disk", "address space"
 _SHOWN_IN_LOG = 4
 
 
@@ -85,7 +85,7 @@ class MemoryPlan:
     @property
     def memory_mb(self) -> float:
         """Planned host and GPU memory of one rank together, in MB of 1e6 bytes."""
-        return sum(r.total_bytes for r in self.resources if r.name != DISK) / 1e6
+        return sum(r.total_bytes for r in self.resources if r.name in (HOST, GPU)) / 1e6
 
     def resource(self, name: str) -> Resource:
         """Return a resource by its name."""
@@ -95,8 +95,9 @@ class MemoryPlan:
         """Return the plan as one flat object for JSON.
 
         Keys: `name`, `model`, `device`, `precision`, `num_parameters`, `ranks`, `fits`; and for each resource
-        (`host_ram`, `gpu_memory` on device=cuda, `disk`) `<resource>.<row>_bytes` and their sum
-        `<resource>.total_bytes` of one rank, `<resource>.shared_bytes` of all ranks on a machine (on
+        (`host_ram`, `address_space` if limited, `gpu_memory` on device=cuda, `disk`)
+        `<resource>.<row>_bytes` and their sum `<resource>.total_bytes` of one rank,
+        `<resource>.shared_bytes` of all ranks on a machine (on
         one GPU), and `<resource>.limit_bytes` for them (null where it is unknown). Spaces become underscores.
         """
         names = ("name", "model", "device", "precision", "num_parameters", "ranks")

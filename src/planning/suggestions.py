@@ -20,7 +20,7 @@ from ..utils.timestep import EnvSpec
 from ..utils.units import size_text
 from .plan import plan_run
 from .recipe import Recipe
-from .resources import DISK, GPU, HOST, MemoryPlan, Resource, limit_text
+from .resources import ADDRESS, DISK, GPU, HOST, MemoryPlan, Resource, limit_text
 
 Compose = Callable[[str], TrainConfig]
 """Gives the configuration of the same command line with one more override, a choice of a group."""
@@ -40,6 +40,9 @@ def require_fit(
     repair = f"Set {' or '.join(changes)}" if changes else "No single change makes it fit"
     if plan.over[0].name == DISK and not changes:
         repair = "Set run_dir to a folder on a disk with more room"
+    if plan.over[0].name == ADDRESS:
+        more = f"Raise it: ulimit -v {-(-plan.over[0].total_bytes // 1024)}"
+        repair = f"{more}, or set {' or '.join(changes)}" if changes else more
     raise UserError(f"{over_text(plan.over[0])}. {repair}; memory.plan=warn starts it regardless.")
 
 
@@ -62,7 +65,7 @@ def fitting_changes(
 
     Without `compose` no choice of a group (model=...) is proposed. Cost: up to 1 s for each change.
     """
-    over = {resource.name for resource in plan.over}
+    over = {HOST if resource.name == ADDRESS else resource.name for resource in plan.over}
     capacity = largest_capacity_that_fits(config, spec, recipe)
     if capacity is not None:
         yield f"buffer.capacity={capacity}"

@@ -221,7 +221,8 @@ def open_regular(path: Path, most_bytes: int | None = None) -> io.BufferedReader
 def read_regular(path: Path, most_bytes: int = JSON_BYTES) -> bytes:
     """Return the bytes of a regular file; raises as `open_regular` does."""
     with open_regular(path, most_bytes) as file:
-        return file.read(most_bytes)
+        # Python allocates as many bytes as are asked for, which address-space limits count.
+        return file.read(os.fstat(file.fileno()).st_size)
 
 
 def read_json(path: Path) -> Any:

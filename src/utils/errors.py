@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TextIO, cast
 
 USER_ERROR_EXIT_CODE = 2
 _MOST_CHARACTERS = 200
+_NO_MEMORY = ("annot allocate memory", "failed to map segment")
 _MEANT = {"gpu": "cuda"}  # other words that people type
 
 
@@ -149,6 +150,20 @@ def _range_text(ge: float | None, gt: float | None, le: float | None, lt: float 
     return f"in {'[' if gt is None else '('}{low}, {high}{']' if lt is None else ')'}"
 
 
+def address_space_error(error: BaseException) -> UserError | None:
+    """Return the error to show if a limit of the address space (`ulimit -v`) made an allocation fail."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    limit, text = resource.getrlimit(resource.RLIMIT_AS)[0], str(error)
+    is_memory = isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY)
+    if limit == resource.RLIM_INFINITY or not is_memory:
+        return None
+    found = f"ulimit -v allows {limit // 1024:,} KiB of address space, and that is used up"
+    return UserError(f"{found}. Raise it (SGE sets it by h_vmem), or make the run smaller.")
+
+
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
     """Turn a `UserError` inside, also of output that fails, into one line on stderr and exit code 2."""
@@ -159,6 +174,8 @@ def exit_on_user_error() -> Iterator[None]:
                 try:
                     yield
                 except BaseException as error:
+                    if refused := address_space_error(error):
+                        raise refused from error
                     is_success = isinstance(error, SystemExit) and not error.code  # as after --help
                     with nullcontext() if is_success else suppress(UserError):  # the first error counts
                         output.flush()

@@ -76,6 +76,7 @@ def _write_mp4(path: Path, first: Frame, rest: Iterator[Frame], fps: float) -> N
         rate = Fraction(fps).limit_denominator(1000)
         stream = container.add_stream("libx264", rate=rate, options=_X264_OPTIONS)
         stream.pix_fmt = "yuv420p"
+        stream.codec_context.thread_count = 1  # frames are small, and each thread reserves 72 MB of addresses
         stream.height, stream.width = height + height % 2, width + width % 2  # its colour planes are halved
         for frame in chain([first], rest):
             even = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

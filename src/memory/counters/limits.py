@@ -1,5 +1,6 @@
 """Read how much host memory this process may use: the machine's, or less where a control group says so."""
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _V1_FILES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _V2_FILES = ("memory.max", "memory.current", "inactive_file")
+_ARENA_BYTES, _STACK_BYTES = 64 * 2**20, 8 * 2**20
 _UNLIMITED = 2**60  # v1 writes "no limit" as nearly 2**63
 
 
@@ -24,6 +26,21 @@ def memory_available_bytes() -> int:
     _, left = cgroup_memory(_CGROUP_ROOT, _text(_MEMBERSHIP))
     available = psutil.virtual_memory().available
     return available if left is None else min(available, left)
+
+
+def address_space_limit_bytes() -> int | None:
+    """Return the most address space, in bytes, that this process may map (`ulimit -v`), or `None`."""
+    return _soft_limit(resource.RLIMIT_AS)
+
+
+def thread_bytes() -> int:
+    """Return the address space, in bytes, that a thread reserves: its stack and a malloc arena of glibc."""
+    return (_soft_limit(resource.RLIMIT_STACK) or _STACK_BYTES) + _ARENA_BYTES
+
+
+def _soft_limit(kind: int) -> int | None:
+    soft, _ = resource.getrlimit(kind)
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def cgroup_memory(root: Path, membership: str) -> tuple[int | None, int | None]:
