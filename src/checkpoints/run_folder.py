@@ -83,7 +83,7 @@ def check_run_folder(config: TrainConfig) -> None:
     if config.run_dir is None or config.resume is not None:
         return
     folder = Path(config.run_dir)
-    _check_name(folder)
+    _check_name(folder, f"run_dir={folder}")
     require_no_run(folder)
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
@@ -284,13 +284,13 @@ def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, lis
     return config, [f"a new run with the networks and settings of {name}; replay and optimisers are new"]
 
 
-def _check_name(folder: Path) -> None:
+def _check_name(folder: Path, asked: str) -> None:
     """Refuse a name that the file system cannot even be asked about."""
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             folder.stat()
     except OSError as error:
-        raise UserError(f"{folder} cannot be a folder: {error.strerror}.") from error
+        raise UserError(f"{asked} cannot be a folder: {error.strerror}.") from error
 
 
 def _read(folder: str, key: str) -> DictConfig:
@@ -298,7 +298,7 @@ def _read(folder: str, key: str) -> DictConfig:
     asked = f"{key}={folder}" if key else folder
     example = f"{key}=experiments/<run>" if key else 'reverie.load("experiments/<run>")'
     repair = f" Name the folder of a run, as in {example}."
-    _check_name(path)
+    _check_name(path, asked)
     if not path.is_dir():
         runs = {each.parent.name: each.parent for each in path.parent.glob(f"*/{CONFIG_FILE}")}
         near = [runs[name] for name in get_close_matches(path.name, runs, n=1)]

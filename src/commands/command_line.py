@@ -167,7 +167,7 @@ def _parse_flags(arguments: list[str]) -> argparse.Namespace:
         if "=" in unknown[0]:
             hint += " Settings are written without dashes: key=value."
         raise UserError(f"unknown flag {unknown[0]}; the flags are {', '.join(known)}.{hint}")
-    if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
+    if flags.config_dir is not None and not os.path.isdir(flags.config_dir):
         raise UserError(f"--config-dir={flags.config_dir} is not a folder.")
     if flags.resolve and not flags.cfg:
         raise UserError("--resolve needs --cfg; write --cfg job --resolve.")

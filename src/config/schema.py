@@ -19,6 +19,7 @@ from ..utils.logging import ProgressMode, WandbMode, require_wandb
 from ..utils.remote_urls import check_url
 
 LARGEST_NUMBER = 1e30
+MOST_NAME_BYTES = 230
 
 NO_SETTING = {"omegaconf_ignore": True}
 """Metadata of a field that a user cannot set: neither composed, nor saved."""
@@ -163,6 +164,9 @@ class TrainConfig:
         if not self.name.isprintable() or "/" in self.name or self.name[:1] in ("", "."):
             allowed = "a word that can name a folder and begins with no dot"
             raise UserError(f"name must be {allowed}, got {self.name!r}.")
+        if (size := len(self.name.encode())) > MOST_NAME_BYTES:
+            limit = f"name must have at most {MOST_NAME_BYTES} bytes, because a run folder adds the time"
+            raise UserError(f"{limit} and file names have at most 255 (got {size}). Choose a shorter name.")
         for key, value in leaves(self):
             check_number(key, value)
         self._check_device()

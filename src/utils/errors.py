@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import errno
 import math
 import numbers
 import os
@@ -164,6 +165,13 @@ def address_space_error(error: BaseException) -> UserError | None:
     return UserError(f"{found}. Raise it (SGE sets it by h_vmem), or make the run smaller.")
 
 
+def _long_name_error(error: BaseException) -> UserError | None:
+    """Return the error to show if the name of a file is too long."""
+    if not isinstance(error, OSError) or error.errno != errno.ENAMETOOLONG:
+        return None
+    return UserError(f"{error.filename}: {error.strerror}, of at most 255 bytes. Choose a shorter name.")
+
+
 @contextmanager
 def exit_on_user_error() -> Iterator[None]:
     """Turn a `UserError` inside, also of output that fails, into one line on stderr and exit code 2."""
@@ -174,7 +182,7 @@ def exit_on_user_error() -> Iterator[None]:
                 try:
                     yield
                 except BaseException as error:
-                    if refused := address_space_error(error):
+                    if refused := address_space_error(error) or _long_name_error(error):
                         raise refused from error
                     is_success = isinstance(error, SystemExit) and not error.code  # as after --help
                     with nullcontext() if is_success else suppress(UserError):  # the first error counts
