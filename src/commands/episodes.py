@@ -139,6 +139,8 @@ def _show(config: ShowConfig) -> None:
         "action": action_text(action),
         "return": f"mean {np.mean(returns):.4g}, least {min(returns):.4g}, most {max(returns):.4g}",
     }
+    if episodes.skipped_text:
+        rows["skipped"] = printable(episodes.skipped_text)
     table = Table(show_header=False)
     for name, text in rows.items():
         table.add_row(name, text)
@@ -169,3 +171,5 @@ def _import(config: ImportConfig) -> None:
     spec = spec_of(first, action)
     count = write_episodes(Path(str(config.to)), Format.own, chain([first], read), spec)
     print(f"{count:,} episodes of {episodes.format.value} are in {config.to}, with {action_text(action)}")
+    if episodes.skipped_text:
+        print(f"skipped: {printable(episodes.skipped_text)}")

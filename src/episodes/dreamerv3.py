@@ -3,12 +3,14 @@
 Each file is a chunk of up to 1,024 consecutive records of one stream, by `Chunk.save` in its
 `embodied/core/chunk.py` (commit e3f0224), and names the chunk that follows; episodes cross their borders.
 Row t of `action` was **chosen after** seeing record t, since `Driver._step` calls the policy with it, and is
-zeros where `is_last`. A choice is a whole number; before 2024 it was one-hot. Keys with a slash (`dyn/deter`)
-are latents of its networks; `stepid` (before: `id`) and `consec` number the records.
+zeros where `is_last`. A choice is a whole number; before 2024 it was one-hot. Keys of `enc/`, `dyn/` and
+`dec/` are latents of its networks; `stepid` (before: `id`) and `consec` number the records. An observation
+may have a slash, too: its `from_gym` joins the keys of nested Dicts by one.
 """
 
 import re
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -19,11 +21,12 @@ from numpy.typing import NDArray
 
 from ..buffers import EpisodeRecords
 from .dreamerv3_torch import flags, led_arrays, require
-from .episode import STEP_KEYS, EpisodeSpec, RawEpisode, check_total, judging
+from .episode import STEP_KEYS, UNFINISHED, EpisodeSpec, RawEpisode, check_total, counting, judging
 from .npz import read_npz, write_npz
 
 _NAME = re.compile(r"(\d{8}T\d{6}F?\d*)-([0-9A-Za-z]{1,22})-([0-9A-Za-z]{1,22})-(\d{1,9})\.npz")
 _OTHER_KEYS = ("id", "stepid", "consec", "reset")
+_LATENTS = ("enc/", "dyn/", "dec/")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of `elements.UUID`
 
 
@@ -38,10 +41,10 @@ def is_chunk(file: Path) -> bool:
     return _NAME.fullmatch(file.name) is not None
 
 
-def read(path: Path) -> Iterator[tuple[Path, RawEpisode]]:
+def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
     """Yield the whole episodes, stream after stream, each with the file in which it ends.
 
-    What has no beginning, or no end, is left out: the episodes open when a run ended.
+    Episodes without a beginning or an end are skipped: those open when a run ended.
     """
     chunks = {}
     for file in sorted(path.glob("*.npz")) if path.is_dir() else [path]:
@@ -49,17 +52,19 @@ def read(path: Path) -> Iterator[tuple[Path, RawEpisode]]:
             chunks[name[2]] = _Chunk(file, name[3], int(name[4]))
     followers = {chunk.successor for chunk in chunks.values()}
     for first in [number for number in chunks if number not in followers]:
-        yield from _read_stream(chunks, first)
+        yield from _read_stream(chunks, first, skipped)
     for chunk in chunks.values():  # what remains are circles
         with judging(chunk.file):
             raise ValueError("the chunks that follow it lead back to it")
 
 
-def _read_stream(chunks: dict[str, _Chunk], number: str) -> Iterator[tuple[Path, RawEpisode]]:
+def _read_stream(
+    chunks: dict[str, _Chunk], number: str, skipped: Counter[str]
+) -> Iterator[tuple[Path, RawEpisode]]:
     """Yield the episodes from one chunk on, and take what is read out of `chunks`."""
     pieces: list[dict[str, NDArray]] = []
     while (chunk := chunks.pop(number, None)) is not None:
-        arrays = read_npz(chunk.file, _is_read)
+        arrays = read_npz(chunk.file, counting(_is_read, skipped))
         with judging(chunk.file):
             require(arrays, "is_last")
             is_first, is_last = flags(arrays, "is_first"), flags(arrays, "is_last")
@@ -68,8 +73,10 @@ def _read_stream(chunks: dict[str, _Chunk], number: str) -> Iterator[tuple[Path,
         cuts = {0, *np.flatnonzero(is_first).tolist(), *(np.flatnonzero(is_last) + 1).tolist(), chunk.length}
         for start, stop in pairwise(sorted(cuts)):
             if is_first[start]:
+                skipped[UNFINISHED] += _length(pieces)
                 pieces = []
             elif not pieces:
+                skipped[UNFINISHED] += stop - start
                 continue
             pieces.append({name: values[start:stop] for name, values in arrays.items()})
             if is_last[stop - 1]:
@@ -77,6 +84,11 @@ def _read_stream(chunks: dict[str, _Chunk], number: str) -> Iterator[tuple[Path,
                     episode, pieces = _join(pieces), []
                 yield chunk.file, episode
         number = chunk.successor
+    skipped[UNFINISHED] += _length(pieces)
+
+
+def _length(pieces: list[dict[str, NDArray]]) -> int:
+    return sum(len(piece["is_last"]) for piece in pieces)
 
 
 def _join(pieces: list[dict[str, NDArray]]) -> RawEpisode:
@@ -124,4 +136,4 @@ def can_hold(key: str) -> bool:
 
 
 def _is_read(name: str) -> bool:
-    return "/" not in name and name not in _OTHER_KEYS
+    return not name.startswith(_LATENTS) and name not in _OTHER_KEYS

@@ -6,6 +6,7 @@ one-hot (`OneHotAction` in `envs/wrappers.py`), or in [-1, 1] (`NormalizeActions
 repeat what is known, and keys with `log_` are left out of training there, so all these are left out here.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -13,26 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..buffers import EpisodeRecords
-from .episode import STEP_KEYS, EpisodeSpec, RawEpisode, judging
+from .episode import STEP_KEYS, EpisodeSpec, RawEpisode, counting, judging
 from .npz import read_npz, write_npz
 
 _OTHER_KEYS = ("discount", "logprob", "reset")
 
 
-def read(path: Path) -> Iterator[tuple[Path, RawEpisode]]:
+def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
     """Yield the episodes of a folder in the order of their names, or that of one file, with their files."""
     for file in sorted(path.glob("*.npz")) if path.is_dir() else [path]:
-        yield file, read_file(file)
+        yield file, read_file(file, skipped)
 
 
-def read_file(file: Path, keys: Iterable[str] | None = None) -> RawEpisode:
+def read_file(file: Path, skipped: Counter[str], keys: Iterable[str] | None = None) -> RawEpisode:
     """Return the episode of one file; `keys` are its observations, None for all that is nothing else.
 
     Raises:
         UserError: If `read_npz` does, or it is not one whole episode.
     """
-    names = None if keys is None else {*keys, *STEP_KEYS}
-    arrays = read_npz(file, lambda name: _is_read(name) if names is None else name in names)
+    is_read = _is_read if keys is None else {*keys, *STEP_KEYS}.__contains__
+    arrays = read_npz(file, counting(is_read, skipped))
     with judging(file):
         require(arrays, *keys or ())
         is_first, is_terminal = flags(arrays, "is_first"), flags(arrays, "is_terminal")

@@ -1,7 +1,8 @@
 """One episode as a file has it, its checks, and what all episodes of a set have in common."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ DTYPES = {np.dtype(name).str: np.dtype(name) for name in _KINDS}
 """The dtypes that are read, by their descriptions in files: plain numbers, little-endian."""
 
 _REPAIR = "Take it out, or write it again with the program that made it."
+UNFINISHED = "records of unfinished episodes"
+"""Name under which readers count the records of episodes that have no beginning or no end."""
+
 STEP_KEYS = ("action", "reward", "is_first", "is_last", "is_terminal")
 _WRONG_CONTENT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, RuntimeError)
 
@@ -75,6 +79,16 @@ def read_description(path: Path) -> Any:
     """Return the value of a JSON file, of at most 16 MiB; raises as `judging` does."""
     with judging(path), open_regular(path, _DESCRIPTION_BYTES) as file:
         return parse_json(file.read())
+
+
+def counting(is_read: Callable[[str], bool], skipped: Counter[str]) -> Callable[[str], bool]:
+    """Return `is_read` as a function that also counts, by name, the arrays for which it is false."""
+
+    def is_wanted(name: str) -> bool:
+        skipped[name] += not (wanted := is_read(name))
+        return wanted
+
+    return is_wanted
 
 
 def check_size(name: str, shape: tuple[int, ...], dtype: np.dtype) -> int:

@@ -1,6 +1,7 @@
 """Which format a path has, and how each is read and written."""
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
@@ -11,7 +12,7 @@ from ..utils.durable_io import replacing
 from ..utils.errors import UserError
 from ..utils.timestep import ActionSpec
 from . import dreamerv3, dreamerv3_torch, minari, own
-from .episode import EpisodeSpec, RawEpisode, difference, is_one_hot, judging, spec_of, to_records
+from .episode import UNFINISHED, EpisodeSpec, RawEpisode, difference, is_one_hot, judging, spec_of, to_records
 
 
 class Format(Enum):
@@ -43,9 +44,21 @@ class Episodes(NamedTuple):
     action: ActionSpec | None
     """What the files themselves say of the actions; None if they do not."""
 
+    skipped: Counter[str]
+    """Arrays that the last reading skipped, by name, with the number of their files; also `UNFINISHED`."""
+
     def raw(self) -> Iterator[tuple[Path, RawEpisode]]:
         """Yield the episodes as they are, with their files; raises as the reader of the format does."""
-        return _MODULES[self.format].read(self.path)
+        self.skipped.clear()
+        return _MODULES[self.format].read(self.path, self.skipped)
+
+    @property
+    def skipped_text(self) -> str:
+        """What the last reading skipped, such as "dyn/deter, stepid, 3 records of unfinished episodes"."""
+        counts = +self.skipped  # those above zero
+        count = counts.pop(UNFINISHED, 0)
+        names = sorted(counts)
+        return ", ".join([*names, f"{count:,} {UNFINISHED}"] if count else names)
 
     def read(self, action: ActionSpec) -> Iterator[EpisodeRecords]:
         """Yield the episodes, checked, all with the observations of the first one.
@@ -73,16 +86,16 @@ def find_episodes(path: Path, key: str = "path") -> Episodes:
         UserError: If nothing there is named as one of the formats names it.
     """
     if os.path.isfile(path / own.INDEX):  # of a name that is too long pathlib would raise
-        return Episodes(path, Format.own, own.read_spec(path).action)
+        return Episodes(path, Format.own, own.read_spec(path).action, Counter())
     if (file := minari.find(path)) is not None:
-        return Episodes(file, Format.minari, minari.read_action(file))
+        return Episodes(file, Format.minari, minari.read_action(file), Counter())
     files = sorted(path.glob("*.npz")) if os.path.isdir(path) else [path] if path.suffix == ".npz" else []
     if not files:
         names = f"{own.INDEX}, *.npz or {minari.DATA_FILE}"
         found = "holds no episodes: there is no " + names if os.path.exists(path) else "does not exist"
         raise UserError(f"{key}={path} {found}. Name the folder that has them.")
     is_replay = all(map(dreamerv3.is_chunk, files))
-    return Episodes(path, Format.dreamerv3 if is_replay else Format.dreamerv3_torch, None)
+    return Episodes(path, Format.dreamerv3 if is_replay else Format.dreamerv3_torch, None, Counter())
 
 
 def find_action(episodes: Episodes) -> ActionSpec:

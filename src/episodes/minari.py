@@ -10,6 +10,7 @@ Images recorded as JPEG are not read. The spaces are JSON in `metadata.json` (`m
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,6 +39,7 @@ _NAME = re.compile(r"episode_(\d{1,9})")
 _NO_LETTER = re.compile(r"[^\w-]")  # what the name of a dataset cannot have
 _FILTERS = {1, 2, 3, 32000}  # gzip, shuffle, fletcher32 and lzf; others are loaded as libraries
 _NOT_PLAIN = "text or JPEG images, which lose detail; record the dataset with jpeg_encoding=False"
+_ARRAYS = ("observations", "actions", "rewards", "terminations", "truncations")
 _VERSION = "0.5.3"  # of Minari, the oldest that has `jpeg_encoding`
 
 
@@ -64,7 +66,7 @@ def read_action(file: Path) -> ActionSpec | None:
         return ActionSpec(int(np.prod(space["shape"], dtype=np.int64)), is_discrete=False)
 
 
-def read(path: Path) -> Iterator[tuple[Path, RawEpisode]]:
+def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
     """Yield the episodes in the order of their numbers; continuous actions are scaled to [-1, 1].
 
     Raises:
@@ -78,7 +80,9 @@ def read(path: Path) -> Iterator[tuple[Path, RawEpisode]]:
             names = sorted((int(name[1]), name[0]) for key in file if (name := _NAME.fullmatch(key)))
         for _, name in names:
             with judging(path):
-                episode = _read_episode(_Group(h5py, _member(h5py, file, name)), spaces)
+                group = _member(h5py, file, name)
+                skipped.update(key for key in group if key not in _ARRAYS)
+                episode = _read_episode(_Group(h5py, group), spaces)
             yield path, episode
 
 

@@ -4,6 +4,7 @@ The files are those of `dreamerv3_torch.py` with our dtypes, `is_last` and no ot
 written last, so a folder that has it is whole.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -38,14 +39,14 @@ def read_spec(path: Path) -> EpisodeSpec:
         return EpisodeSpec(parts, several(map(_whole, several_at_once)))
 
 
-def read(path: Path) -> Iterator[tuple[Path, RawEpisode]]:
+def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
     """Yield the episodes in the order in which they were written, with their files."""
     spec, files = read_spec(path), sorted(path.glob("*.npz"))
     with judging(path / INDEX):
         if (count := _whole(read_description(path / INDEX)["episodes"])) != len(files):
             raise ValueError(f"it speaks of {count:,} episodes, and the folder has {len(files):,}")
     for file in files:
-        yield file, read_file(file, spec.observation)
+        yield file, read_file(file, skipped, spec.observation)
 
 
 def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from reverie.buffers import EpisodeRecords
+from reverie.commands import episodes as commands
 from reverie.episodes import Format, find_action, find_episodes
 from reverie.utils.errors import UserError
 from reverie.utils.timestep import ActionSpec
@@ -100,6 +101,39 @@ def test_dreamerv3_with_chunks_that_cut_episodes(tmp_path: Path, cuts: list[int]
     chunks(tmp_path / "replay", cuts)
     assert_is_the_episode(only(tmp_path / "replay", Format.dreamerv3))
     assert find_action(find_episodes(tmp_path / "replay")) == CHOICES
+
+
+def test_dreamerv3_keeps_observations_with_a_slash_and_reports_all_that_it_skips(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nested = {"robot/pose": np.ones((9, 3), np.float32), "dynamics/mass": np.ones((9, 1), np.float32)}
+    latents = {"enc/tokens": np.ones((9, 2), np.float32), "dec/features": np.ones((9, 2), np.float32)}
+    chunks(tmp_path / "replay", [0, 3, 9], STREAM | nested | latents)
+    found = find_episodes(tmp_path / "replay")
+    [episode] = found.read(CHOICES)
+    assert episode.observation.keys() == {"vector", *nested}
+    skipped = "consec, dec/features, dyn/deter, enc/tokens, stepid, 5 records of unfinished episodes"
+    assert found.skipped_text == skipped
+    commands.main(["import", f"path={tmp_path / 'replay'}", f"to={tmp_path / 'mine'}"])
+    assert capsys.readouterr().out.endswith(f"skipped: {skipped}\n")
+    commands.main(["show", f"path={tmp_path / 'replay'}"])
+    assert skipped in capsys.readouterr().out
+    commands.main(["show", f"path={tmp_path / 'mine'}"])
+    shown = capsys.readouterr().out
+    assert "robot/pose" in shown and "skipped" not in shown
+
+
+def test_other_layouts_report_what_they_skip(tmp_path: Path) -> None:
+    torch_file(tmp_path / "e-4.npz", log_speed=np.zeros(4), discount=np.ones(4))
+    (tmp_path / "minari").mkdir()
+    minari(tmp_path / "minari", SEEN, np.array([2, 0, 1]))
+    for path, skipped in (
+        (tmp_path, "discount, log_achievement, log_speed, logprob"),
+        (tmp_path / "minari", "infos"),
+    ):
+        found = find_episodes(path)
+        assert len(list(found.read(CHOICES))) == 1
+        assert skipped in found.skipped_text
 
 
 def test_dreamerv3_of_2023_with_one_hot_actions(tmp_path: Path) -> None:
