@@ -40,6 +40,7 @@ _NO_LETTER = re.compile(r"[^\w-]")  # what the name of a dataset cannot have
 _FILTERS = {1, 2, 3, 32000}  # gzip, shuffle, fletcher32 and lzf; others are loaded as libraries
 _NOT_PLAIN = "text or JPEG images, which lose detail; record the dataset with jpeg_encoding=False"
 _ARRAYS = ("observations", "actions", "rewards", "terminations", "truncations")
+_SPACES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
 _VERSION = "0.5.3"  # of Minari, the oldest that has `jpeg_encoding`
 
 
@@ -63,7 +64,9 @@ def read_action(file: Path) -> ActionSpec | None:
         if space["type"] != "Box":
             read = "Discrete, MultiDiscrete and Box"
             raise ValueError(f"its actions are a {space['type']}, and {read} are read")
-        return ActionSpec(int(np.prod(space["shape"], dtype=np.int64)), is_discrete=False)
+        if not (size := int(np.prod(space["shape"], dtype=np.int64))):
+            raise ValueError("its actions have no numbers")
+        return ActionSpec(size, is_discrete=False)
 
 
 def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
@@ -74,6 +77,8 @@ def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]
             other filters, dtypes or shapes.
     """
     h5py, spaces = _h5py(), _spaces(path)
+    with judging(path.with_name(METADATA)):
+        _check_observations(spaces.get("observation_space"))
     with ExitStack() as opened:
         with judging(path):
             file = opened.enter_context(h5py.File(opened.enter_context(open_regular(path)), "r"))
@@ -97,11 +102,16 @@ class _Group:
         found = _member(self._h5py, self._group, name)
         if not isinstance(found, self._h5py.Group):
             return {only: self._checked(name, found)}
+        if "_index_0" in found:  # Minari's name for the first part of a Tuple
+            raise ValueError(f"`{name}` are a Tuple, and an array or a flat Dict of them is read")
         return {key: self._checked(key, _member(self._h5py, found, key)) for key in found}
 
     def read(self, name: str) -> NDArray:
         """Return one array."""
-        return np.asarray(self._checked(name, _member(self._h5py, self._group, name))[()])
+        found = _member(self._h5py, self._group, name)
+        if isinstance(found, self._h5py.Group):
+            raise ValueError(f"`{name}` is a group, as of a Tuple or Dict, and one array is read")
+        return np.asarray(self._checked(name, found)[()])
 
     def _checked(self, name: str, dataset: Any) -> Any:
         if not isinstance(dataset, self._h5py.Dataset):
@@ -126,6 +136,18 @@ def _member(h5py: Any, group: Any, name: str) -> Any:
     if not isinstance(link, h5py.HardLink):
         raise ValueError(f"`{name}` is a link, and what it leads to is not read")
     return group[name]
+
+
+def _check_observations(space: dict[str, Any] | None) -> None:
+    """Raise ValueError if the metadata describes observations that are not plain arrays."""
+    if space is None:
+        return
+    parts = space["subspaces"] if space["type"] == "Dict" else {"": space}
+    for key, part in parts.items():
+        if part["type"] not in _SPACES:
+            what = f"observation `{key}` is a" if key else "observations are a"
+            read = f"{', '.join(_SPACES)} and a flat Dict of them are read"
+            raise ValueError(f"its {what} {part['type']}, and {read}")
 
 
 def _read_episode(group: _Group, spaces: dict[str, Any]) -> RawEpisode:

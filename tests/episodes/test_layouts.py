@@ -224,3 +224,49 @@ def test_minari_in_the_order_of_numbers(tmp_path: Path) -> None:
             file[f"episode_{number}/rewards"][0] = number
     rewards = [episode.reward[1] for episode in find_episodes(tmp_path).read(CHOICES)]
     assert rewards == [0.5, 1, 2, 10]
+
+
+BOX = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-9], "high": [9]}
+TEXT = {"type": "Text", "max_length": 9, "min_length": 1, "charset": "abc"}
+PAIR = {"type": "Tuple", "subspaces": [BOX, BOX]}
+CHOICE = {"type": "Discrete", "dtype": "int64", "start": 0, "n": 3}
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "message"),
+    [
+        (TEXT, CHOICE, "its observations are a Text, and Box, Discrete"),
+        (PAIR, CHOICE, "its observations are a Tuple, and Box, Discrete"),
+        (
+            {"type": "Dict", "subspaces": {"a": BOX, "mission": TEXT}},
+            CHOICE,
+            "its observation `mission` is a Text, and Box",
+        ),
+        ({"type": "Dict", "subspaces": {"a": PAIR}}, CHOICE, "its observation `a` is a Tuple, and Box"),
+        (
+            {"type": "Dict", "subspaces": {"a": {"type": "Dict", "subspaces": {}}}},
+            CHOICE,
+            "its observation `a` is a Dict, and Box",
+        ),
+        (BOX, TEXT, "its actions are a Text, and Discrete, MultiDiscrete and Box are read"),
+        (BOX, PAIR, "its actions are a Tuple, and Discrete"),
+        (BOX, BOX | {"shape": [0], "low": [], "high": []}, "its actions have no numbers"),
+    ],
+)
+def test_minari_names_the_space_that_it_cannot_read(
+    tmp_path: Path, observation: Any, action: Any, message: str
+) -> None:
+    minari(tmp_path, SEEN, np.array([2, 0, 1]), observation_space=observation, action_space=action)
+    with pytest.raises(UserError, match=message):
+        list(find_episodes(tmp_path).read(CHOICES))
+
+
+@pytest.mark.parametrize("name", ["observations", "actions"])
+def test_minari_recognizes_a_tuple_without_metadata(tmp_path: Path, name: str) -> None:
+    minari(tmp_path, SEEN, np.array([2, 0, 1]))
+    with changed(tmp_path) as file:
+        del file[f"episode_0/{name}"]
+        for index in range(2):
+            file[f"episode_0/{name}/_index_{index}"] = np.zeros((4, 1))
+    with pytest.raises(UserError, match=f"`{name}` .* Tuple"):
+        list(find_episodes(tmp_path).read(CHOICES))
