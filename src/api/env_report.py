@@ -21,7 +21,7 @@ from ..envs.workers import as_number
 from ..utils.errors import UserError, require_seed, with_place
 from ..utils.timestep import ArraySpec, EnvSpec
 from ..utils.units import count_text
-from .environments import EnvLike, suite_and_id
+from .environments import EnvLike, registered_limit, suite_and_id
 
 _LEAST_SPREAD = 0.1
 """Of returns; the advantages of smaller ones are not scaled up (`models/returns.py`) and drown in entropy."""
@@ -126,7 +126,7 @@ def _check_made(
 
 def _made(env: EnvLike) -> gymnasium.Env[Any, Any]:
     suite, env_id = suite_and_id(env)
-    config = EnvConfig(suite=suite, id=env_id or "", action_repeat=1)
+    config = EnvConfig(suite=suite, id=env_id or "", action_repeat=1, time_limit=registered_limit(env))
     try:
         return make_single(config)
     except UserError:

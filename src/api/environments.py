@@ -5,7 +5,7 @@ from collections.abc import Callable
 import gymnasium
 
 from ..envs import Suite
-from ..envs.registered import register_maker
+from ..envs.registered import register_maker, time_limit_of
 from ..utils.errors import UserError
 
 EnvLike = str | Callable[[], gymnasium.Env]
@@ -28,3 +28,8 @@ def suite_and_id(env: EnvLike, maker_id: str | None = None) -> tuple[Suite, str 
         repair = "Give an id, a class, or a function that makes one: env=lambda: MyEnv()"
         raise UserError(f"env is of type {type(env).__name__}{made}. {repair}.")
     return Suite.gymnasium, register_maker(env, maker_id)
+
+
+def registered_limit(env: EnvLike) -> int | None:
+    """Return the time limit with which a given class or function is registered, None for an id."""
+    return None if isinstance(env, str) else time_limit_of(env)

@@ -27,7 +27,7 @@ from ..utils.errors import UserError, require_posix
 from ..utils.logging import OnLine, read_lines
 from ..utils.logging.writer import METRICS_FILE
 from .agent import Agent, load
-from .environments import EnvLike, suite_and_id
+from .environments import EnvLike, registered_limit, suite_and_id
 
 _LOG = logging.getLogger(__name__)
 
@@ -177,7 +177,11 @@ def _checked_run_in(env: EnvLike, arguments: list[str]) -> tuple[TrainConfig, Pr
     suite, env_id = suite_and_id(env, unknown_maker_of(str(resume)) if is_continued else None)
     if not is_continued:
         key = "env" if resume is None else "env.suite"
-        chosen = {key: suite.value} | ({} if env_id is None else {"env.id": env_id})
+        chosen: dict[str, object] = {key: suite.value}
+        if env_id is not None:
+            chosen["env.id"] = env_id
+        if (limit := registered_limit(env)) is not None:
+            chosen["env.time_limit"] = limit
         return checked_run([*_typed(chosen), *arguments])
     checked = checked_run(arguments)
     own = checked[0].env

@@ -68,6 +68,28 @@ def register_maker(make: Callable[[], object], env_id: str | None = None) -> str
     return env_id
 
 
+def time_limit_of(make: Callable[[], object]) -> int | None:
+    """Return the time limit with which a class or function is registered by its author, None without one.
+
+    Of several registrations counts one without arguments, as `make` is called, and of these the newest.
+    """
+    found = [
+        spec
+        for env_id, spec in gymnasium.registry.items()
+        if not is_maker(env_id) and _entry_point_of(spec) is make
+    ]
+    found.sort(key=lambda spec: (bool(spec.kwargs), -(spec.version or 0)))
+    return found[0].max_episode_steps if found else None
+
+
+def _entry_point_of(registered: EnvSpec) -> object:
+    """Return the class or function of a registration, None for one whose module is not imported."""
+    if not isinstance(registered.entry_point, str):
+        return registered.entry_point
+    module, _, name = registered.entry_point.partition(":")
+    return getattr(sys.modules.get(module), name, None)
+
+
 def _id_of(make: Callable[[], object]) -> str:
     name = getattr(make, "__qualname__", "<lambda>")
     words = f"{_MAKERS}{getattr(make, '__module__', None)}.{re.sub(r'[<>]', '', name)}"

@@ -268,3 +268,32 @@ def test_a_metric_that_is_not_finite_is_a_number(tmp_path: Path) -> None:
 def test_a_run_can_be_named_by_a_text_and_one_that_is_not_there_is_refused() -> None:
     with pytest.raises(reverie.UserError, match=r"^nosuch has no metrics.jsonl\. Name the folder of a run"):
         reverie.Run("nosuch").metrics()
+
+
+class Endless(Catch):
+    """Registered with a time limit."""
+
+
+@pytest.fixture(scope="module")
+def _is_registered() -> None:
+    maker: Any = Endless
+    gymnasium.register("tests/EndlessHard-v2", entry_point=maker, max_episode_steps=4, kwargs={"hard": True})
+    gymnasium.register("tests/Endless-v1", entry_point=maker, max_episode_steps=3)
+    gymnasium.register("tests/Endless-v2", entry_point=f"{__name__}:Endless", max_episode_steps=6)
+
+
+@pytest.mark.usefixtures("_is_registered")
+@pytest.mark.parametrize(
+    ("settings", "limit"), [({}, 6), ({"env.time_limit": 5}, 5), ({"env.time_limit": None}, None)]
+)
+def test_a_class_keeps_the_time_limit_of_its_registration(
+    settings: dict[str, Any], limit: int | None, tmp_path: Path
+) -> None:
+    run = reverie.train(
+        overrides=[*BRIEF, "env.action_repeat=1"], env=Endless, run_dir=tmp_path / "run", **settings
+    )
+    lengths = {line["episode/length"] for line in run.metrics() if "episode/length" in line}
+    assert lengths == {limit or 7}
+    env: Any = reverie.load(run.run_dir, env=Endless).make_env()
+    env.reset(seed=0)
+    assert [env.step(1)[3] for _ in range(limit or 6)].count(True) == (limit is not None)
