@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..envs import EnvConfig, EnvironmentFailed, make_single
 from ..envs.process_state import KeptState, collected_changes
 from ..envs.registered import CODE_FAULTS, require_no_statistics
-from ..envs.spaces import action_spec, convert_observation, notices, observation_space
+from ..envs.spaces import action_spec, convert_observation, notices, part_space, parts_of
 from ..envs.workers import as_number
 from ..utils.errors import UserError, require_seed, with_place
 from ..utils.timestep import ArraySpec, EnvSpec
@@ -139,16 +139,16 @@ def _check_spaces(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
     """Say what each observation and the action become."""
     shown: dict[str, ArraySpec] = {}
     space, size = env.observation_space, EnvConfig().image_size
-    is_dict = isinstance(space, spaces.Dict)
-    for part in [spaces.Dict({key: part}) for key, part in space.items()] if is_dict else [space]:
+    parts = parts_of(space)
+    for key, part in parts.items():
         try:
-            [(key, seen)] = observation_space(part, size).items()
+            seen = part_space(key, parts, size)
         except UserError as error:
             report.errors.append(f"{report.name} {error}")
             continue
         shown[key] = ArraySpec(seen.shape or (), np.dtype(seen.dtype))
-        report.facts.append((key, _words(part[key] if isinstance(part, spaces.Dict) else part, shown[key])))
-        report.notices.extend(notices(part))
+        report.facts.append((key, _words(part, shown[key])))
+        report.notices.extend(notices(spaces.Dict({key: part}) if isinstance(space, spaces.Dict) else part))
     try:
         action = action_spec(env.action_space)
     except UserError as error:

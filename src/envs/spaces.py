@@ -21,9 +21,10 @@ def observation_space(space: spaces.Space, image_size: int) -> spaces.Dict:
     """Return the space of observations as delivered: a flat dict of uint8 images and float vectors.
 
     Raises:
-        UserError: If a part of `space` is neither a Box nor Discrete.
+        UserError: If a part of `space` is neither a Box nor Discrete, or a Box without numbers.
     """
-    return spaces.Dict({key: _part_space(key, part, image_size) for key, part in _parts(space).items()})
+    parts = parts_of(space)
+    return spaces.Dict({key: part_space(key, parts, image_size) for key in parts})
 
 
 def convert_observation(space: spaces.Space, observation: Any, image_size: int) -> dict[str, NDArray]:
@@ -32,7 +33,7 @@ def convert_observation(space: spaces.Space, observation: Any, image_size: int) 
     Raises:
         EnvironmentFailed: If it is no element of `space`: of another shape, or an image out of its bounds.
     """
-    parts = _parts(space)
+    parts = parts_of(space)
     values = observation if isinstance(space, spaces.Dict) else dict.fromkeys(parts, observation)
     return {key: _convert_part(key, part, values[key], image_size) for key, part in parts.items()}
 
@@ -49,8 +50,13 @@ def action_spec(space: spaces.Space) -> ActionSpec:
     """Return the actions as the model sees them.
 
     Raises:
-        UserError: If `space` is none of Discrete, MultiDiscrete, MultiBinary and a Box of floats.
+        UserError: If `space` is not Discrete, MultiDiscrete, MultiBinary or a Box of floats, or is empty.
     """
+    if space.shape is not None and 0 in space.shape:
+        raise UserError(
+            f"has actions in {space}, of shape {space.shape}, so an action would have no numbers. "
+            "Give the action space at least one number."
+        )
     if isinstance(space, spaces.Discrete):
         return ActionSpec(size=int(space.n), is_discrete=True)
     if parts := _choices(space):
@@ -78,7 +84,7 @@ def convert_action(space: spaces.Space, action: NDArray[np.float32]) -> Any:
         return (chosen + start).astype(space.dtype)
     assert isinstance(space, spaces.Box)
     low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
-    is_bounded = np.isfinite(low) & np.isfinite(high)
+    is_bounded = (space.bounded_below & space.bounded_above).reshape(-1)
     least, most = np.where(is_bounded, low, -1), np.where(is_bounded, high, 1)
     part = (np.clip(action, -1, 1).astype(np.float64) + 1) / 2
     value = np.clip((1 - part) * least + part * most, low, high)  # no difference of bounds: it may overflow
@@ -92,7 +98,7 @@ def require_observation(space: spaces.Space, observation: Any, name: str) -> Non
         UserError: Naming the key, shape and dtype that were given, and those of the environment.
     """
     repair = "Pass what reset() or step() of one environment returned, without a batch axis."
-    parts = _parts(space)
+    parts = parts_of(space)
     if isinstance(space, spaces.Dict):
         keys = list(observation) if isinstance(observation, Mapping) else None
         if keys is None or set(keys) != set(parts):
@@ -108,11 +114,11 @@ def require_observation(space: spaces.Space, observation: Any, name: str) -> Non
 
 def _fits(space: spaces.Space, value: Any) -> bool:
     """Whether a value has the shape of a part, and numbers that its dtype can stand for."""
-    if not isinstance(space, spaces.Box):
-        return space.contains(value)
     array = _array(value)
     if array is None:
         return False
+    if not isinstance(space, spaces.Box):
+        return array.size == 1 and space.contains(array.item())
     both_whole = np.issubdtype(array.dtype, np.integer) and np.issubdtype(space.dtype, np.integer)
     return array.shape == space.shape and (both_whole or np.can_cast(array.dtype, space.dtype, "same_kind"))
 
@@ -140,7 +146,7 @@ def _choices(space: spaces.Space) -> tuple[int, ...]:
     return (2,) * int(np.prod(space.shape)) if isinstance(space, spaces.MultiBinary) else ()
 
 
-def _parts(space: spaces.Space) -> dict[str, spaces.Space]:
+def parts_of(space: spaces.Space) -> dict[str, spaces.Space]:
     """Return the parts of a Dict, or any other space as the only part, under the name of its kind."""
     if isinstance(space, spaces.Dict):
         return space.spaces
@@ -188,32 +194,59 @@ def _notice(space: spaces.Space) -> str | None:
     return f"{space} is taken as an image, {' and '.join(changes)}" if changes else None
 
 
-def _part_space(key: str, space: spaces.Space, image_size: int) -> spaces.Box:
-    if _is_image(space):
-        return spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
+def part_space(key: str, parts: Mapping[str, spaces.Space], image_size: int) -> spaces.Box:
+    """Return the space of one of the `parts` of an observation as delivered.
+
+    Raises:
+        UserError: If it has no such form; the message suggests a change that works.
+    """
+    seen = _seen(parts[key], image_size)
+    if seen is None:
+        raise UserError(
+            f"has an observation `{key}` in {parts[key]}; Reverie takes Box, Discrete and a flat Dict of"
+            " them, and images as (height, width), and with 1 or 3 channels in front or behind. "
+            f"{_repair(key, parts)}"
+        )
+    return seen
+
+
+def _seen(space: spaces.Space, image_size: int) -> spaces.Box | None:
     if isinstance(space, spaces.Discrete):
         return spaces.Box(0, 1, (int(space.n),), np.float32)
-    if isinstance(space, spaces.Box) and (space.dtype != np.uint8 or len(space.shape) < 3):
-        return spaces.Box(-np.inf, np.inf, (int(np.prod(space.shape)),), _float_dtype(space).type)
-    repair = "Wrap it: gymnasium.wrappers.FlattenObservation(env)."
+    if not isinstance(space, spaces.Box) or 0 in space.shape:
+        return None
+    if _is_image(space):
+        return spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
+    if space.dtype == np.uint8 and len(space.shape) >= 3:
+        return None
+    return spaces.Box(-np.inf, np.inf, (int(np.prod(space.shape)),), _float_dtype(space).type)
+
+
+def _repair(key: str, parts: Mapping[str, spaces.Space]) -> str:
+    """Return how to change an observation of `parts` whose part `key` cannot be used."""
+    space = parts[key]
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        repair = "Give every part a key of its own in one Dict."
-    elif isinstance(space, spaces.Box):
-        repair = "Give every picture a key of its own in a Dict."
-    raise UserError(
-        f"has an observation `{key}` in {space}; Reverie takes Box, Discrete and a flat Dict of them, and"
-        f" images as (height, width), and with 1 or 3 channels in front or behind. {repair}"
-    )
+        return "Give every part a key of its own in one Dict."
+    if isinstance(space, spaces.Box) and 0 not in space.shape:
+        return "Give every picture a key of its own in a Dict."
+    if kept := [name for name, part in parts.items() if _seen(part, _LEAST_SIDE) is not None]:
+        return f"Leave it out: gymnasium.wrappers.FilterObservation(env, {kept})."
+    if space.is_np_flattenable and not isinstance(space, spaces.Box):
+        return "Wrap it: gymnasium.wrappers.FlattenObservation(env)."
+    return "Declare it as a Box with at least one number."
 
 
 def _convert_part(key: str, space: spaces.Space, value: Any, image_size: int) -> NDArray:
+    array = np.asarray(value)
     if isinstance(space, spaces.Discrete):
-        one_hot = (np.arange(space.n) + space.start == value).astype(np.float32)
-        if not one_hot.any():
+        choice = array.item() - space.start if array.size == 1 else -1
+        if not 0 <= choice < space.n or choice % 1:
             raise EnvironmentFailed(f"its observation `{key}` is {value!r}, which is not in {space}")
+        one_hot = np.zeros(space.n, np.float32)
+        one_hot[int(choice)] = 1
         return one_hot
     assert isinstance(space, spaces.Box)
-    array, is_image = np.asarray(value), _is_image(space)
+    is_image = _is_image(space)
     if array.shape != space.shape and (is_image or array.size != np.prod(space.shape)):
         raise EnvironmentFailed(
             f"its observation `{key}` has the shape {array.shape}, but its space says {space.shape}"

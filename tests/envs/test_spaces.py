@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -155,6 +156,54 @@ def test_an_observation_that_its_space_does_not_have_is_a_failure_of_its_environ
 def test_other_observations_are_refused(space: spaces.Space) -> None:
     with pytest.raises(UserError, match=r"has an observation `(vector|inner)` in"):
         observation_space(space, 64)
+
+
+@pytest.mark.parametrize(
+    "space", [bytes_box(0), bytes_box(0, 64, 3), float_box(-1, 1, 0), float_box(-1, 1, 2, 0)]
+)
+def test_an_observation_without_numbers_is_refused(space: spaces.Space) -> None:
+    with pytest.raises(UserError, match=r"Declare it as a Box with at least one number\.$"):
+        observation_space(space, 64)
+
+
+MASK, CAMERA = spaces.MultiBinary(3), bytes_box(64, 64, 3)
+
+
+@pytest.mark.parametrize("part", [MASK, spaces.MultiDiscrete([2, 3]), spaces.Text(9), float_box(0, 1, 0)])
+def test_a_part_that_cannot_be_used_is_left_out_by_the_suggestion(part: spaces.Space) -> None:
+    space = spaces.Dict(camera=CAMERA, mission=part, speed=float_box(0, 1, 1))
+    with pytest.raises(UserError, match="has an observation `mission` in") as refused:
+        observation_space(space, 64)
+    suggestion = str(refused.value).rpartition("Leave it out: ")[2].removesuffix(".")
+
+    class World(gymnasium.Env[Any, Any]):
+        observation_space, action_space = space, spaces.Discrete(2)
+
+    wrapped = eval(suggestion, {"gymnasium": gymnasium, "env": World()})
+    assert observation_space(wrapped.observation_space, 64).keys() == {"camera", "speed"}
+
+
+@pytest.mark.parametrize(
+    "space", [MASK, spaces.MultiDiscrete([2, 3]), spaces.Text(9), spaces.Dict(mask=MASK)]
+)
+def test_a_lone_part_of_fixed_length_is_flattened_by_the_suggestion(space: spaces.Space) -> None:
+    with pytest.raises(UserError, match=r"Wrap it: gymnasium.wrappers.FlattenObservation\(env\)\.$"):
+        observation_space(space, 64)
+    assert observation_space(spaces.flatten_space(space), 64).keys() == {"vector"}
+
+
+@pytest.mark.parametrize("space", [spaces.Sequence(MASK), spaces.Dict(a=spaces.Graph(MASK, None))])
+def test_flattening_is_not_suggested_where_it_fails(space: spaces.Space) -> None:
+    with pytest.raises(UserError, match=r"Declare it as a Box with at least one number\.$"):
+        observation_space(space, 64)
+
+
+@pytest.mark.parametrize("space", [float_box(-1, 1, 0), float_box(-1, 1, 3, 0)])
+def test_actions_without_numbers_are_refused(space: spaces.Space) -> None:
+    with pytest.raises(
+        UserError, match=r"so an action would have no numbers\. Give the action space at least"
+    ):
+        action_spec(space)
 
 
 @pytest.mark.parametrize(
