@@ -1,9 +1,11 @@
 """Report how Reverie uses an environment: what it sees, what it changes, what it ignores."""
 
 import contextlib
+import copy
 import re
 import warnings
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 import gymnasium
@@ -16,7 +18,14 @@ from numpy.typing import NDArray
 from ..envs import EnvConfig, EnvironmentFailed, make_single
 from ..envs.process_state import KeptState, collected_changes
 from ..envs.registered import CODE_FAULTS, require_no_statistics
-from ..envs.spaces import action_spec, convert_observation, notices, part_space, parts_of
+from ..envs.spaces import (
+    action_spec,
+    as_array,
+    convert_observation,
+    notices,
+    part_space,
+    parts_of,
+)
 from ..envs.workers import as_number
 from ..utils.errors import UserError, require_seed, with_place
 from ..utils.timestep import ArraySpec, EnvSpec
@@ -26,7 +35,13 @@ from .environments import EnvLike, registered_limit, suite_and_id
 _LEAST_SPREAD = 0.1
 """Of returns; the advantages of smaller ones are not scaled up (`models/returns.py`) and drown in entropy."""
 
-_NO_MATTER = ("unwrapped version", "space minimum value is", "space maximum value is", "rl_tips.html")
+_NO_MATTER = (
+    "unwrapped version",
+    "space minimum value is",
+    "space maximum value is",
+    "rl_tips.html",
+    "share an object",
+)
 """Parts of warnings of Gymnasium's checker about what Reverie takes as well."""
 
 _IS_NOT_REPEATABLE = ("super().reset(seed=seed)", "determinis")
@@ -185,7 +200,7 @@ def _check_interface(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            env_checker.check_env(env, skip_render_check=True, skip_close_check=True)
+            env_checker.check_env(_as_training_takes(env), skip_render_check=True, skip_close_check=True)
         except CODE_FAULTS as error:  # of any kind: the environment's code runs in it
             reason = f"Gymnasium's check of its interface fails: {_plain(with_place(error))}"
             if any(each in reason.lower() for each in _IS_NOT_REPEATABLE):
@@ -197,6 +212,48 @@ def _check_interface(report: EnvReport, env: gymnasium.Env[Any, Any]) -> None:
     report.notices.extend(text for text in found if not any(each in text for each in _NO_MATTER))
 
 
+def _as_training_takes(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """Return a view of an environment for Gymnasium's checker, which accepts what training accepts.
+
+    Each action is a copy, each observation has its own arrays in place of tensors, and flags are plain.
+    """
+    if env.metadata.get("torch"):  # the checker converts these itself
+        return env
+    view, space = gymnasium.Wrapper(env), env.observation_space
+
+    @wraps(env.reset)  # the checker reads the signature
+    def reset(*args: Any, **kwargs: Any) -> Any:
+        return _taken(space, env.reset(*args, **kwargs))
+
+    view.reset = reset
+    view.step = lambda action: _taken(space, env.step(copy.deepcopy(action)))
+    return view
+
+
+def _taken(space: spaces.Space[Any], result: Any) -> Any:
+    """Return a result of `reset` or `step` as training takes it; another form is left to the checker."""
+    if isinstance(result, tuple):
+        match result:
+            case (observation, dict()):
+                return _arrays(space, observation), {}
+            case (observation, reward, terminated, truncated, dict()):
+                return _arrays(space, observation), reward, bool(terminated), bool(truncated), {}
+    return result
+
+
+def _arrays(space: spaces.Space[Any], observation: Any) -> Any:
+    """Return a copy of an observation whose tensors are arrays of its space, as in training."""
+    if isinstance(space, spaces.Dict) and isinstance(observation, dict):
+        return {key: _arrays(space.get(key, space), value) for key, value in observation.items()}
+    if not hasattr(observation, "detach") or not isinstance(space, spaces.Box | spaces.Discrete):
+        return copy.deepcopy(observation)
+    array, shape = as_array(observation), space.shape or ()
+    if array.size == np.prod(shape):
+        array = array.reshape(shape)
+    fits = isinstance(space, spaces.Discrete) or np.can_cast(array.dtype, space.dtype, "same_kind")
+    return array.astype(space.dtype if fits else array.dtype)[()]
+
+
 def _check_another(report: EnvReport, env: gymnasium.Env[Any, Any], maker: EnvLike, seed: int) -> None:
     """Say whether another one shows something else for the same seed."""
     with (
@@ -205,7 +262,10 @@ def _check_another(report: EnvReport, env: gymnasium.Env[Any, Any], maker: EnvLi
         contextlib.closing(_made(maker)) as other,
     ):
         warnings.simplefilter("ignore")
-        first, again, others = (each.reset(seed=seed)[0] for each in (env, env, other))
+        # Copies, because an environment may return one array again and again.
+        first, again, others = (
+            _arrays(each.observation_space, each.reset(seed=seed)[0]) for each in (env, env, other)
+        )
         if data_equivalence(first, again) and not data_equivalence(first, others):
             reason = (
                 "another instance begins differently with the same seed: something is drawn, as a camera's"

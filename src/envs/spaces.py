@@ -133,10 +133,25 @@ def _described(value: Any) -> str:
 def _array(value: Any) -> NDArray | None:
     """Return a value as numbers; None for what is none: a dict, or rows of different lengths."""
     try:
-        array = np.asarray(value)
+        array = as_array(value)
     except ValueError:
         return None
     return array if np.issubdtype(array.dtype, np.number) or array.dtype == np.bool_ else None
+
+
+def as_array(value: Any) -> NDArray:
+    """Return a value as an array, without a copy if possible.
+
+    A torch tensor may have a gradient and any device and dtype: narrow floats, which NumPy may not have,
+    become float32.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if value.is_floating_point() and value.element_size() < 4:
+            value = value.float()
+    return np.asarray(value)
 
 
 def _choices(space: spaces.Space) -> tuple[int, ...]:
@@ -237,7 +252,7 @@ def _repair(key: str, parts: Mapping[str, spaces.Space]) -> str:
 
 
 def _convert_part(key: str, space: spaces.Space, value: Any, image_size: int) -> NDArray:
-    array = np.asarray(value)
+    array = as_array(value)
     if isinstance(space, spaces.Discrete):
         choice = array.item() - space.start if array.size == 1 else -1
         if not 0 <= choice < space.n or choice % 1:

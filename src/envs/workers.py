@@ -26,7 +26,14 @@ from ..utils.timestep import ArraySpec, EnvSpec
 from .backend import EnvironmentFailed
 from .config import EnvConfig
 from .registered import CODE_FAULTS, failure_to_make, require_no_statistics, wrapped
-from .spaces import action_spec, convert_action, convert_observation, notices, observation_space
+from .spaces import (
+    action_spec,
+    as_array,
+    convert_action,
+    convert_observation,
+    notices,
+    observation_space,
+)
 
 Request = int | NDArray[np.float32]
 """A seed (start an episode with it) or an action (A,)."""
@@ -171,7 +178,7 @@ class LocalEnv:
         if not self._has_begun:
             return None
         try:
-            picture = np.array(self.make().render())
+            picture = np.array(as_array(self.make().render()))
         except CODE_FAULTS as error:
             raise _failure_of(error) from error
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
