@@ -48,6 +48,8 @@ def read_config(path: Path) -> DictConfig:
         saved = OmegaConf.to_container(loaded, resolve=False)
         if isinstance(saved, dict):
             rename_saved(saved)  # pyright: ignore[reportArgumentType]
+            if isinstance(env := saved.get("env"), dict):
+                env.setdefault("scale_bytes", False)  # saved before the setting existed
         config = OmegaConf.merge(OmegaConf.structured(AnyTrainConfig), saved)
         for key, value in leaves(saved) if isinstance(saved, dict) else ():
             if not is_boolean_if_asked(setting_types().get(key), value):

@@ -54,6 +54,10 @@ class EnvConfig:
     image_size: int = 64
     """Height and width of image observations, in pixels: a multiple of 16 from 48 to 256."""
 
+    scale_bytes: bool = True
+    """Scale uint8 images from the bounds of their space to 0..255, as images of other types are. Runs saved
+    before this setting existed keep `false`, which reads their bytes as they are."""
+
     noop_max: int = 30
     """Most no-op frames at the start of an Atari episode; their number is drawn from the episode's seed."""
 

@@ -14,6 +14,8 @@ from .backend import EnvironmentFailed
 
 _CHANNELS = (1, 3)
 _WIDEST_RANGE = 65_535  # of the values of pixels; wider bounds, such as the largest float, mean none
+_UINT8 = np.dtype(np.uint8)  # a dtype compares with a dtype ten times faster than with a type
+_BYTES = (0.0, 255.0)  # bounds of pixels that are stored as they are
 _LEAST_SIDE = 32  # in pixels, of an image that is not of bytes; smaller arrays may be boards or tables
 
 
@@ -25,6 +27,14 @@ def observation_space(space: spaces.Space, image_size: int) -> spaces.Dict:
     """
     parts = parts_of(space)
     return spaces.Dict({key: part_space(key, parts, image_size) for key in parts})
+
+
+def full_range(space: spaces.Space) -> spaces.Space:
+    """Return a space whose uint8 parts have the bounds 0 to 255, so that bytes of images are not scaled."""
+    if isinstance(space, spaces.Dict):  # in the same order: a plain dict would be sorted
+        return spaces.Dict([(key, full_range(part)) for key, part in space.items()])
+    is_bytes = isinstance(space, spaces.Box) and space.dtype == _UINT8
+    return spaces.Box(0, 255, space.shape, np.uint8) if is_bytes else space
 
 
 def convert_observation(space: spaces.Space, observation: Any, image_size: int) -> dict[str, NDArray]:
@@ -180,8 +190,8 @@ def _is_image(space: spaces.Space) -> bool:
         if sides[2] not in _CHANNELS and sides[0] not in _CHANNELS:
             return False
         sides = sides[1:] if _is_channels_first(space) else sides[:2]
-    if space.dtype == np.uint8 or min(sides) < _LEAST_SIDE:
-        return space.dtype == np.uint8
+    if space.dtype == _UINT8 or min(sides) < _LEAST_SIDE:
+        return space.dtype == _UINT8
     low, high = _bounds(space)
     is_common = bool((space.low == low).all() and (space.high == high).all())
     return is_common and low < high and high - low <= _WIDEST_RANGE
@@ -192,21 +202,40 @@ def _is_channels_first(image: spaces.Box) -> bool:
 
 
 def _bounds(image: spaces.Box) -> tuple[float, float]:
-    """Return the values of black and white."""
-    return (0.0, 255.0) if image.dtype == np.uint8 else (float(image.low.flat[0]), float(image.high.flat[0]))
+    """Return the values of black and white: the least and the largest bound of all pixels."""
+    low, high = float(image.low.item(0)), float(image.high.item(0))
+    if (low, high) == _BYTES or image.dtype != _UINT8:  # other types are images only if all bounds agree
+        return low, high
+    low, high = float(image.low.min()), float(image.high.max())
+    return (low, high) if low < high else _BYTES
 
 
 def _notice(space: spaces.Space) -> str | None:
     if not isinstance(space, spaces.Box):
         return None
-    if not _is_image(space):
-        if len(space.shape) < 3:
-            return None
-        return f"{space} is taken as {int(np.prod(space.shape)):,} numbers, not as an image"
-    changes = ["its channels moved behind"] * _is_channels_first(space)
-    if space.dtype != np.uint8:
+    is_image, changes = _is_image(space), []
+    if is_image and _is_channels_first(space):
+        changes.append("its channels moved behind")
+    if is_image and (space.dtype != _UINT8 or _bounds(space) != _BYTES):
         changes.append("{:g} to {:g} stored as bytes 0 to 255".format(*_bounds(space)))
-    return f"{space} is taken as an image, {' and '.join(changes)}" if changes else None
+    is_grid = _is_small_grid(space)
+    if not changes and not is_grid and (is_image or len(space.shape) < 3):
+        return None
+    form = "an image" if is_image else f"{int(np.prod(space.shape)):,} numbers, not as an image"
+    text = f"{space} is taken as {', '.join([form, ' and '.join(changes)] if changes else [form])}"
+    if not is_grid:
+        return text
+    shape = ", ".join(map(str, space.shape))
+    return (
+        f"{text}. If its n values are codes, such as objects or pieces, one-hot encode them:"
+        f" np.eye(n, dtype=np.float32)[grid], declared as Box(0, 1, ({shape}, n), np.float32)"
+    )
+
+
+def _is_small_grid(space: spaces.Box) -> bool:
+    """Whether this may be a board or a map of codes: whole numbers in few rows and columns."""
+    sides = space.shape[1:] if _is_channels_first(space) else space.shape[:2]
+    return len(space.shape) in (2, 3) and space.dtype.kind in "iu" and min(sides) < _LEAST_SIDE
 
 
 def part_space(key: str, parts: Mapping[str, spaces.Space], image_size: int) -> spaces.Box:
@@ -232,7 +261,7 @@ def _seen(space: spaces.Space, image_size: int) -> spaces.Box | None:
         return None
     if _is_image(space):
         return spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
-    if space.dtype == np.uint8 and len(space.shape) >= 3:
+    if space.dtype == _UINT8 and len(space.shape) >= 3:
         return None
     return spaces.Box(-np.inf, np.inf, (int(np.prod(space.shape)),), _float_dtype(space).type)
 
@@ -276,12 +305,13 @@ def _convert_part(key: str, space: spaces.Space, value: Any, image_size: int) ->
 
 def _bytes_of(key: str, space: spaces.Box, image: NDArray) -> NDArray[np.uint8]:
     """Return an image of `space` as bytes of shape (H, W) or (H, W, C)."""
-    if space.dtype == np.uint8 and not np.issubdtype(image.dtype, np.integer):
+    is_bytes = space.dtype == _UINT8
+    if is_bytes and image.dtype.kind not in "iu":
         raise EnvironmentFailed(
             f"its observation `{key}` is of type {image.dtype}, but its space says {space.dtype}"
         )
-    if space.dtype != np.uint8 or image.dtype != np.uint8:
-        low, high = _bounds(space)
+    low, high = _bounds(space)
+    if (low, high) != _BYTES or not is_bytes or image.dtype != _UINT8:
         slack = (high - low) / 510  # half a byte
         if not low - slack <= image.min() <= image.max() <= high + slack:  # not a number is refused, too
             raise EnvironmentFailed(

@@ -31,6 +31,7 @@ from .spaces import (
     as_array,
     convert_action,
     convert_observation,
+    full_range,
     notices,
     observation_space,
 )
@@ -104,6 +105,8 @@ class LocalEnv:
             for entry in self.config.wrappers:
                 env = wrapped(env, entry)
             require_no_statistics(env)
+            if not self.config.scale_bytes:
+                env.observation_space = full_range(env.observation_space)
             repeat = self.config.action_repeat
             self._env = RepeatedActions(env, repeat) if repeat > 1 else env
         return self._env

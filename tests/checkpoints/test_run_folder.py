@@ -13,6 +13,7 @@ import torch
 
 from reverie.buffers import ReplayStorage
 from reverie.checkpoints.checkpoint import list_checkpoints
+from reverie.checkpoints.pretrained import resolve_pretrained
 from reverie.checkpoints.run_folder import (
     check_run_folder,
     create_run_folder,
@@ -49,6 +50,18 @@ def test_the_saved_configuration_comes_back_equal() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_run_saved_before_bytes_were_scaled_keeps_them_as_they_are(empty_folder: Path) -> None:
+    save_config(RUN, create_run_folder(replace(RUN, run_dir="run")))
+    file = empty_folder / "run" / "config.yaml"
+    assert load_run("run").env.scale_bytes
+    # Such a file had no checksum either.
+    saved = (line for line in file.read_text().splitlines() if not line.startswith("# checksum"))
+    file.write_text("\n".join(saved).replace("  scale_bytes: true\n", ""))
+    assert not load_run("run").env.scale_bytes
+    assert not resume_run("run", [])[0].env.scale_bytes
+    assert not load_run(resolve_pretrained("pretrained:catch")).env.scale_bytes
+
+
 def test_a_run_of_another_device_is_loaded_without_what_only_that_one_can_do(empty_folder: Path) -> None:
     save_config(RUN, create_run_folder(replace(RUN, run_dir="run")))
     text = without_checksum(empty_folder / "run" / "config.yaml")

@@ -5,10 +5,18 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from reverie.envs.backend import EnvironmentFailed
-from reverie.envs.spaces import action_spec, convert_action, convert_observation, notices, observation_space
+from reverie.envs.spaces import (
+    action_spec,
+    convert_action,
+    convert_observation,
+    full_range,
+    notices,
+    observation_space,
+)
 from reverie.utils.errors import UserError
 
 
@@ -77,6 +85,10 @@ def test_one_bright_pixel_survives_shrinking_as_the_mean_of_its_block() -> None:
         (-1, 1, np.float32, [-1, -0.6, 0.004, 1], [0, 51, 128, 255]),
         (0, 255, np.int64, [0, 51, 128, 255], [0, 51, 128, 255]),
         (0, 255, np.uint8, [0, 51, 128, 255], [0, 51, 128, 255]),
+        (0, 1, np.uint8, [0, 1, 1, 0], [0, 255, 255, 0]),
+        (0, 10, np.uint8, [0, 2, 5, 10], [0, 51, 128, 255]),
+        (100, 110, np.uint8, [100, 102, 105, 110], [0, 51, 128, 255]),
+        (0, 1, np.int8, [0, 1, 1, 0], [0, 255, 255, 0]),
     ],
 )
 @pytest.mark.parametrize("shape", [(64, 64), (64, 64, 1), (64, 64, 3), (1, 64, 64), (3, 64, 64)])
@@ -94,7 +106,7 @@ def test_pictures_of_other_numbers_and_with_channels_first_are_images(
     np.testing.assert_array_equal(
         image, np.resize(np.array(delivered, np.uint8), (64, 64))[..., None].repeat(3, 2)
     )
-    assert bool(notices(space)) == (dtype is not np.uint8 or channels_first)
+    assert bool(notices(space)) == (dtype is not np.uint8 or (low, high) != (0, 255) or channels_first)
 
 
 def test_what_is_done_with_a_picture_is_said() -> None:
@@ -105,6 +117,79 @@ def test_what_is_done_with_a_picture_is_said() -> None:
     )
     stack = float_box(0, 1, 4, 84, 84)
     assert notices(stack) == (f"{stack} is taken as 28,224 numbers, not as an image",)
+
+
+def test_bytes_whose_bounds_differ_by_pixel_are_scaled_by_the_outermost_bounds() -> None:
+    high = np.full((64, 64), 4, np.uint8)
+    high[0, 0] = 5
+    space = spaces.Box(np.zeros_like(high), high, dtype=np.uint8)
+    assert convert_observation(space, high, 64)["image"][..., 0].tolist() == (high * 51).tolist()
+    constant = spaces.Box(7, 7, (64, 64), np.uint8)
+    assert convert_observation(constant, np.full((64, 64), 7, np.uint8), 64)["image"].max() == 7
+
+
+def test_bytes_out_of_their_bounds_are_a_failure_of_the_environment() -> None:
+    with pytest.raises(EnvironmentFailed, match="values from 2 to 2, but its space says 0 to 1"):
+        convert_observation(spaces.Box(0, 1, (64, 64), np.uint8), np.full((64, 64), 2, np.uint8), 64)
+
+
+def test_the_full_range_leaves_bytes_as_they_are_and_keeps_the_order_of_keys() -> None:
+    part = spaces.Box(0, 1, (64, 64), np.uint8)
+    space = full_range(spaces.Dict([("z", part), ("a", float_box(0, 1, 64, 64))]))
+    assert isinstance(space, spaces.Dict) and list(space.spaces) == ["z", "a"]
+    ones = np.ones((64, 64), np.uint8)
+    seen = convert_observation(space, {"z": ones, "a": ones}, 64)
+    assert (seen["z"].max(), seen["a"].max()) == (1, 255)
+
+
+GRID = np.array([[2, 0, 1], [5, 5, 5]])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64])
+@pytest.mark.parametrize("high", [5, 100])
+def test_a_small_grid_of_whole_numbers_is_pointed_out_and_its_one_hot_form_is_taken(
+    dtype: type, high: int
+) -> None:
+    [notice] = notices(spaces.Box(0, high, (2, 3), dtype))
+    code, box = "np.eye(n, dtype=np.float32)[grid]", "Box(0, 1, (2, 3, n), np.float32)"
+    assert notice.endswith(f"one-hot encode them: {code}, declared as {box}")
+    names = {"np": np, "Box": spaces.Box, "grid": GRID.astype(dtype), "n": 6}
+    encoded, space = eval(code, names), eval(box, names)
+    assert space.contains(encoded)
+    vector = convert_observation(space, encoded, 64)["vector"]
+    assert vector.reshape(2, 3, 6).argmax(2).tolist() == GRID.tolist()
+
+
+def test_pictures_of_bytes_and_small_vectors_are_no_grids() -> None:
+    for space in (bytes_box(64, 64, 3), bytes_box(128), spaces.Box(0, 9, (4,), np.int64)):
+        assert notices(space) == ()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda values: torch.tensor(values, dtype=torch.float64),
+        lambda values: torch.tensor(values, dtype=torch.bfloat16),
+        lambda values: torch.tensor(values, requires_grad=True) * 1,
+        lambda values: np.array(values, np.float32),
+    ],
+)
+def test_a_tensor_is_taken_as_the_same_numbers_in_an_array(made: Any) -> None:
+    space = spaces.Dict(pose=float_box(-9, 9, 2), mode=spaces.Discrete(3), camera=float_box(0, 1, 64, 64))
+    value = {"pose": made([0.5, -2.0]), "mode": made([1.0]), "camera": made([[1.0] * 64] * 64)}
+    seen = convert_observation(space, value, 64)
+    assert seen["pose"].tolist() == [0.5, -2] and seen["mode"].tolist() == [0, 1, 0]
+    assert seen["camera"].min() == 255
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_an_observation_is_finite_in_the_dtype_that_is_stored(dtype: type) -> None:
+    space = float_box(-np.inf, np.inf, 1, dtype=dtype)
+    most = np.array([np.finfo(dtype).max])
+    assert convert_observation(space, most, 64)["vector"] == most
+    with pytest.raises(EnvironmentFailed, match="values that are not finite"):
+        convert_observation(space, most.astype(np.float64) * 2, 64)
 
 
 @pytest.mark.parametrize(
