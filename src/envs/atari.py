@@ -133,7 +133,7 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
 
     def render(self) -> NDArray[np.uint8] | None:
         """Return the newest frame, if `render_mode` is rgb_array."""
-        return self._frame if self.render_mode == "rgb_array" else None
+        return self._frame.copy() if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
         """Release the emulator."""

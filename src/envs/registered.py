@@ -1,5 +1,6 @@
 """Gymnasium environments by name: the registration of an id or a maker, its arguments and wrappers."""
 
+import copy
 import importlib
 import inspect
 import re
@@ -207,7 +208,7 @@ def wrapped(env: gymnasium.Env, entry: Any) -> gymnasium.Env:
     """Return an environment in one more wrapper of `env.wrappers`."""
     wrapper, kwargs = wrapper_class(entry)
     try:
-        return wrapper(env, **kwargs)
+        return wrapper(env, **copy.deepcopy(kwargs))
     except CODE_FAULTS as error:
         raise UserError(
             f"with env.wrappers={wrapper.__module__}.{wrapper.__name__} cannot be made: {with_place(error)}."

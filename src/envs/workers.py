@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import copy
 import math
 import multiprocessing
 import os
@@ -72,7 +73,9 @@ class RepeatedActions(gymnasium.Wrapper):
         """Return the last observation, flags and info, and the sum of the rewards."""
         observation, total, terminated, truncated, info = None, 0.0, False, False, {}
         for _ in range(self._times):
-            observation, reward, terminated, truncated, info = self.env.step(action)
+            # A step may change the array in place; the next one needs the action as it was chosen.
+            given = action.copy() if isinstance(action, np.ndarray) else action
+            observation, reward, terminated, truncated, info = self.env.step(given)
             total += as_number(reward)
             if terminated or truncated:
                 break
@@ -98,7 +101,8 @@ class LocalEnv:
         """Return the environment, made at the first call."""
         if self._env is None:
             # an environment that renders nothing need not accept the argument
-            options = dict(self.config.kwargs or {})
+            # A copy for each environment: one that changes a list or mapping would change the others.
+            options = copy.deepcopy(dict(self.config.kwargs or {}))
             if self.render_mode:
                 options["render_mode"] = self.render_mode
             env = gymnasium.make(self.registered, max_episode_steps=self.config.time_limit, **options)
