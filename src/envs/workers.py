@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import copy
-import math
 import multiprocessing
 import os
 import signal
@@ -49,17 +48,23 @@ Record = tuple[dict[str, NDArray], float, bool, bool]
 PICTURES = "rgb_array"
 _START_PATIENCE = 10  # limits of a step that a start may take: all workers load their packages at once
 _CLOSE_SECONDS = 5.0
+_FLOAT32_END = (2 - 2**-24) * 2.0**127  # the smallest number that float32 rounds to infinity
 
 
 def as_number(reward: Any) -> float:
-    """Return a reward as a number; raises EnvironmentFailed if it is none, or not finite."""
+    """Return a reward as a number; an array or a tensor of one number counts as that number.
+
+    Raises:
+        EnvironmentFailed: If it is not a single number that is finite in float32, as the replay stores it.
+    """
     try:
-        # Python would read a text that spells a number; what is not finite would stay in the replay.
-        if not isinstance(reward, str) and math.isfinite(number := float(reward)):
+        number = reward.item() if hasattr(reward, "item") else reward
+        # Python would read a text that spells a number.
+        if not isinstance(number, str | bytes | bytearray) and abs(number := float(number)) < _FLOAT32_END:
             return number
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch raises the last one
         pass
-    raise EnvironmentFailed(f"its reward is {reward!r}, which is no finite number")
+    raise EnvironmentFailed(f"its reward is {reward!r}, which is not a single finite float32 number")
 
 
 class RepeatedActions(gymnasium.Wrapper):

@@ -7,9 +7,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 import reverie
+from reverie.envs import EnvConfig, EnvironmentCrashed, Suite, make_environment, spec_of
+from reverie.envs.registered import register_maker
 
 from ..envs.toy_world import ToyWorld
 
@@ -151,7 +154,11 @@ STACK = spaces.Box(0, 255, (64, 64, 4), np.uint8)
         ({"last_reward": 0.001}, "notices", "returns of random episodes differ by 0.000"),
         ({"last_reward": 0.0}, "notices", "no reward in 60 random steps"),
         ({"length": 1000}, "notices", "no episode ended in 60 random steps; env.time_limit=<frames> cuts"),
-        ({"last_reward": np.inf}, "errors", "its reward is nan, which is no finite number. Give finite"),
+        (
+            {"last_reward": np.inf},
+            "errors",
+            "its reward is nan, which is not a single finite float32 number. Give finite",
+        ),
         ({"action_space": WIDE}, "notices", "an action without both bounds gets"),
         ({"action_space": WHOLE}, "errors", "Offer one of them, and make in step"),
         ({"observation_space": STACK}, "errors", "Give every picture a key"),
@@ -197,3 +204,111 @@ def test_steps_that_are_no_number_of_steps_are_refused() -> None:
             reverie.check_env("CartPole-v1", steps=steps)  # pyright: ignore[reportArgumentType]
     with pytest.raises(reverie.UserError, match=r"^seed must be in \[0, 2\*\*32\), got -1"):
         reverie.check_env("CartPole-v1", seed=-1)
+
+
+def given(value: Any, dtype: Any = None) -> dict[str, Any]:
+    """Return members of a world that gives tensors of its observations."""
+    drawn = World._drawn
+    return {"_drawn": lambda self: value(torch.as_tensor(drawn(self), dtype=dtype))}
+
+
+@pytest.mark.filterwarnings("ignore:.*WARN")
+@pytest.mark.parametrize(
+    ("members", "is_ready"),
+    [
+        (given(lambda tensor: tensor), True),
+        (given(lambda tensor: tensor.requires_grad_() * 1), True),
+        (given(lambda tensor: tensor, torch.bfloat16), True),
+        (given(lambda tensor: tensor, torch.float64), True),
+        (given(lambda tensor: tensor[None]), True),
+        (given(lambda tensor: tensor * torch.inf), False),
+        (given(lambda tensor: tensor.double() * 1e39), False),
+        (given(lambda tensor: tensor[:2]), False),
+        (given(lambda tensor: tensor.to("meta")), False),
+        (given(lambda tensor: tensor) | {"observation_space": spaces.Discrete(4)}, True),
+        (given(lambda tensor: tensor.reshape(1)) | {"observation_space": spaces.Discrete(4)}, True),
+        (given(lambda tensor: tensor + 9) | {"observation_space": spaces.Discrete(4)}, False),
+        ({"last_reward": torch.ones(1)}, True),
+        ({"last_reward": torch.ones(1, 1, requires_grad=True)}, True),
+        ({"last_reward": np.ones((1, 1))}, True),
+        ({"last_reward": torch.ones(2)}, False),
+        ({"last_reward": np.ones(2)}, False),
+        ({"last_reward": 1e300}, False),
+        ({"last_reward": torch.tensor(1e300, dtype=torch.float64)}, False),
+    ],
+)
+def test_training_takes_what_the_report_says_is_ready(members: dict[str, Any], is_ready: bool) -> None:
+    env = world(length=3, **members)
+    report = reverie.check_env(env, steps=9)
+    assert report.is_ready == is_ready, report
+    config = EnvConfig(suite=Suite.gymnasium, id=register_maker(env), action_repeat=1, max_restarts=0)
+    action = np.eye(2, dtype=np.float32)[:1]
+    try:
+        spec_of(config)
+        environment = make_environment(config, 0)
+        environment.reset()
+        for _ in range(9):
+            environment.step(action)
+        trains = True
+    except (reverie.UserError, EnvironmentCrashed):
+        trains = False
+    assert trains == is_ready
+
+
+@pytest.mark.filterwarnings("ignore:.*WARN")
+def test_an_environment_that_reuses_its_arrays_is_ready_and_gets_its_own_action_in_each_step() -> None:
+    class Reuses(World):
+        action_space = spaces.Box(-1, 1, (2,), np.float32)
+        shown, info = np.zeros(3, np.float32), {"calls": 0}
+
+        def step(self, action: Any) -> Any:
+            action *= 0.5
+            self.moved = action.sum()
+            return (*super().step(action)[:2], np.bool_(False), np.bool_(self._time > 8), self.info)
+
+        def reset(self, **others: Any) -> Any:
+            self.moved = 0.0
+            return super().reset(**others)[0], self.info
+
+        def _drawn(self) -> Any:
+            self.shown[:] = np.clip(self.moved, -1, 1)
+            return self.shown
+
+    report = reverie.check_env(Reuses, steps=20)
+    assert report.is_ready and not any("share" in text or "determinis" in text for text in report.notices), (
+        report
+    )
+
+
+def test_what_is_drawn_when_it_is_made_is_found_although_one_array_is_returned_again() -> None:
+    class Shifted(World):
+        shown = np.zeros(3, np.float32)
+
+        def __init__(self) -> None:
+            self.shift = np.random.default_rng().random(dtype=np.float32)
+
+        def _drawn(self) -> Any:
+            self.shown[:] = self.shift
+            return self.shown
+
+    report = reverie.check_env(Shifted, steps=20)
+    assert any("another instance begins differently" in text for text in report.notices), report
+
+
+def test_bytes_between_other_bounds_and_small_grids_are_pointed_out() -> None:
+    parts = {
+        "map": spaces.Box(0, 1, (64, 64), np.uint8),
+        "codes": spaces.Box(0, 255, (7, 7, 3), np.uint8),
+        "board": spaces.Box(0, 2, (3, 3), np.int8),
+    }
+    notices = reverie.check_env(world(observation_space=spaces.Dict(parts)), steps=5).notices
+    assert any("`map` " in text and "0 to 1 stored as bytes 0 to 255" in text for text in notices), notices
+    for key in ("codes", "board"):
+        assert any(f"`{key}` " in text and "one-hot encode them" in text for text in notices), notices
+
+
+def test_the_time_limit_of_a_registered_class_is_kept() -> None:
+    endless: Any = world(length=1000)
+    gymnasium.register("tests/Endless-v0", entry_point=endless, max_episode_steps=20)
+    report = reverie.check_env(endless, steps=60)
+    assert dict(report.facts)["episodes"].startswith("3 ended in 60 random steps: 0 terminated"), report
