@@ -13,7 +13,7 @@ pytest_plugins = ["tests.runs.fixtures"]
 WHOLE_RUNS = ("api", "benchmarks", "checkpoints", "commands", "config", "orchestration", "planning", "play")
 
 torch.set_num_threads(1)
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
+os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
 
 @pytest.fixture(autouse=True)

@@ -281,6 +281,8 @@ def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, lis
         raise UserError(f"{name} is a population; only networks of Dreamer can be continued.")
     config.run_dir, config.model.init = config.run_dir if is_placed else None, name
     config.resume = None
+    if all(change.key_or_group != "threads" for change in changes):
+        config.threads = None  # The machine where the networks were trained chose its own.
     return config, [f"a new run with the networks and settings of {name}; replay and optimisers are new"]
 
 

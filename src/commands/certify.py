@@ -84,7 +84,8 @@ def main(arguments: list[str] | None = None) -> None:
     command = shlex.join(["python", "scripts/certify_memory.py", *typed_here])
     if settings.fault is not None:
         overrides = ["compile=none", *overrides]  # in a compiled function a fault would not take effect
-    [job] = compose_jobs(overrides)
+    # Sums in another order would change what is certified, and more threads hold more memory.
+    [job] = compose_jobs(["threads=1", *overrides])
     if job.resume is not None:
         raise UserError(
             f"resume={job.resume}: a new run is certified; type the settings of that one instead."

@@ -80,7 +80,7 @@ def _run_once(
     on_line: OnLine | None,
 ) -> StopReason:
     """Run until something stops it; return why if it is finished, or rolls back to its newest checkpoint."""
-    opened = open_run(config, signals, recipe_of(config), preflight.plan, notices)
+    opened = open_run(config, signals, recipe_of(config), preflight, notices)
     with faults_as_user_errors(config), opened as run:
         run.reports.writer.on_line = on_line
         if has_rolled_back:

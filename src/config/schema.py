@@ -21,6 +21,8 @@ from ..utils.remote_urls import check_url
 LARGEST_NUMBER = 1e30
 MOST_NAME_BYTES = 230
 
+MOST_THREADS = 1024
+
 NO_SETTING = {"omegaconf_ignore": True}
 """Metadata of a field that a user cannot set: neither composed, nor saved."""
 
@@ -142,6 +144,10 @@ class TrainConfig:
     """`none` runs operator by operator; `graph` launches each update as one CUDA graph; `inductor` compiles
     acting and what an update repeats, inside that graph on CUDA. `auto` decides by device and length."""
 
+    threads: int | None = None
+    """CPU threads for the networks, from 1 to 1024. null takes `OMP_NUM_THREADS`, or the fastest number in a
+    benchmark of about a second at startup. The choice is saved with the run, and `resume=` keeps it."""
+
     deterministic: bool = False
     """Whether a run on a GPU repeats itself bit for bit, by slower kernels; on a CPU every run does."""
 
@@ -161,6 +167,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         require_seed(self.seed)
+        require_range("", self, "threads", ge=1, le=MOST_THREADS)
         if not self.name.isprintable() or "/" in self.name or self.name[:1] in ("", "."):
             allowed = "a word that can name a folder and begins with no dot"
             raise UserError(f"name must be {allowed}, got {self.name!r}.")

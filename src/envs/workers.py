@@ -20,9 +20,11 @@ from gymnasium.envs.registration import EnvSpec as RegisteredSpec
 from gymnasium.vector.utils import CloudpickleWrapper
 from numpy.typing import NDArray
 
+from ..utils.environment_variables import environment_variables
 from ..utils.errors import UserError
 from ..utils.parent import end_even_if_stuck
 from ..utils.timestep import ArraySpec, EnvSpec
+from ..utils.units import count_text
 from .backend import EnvironmentFailed
 from .config import EnvConfig
 from .registered import CODE_FAULTS, failure_to_make, require_no_statistics, wrapped
@@ -221,7 +223,8 @@ class SubprocessEnv:
         self._timeout = timeout
         self._outline: tuple[EnvSpec, bool] | None = None
         self._process = context.Process(target=_serve, args=(portable(make), theirs), name=name, daemon=True)
-        self._process.start()
+        with environment_variables({"OMP_NUM_THREADS": "1"}):
+            self._process.start()
         theirs.close()
         atexit.register(self._process.kill)  # multiprocessing would wait for it forever: it ignores SIGTERM
 
@@ -235,7 +238,7 @@ class SubprocessEnv:
             return self._outline
         patience = self._timeout * _START_PATIENCE
         _limit(self._pipe, patience)
-        late = f"its process was not ready after {patience:g} seconds"
+        late = f"its process was not ready after {count_text(patience, 'second')}"
         self._outline = outline = self._receive(late, "while it started ")
         _limit(self._pipe, self._timeout)
         return outline
@@ -256,7 +259,7 @@ class SubprocessEnv:
         """Return the answer; raises EnvironmentFailed if there is none: then only `terminate` is left."""
         if self._outline is None:
             self.wait_until_ready()
-        return self._receive(f"its process gave no answer for env.worker_timeout={self._timeout:g} seconds")
+        return self._receive(f"its process gave no answer for env.worker_timeout={self._timeout:g} s")
 
     def render(self) -> NDArray[np.uint8] | None:
         """See `LocalEnv.render`; a process that gives no answer is dead for all further requests."""

@@ -1,5 +1,6 @@
 """The kinds of run: one recipe for each workflow."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +30,10 @@ class RunRecipe(Recipe, Protocol):
 
     def build(self, config: TrainConfig, run_dir: Path) -> AnyParts:
         """Return the parts of a run; seeds the global generators, which initialise the parameters."""
+        ...
+
+    def updates_on_zeros(self, config: TrainConfig, env: EnvSpec) -> Iterator[Callable[[], object]]:
+        """Yield updates of temporary networks on a CPU, to be timed: short ones first, up to the run's."""
         ...
 
     def build_agent(self, config: TrainConfig, env: EnvSpec) -> Agent:

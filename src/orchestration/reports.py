@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ..config.schema import TrainConfig
@@ -16,6 +17,7 @@ from ..memory.leaks.table import MemoryReport
 from ..utils.logging import LEARNING, MetricsWriter, Progress, ProgressMode
 from ..utils.timestep import EnvSpec
 from ..utils.video import save_video, upscale
+from .threads import PaceWatch
 
 _LOG = logging.getLogger(__name__)
 VIDEOS = "videos"
@@ -57,9 +59,11 @@ class Reports:
         self.writer = MetricsWriter(run_dir, config.logger.tensorboard, resume_step, config.logger.wandb)
         self._progress = Progress(config.training.total_timesteps, progress, resume_step or 0)
         self.planned_mb = planned_mb
+        self._threads = config.threads or torch.get_num_threads()
         self._last_return: float | None = None
         self._since = (time.monotonic(), resume_step or 0, 0)
         self._has_noted = False
+        self._pace, self._has_one_phase = PaceWatch(), True
 
     def episode(self, step: int, episode: Episode) -> None:
         """Write a finished training episode."""
@@ -78,13 +82,34 @@ class Reports:
             memory_mb=metrics["debug/cpu/rss_mb"] + metrics["debug/gpu/reserved_mb"],
             planned_mb=self.planned_mb,
         )
+        if self._has_one_phase:
+            self._watch_pace(speeds, metrics["time/update_fraction"])
+        self._has_one_phase = True
 
-    def generation(self, step: int, updates: int, metrics: dict[str, float], block: list[str]) -> None:
-        """Write the metrics of a generation with its speeds, and show its block."""
-        self.writer.scalars(step, metrics | self._speeds(step, updates))
-        self.advance(step, updates, LEARNING)
+    def generation(
+        self, step: int, updates: int, metrics: dict[str, float], block: list[str], until: int | None
+    ) -> None:
+        """Write the metrics of a generation with its speeds, and show its block.
+
+        `until` is the step up to which no member learns, or None once they do.
+        """
+        speeds = self._speeds(step, updates)
+        self.writer.scalars(step, metrics | speeds)
+        self.advance(step, updates, LEARNING if until is None else "filling the replay", until)
         for line in block:
             _LOG.info(line)
+        self._watch_pace(speeds, metrics["time/learn_fraction"])
+
+    def _watch_pace(self, speeds: dict[str, float], fraction: float) -> None:
+        """Suggest one thread once updates, which took a fraction of the time, are half as fast as before."""
+        if self._threads == 1 or not fraction:
+            return
+        if self._pace.has_halved(speeds["speed/updates_per_second"] / fraction):
+            _LOG.warning(
+                "updates take twice as long as earlier in this run. If other programs use the CPUs now, stop "
+                "it and resume it with threads=1 (%d now).",
+                self._threads,
+            )
 
     def _speeds(self, step: int, updates: int) -> dict[str, float]:
         """Return how fast it went since the last call."""
@@ -97,9 +122,14 @@ class Reports:
             "speed/updates_per_second": (updates - then_updates) / seconds,
         }
 
-    def advance(self, step: int, updates: int, phase: str, caveat: str = "") -> None:
+    def advance(self, step: int, updates: int, phase: str, until: int | None = None) -> None:
         """Move the progress bar; see `Progress.advance`."""
-        self._progress.advance(step, updates, phase, caveat)
+        self._has_one_phase &= until is None
+        self._progress.advance(step, updates, phase, until)
+
+    def describe(self) -> str:
+        """Return what the run is doing, and how far it is."""
+        return self._progress.describe()
 
     @contextmanager
     def doing(self, words: str) -> Iterator[None]:
@@ -115,7 +145,7 @@ class Reports:
         if words and not self._has_noted:
             _LOG.info("%s, once: it may take a minute", words)
             self._has_noted = True
-        self._progress.set_status(words)
+        self._progress.set_status(words, is_once=True)
 
     def memory(self, step: int, report: MemoryReport | None, footprint: dict[str, float]) -> None:
         """Write what holds what, if anything is tracked, and what the whole run takes from the machine."""

@@ -2,8 +2,10 @@
 
 import logging
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -13,17 +15,18 @@ from ..checkpoints.run_folder import locked, save_config
 from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank, note_torchrun
 from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Compile, Device, TrainConfig
-from ..planning import MemoryPlan, over_text, plan_lines
+from ..planning import MemoryPlan, Preflight, over_text, plan_lines
 from ..utils.compilation import why_not_compiled
-from ..utils.logging import configure_logging
+from ..utils.logging import Heartbeat, configure_logging, shows_bar, still
 from ..utils.ranks import Ranks, current_ranks, joined
 from ..utils.timestep import EnvSpec
 from ..utils.units import count_text, size_text
-from .orchestrator import OpenedRun, Orchestrator
+from .orchestrator import AnyParts, OpenedRun, Orchestrator
 from .outlook import outlook
 from .recipes import RunRecipe
 from .reports import Reports
 from .signals import Signals
+from .threads import use_threads
 
 _LOG = logging.getLogger(__name__)
 _BEGINS_AGAIN = "no checkpoint yet: the run starts again with the same configuration"
@@ -39,15 +42,19 @@ def open_run(
     config: TrainConfig,
     signals: Signals,
     recipe: RunRecipe,
-    plan: MemoryPlan | None = None,
+    preflight: Preflight | None = None,
     notices: Sequence[str] = (),
 ) -> Iterator[Orchestrator]:
     """Open a run that is ready to start or to continue, after its banner; close everything at the end.
+
+    Without `preflight` the banner has no plan, and torch's number of threads stays unless `config.threads` is
+    set.
 
     Raises:
         UserError: If its folder, or the checkpoint to continue from, cannot be used.
     """
     with ExitStack() as opened:
+        plan = preflight.plan if preflight else None
         is_new, ranks = not (config.run_dir and Path(config.run_dir).exists()), current_ranks()
         run_dir = create_folder_of_rank(config, ranks)
         opened.enter_context(locked(run_dir))
@@ -56,8 +63,10 @@ def open_run(
         begins_again = bool(config.resume) and checkpoint is None
         notices = [*notices, _BEGINS_AGAIN] if begins_again else notices
         opened.callback(configure_logging(run_dir, quiet=not ranks.is_first))
-        if config.compile is Compile.inductor:
-            _try_compiler(config, signals)
+        heartbeat = Heartbeat()
+        if not shows_bar(config.logger.progress):
+            opened.enter_context(heartbeat)
+        threads = _ready_torch(config, recipe, preflight, signals, heartbeat)
         try:
             parts = recipe.build(config, run_dir)
         except BaseException:
@@ -70,26 +79,12 @@ def open_run(
             checkpoint.restore_replay(parts.replay)
         save_config(config, run_dir)
         note_torchrun(run_dir)  # later: what was typed is saved
-        spec, replay_bytes = parts.environment.spec, parts.replay.nbytes()
-        parameters = parts.workflow.num_parameters
-        guaranteed = parts.replay.plan.guaranteed if config.buffer.compressed else None
-        banner = start_banner(
-            config,
-            spec,
-            recipe,
-            parameters=parameters,
-            replay_bytes=replay_bytes,
-            guaranteed=guaranteed,
-            codes=outlook(parts.replay),
-        )
-        for line in [*notices, *banner, *(plan_lines(plan) if plan else [])]:
-            _LOG.info(line)
-        for resource in plan.over if plan else []:
-            _LOG.warning(over_text(resource))
+        _log_start(config, recipe, parts, plan, notices, threads)
         step = checkpoint.step if checkpoint else 0 if begins_again else None
         progress, planned_mb = config.logger.progress, plan.memory_mb if plan else None
-        reports = Reports(config, run_dir, spec, progress, step, planned_mb)
+        reports = Reports(config, run_dir, parts.environment.spec, progress, step, planned_mb)
         opened.callback(reports.close)
+        heartbeat.describe = reports.describe
         as_yaml = OmegaConf.to_yaml(OmegaConf.structured(config))
         reports.writer.text(step or 0, "config", f"```yaml\n{as_yaml}```")
         run = recipe.orchestrator(OpenedRun(config, parts, reports, run_dir, signals, checkpoint))
@@ -99,6 +94,54 @@ def open_run(
             if checkpoint is not None:
                 run.mirror.upload(checkpoint, prune=False)
         yield run
+
+
+def _ready_torch(
+    config: TrainConfig,
+    recipe: RunRecipe,
+    preflight: Preflight | None,
+    signals: Signals,
+    heartbeat: Heartbeat,
+) -> str | None:
+    """Set the number of threads and try the compiler; return the number of threads with its reason."""
+    threads = None
+    if preflight or config.threads:
+        updates = partial(recipe.updates_on_zeros, config, preflight.env) if preflight else tuple
+        # Before anything is compiled: compiled code is for one number of threads.
+        threads = use_threads(config, updates, current_ranks())
+    if config.compile is Compile.inductor:
+        heartbeat.describe = partial(still, "trying the compiler", time.monotonic())
+        _try_compiler(config, signals)
+    heartbeat.describe = partial(still, "starting environments and networks", time.monotonic())
+    return threads
+
+
+def _log_start(
+    config: TrainConfig,
+    recipe: RunRecipe,
+    parts: AnyParts,
+    plan: MemoryPlan | None,
+    notices: Sequence[str],
+    threads: str | None,
+) -> None:
+    """Log notices, banner and plan."""
+    spec, replay_bytes = parts.environment.spec, parts.replay.nbytes()
+    parameters = parts.workflow.num_parameters
+    guaranteed = parts.replay.plan.guaranteed if config.buffer.compressed else None
+    banner = start_banner(
+        config,
+        spec,
+        recipe,
+        parameters=parameters,
+        replay_bytes=replay_bytes,
+        guaranteed=guaranteed,
+        codes=outlook(parts.replay),
+        threads=threads,
+    )
+    for line in [*notices, *banner, *(plan_lines(plan) if plan else [])]:
+        _LOG.info(line)
+    for resource in plan.over if plan else []:
+        _LOG.warning(over_text(resource))
 
 
 def _try_compiler(config: TrainConfig, signals: Signals) -> None:
@@ -118,24 +161,28 @@ def start_banner(
     replay_bytes: int,
     guaranteed: int | None = None,
     codes: str | None = None,
+    threads: str | None = None,
 ) -> list[str]:
     """Return what a run is about to do, one line per item.
 
     `parameters` are trained numbers, `guaranteed` are records that replay holds whatever they are, if that
-    is less than its capacity, `codes` is what those of a replay tell that already has some.
+    is less than its capacity, `codes` is what those of a replay tell that already has some, `threads` is the
+    number of CPU threads and the reason for it.
     """
     buffer = config.buffer
-    records = f"{buffer.capacity:,} records"
+    records = count_text(buffer.capacity, "record")
     if guaranteed is not None:
         records = f"up to {records}, at least {guaranteed:,} if nothing compresses"
     lines = {
         "run": f"{config.name}, seed {config.seed}",
         "environment": f"{spec.name}, {count_text(spec.num_envs, 'environment')}, "
         f"{count_text(spec.action_repeat, 'frame')} per agent step",
-        **({"observation": "; ".join(spec.notices)} if spec.notices else {}),
+        "observation": "; ".join([spec.observation_text, *spec.notices]),
+        "action": spec.action.text,
         "device": f"{config.device.value}, precision {config.precision.value}, compile "
         f"{config.compile.value}",
-        "model": f"{recipe.model_name(config)}, {parameters:,} parameters",
+        **({"threads": threads} if threads else {}),
+        "model": f"{recipe.model_name(config)}, {count_text(parameters, 'parameter')}",
         "replay": f"{records}, {size_text(replay_bytes)} in {buffer.storage.value}",
         **({"codes": codes} if codes else {}),
         **({"prefill": f"the episodes of {buffer.prefill}"} if buffer.prefill else {}),

@@ -148,17 +148,17 @@ class WorldModelOrchestrator(Orchestrator):
             self.save()
         return reason
 
-    def _phase(self) -> tuple[str, str]:
-        """Return the name of the current phase, and a sentence on what changes its pace later."""
+    def _phase(self) -> tuple[str, int | None]:
+        """Return the name of the current phase and the step at which it ends; None for the last phase."""
         training, replay = self.config.training, self.parts.replay
         if self.step < training.first_update:
-            return "filling the replay", ""
+            return "filling the replay", training.first_update
         if not replay.can_sample:
-            return "waiting for a longer episode", ""
+            return "waiting for a longer episode", training.total_timesteps
         if self.step < training.warmup_steps:
-            until = f"from step {training.warmup_steps:,} on the actor learns too, which takes longer"
-            return "the world model learns alone", until
-        return LEARNING, ""
+            is_last = training.warmup_steps >= training.total_timesteps
+            return "the world model learns alone", None if is_last else training.warmup_steps
+        return LEARNING, None
 
     def _stop_reason(self, time_step: TimeStep) -> StopReason | None:
         """Agree with the other ranks on what is next; return why to stop now, None to continue."""

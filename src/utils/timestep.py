@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .units import count_text
+
 _FLOAT32 = np.dtype(np.float32)
 
 
@@ -47,6 +49,19 @@ class ActionSpec:
     one-hot blocks, one after the other. () for one choice, and for numbers."""
 
     @property
+    def text(self) -> str:
+        """The space, to read.
+
+        >>> ActionSpec(4, is_discrete=True).text, ActionSpec(1, is_discrete=False).text
+        ('one of 4', '1 number in [-1, 1]')
+        >>> ActionSpec(5, is_discrete=True, parts=(2, 3)).text
+        'one of 2 and one of 3'
+        """
+        if self.is_discrete:
+            return " and ".join(f"one of {count}" for count in self.parts or (self.size,))
+        return f"{count_text(self.size, 'number')} in [-1, 1]"
+
+    @property
     def is_onehot(self) -> bool:
         """Whether an action is a single one-hot vector."""
         return self.is_discrete and not self.parts
@@ -73,6 +88,12 @@ class EnvSpec:
 
     renders: bool = False
     """Whether the environment can be made with `render_mode="rgb_array"`."""
+
+    @property
+    def observation_text(self) -> str:
+        """The observation space, to read: name, dtype and shape of each part."""
+        shapes = {name: "x".join(map(str, part.shape)) for name, part in self.observation.items()}
+        return ", ".join(f"{name} {part.dtype} {shapes[name]}" for name, part in self.observation.items())
 
     @property
     def has_image(self) -> bool:

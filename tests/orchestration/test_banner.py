@@ -1,8 +1,10 @@
 """What is shown before a run starts is true and complete."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTraining
@@ -41,6 +43,8 @@ def test_the_banner_says_in_words_and_units_what_will_run() -> None:
     assert start_banner(config, PONG, recipe_of(config), parameters=686_456, replay_bytes=3 * 2**29) == [
         "run          dreamer_atari100k_pong, seed 0",
         "environment  atari/pong, 4 environments, 4 frames per agent step",
+        "observation  image uint8 64x64x3",
+        "action       one of 6",
         "device       cpu, precision float32, compile inductor",
         "model        small, 686,456 parameters",
         "replay       100,000 records, 1.50 GiB in ram",
@@ -53,9 +57,55 @@ def test_the_banner_says_in_words_and_units_what_will_run() -> None:
 
 def test_what_was_converted_is_part_of_the_banner() -> None:
     converted = replace(PONG, notices=("`a` is an image", "`b` too"))
-    assert "observation  `a` is an image; `b` too" in start_banner(
+    assert "observation  image uint8 64x64x3; `a` is an image; `b` too" in start_banner(
         pong_100k(), converted, recipe_of(pong_100k()), parameters=1, replay_bytes=1
     )
+
+
+@pytest.mark.parametrize(
+    ("action", "line"),
+    [
+        (ActionSpec(1, is_discrete=False), "action       1 number in [-1, 1]"),
+        (ActionSpec(3, is_discrete=False), "action       3 numbers in [-1, 1]"),
+        (ActionSpec(5, is_discrete=True, parts=(2, 3)), "action       one of 2 and one of 3"),
+    ],
+)
+def test_the_banner_shows_actions_and_each_observation(action: ActionSpec, line: str) -> None:
+    parts = {"map": ArraySpec((64, 64, 1), np.dtype(np.uint8)), "speed": ArraySpec((2,))}
+    env, config = replace(PONG, observation=parts, action=action), pong_100k()
+    lines = start_banner(config, env, recipe_of(config), parameters=1, replay_bytes=1)
+    assert line in lines and "observation  map uint8 64x64x1, speed float32 2" in lines
+
+
+def test_no_count_of_one_is_in_the_plural() -> None:
+    config = pong_100k(
+        "training.total_timesteps=1",
+        "training.batch_size=1",
+        "training.warmup_steps=1",
+        "env.num_envs=1",
+        "env.action_repeat=1",
+    )
+    lines = start_banner(
+        config, replace(PONG, num_envs=1, action_repeat=1), recipe_of(config), parameters=1, replay_bytes=1
+    )
+    assert re.findall(r"(?<![\d.,])1 (?:\w+ )?\w+s\b", "\n".join(lines)) == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        (("env=gymnasium", "env.id=Acrobot-v1"), "dreamer_Acrobot-v1"),
+        (("env=gymnasium", "env.id=module:ALE/Breakout-v5"), "dreamer_Breakout-v5"),
+        (("env=atari", "env.game=boxing"), "dreamer_boxing"),
+        (("env=catch",), "dreamer_catch"),
+        (("env=catch", "name=mine"), "mine"),
+    ],
+)
+def test_a_run_without_an_experiment_is_named_after_its_environment(
+    environment: tuple[str, ...], name: str
+) -> None:
+    [job] = compose_jobs([*environment, "device=cpu"])
+    assert typed(job).name == name
 
 
 def test_a_warm_up_is_part_of_the_banner() -> None:

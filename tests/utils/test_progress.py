@@ -6,10 +6,13 @@ import pty
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
-from reverie.utils.logging import Progress, ProgressMode
+from reverie.utils.logging import Heartbeat, Progress, ProgressMode
+
+UNKNOWN = "time left unknown"
 
 SCRIPT = """
 import logging
@@ -19,7 +22,11 @@ from reverie.utils.logging import Progress, ProgressMode, configure_logging
 close = configure_logging()
 for mode in ProgressMode:
     print(f"<{mode.value}>", file=sys.stderr)
-    progress = Progress(200, mode, clock=iter([0.0, 10.0, 10.0]).__next__)
+    now = 0.0
+    progress = Progress(200, mode, clock=lambda: now)
+    progress.advance(0, 0, "learning")
+    now = 10.0
+    progress.advance(50, 42, "learning")
     progress.update(50, episode_return=-19.0, updates_per_second=4.25, memory_mb=3100.0, planned_mb=3400.0)
     logging.getLogger("reverie.orchestration").info("checkpoint [written]" + " in a long line" * 20)
     progress.close()
@@ -56,9 +63,33 @@ def shown_on_a_terminal(script: str, columns: int) -> str:
     return shown.decode()
 
 
+def shown_lines(
+    caplog: pytest.LogCaptureFixture,
+    steps: list[tuple[int, float, int, int | None]],
+    total: int = 10_000,
+    start: int = 0,
+) -> list[str]:
+    """The plain lines of a run that advances to (step, seconds, updates, end of the phase)."""
+    now = 0.0
+    progress = Progress(total, ProgressMode.plain, start_step=start, clock=lambda: now)
+    with caplog.at_level(logging.INFO, logger="reverie"):
+        for step, seconds, updates, until in steps:
+            now = seconds
+            progress.advance(step, updates, "learning" if until is None else f"until {until}", until)
+            progress.update(step, episode_return=0.0, updates_per_second=2.0, memory_mb=1.0, planned_mb=None)
+    return [message for message in caplog.messages if message.startswith("step ")]
+
+
+def times_left(lines: list[str]) -> list[str]:
+    return [line.split(", ")[-1] for line in lines]
+
+
 def test_a_plain_line_says_step_return_pace_memory_and_time_left(caplog: pytest.LogCaptureFixture) -> None:
-    times = iter([0.0, 60.0, 60.0])
-    progress = Progress(100_000, ProgressMode.plain, clock=times.__next__)
+    now = 0.0
+    progress = Progress(100_000, ProgressMode.plain, clock=lambda: now)
+    progress.advance(0, 0, "learning")
+    now = 60.0
+    progress.advance(12_000, 240, "learning")
     with caplog.at_level(logging.INFO, logger="reverie"):
         progress.update(
             12_000, episode_return=-19.0, updates_per_second=4.25, memory_mb=3100.4, planned_mb=3400.0
@@ -71,52 +102,60 @@ def test_a_plain_line_says_step_return_pace_memory_and_time_left(caplog: pytest.
 def test_what_is_not_known_is_said_or_left_out(caplog: pytest.LogCaptureFixture) -> None:
     progress = Progress(1000, ProgressMode.plain)
     with caplog.at_level(logging.INFO, logger="reverie"):
-        progress.update(0, episode_return=None, updates_per_second=0.0, memory_mb=512.0, planned_mb=None)
+        progress.update(0, episode_return=None, updates_per_second=1.0, memory_mb=512.0, planned_mb=None)
     assert caplog.messages == [
-        "step 0 of 1,000 (0.0%), no episode finished, 0 updates/s, memory 512 MB, time left unknown"
+        "step 0 of 1,000 (0.0%), no episode finished, 1 update/s, memory 512 MB, time left unknown"
     ]
 
 
-def times_left(
-    steps_and_seconds: list[tuple[int, float]],
-    start: int,
-    caplog: pytest.LogCaptureFixture,
-    first_update: int = 0,
-) -> list[str]:
-    now = 0.0
-    progress = Progress(10_000, ProgressMode.plain, start_step=start, clock=lambda: now)
-    with caplog.at_level(logging.INFO, logger="reverie"):
-        for step, seconds in steps_and_seconds:
-            now = seconds
-            pace = float(step >= first_update)
-            progress.update(step, episode_return=0.0, updates_per_second=pace, memory_mb=0.0, planned_mb=None)
-    return [message.split(", ")[-1] for message in caplog.messages]
-
-
 def test_the_time_left_of_a_resumed_run_counts_its_own_steps_only(caplog: pytest.LogCaptureFixture) -> None:
-    assert times_left([(9100, 10.0)], 9000, caplog) == ["0:01:30 left"]
+    lines = shown_lines(caplog, [(9000, 0.0, 0, None), (9100, 10.0, 20, None)], start=9000)
+    assert times_left(lines) == [UNKNOWN, "0:01:30 left"]
 
 
-def test_the_time_left_follows_the_pace_of_the_last_twenty_calls(caplog: pytest.LogCaptureFixture) -> None:
-    fast = [(4000, 1.0)]  # before the first update
-    slow = [(4000 + 100 * number, 1.0 + 10 * number) for number in range(1, 21)]
-    left = times_left(fast + slow, 0, caplog)
-    assert left[-1] == f"0:0{4000 // 10 // 60}:40 left"  # 4,000 steps at 10 per second
+def test_the_time_left_follows_the_pace_of_the_last_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
+    slow = [(10 * number, 10.0 * number, 10 * number, None) for number in range(1, 400)]  # a step a second
+    fast = [(3990 + 10 * number, 3990.0 + 2 * number, 4000 + number, None) for number in range(1, 301)]
+    lines = shown_lines(caplog, [*slow, *fast], total=7_990)
+    assert times_left(lines)[398] == "1:06:40 left"
+    assert times_left(lines)[-1] == "0:03:20 left"  # 1,000 steps, five a second
 
 
 def test_a_finished_run_has_no_time_left(caplog: pytest.LogCaptureFixture) -> None:
-    assert times_left([(10_000, 10.0)], 0, caplog) == ["0:00:00 left"]
+    assert times_left(shown_lines(caplog, [(10_000, 10.0, 0, 20_000)])) == ["0:00:00 left"]
 
 
-def test_the_time_left_is_unknown_until_updates_are_measured_and_then_counts_no_step_before(
+def test_the_time_left_is_unknown_until_the_last_phase_has_made_updates(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    lines = [(1000, 1.0), (2000, 2.0), (2100, 12.0), (2200, 22.0)]
-    unknown = "time left unknown"
-    found = times_left(lines, 0, caplog, first_update=2100)
-    assert found == [unknown, unknown, "0:13:10 left", "0:13:00 left"]  # 10 steps a second
-    caplog.clear()
-    assert times_left([(10_000, 10.0)], 0, caplog, first_update=10_001) == ["0:00:00 left"]
+    """Filling the replay and learning the world model alone are faster, and say nothing about the rest."""
+    filling = [(100 * number, 1.0 * number, 0, 1000) for number in range(1, 11)]
+    alone = [(1000 + 10 * number, 10.0 + number, number, 2000) for number in range(1, 101)]
+    joint = [(2000 + 10 * number, 110.0 + 5 * number, 100 + number, None) for number in range(1, 101)]
+    found = times_left(shown_lines(caplog, [*filling, *alone, *joint]))
+    assert set(found[:115]) == {UNKNOWN}
+    seconds = [5 * (8000 - 10 * number) // 10 for number in range(6, 101)]
+    assert found[115:] == [f"{each // 3600}:{each // 60 % 60:02}:{each % 60:02} left" for each in seconds]
+
+
+def test_a_last_step_of_several_environments_does_not_pass_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    [line] = shown_lines(caplog, [(4, 1.0, 0, 500)], total=3)
+    assert line.startswith("step 3 of 3 (100.0%), ") and line.endswith(", 0:00:00 left")
+
+
+def test_a_run_that_logs_nothing_says_what_it_does(caplog: pytest.LogCaptureFixture) -> None:
+    progress = Progress(1000, ProgressMode.plain)
+    progress.set_status("compiling for this machine", is_once=True)
+    with caplog.at_level(logging.INFO, logger="reverie"), Heartbeat(seconds=0.01) as heartbeat:
+        heartbeat.describe = progress.describe
+        deadline = time.monotonic() + 60
+        while len(caplog.messages) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    expected = r"step 0 of 1,000 \(0.0%\), still compiling for this machine, 0 s, time left unknown"
+    assert all(re.fullmatch(expected, line) for line in caplog.messages[1:3])
+    silent = len(caplog.messages)
+    time.sleep(0.05)
+    assert len(caplog.messages) == silent
 
 
 def test_off_a_terminal_each_update_and_each_message_is_one_line_on_stderr() -> None:
@@ -163,8 +202,9 @@ progress = Progress(400_000, ProgressMode.bar, clock=lambda: now)
 progress.set_status("compiling for this machine")
 time.sleep(2)
 for now in (0.0, 1.0, 2.0, 100.0):
-    progress.advance(212_000 + int(10 * now), int(4.25 * now), "learning")
-    progress.update(212_000, episode_return=-20.45, updates_per_second=4.25, memory_mb=1900, planned_mb=2000)
+    step = 212_000 + int(10 * now)
+    progress.advance(step, int(4.25 * now), "learning")
+    progress.update(step, episode_return=-20.45, updates_per_second=4.25, memory_mb=1900, planned_mb=2000)
     time.sleep(1)
 progress.close()
 """
@@ -176,9 +216,9 @@ from reverie.utils.logging import Progress, ProgressMode
 
 now = 0.0
 progress = Progress(4_200, ProgressMode.bar, clock=lambda: now)
-seen = ((0, 0, "filling"), (300, 0, "filling"), (310, 0, "learning"), (330, 4, "learning"))
+seen = ((0, 0, "filling"), (300, 0, "filling"), (310, 1, "learning"), (330, 9, "learning"))
 for step, updates, phase in seen:
-    progress.advance(step, updates, phase)
+    progress.advance(step, updates, phase, 305 if phase == "filling" else None)
     time.sleep(0.8)
     now += 10.0
 progress.close()
@@ -188,7 +228,7 @@ progress.close()
 def test_the_bar_knows_no_time_left_before_the_first_update() -> None:
     shown = without_styles(shown_on_a_terminal(FILLING, 150))
     assert "filling, time left unknown" in shown
-    assert set(re.findall(r"[0-9]:\d\d:\d\d left", shown)) == {"0:32:15 left"}  # 3,870 steps, 2 a second
+    assert set(re.findall(r"[0-9]:\d\d:\d\d left", shown)) == {"0:32:15 left"}  # 3,870 steps, two a second
 
 
 def test_the_bar_fits_in_80_columns_and_moves_while_the_run_does_something_else() -> None:
@@ -205,17 +245,20 @@ def test_each_phase_says_once_how_long_the_run_will_take(caplog: pytest.LogCaptu
     with caplog.at_level(logging.INFO, logger="reverie"):
         for second in range(100):
             now = float(second)
-            progress.advance(10 * second, 0, "filling the replay")
-        progress.set_status("compiling for this machine")
+            progress.advance(10 * second, 0, "filling the replay", 1000)
+        progress.set_status("compiling for this machine", is_once=True)
         now = 10_000.0  # counts for nothing
         progress.set_status(None)
         for second in range(100):
             now = 10_000.0 + second
             progress.advance(1000 + 4 * second, 2 * second, "learning")
-    [line] = caplog.messages
-    assert re.fullmatch(
-        r"learning at 2 updates a second: the remaining 398,9\d\d steps take about 28 hours", line
-    )
+        now = 20_000.0
+        for second in range(100):
+            now = 20_000.0 + second
+            progress.advance(2000 + 4 * second, 200 + 4 * second, "alone", 6000)
+    joint, alone = caplog.messages
+    assert re.fullmatch(r"learning at 2 updates/s: the remaining 398,9\d\d steps in about 28 hours", joint)
+    assert re.fullmatch(r"alone at 4 updates/s: the steps to 6,000 in about 16 minutes", alone)
 
 
 def test_on_a_terminal_plain_mode_draws_no_bar(on_a_terminal: dict[str, str]) -> None:

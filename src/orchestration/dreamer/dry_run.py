@@ -5,8 +5,10 @@ of training, with every storage counted from birth to death.
 """
 
 import contextlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -154,7 +156,7 @@ def _peak_of(
 ) -> Labels:
     """Return what lives at the peak of an update that follows another one."""
     counter.label = "batch"
-    batch = _meta_batch(config, workflow.env)
+    batch = _batch(config, workflow.env, config.training.sequence_length, META)
     workflow.begin()
     updated = update(batch)
     # The loop holds the result of the last update until that of the next one takes its place.
@@ -168,13 +170,30 @@ def _peak_of(
     return labels | {"last update's latents": held}
 
 
-def _meta_batch(config: DreamerTrainConfig, spec: EnvSpec) -> SequenceBatch:
-    """Return a batch as replay gives it, without memory; of the latents it has column 0 alone."""
-    batch, length = config.training.batch_size, config.training.sequence_length + 1
-    tensors: dict[str, Tensor] = {}
+def updates_on_zeros(config: DreamerTrainConfig, spec: EnvSpec) -> Iterator[Callable[[], object]]:
+    """Yield updates of temporary networks on a CPU: with windows of 2, 4, 8, ... steps, up to the run's.
+
+    The horizon of imagination shrinks with the windows.
+    """
+    whole, length, device = config.training.sequence_length, 2, torch.device("cpu")
+    while True:
+        shorter = workflow_config(config)
+        horizon = math.ceil(config.controller.horizon * length / whole)
+        shorter.controller = replace(config.controller, horizon=horizon)
+        workflow = DreamerWorkflow(spec, shorter, device, autocast_dtype(config))
+        batch = _batch(config, spec, length, device).map(torch.zeros_like)
+        yield partial(workflow.update, batch)
+        if length == whole:
+            return
+        length = min(2 * length, whole)
+
+
+def _batch(config: DreamerTrainConfig, spec: EnvSpec, length: int, device: torch.device) -> SequenceBatch:
+    """Return an uninitialised batch as replay gives it; of the latents it has only column 0."""
+    size, tensors = config.training.batch_size, dict[str, Tensor]()
     for name, field in record_fields(replay_spec(config, spec)).items():
-        lead = (batch,) if name in ("deter", "stoch") else (batch, length)
-        tensors[name] = torch.empty((*lead, *field.shape), dtype=field.dtype, device=META)
+        lead = (size,) if name in ("deter", "stoch") else (size, length + 1)
+        tensors[name] = torch.empty((*lead, *field.shape), dtype=field.dtype, device=device)
     return batch_of(tensors)
 
 

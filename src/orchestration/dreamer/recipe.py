@@ -29,7 +29,7 @@ from ...workflows.world_models import (
 from ..orchestrator import AnyParts, OpenedRun, Parts, begin_run, build_replay
 from ..world_model_orchestrator import WorldModelOrchestrator
 from .collectors import Collectors, object_store_mib, parcel_bytes
-from .dry_run import autocast_dtype, dry_run, replay_spec, workflow_config
+from .dry_run import autocast_dtype, dry_run, replay_spec, updates_on_zeros, workflow_config
 from .learner import LearnerOrchestrator
 from .loop_state import require_windows
 from .shares import check_share, share_of
@@ -73,6 +73,7 @@ class DreamerRecipe:
     samples_actions = True
     replay_spec = staticmethod(replay_spec)
     dry_run = staticmethod(dry_run)
+    updates_on_zeros = staticmethod(updates_on_zeros)
     build = staticmethod(build_dreamer)
     build_agent = staticmethod(build_workflow)
     gpu_repair = "Ask `reverie-plan plan.fit_gib=<GiB of the card>` what fits, or lower training.batch_size"
@@ -143,16 +144,19 @@ class DreamerRecipe:
         """Return how long and how much Dreamer learns."""
         training = config.training
         frames = training.total_timesteps * env.action_repeat
-        batch = f"{training.batch_size} windows of {training.sequence_length} steps"
+        windows, steps = training.batch_size, training.sequence_length
+        batch = f"{count_text(windows, 'window')} of {count_text(steps, 'step')}"
         lines = {
-            "length": f"{training.total_timesteps:,} agent steps = {frames:,} frames",
+            "length": f"{count_text(training.total_timesteps, 'agent step')} = {count_text(frames, 'frame')}",
             "updates": _updates(config, env.action_repeat),
-            "batch": f"{batch} = {training.batch_size * training.sequence_length:,} trained steps per update",
+            "batch": f"{batch} = {count_text(windows * steps, 'trained step')} per update",
         }
         if (size := number_of_ranks()) > 1:
             own = share_of(config, size)
-            each = f"{count_text(own.env.num_envs, 'environment')} and {own.buffer.capacity:,} records"
-            lines["ranks"] = f"{size}, each with {each}, {own.training.batch_size} windows of a batch"
+            envs, records = own.env.num_envs, own.buffer.capacity
+            each = f"{count_text(envs, 'environment')} and {count_text(records, 'record')}"
+            share = f"{count_text(own.training.batch_size, 'window')} of a batch"
+            lines["ranks"] = f"{size}, each with {each}, {share}"
             if config.device is Device.cuda and ranks_on_this_card() > 1:
                 lines["ranks"] += "; they share a GPU and exchange by gloo"
         if count := config.collect.collectors:
@@ -162,7 +166,8 @@ class DreamerRecipe:
         if training.offline:
             lines["data"] = f"offline, from {config.buffer.prefill or 'the replay of the resumed run'} alone"
         if training.warmup_steps:
-            lines["warm-up"] = f"world model only for the first {training.warmup_steps:,} agent steps"
+            first = count_text(training.warmup_steps, "agent step")
+            lines["warm-up"] = f"world model only for the first {first}"
         return lines
 
     def orchestrator(self, opened: OpenedRun) -> WorldModelOrchestrator:
@@ -177,6 +182,8 @@ def _updates(config: DreamerTrainConfig, action_repeat: int) -> str:
     updates = count_text(training.planned_updates, "update")
     total = f"{updates} in total, from step {training.first_update:,}"
     if per_step > 1:
-        return f"{per_step:g} updates per agent step = {count_text(action_repeat, 'frame')}, {total}"
+        return (
+            f"{count_text(per_step, 'update')} per agent step = {count_text(action_repeat, 'frame')}, {total}"
+        )
     every = count_text(1 / per_step, "agent step")
     return f"1 update per {every} = {count_text(action_repeat / per_step, 'frame')}, {total}"

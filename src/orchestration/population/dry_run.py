@@ -1,7 +1,8 @@
 """Compute what a population holds, and what it sends to Ray's workers, before anything is allocated."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 
@@ -110,6 +111,27 @@ def require_room(config: PopulationTrainConfig, env: EnvSpec, store_bytes: int) 
         )
 
 
+def updates_on_zeros(config: PopulationTrainConfig, env: EnvSpec) -> Iterator[Callable[[], object]]:
+    """Yield one update of temporary members on one batch of zeros, where members learn in this process."""
+    sizes, count = Sizes.of(env, config.td3), config.population.size
+    if config.engine is Engine.local and config.population.gradient:
+        members = Members(sizes, count, torch.device("cpu"))
+        yield partial(TD3(config.td3).update, members, [_zeros(sizes, count, config.training.batch_size)])
+
+
+def _zeros(sizes: Sizes, count: int, batch_size: int) -> Microbatch:
+    """Return a batch of zeros for each of `count` members, on torch's default device."""
+    shape = (count, batch_size)
+    return Microbatch(
+        observation=torch.zeros(*shape, sizes.observation),
+        action=torch.zeros(*shape, sizes.action),
+        reward=torch.zeros(*shape),
+        next_observation=torch.zeros(*shape, sizes.observation),
+        is_terminal=torch.zeros(*shape, dtype=torch.bool),
+        noise=torch.zeros(*shape, sizes.action),
+    )
+
+
 def _batch_bytes(config: PopulationTrainConfig, env: EnvSpec) -> int:
     """Return the bytes of the transitions of one update, and of the noise on their actions."""
     fields = record_fields(replay_spec(config, env))
@@ -132,15 +154,7 @@ def _dry_run_update(sizes: Sizes, count: int, accumulation: int, batch_size: int
     counter = LiveBytes()
     with MetaShapes(), counter, torch.device("meta") as meta:
         members = Members(sizes, count, meta)
-        shape = (count, batch_size)
-        batch = Microbatch(
-            observation=torch.empty(*shape, sizes.observation),
-            action=torch.empty(*shape, sizes.action),
-            reward=torch.empty(*shape),
-            next_observation=torch.empty(*shape, sizes.observation),
-            is_terminal=torch.empty(*shape, dtype=torch.bool),
-            noise=torch.empty(*shape, sizes.action),
-        )
+        batch = _zeros(sizes, count, batch_size)
         counter.reset_peak()
         before, operators = counter.live, counter.operators
         TD3(TD3Config(policy_delay=1)).update(members, [batch] * accumulation)

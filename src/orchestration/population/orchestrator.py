@@ -44,7 +44,7 @@ class PopulationOrchestrator(Orchestrator):
         self.config: PopulationTrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
         self.generation = 0  # how many are complete
         self.is_between = True  # and none is under way
-        self.seconds: list[float] = []  # of each generation of this process
+        self.seconds: list[float] = []  # of each generation of this process that learned as it should
         if checkpoint is not None:
             state = checkpoint.state()
             with reading(checkpoint.state_path):
@@ -170,7 +170,10 @@ class PopulationOrchestrator(Orchestrator):
 
     def _log_generation(self, result: RolloutResult, losses: Losses, spread: float, seconds: float) -> None:
         """Log the generation that has just ended."""
-        self.seconds.append(seconds)
+        starts = self.config.training.learning_starts
+        until = starts if self.config.population.gradient and not losses else None
+        if until is None:  # Generations without learning are far shorter.
+            self.seconds.append(seconds)
         # NaN counts as the least fit, as in evolution.
         fitness = np.nan_to_num(result.fitness, nan=-np.inf)[rank(result.fitness)]
         elite = fitness[: self.config.population.num_elites]
@@ -190,7 +193,7 @@ class PopulationOrchestrator(Orchestrator):
         metrics |= {f"train/loss/{name}": float(np.mean(each)) for name, each in losses.items()}
         metrics |= self.memory_metrics() | self.watch.flush()
         num_updates = self.updates - self.start_updates
-        self.reports.generation(self.step, num_updates, metrics, self._summary(metrics))
+        self.reports.generation(self.step, num_updates, metrics, self._summary(metrics), until)
 
     def _summary(self, metrics: Mapping[str, float]) -> list[str]:
         """Return the terminal's block of the generation with these metrics: fitness, replay, time, memory."""
@@ -202,17 +205,19 @@ class PopulationOrchestrator(Orchestrator):
         memory = f"{metrics['debug/cpu/rss_mb'] + metrics['debug/gpu/reserved_mb']:,.0f}"
         if self.reports.planned_mb is not None:
             memory += f" of {self.reports.planned_mb:,.0f} planned"
-        mean_seconds = float(np.mean(self.seconds))
         by_steps = max(0, training.total_timesteps - self.step) * self.generation / self.step
         num_left = min(training.generations - self.generation, by_steps)
+        left = "time left unknown"
+        if self.seconds:
+            mean_seconds = float(np.mean(self.seconds))
+            left = f"average {mean_seconds:.1f} s, {timedelta(seconds=round(num_left * mean_seconds))} left"
         return [
             f"generation {self.generation} of {training.generations}, step {self.step:,}",
             f"  fitness  best {metrics['population/fitness_best']:.4g}   "
             f"mean {metrics['population/fitness_mean']:.4g}   "
             f"elite {metrics['population/fitness_elite']:.4g}   ever {ever}",
             f"  replay   {fill:,.0f} of {capacity:,} records ({fill / capacity:.0%}), {ready}",
-            f"  time     {metrics['time/generation_seconds']:.1f} s, average {mean_seconds:.1f} s, "
-            f"{timedelta(seconds=round(num_left * mean_seconds))} left",
+            f"  time     {metrics['time/generation_seconds']:.1f} s, {left}",
             f"  memory   {memory} MB",
         ]
 

@@ -18,7 +18,7 @@ from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.population import ERLWorkflow, require_vectors
 from ..orchestrator import AnyParts, OpenedRun, Orchestrator, Parts, begin_run, build_replay
-from .dry_run import dry_run, generation_steps, host_rows, replay_spec, require_room
+from .dry_run import dry_run, generation_steps, host_rows, replay_spec, require_room, updates_on_zeros
 from .engines.ray_engine import RayEngine
 from .engines.rollouts import EngineSettings, LocalEngine, longest_episode
 
@@ -42,6 +42,7 @@ class PopulationRecipe:
 
     replay_spec = staticmethod(replay_spec)
     dry_run = staticmethod(dry_run)
+    updates_on_zeros = staticmethod(updates_on_zeros)
     host_rows = staticmethod(host_rows)
 
     def check(self, config: PopulationTrainConfig, env: EnvSpec) -> None:
@@ -98,7 +99,7 @@ class PopulationRecipe:
         explores = f", {population.num_explorers * population.exploration_episodes:,} more with noise"
         lines = {
             "length": f"{count_text(training.generations, 'generation')}, at most "
-            f"{training.total_timesteps:,} agent steps",
+            f"{count_text(training.total_timesteps, 'agent step')}",
             "play": f"{count_text(population.size * population.episodes, 'episode')} per generation"
             + (explores if population.num_explorers else ""),
             "learning": "none by gradient",
@@ -109,7 +110,7 @@ class PopulationRecipe:
             updates = count_text(training.gradient_steps_per_generation, "update")
             lines["learning"] = (
                 f"TD3, {updates} of each member per generation on {training.gradient_accumulation_steps} x "
-                f"{training.batch_size} = {transitions:,} transitions"
+                f"{training.batch_size} = {count_text(transitions, 'transition')}"
             )
         if population.evolves:
             learner = ", the gradient learner injected" if population.has_learner else ""

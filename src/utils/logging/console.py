@@ -8,7 +8,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 
 from rich import progress
 from rich.console import Console
@@ -16,6 +18,7 @@ from rich.logging import RichHandler
 
 from ..durable_io import open_regular, reading
 from ..errors import printable
+from ..units import count_text
 
 LOG_FILE = "train.log"
 LEARNING = "learning"
@@ -27,10 +30,12 @@ CONSOLE = Console(stderr=True)
 _ROOT = logging.getLogger("reverie")
 _LOG = logging.getLogger(__name__)
 _OWN_HANDLER = "reverie"  # the name by which handlers are found again
-_PACE_UPDATES = 20  # time left follows the last calls
-_UNKNOWN = "time left unknown"  # before updates are measured: steps without one are far faster
-_LIVE_SECONDS = 2.0  # between two looks at the pace of now
+_LIVE_SAMPLES, _LASTING_SAMPLES = 20, 300  # of the pace: 40 seconds for the bar, 10 minutes for the time left
+_UNKNOWN = "time left unknown"
+_LIVE_SECONDS = 2.0  # between two samples of the pace
+_KNOWN_UPDATES = 5  # before a pace gives the time left
 _SURE_SECONDS, _SURE_UPDATES = 20.0, 20  # before a pace is told as hours
+_SILENT_SECONDS = 25.0  # a line at least every 30 seconds, also on a busy machine
 _BAR, _NARROW_BAR, _WIDE = 20, 6, 110  # columns
 
 
@@ -110,6 +115,49 @@ class ProgressMode(Enum):
     plain = "plain"
 
 
+def shows_bar(mode: ProgressMode) -> bool:
+    """Return whether progress is shown as a bar."""
+    return mode is ProgressMode.bar or (mode is ProgressMode.auto and CONSOLE.is_terminal)
+
+
+class Heartbeat(logging.Handler):
+    """Logs what a run is doing whenever nothing else was logged for `seconds`; a context manager."""
+
+    def __init__(self, seconds: float = _SILENT_SECONDS) -> None:
+        super().__init__()
+        self._seconds, self._last = seconds, time.monotonic()
+        self._is_over = Event()
+        self._thread = Thread(target=self._beat, name="heartbeat", daemon=True)
+        self.describe: Callable[[], str] = partial(still, "starting", self._last)
+        """Returns the line to log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Notice that something was logged."""
+        self._last = time.monotonic()
+
+    def __enter__(self) -> "Heartbeat":
+        """Start."""
+        _ROOT.addHandler(self)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self._is_over.set()
+        self._thread.join()
+        _ROOT.removeHandler(self)
+
+    def _beat(self) -> None:
+        while not self._is_over.wait(max(0.0, self._last + self._seconds - time.monotonic())):
+            if time.monotonic() - self._last >= self._seconds:
+                _LOG.info(self.describe())
+
+
+def still(words: str, began: float) -> str:
+    """Return what lasts, with the seconds since `began`, as `time.monotonic` gives it."""
+    return f"still {words}, {time.monotonic() - began:.0f} s"
+
+
 class Progress:
     """Shows how far a run is, in agent steps: as a bar on a terminal, by plain lines elsewhere."""
 
@@ -121,13 +169,14 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total_steps, self._clock = total_steps, clock
-        self._pace = deque([(clock(), start_step)], maxlen=_PACE_UPDATES)
-        self._live: deque[tuple[float, int, int]] = deque(maxlen=_PACE_UPDATES)
+        self._step, self._updates = start_step, 0
+        self._live: deque[tuple[float, int, int]] = deque(maxlen=_LIVE_SAMPLES)
+        self._lasting: deque[tuple[float, int, int]] = deque(maxlen=_LASTING_SAMPLES)
         self._phase, self._has_told = "starting", False
-        self._has_learned = False
+        self._status: tuple[str, float] | None = None
         self._played = self._memory = ""
         self._bar = None
-        if mode is ProgressMode.bar or (mode is ProgressMode.auto and CONSOLE.is_terminal):
+        if shows_bar(mode):
             bar_width = _BAR if CONSOLE.width >= _WIDE else _NARROW_BAR
             self._room = len(f"{total_steps:,} of {total_steps:,}") + bar_width + len("* 100%  ") + 2
             self._bar = progress.Progress(
@@ -155,53 +204,69 @@ class Progress:
 
         The return is in raw units, None before the first episode has ended; memory is in units of 1e6 bytes.
         """
-        self._has_learned |= updates_per_second > 0
-        if not self._has_learned:
-            self._pace.clear()
-        self._pace.append((self._clock(), step))
+        self._step = step = min(step, self._total_steps)
         self._played = "no episode finished" if episode_return is None else f"return {episode_return:.4g}"
         self._memory = f"memory {memory_mb:,.0f}{'' if planned_mb is None else f' of {planned_mb:,.0f}'} MB"
-        left = self._time_left(*self._pace[0], step)
+        pace = _pace_text(updates_per_second)
         if self._bar:
-            self._describe(step, f"{updates_per_second:.3g} updates/s", left)
+            self._describe(step, pace, self._time_left())
         else:
-            done = f"step {step:,} of {self._total_steps:,} ({step / self._total_steps:.1%})"
-            words = f"{self._played}, {updates_per_second:.3g} updates/s, {self._memory}, {left}"
-            _LOG.info("%s, %s", done, words)
+            words = f"{self._played}, {pace}, {self._memory}, {self._time_left()}"
+            _LOG.info("%s, %s", self._done(), words)
 
-    def advance(self, step: int, updates: int, phase: str, caveat: str = "") -> None:
-        """Move the bar; say once in each phase with updates how long the run will take at the pace of now.
+    def advance(self, step: int, updates: int, phase: str, until: int | None = None) -> None:
+        """Move the bar, and log once in each phase with updates how long it will take at its pace.
 
-        Cheap: call it at every step. `phase` names what the run does, `caveat` what changes its pace later.
-        `updates` are those so far.
+        Cheap: call it at every step. `phase` names what the run does, up to step `until`; the last phase has
+        None. Only its pace gives the time left. `updates` are those so far.
         """
-        now = self._clock()
+        now, self._step, self._updates = self._clock(), min(step, self._total_steps), updates
         if phase != self._phase:
             self._phase, self._has_told = phase, False
-            self._live.clear()
+            self._forget_pace()
         if self._live and now - self._live[-1][0] < _LIVE_SECONDS:
             if self._bar:
-                self._bar.update(self._task, completed=step)
+                self._bar.update(self._task, completed=self._step)
             return
         self._live.append((now, step, updates))
+        if until is None:
+            self._lasting.append((now, step, updates))
         then, then_step, then_updates = self._live[0]
         seconds, made = now - then, updates - then_updates
-        pace = f"{made / seconds:.3g} updates/s" if made and seconds else phase
         if self._bar:
-            is_pace = updates > 0 or phase == LEARNING  # some learn without updates
-            self._describe(step, pace, self._time_left(then, then_step, step) if is_pace else _UNKNOWN)
+            pace = _pace_text(made / seconds) if made and seconds else phase
+            self._describe(self._step, pace, self._time_left())
         if not self._has_told and made >= _SURE_UPDATES and seconds >= _SURE_SECONDS:
             self._has_told = True
-            left = (self._total_steps - step) * seconds / max(step - then_step, 1)
-            text = "%s at %.2g updates a second: the remaining %s steps take about %s%s"
-            steps = f"{self._total_steps - step:,}"
-            _LOG.info(text, phase, made / seconds, steps, _rough(left), caveat and f"; {caveat}")
+            left = max((until or self._total_steps) - step, 0)
+            what = f"the steps to {until:,}" if until else f"the remaining {count_text(left, 'step')}"
+            lasts = _rough(left * seconds / max(step - then_step, 1))
+            _LOG.info("%s at %s: %s in about %s", phase, _pace_text(made / seconds), what, lasts)
 
-    def set_status(self, text: str | None) -> None:
-        """Say on the bar what the run does between two updates; None for an end of it."""
-        self._live.clear()  # what it took is no pace
+    def set_status(self, text: str | None, *, is_once: bool = False) -> None:
+        """Show what the run does between two updates; None ends it.
+
+        `is_once` leaves the time out of the pace, since it does not come again.
+        """
+        self._status = (text, time.monotonic()) if text else None
+        self._live.clear()
+        if is_once:
+            self._forget_pace()
         if self._bar:
             self._bar.update(self._task, description=text or self._phase)
+
+    def describe(self) -> str:
+        """Return what the run is doing, and how far it is."""
+        doing = still(*self._status) if self._status else self._phase
+        return f"{self._done()}, {doing}, {self._time_left()}"
+
+    def _done(self) -> str:
+        step, total = self._step, self._total_steps
+        return f"step {step:,} of {total:,} ({step / total:.1%})"
+
+    def _forget_pace(self) -> None:
+        self._live.clear()
+        self._lasting.clear()
 
     def _describe(self, step: int, pace: str, left: str) -> None:
         """Show the numbers, as many as there is room for."""
@@ -220,17 +285,26 @@ class Progress:
         if self._bar:
             self._bar.stop()
 
-    def _time_left(self, before: float, before_step: int, step: int) -> str:
-        seconds, steps = self._clock() - before, step - before_step
-        steps_left = max(self._total_steps - step, 0)
-        if steps <= 0 < steps_left:
+    def _time_left(self) -> str:
+        left, now = self._total_steps - self._step, self._clock()
+        then, then_step, then_updates = (
+            self._lasting[0] if self._lasting else (now, self._step, self._updates)
+        )
+        # Some populations learn without updates.
+        is_known = self._updates - then_updates >= _KNOWN_UPDATES or not self._updates
+        if left and (self._step <= then_step or not is_known):
             return _UNKNOWN
-        minutes, left = divmod(round(steps_left * seconds / max(steps, 1)), 60)
-        return f"{minutes // 60}:{minutes % 60:02}:{left:02} left"
+        minutes, seconds = divmod(round(left * (now - then) / max(self._step - then_step, 1)), 60)
+        return f"{minutes // 60}:{minutes % 60:02}:{seconds:02} left"
 
 
 def _rough(seconds: float) -> str:
     """Return a time with two digits, in the unit that people would use."""
     if seconds < 90:
-        return f"{seconds:.0f} seconds"
+        return count_text(round(seconds), "second")
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.2g} hours"
+
+
+def _pace_text(updates_per_second: float) -> str:
+    """Return a pace with its unit, "1 update/s" or "0.5 updates/s"."""
+    return count_text(float(f"{updates_per_second:.3g}"), "update") + "/s"

@@ -1,0 +1,148 @@
+"""Choose the number of CPU threads of a run by a short benchmark on the machine as it is."""
+
+import os
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from ..config.schema import MOST_THREADS, Device, TrainConfig
+from ..memory.counters.cpus import usable_cpus
+from ..utils.ranks import Ranks
+from ..utils.units import count_text
+
+_SECONDS, _LONGEST_SECONDS = 1.0, 10.0
+_ROUNDS, _LEAST_ROUNDS = 5, 3
+_HOPELESS = 2.0
+"""A count whose update takes this many times as long as the fastest is not measured again."""
+
+_NOISE = 1.05
+"""Counts this close to the fastest count as equally fast."""
+
+_CUDA_THREADS = 4
+"""Threads of a run on a GPU, where the CPU only draws batches and steps environments."""
+
+_INTERVALS = 5
+"""Log intervals over which the pace of updates is averaged."""
+
+
+def use_threads(
+    config: TrainConfig, updates: Callable[[], Iterable[Callable[[], object]]], ranks: Ranks
+) -> str:
+    """Set the number of threads of this process and of `config.threads`; return it with the reason.
+
+    `OMP_NUM_THREADS` decides if `config.threads` is None. Otherwise `updates` yields updates of the run's
+    shape, the shortest first, to be timed. All ranks of a run use the same number, since sums depend on it.
+    """
+    cpus, omp = usable_cpus(), os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if config.threads is not None:
+        count = config.threads
+        reason = f"threads={count}" + " in the run's config.yaml" * (config.resume is not None)
+    elif omp.isdecimal() and 1 <= int(omp) <= MOST_THREADS:
+        count, reason = int(omp), f"OMP_NUM_THREADS={omp}"
+    elif ranks.size > 1:
+        count, reason = 1, "one for each rank"
+    elif config.device is Device.cuda:
+        count, reason = min(_CUDA_THREADS, cpus), "the GPU computes"
+    elif cpus == 1:
+        count, reason = 1, "the only CPU"
+    elif not (seconds := measure(updates(), candidates(cpus))):
+        count, reason = 1, "no network learns in this process"
+    else:
+        count, reason = choose(seconds)
+    config.threads = count
+    torch.set_num_threads(count)
+    return f"{count} of {count_text(cpus, 'CPU')}: {reason}"
+
+
+def candidates(cpus: int) -> list[int]:
+    """Return the numbers of threads to compare: powers of two up to the number of CPUs, and that number.
+
+    >>> candidates(6)
+    [1, 2, 4, 6]
+    """
+    return sorted({cpus, *(2**power for power in range(cpus.bit_length()))})
+
+
+def measure(
+    updates: Iterable[Callable[[], object]],
+    counts: Sequence[int],
+    seconds: float = _SECONDS,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[int, float]:
+    """Return the median seconds of an update by number of threads, in about `seconds` altogether.
+
+    The longest of `updates` that fits into the time is measured. Counts take turns, so that a change in the
+    machine's load affects all of them. On a slow machine three rounds may take up to ten times as long.
+    Returns an empty dict without an update.
+    """
+
+    def timed(update: Callable[[], object], count: int) -> float:
+        torch.set_num_threads(count)
+        began = clock()
+        update()
+        return clock() - began
+
+    update = None
+    torch.set_num_threads(1)
+    for update in updates:
+        update()  # The first call allocates memory.
+        if 2 * timed(update, 1) > seconds / (_ROUNDS * len(counts)):
+            break
+    if update is None:
+        return {}
+    began, found = clock(), dict[int, list[float]]()
+    for count in counts:
+        timed(update, count)  # The first call starts the threads.
+        found[count] = [timed(update, count)]
+        if found[count][0] > _HOPELESS * min(found.values())[0]:
+            break
+    rounds = 1
+    while True:
+        elapsed = clock() - began
+        if elapsed > (seconds if rounds >= _LEAST_ROUNDS else seconds * _LONGEST_SECONDS):
+            return _medians(found)
+        medians = _medians(found)
+        for count in [
+            each for each, median in medians.items() if median <= _HOPELESS * min(medians.values())
+        ]:
+            found[count].append(timed(update, count))
+        rounds += 1
+
+
+def _medians(found: dict[int, list[float]]) -> dict[int, float]:
+    return {count: statistics.median(times) for count, times in found.items()}
+
+
+def choose(seconds: dict[int, float]) -> tuple[int, str]:
+    """Return the fewest threads that are as fast as any, and the reason; `seconds` are of an update by count.
+
+    >>> choose({1: 1.0, 2: 0.98, 4: 3.0})
+    (1, 'as fast as 2 on this machine now')
+    """
+    fastest = min(seconds.values())
+    chosen = min(count for count, each in seconds.items() if each <= _NOISE * fastest)
+    other = min((count for count in seconds if count != chosen), key=seconds.__getitem__)
+    ratio = seconds[other] / seconds[chosen]
+    faster = f"{ratio:.1f}x faster than" if ratio > _NOISE else "as fast as"
+    return chosen, f"{faster} {other} on this machine now"
+
+
+class PaceWatch:
+    """Detects once that updates take twice as long as earlier in the run, over several log intervals."""
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=_INTERVALS)
+        self._best, self._is_over = 0.0, False
+
+    def has_halved(self, updates_per_second: float) -> bool:
+        """Add the pace of a log interval; return True the first time that the pace is half of the best."""
+        self._last.append(updates_per_second)
+        if self._is_over or len(self._last) < _INTERVALS:
+            return False
+        pace = statistics.median(self._last)
+        self._best = max(self._best, pace)
+        self._is_over = pace <= self._best / 2
+        return self._is_over
