@@ -55,7 +55,8 @@ class Signals:
                 raise KeyboardInterrupt
             self.interrupted = True
         self.stop = True
-        _say(logging.WARNING, number, "finishing the step and writing a checkpoint.")
+        then = " A second Ctrl-C exits immediately." if number == signal.SIGINT else ""
+        _say(logging.WARNING, number, f"finishing the step and writing a checkpoint.{then}")
 
 
 def _say(level: int, number: int, what: str) -> None:

@@ -1,8 +1,11 @@
 """A run that is to be compiled where nothing can be, and faults beside compiled code."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,49 @@ def test_ctrl_c_while_compiling_is_no_error_of_the_compiler(tmp_path: Path) -> N
         and f"scripts/train.py resume={os.path.relpath(run_dir)}" in ended.stderr.splitlines()[-1]
     )
     assert yaml.safe_load((run_dir / "config.yaml").read_text())["compile"] == "inductor"
+
+
+def test_a_second_ctrl_c_while_compiling_exits_immediately_as_the_first_one_says(tmp_path: Path) -> None:
+    compiler, run_dir = tmp_path / "compiler", tmp_path / "run"
+    compiler.write_text("#!/bin/sh\ntouch $0.ran\nexec sleep 1000\n")  # it never ends by itself
+    compiler.chmod(0o755)
+    command = [sys.executable, "scripts/train.py", *CATCH, "compile=inductor", f"run_dir={run_dir}"]
+    slow = os.environ | {"CXX": str(compiler), "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+
+    def wait_until(true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 900
+        while not true():
+            assert run.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+
+    with subprocess.Popen(command, env=slow, stderr=subprocess.DEVNULL) as run:
+        try:
+            wait_until((tmp_path / "compiler.ran").exists)
+            run.send_signal(signal.SIGINT)
+            told = "SIGINT: finishing the step and writing a checkpoint. A second Ctrl-C exits immediately."
+            wait_until(lambda: told in (run_dir / "train.log").read_text())
+            run.send_signal(signal.SIGINT)
+            assert run.wait(timeout=900) == -signal.SIGINT  # long before the compiler would end
+        finally:
+            run.kill()
+
+
+def test_without_a_terminal_a_run_that_compiles_says_so(tmp_path: Path) -> None:
+    compiler, run_dir = tmp_path / "compiler", tmp_path / "run"
+    compiler.write_text("#!/bin/sh\nsleep 60\nexit 1\n")
+    compiler.chmod(0o755)
+    command = [sys.executable, "scripts/train.py", *CATCH, "compile=inductor", f"run_dir={run_dir}"]
+    slow = os.environ | {"CXX": str(compiler), "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+    with subprocess.Popen(command, env=slow, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr
+        try:
+            for line in run.stderr:
+                if "still trying the compiler, 2" in line:
+                    break
+            else:
+                raise AssertionError("nothing was said while it compiled")
+        finally:
+            run.kill()
 
 
 @pytest.mark.parametrize("compiled", ["compile=inductor", "++compile=inductor", "compile='inductor'"])
