@@ -1,5 +1,6 @@
 """From what Hydra composed to checked dataclasses, with device, precision and compiler decided."""
 
+import re
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -10,6 +11,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ..envs import Suite
 from ..utils.errors import UserError
 from .dreamer import DreamerTrainConfig
 from .schema import Compile, Device, Precision, TrainConfig, WorkflowName, actual_device
@@ -35,7 +37,9 @@ _CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16")
 
 @cache
 def register_schemas() -> None:
-    """Give Hydra its schemas and the resolver `${by_device:value on CPU,value on CUDA}`.
+    """Give Hydra its schemas and its resolvers.
+
+    `${by_device:value on CPU,value on CUDA}` depends on the device, `${name_of_env:}` on the environment.
 
     The files of a group begin with `<group>_schema`, its settings with their defaults: a choice of the
     command line then leaves nothing of what an experiment said.
@@ -45,6 +49,7 @@ def register_schemas() -> None:
     for group, names in GROUPS.items():
         store.store(name=f"{group}_schema", node=OmegaConf.masked_copy(whole, names), package="_global_")
     OmegaConf.register_new_resolver("by_device", _by_device, replace=True)
+    OmegaConf.register_new_resolver("name_of_env", _name_of_env, replace=True)
 
 
 def group_choices(config_dir: str | None = None) -> dict[str, list[str]]:
@@ -106,6 +111,13 @@ def _compile_that_pays(config: TrainConfig) -> Compile:
 
 def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:
     return on_cuda if actual_device(_root_.device) is Device.cuda else on_cpu
+
+
+def _name_of_env(*, _root_: DictConfig) -> str:
+    """Return the environment's name as a part of a folder's name, without the module of its id."""
+    env = _root_.env
+    name = {Suite.atari: env.game, Suite.catch: Suite.catch.value}.get(env.suite, env.id)
+    return re.sub(r"[^\w.-]", "-", re.split("[/:.]", name)[-1]) or Suite.gymnasium.value
 
 
 def multiplies_bfloat16(device: Device, must_run_here: bool = True) -> bool:
