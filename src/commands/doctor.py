@@ -25,9 +25,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..memory.counters.cpus import usable_cpus
 from ..memory.counters.limits import memory_available_bytes, memory_limit_bytes
 from ..utils.errors import FlagParser, exit_on_user_error
-from ..utils.units import size_text
+from ..utils.units import count_text, size_text
 
 GIB = 2**30
 
@@ -76,7 +77,7 @@ def diagnose() -> list[Check]:
     limit = memory_limit_bytes()
     is_limited = limit < psutil.virtual_memory().total
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
-    found = f"{torch.__version__} ({build} build), {torch.get_num_threads()} threads"
+    found = f"{torch.__version__} ({build} build), {count_text(torch.get_num_threads(), 'thread')}"
     return [
         judge_system(sys.platform),
         judge_python(sys.version_info[:2]),
@@ -88,6 +89,7 @@ def diagnose() -> list[Check]:
         judge_disk(here, shutil.disk_usage(here).free, os.access(here, os.W_OK)),
         judge_shared_memory(shutil.disk_usage(shared).free if shared.is_dir() else None),
         judge_memory(memory_available_bytes(), limit if is_limited else None),
+        judge_load(os.getloadavg()[0], usable_cpus()),
         judge_ranks(why_no_exchange(), gloo_address()),
     ]
 
@@ -266,6 +268,21 @@ def judge_memory(available: int, cgroup_limit: int | None) -> Check:
     return Check("memory", _health(available, _MEMORY), f"{size_text(available)} available, {limit}", fix)
 
 
+def judge_load(load: float, cpus: int) -> Check:
+    """Judge the load average of the last minute against the CPUs that this process may use.
+
+    A run with one thread competes with `load` other busy threads.
+    """
+    slowdown = (load + 1) / cpus
+    found = f"load average {load:.1f} on {count_text(cpus, 'usable CPU')}: "
+    if slowdown <= 1:
+        return Check("load", Health.OK, found + "a run with one thread gets a CPU of its own")
+    fix = "End other programs. Otherwise threads=1 loses the least, and so does the choice made at startup"
+    return Check(
+        "load", Health.WARN, f"{found}runs take up to {slowdown:.1f} times as long as documented", fix
+    )
+
+
 def why_no_exchange() -> str:
     """Let two ranks, threads of this process, add up a number by gloo; return what is wrong, or ""."""
     store, found = dist.HashStore(), ["no answer"] * 2
@@ -310,8 +327,7 @@ def judge_ranks(failure: str, address: str | None) -> Check:
     if gpus and not dist.is_nccl_available():
         fix = "Take a PyTorch with NCCL, or device=cpu"
         return Check("ranks", Health.WARN, "PyTorch has no NCCL, by which GPUs exchange", fix)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    most = f"{gpus} (one for each GPU)" if gpus else f"{cores} (one for each core)"
+    most = f"{gpus} (one for each GPU)" if gpus else f"{usable_cpus()} (one for each core)"
     reach = f"; those of other machines need {others}" if address.startswith("127.") else ""
     return Check("ranks", Health.OK, f"two exchange by gloo over {address}, up to {most} here{reach}")
 

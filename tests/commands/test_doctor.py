@@ -14,6 +14,7 @@ from reverie.commands.doctor import (
     diagnose,
     gloo_address,
     judge_disk,
+    judge_load,
     judge_memory,
     judge_missing_gpu,
     judge_packages,
@@ -30,7 +31,7 @@ from ..runs.helpers import error_of
 from ..runs.ranks import LOOPBACK
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "doctor.py"
-SUBJECTS = "system Python packages PyTorch GPU Atari Gymnasium disk memory ranks".split()
+SUBJECTS = "system Python packages PyTorch GPU Atari Gymnasium disk memory load ranks".split()
 GIB = 2**30
 
 
@@ -173,6 +174,23 @@ def test_memory_that_is_short_is_repaired_where_the_limit_is(
     check = judge_memory(available, limit)
     assert check.health is health
     assert repair in check.fix
+
+
+@pytest.mark.parametrize(
+    ("load", "cpus", "health", "found"),
+    [
+        (0.0, 1, Health.OK, "load average 0.0 on 1 usable CPU: a run with one thread gets a CPU of its own"),
+        (3.0, 4, Health.OK, "load average 3.0 on 4 usable CPUs: "),
+        (3.0, 2, Health.WARN, "runs take up to 2.0 times as long as documented"),
+        (20.0, 2, Health.WARN, "runs take up to 10.5 times as long as documented"),
+    ],
+)
+def test_the_load_is_judged_by_how_much_longer_runs_take(
+    load: float, cpus: int, health: Health, found: str
+) -> None:
+    check = judge_load(load, cpus)
+    assert check.health is health and found in check.found
+    assert ("threads=1" in check.fix) == (health is Health.WARN)
 
 
 @pytest.mark.parametrize(("health", "code"), [(Health.OK, 0), (Health.WARN, 0), (Health.FAIL, 1)])
