@@ -17,6 +17,7 @@ from ..orchestration.trained import load_agent
 from ..utils.errors import UserError, did_you_mean, require_posix, require_seed
 from ..utils.seeding import named_seed
 from ..utils.timestep import TimeStep
+from ..utils.units import count_text
 from ..workflows import Agent as Workflow
 from ..workflows.world_models import DreamerEvalPolicy
 from ..workflows.world_models.world_model import WorldModel
@@ -49,7 +50,7 @@ class Agent:
         self.reset()
 
     def __repr__(self) -> str:
-        trained = "" if self.step is None else f", trained for {self.step:,} steps"
+        trained = "" if self.step is None else f", trained for {count_text(self.step, 'step')}"
         return f"<reverie.Agent for {self._spec.name}{trained}>"
 
     def reset(self) -> None:

@@ -189,7 +189,7 @@ def _words(given: spaces.Space[Any], seen: ArraySpec) -> str:
 def _action_words(space: spaces.Space[Any]) -> str:
     if isinstance(space, spaces.Discrete):
         start = f", counted from {space.start}" if space.start else ""
-        return f"Discrete: one of {space.n} choices{start}"
+        return f"Discrete: one of {count_text(int(space.n), 'choice')}{start}"
     if not isinstance(space, spaces.Box):
         return f"{space}: a choice in each part, seen as one-hot blocks"
     return f"continuous: {space.shape} {space.dtype} from {space.low.min():g} to {space.high.max():g}"
@@ -304,15 +304,16 @@ def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int
         return
     _judge_rewards(report, np.array(rewards), returns[:-1])
     said = f"{ends['terminated']} terminated: nothing follows, {ends['truncated']} truncated: value continues"
-    report.facts.append(("episodes", f"{len(returns) - 1} ended in {steps:,} random steps: {said}"))
+    within = count_text(steps, "random step")
+    report.facts.append(("episodes", f"{len(returns) - 1} ended in {within}: {said}"))
     if len(returns) == 1 and not (env.spec and env.spec.max_episode_steps):
         limit = "env.time_limit=<frames> cuts those that never end"
-        report.notices.append(f"no episode ended in {steps:,} random steps; {limit}")
+        report.notices.append(f"no episode ended in {within}; {limit}")
 
 
 def _judge_rewards(report: EnvReport, rewards: NDArray[np.float64], returns: list[float]) -> None:
     """Say how large rewards are."""
-    low, high, steps = rewards.min(), rewards.max(), f"{len(rewards):,} random steps"
+    low, high, steps = rewards.min(), rewards.max(), count_text(len(rewards), "random step")
     units = "learned in its own units: symlog needs no scaling"
     report.facts.append(("reward", f"{low:g} to {high:g} in {steps}, {units}"))
     if low == high == 0:

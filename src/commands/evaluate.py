@@ -22,6 +22,7 @@ from ..orchestration.reports import no_pictures, write_video
 from ..orchestration.trained import load_agent
 from ..utils.errors import UserError, exit_on_user_error, require_range, require_seed
 from ..utils.timestep import EnvSpec
+from ..utils.units import count_text
 from ..utils.video import require_video_path
 from ..workflows import Agent
 from .options import own_settings
@@ -98,7 +99,8 @@ class _Watch:
             self._due = time.monotonic() + _PROGRESS_SECONDS
             longest = max((episode.length for episode in still_open), default=0)
             print(
-                f"{finished:,} of {self._episodes:,} episodes are played, an open one has {longest:,} steps"
+                f"played {finished:,} of {count_text(self._episodes, 'episode')}, an open one has "
+                f"{count_text(longest, 'step')}"
                 f"{self._hint}; Ctrl-C ends it",
                 file=sys.stderr,
             )

@@ -10,6 +10,7 @@ from PIL import Image
 
 from ..utils.errors import UserError
 from ..utils.timestep import ActionSpec
+from ..utils.units import count_text
 from .backend import EnvironmentFailed
 
 _CHANNELS = (1, 3)
@@ -221,7 +222,9 @@ def _notice(space: spaces.Space) -> str | None:
     is_grid = _is_small_grid(space)
     if not changes and not is_grid and (is_image or len(space.shape) < 3):
         return None
-    form = "an image" if is_image else f"{int(np.prod(space.shape)):,} numbers, not as an image"
+    form = "an image"
+    if not is_image:
+        form = f"{count_text(int(np.prod(space.shape)), 'number')}, not as an image"
     text = f"{space} is taken as {', '.join([form, ' and '.join(changes)] if changes else [form])}"
     if not is_grid:
         return text

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..utils.errors import UserError, first_line, with_place
 from ..utils.timestep import EnvSpec, TimeStep
+from ..utils.units import count_text
 from .atari import AtariBackend, AtariEnv
 from .backend import EnvBackend, EnvironmentCrashed, EnvironmentFailed, Restarts
 from .catch import CATCH_ID
@@ -134,8 +135,9 @@ class VectorEnvironment:
         if steps == 0:
             return f"{what} began with another observation than before; it continues from the new one."
         return (
-            f"{what} could not be brought back: its seed and {steps:,} actions lead elsewhere than before"
-            " (an environment that is not deterministic, or failed). The episode ends here as truncated."
+            f"{what} could not be brought back: its seed and {count_text(steps, 'action')} lead elsewhere "
+            "than before (an environment that is not deterministic, or failed). The episode ends here as "
+            "truncated."
         )
 
     def _require_last(self) -> TimeStep:

@@ -19,6 +19,7 @@ from ..memory.counters.glibc import in_use_source
 from ..memory.leaks.table import Finding
 from ..memory.leaks.verdict import TrendClass
 from ..utils.html_page import cards, document, image, png, table
+from ..utils.units import count_text
 from .judged import AT_REST, Judged, ToDecide
 
 CERTIFICATE_JSON, CERTIFICATE_HTML = "certificate.json", "certificate.html"
@@ -80,7 +81,7 @@ class Certificate:
     def lines(self) -> list[str]:
         """Return the outcome as text, one line a resource."""
         return [
-            f"{self.steps:,} agent steps, {self.updates:,} updates on {self.device}",
+            f"{count_text(self.steps, 'agent step')}, {count_text(self.updates, 'update')} on {self.device}",
             *(f"{each.resource.name}: {', '.join(each.texts())}" for each in self.judged),
             f"host memory not accounted for: {self.unaccounted_mb:.1f} MB, bound {self.bound_mb:g} MB",
             f"the memory instruments took {self.instruments_fraction:.2%} of the run's time",

@@ -13,6 +13,7 @@ from ..memory.leaks.detector import WatchedCounter, accounted_tag, classify_resi
 from ..memory.leaks.verdict import MIN_SAMPLES, TrendClass, TrendTest, classify_trend
 from ..utils.logging import read_lines
 from ..utils.logging.writer import METRICS_FILE
+from ..utils.units import count_text
 
 AT_REST = (TrendClass.flat, TrendClass.plateauing)
 """What does not grow, or less and less."""
@@ -52,7 +53,8 @@ class Judged:
         slopes = f"{slope:+.4f} {unit} per 1,000 steps ({low:+.4f} to {high:+.4f})"
         is_known = not np.isnan(slope)
         growth = f"{slopes} after step {self.judged_from:,}" if is_known else "too few samples for a slope"
-        return self.judgement.verdict.value, f"{self.values[-1]:,.1f} {unit}", growth
+        last = f"{self.values[-1]:,.1f} MB" if unit == "MB" else f"{self.values[-1]:,.0f}"
+        return self.judgement.verdict.value, last, growth
 
 
 def instruments_fraction(run_dir: Path) -> float:
@@ -103,7 +105,7 @@ class ToDecide:
 
     def text(self) -> str:
         """Return both in a sentence each."""
-        lie = f"{self.samples} samples after step {self.judged_from:,}"
+        lie = f"{count_text(self.samples, 'sample')} after step {self.judged_from:,}"
         if self.samples < MIN_SAMPLES:
             return f"{lie}, a verdict takes {MIN_SAMPLES}. Repeat it with {self.settings}."
         return f"{lie} neither rest nor grow in order. Repeat it with {self.settings}, twice as many."

@@ -279,7 +279,7 @@ def test_cfg_shows_the_experiment_of_a_run_that_names_an_environment_alone(
 ) -> None:
     run("env=catch", CPU, "--cfg", "job", "--resolve")
     shown = OmegaConf.create(capsys.readouterr().out)
-    assert (shown.name, shown.env.suite, shown.world_model.decoder_scale) == ("dreamer", "catch", 1.0)
+    assert (shown.name, shown.env.suite, shown.world_model.decoder_scale) == ("dreamer_catch", "catch", 1.0)
 
 
 @pytest.mark.parametrize(

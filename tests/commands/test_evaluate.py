@@ -307,9 +307,7 @@ def test_who_ends_before_the_first_episode_sees_what_is_open(
         [1.0],
         [1],
     ]
-    assert shown.err.splitlines()[-1].startswith(
-        "0 of 20 episodes are played, an open one has 1 steps; Ctrl-C"
-    )
+    assert shown.err.splitlines()[-1].startswith("played 0 of 20 episodes, an open one has 1 step; Ctrl-C")
 
 
 def test_mean_and_standard_error_to_the_number() -> None:

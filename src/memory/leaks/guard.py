@@ -347,7 +347,7 @@ class MemoryGuard:
             seconds = (time.monotonic() - self._began) / max(1, self._samples - 1)
             hours = hours_to_limit(test, seconds, _headroom_bytes(counter))
             if hours is not None and verdict is not TrendClass.filling:  # which ends by itself
-                text += f"; at this rate nothing is left in {hours:,.1f} hours"
+                text += f"; at this rate nothing is left in {hours:,.1f} h"
         return text
 
     def _report_growth(

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...utils.units import count_text
 from .verdict import MIN_SAMPLES, TrendClass
 
 _WIDTH = 200
@@ -84,7 +85,7 @@ class MemoryReport:
         if not self.rows:
             return "not measured before the first log line"
         waiting = sum(row.samples < MIN_SAMPLES for row in self.rows)
-        size = f"{self.total.size_mb:,.1f} MB in {len(self.rows)} parts"
+        size = f"{self.total.size_mb:,.1f} MB in {count_text(len(self.rows), 'part')}"
         if waiting == len(self.rows):
             return size  # the run is too short to judge any
         return f"{size}, " + (

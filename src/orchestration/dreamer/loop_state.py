@@ -11,6 +11,7 @@ from ...envs import state_form
 from ...utils.errors import UserError
 from ...utils.state_files import check_structure
 from ...utils.timestep import EnvSpec
+from ...utils.units import count_text
 from .on_track import GAMES
 
 
@@ -52,9 +53,9 @@ def require_windows(replay: EpisodeReplayBuffer) -> None:
     if not replay.can_sample:
         or_cross = "" if replay.config.cross_episodes else ", or set buffer.cross_episodes=true"
         raise UserError(
-            f"training.offline=true learns from {replay.total_steps:,} records, which hold no window of "
-            f"training.sequence_length={replay.window_length - 1}. Lower it, or prefill more episodes"
-            f"{or_cross}."
+            f"training.offline=true learns from {count_text(replay.total_steps, 'record')}, which hold no "
+            f"window of training.sequence_length={replay.window_length - 1}. Lower it, or prefill more "
+            f"episodes{or_cross}."
         )
 
 

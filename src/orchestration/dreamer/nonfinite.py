@@ -11,6 +11,7 @@ import torch
 
 from ...buffers import SequenceBatch
 from ...utils.state_files import save_state
+from ...utils.units import count_text
 from ...workflows import UpdateOutput
 
 NONFINITE_EXIT_CODE = 4
@@ -81,7 +82,7 @@ class NonFiniteGuard:
     def stop_sentence(self) -> str:
         """Return why the run ends."""
         return (
-            f"{self.in_a_row} updates in a row had a loss or gradient that is not finite "
+            f"{count_text(self.in_a_row, 'update')} in a row had a loss or gradient that is not finite "
             f"(training.max_consecutive_nonfinite={self.max_in_a_row}), and going back to a checkpoint "
             f"{'did not help' if self.has_rolled_back else 'is not possible'}; what was not finite, and the "
             f"batches, are in {self.folder}."

@@ -68,7 +68,7 @@ class Standing:
     def __str__(self) -> str:
         """Return "on track: return -3.1, reference -9.4 to 2.0 at 18,000 updates (11 runs, 10 published)"."""
         word = "behind" if self.is_behind else "on track" if self.has_risen else "too early to say"
-        band = f"reference {self.low:.1f} to {self.high:.1f} at {self.updates:,.0f} updates"
+        band = f"reference {self.low:.1f} to {self.high:.1f} at {count_text(round(self.updates), 'update')}"
         runs = f"{count_text(self.runs, 'run')}, {self.published} published"
         return f"{word}: return {self.episode_return:.1f}, {band} ({runs})"
 
