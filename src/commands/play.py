@@ -41,7 +41,7 @@ class PlayConfig:
     """Port of the page; 0 takes a free one."""
 
     host: str = "127.0.0.1"
-    """Address to listen at; 0.0.0.0 lets everybody play who reaches this machine."""
+    """Address to listen at; beyond this machine (0.0.0.0), the page requires the token in its address."""
 
     device: Device = Device.cpu
     """Where the networks live."""
@@ -82,11 +82,13 @@ def play(config: PlayConfig) -> None:
     with closing(DreamSession(workflow, run.env, image, config.horizon)) as session:
         session.restart(config.seed)
         server = PlayServer(session, facts | {"actions": names, "keys": key_map(names)})
-        asyncio.run(server.serve(config.host, config.port, lambda port: _announce(config, port)))
+        asyncio.run(
+            server.serve(config.host, config.port, lambda port: _announce(config, port, server.token))
+        )
 
 
-def _announce(config: PlayConfig, port: int) -> None:
-    """Say where the page is, and how it is reached over SSH; open it where there is a screen."""
+def _announce(config: PlayConfig, port: int, token: str = "") -> None:
+    """Print the address and the SSH command that reaches it; open the page where there is a screen."""
     host = "127.0.0.1" if config.host in _EVERYWHERE else config.host
     host = f"[{host}]" if ":" in host else host
     try:
@@ -94,6 +96,8 @@ def _announce(config: PlayConfig, port: int) -> None:
     except (KeyError, OSError):  # as in a container whose user has no name
         user = "you"
     url, here = f"http://{host}:{port}/", f"{user}@{socket.gethostname()}"
+    if token:
+        url += f"?token={token}"
     print(f"Open {url} in a browser; Ctrl-C ends.")
     print(f"Over SSH, first on your own machine: ssh -L {port}:{host}:{port} {here}", flush=True)
     if config.open and _has_screen():

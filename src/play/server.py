@@ -4,13 +4,15 @@ import asyncio
 import base64
 import contextlib
 import json
+import re
+import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from ipaddress import IPv6Address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from aiohttp import WSMsgType, web
 
@@ -26,6 +28,9 @@ _HEARTBEAT_SECONDS = 20.0  # a connection that is lost is noticed within two
 _CLOSE_SECONDS = 1.0
 _GIF_PIXELS = 256  # height of one picture
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_AUTHORITY = r"(?:\[(?P<ipv6>[\da-f:.]+)\]|(?P<name>[\w.~-]+))(?::(?P<port>\d{0,5}))?"
+_HOST = re.compile(_AUTHORITY, re.ASCII | re.IGNORECASE)
+_ORIGIN = re.compile(rf"[a-z][a-z\d+.-]*://{_AUTHORITY}", re.ASCII | re.IGNORECASE)
 
 Result = TypeVar("Result")
 Message = dict[str, Any]
@@ -40,9 +45,13 @@ class PlayServer:
     Args:
         session: The session, restarted.
         facts: What the page shows of run and environment, and needs to choose actions: `actions`, `keys`.
+
+    Attributes:
+        token: Secret that every request must carry as `?token=`; empty while only this machine is answered.
     """
 
     def __init__(self, session: DreamSession, facts: Message) -> None:
+        self.token = ""
         self._session, self._facts = session, facts
         self._actions: int = len(facts["actions"])
         self._page = Path(__file__).with_name("page.html").read_text("utf-8")
@@ -52,11 +61,13 @@ class PlayServer:
     async def serve(self, host: str, port: int, announce: Callable[[int], None]) -> None:
         """Answer pages until it is cancelled; `announce` gets the port once it is open, for 0 a free one.
 
+        Listening beyond loopback sets `token`.
+
         Raises:
             UserError: If the port cannot be opened.
         """
-        guards = [only_known_hosts] if host in _LOOPBACK else []
-        app = web.Application(middlewares=guards)
+        self.token = "" if host in _LOOPBACK else secrets.token_urlsafe(16)
+        app = web.Application(middlewares=[self._guard])
         app.add_routes([web.get("/", self._root), web.get("/socket", self._socket)])
         app.add_routes([web.get("/dream.gif", self._gif)])
         app.on_shutdown.append(self._dismiss)
@@ -77,18 +88,36 @@ class PlayServer:
             await runner.cleanup()
             await asyncio.to_thread(self._thread.shutdown)
 
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Require well-formed headers, and the token or the name of this machine.
+
+        Without the token, a foreign page whose own name leads to this machine would be of the same origin.
+        """
+        origin = request.headers.get("Origin", "null")
+        host = _host_of(_HOST.fullmatch(request.host))
+        if host is None or (origin != "null" and _host_of(_ORIGIN.fullmatch(origin)) is None):
+            raise web.HTTPBadRequest(text="The Host or Origin header is malformed.")
+        if self.token:
+            given = request.query.get("token", "").encode(errors="replace")
+            if not secrets.compare_digest(given, self.token.encode()):
+                raise web.HTTPForbidden(text="Open the address that reverie-play printed, with its ?token=.")
+        elif host not in _LOOPBACK:
+            raise web.HTTPForbidden(text="Open this page as localhost or 127.0.0.1.")
+        return await handler(request)
+
     async def _root(self, _: web.Request) -> web.Response:
         return web.Response(text=self._page, content_type="text/html", headers={"Cache-Control": "no-store"})
 
-    async def _gif(self, _: web.Request) -> web.Response:
+    async def _gif(self, request: web.Request) -> web.Response:
+        _require_own_page(request)
         body = await self._run(self._encode_gif)
         headers = {"Content-Disposition": 'attachment; filename="dream.gif"', "Cache-Control": "no-store"}
         return web.Response(body=body, content_type="image/gif", headers=headers)
 
     async def _socket(self, request: web.Request) -> web.WebSocketResponse:
         """Play with one page, until it leaves or another one comes."""
-        if urlsplit(request.headers.get("Origin", "")).netloc != request.host:
-            raise web.HTTPForbidden(text="Only the page of this address may play.")
+        _require_own_page(request)
         socket = web.WebSocketResponse(
             heartbeat=_HEARTBEAT_SECONDS, max_msg_size=_LARGEST_MESSAGE, timeout=_CLOSE_SECONDS
         )
@@ -171,12 +200,25 @@ class PlayServer:
             await self._viewer.close(message=b"the command has ended")
 
 
-@web.middleware
-async def only_known_hosts(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Refuse pages whose own name leads to this machine: their Origin would equal the host."""
-    if urlsplit(f"//{request.host}").hostname not in _LOOPBACK:
-        raise web.HTTPForbidden(text="Open this page as localhost or 127.0.0.1.")
-    return await handler(request)
+def _host_of(match: re.Match[str] | None) -> str | None:
+    """Return the host name in lower case, or `None` if the header is malformed."""
+    if match is None or int(match["port"] or 0) > 65535:
+        return None
+    try:
+        return str(IPv6Address(match["ipv6"])) if match["ipv6"] else match["name"].lower()
+    except ValueError:
+        return None
+
+
+def _require_own_page(request: web.Request) -> None:
+    """Refuse pages of other sites, by headers that no page can forge.
+
+    A download from the same origin has no Origin, only a Referer or Sec-Fetch-Site.
+    """
+    sender = request.headers.get("Origin") or request.headers.get("Referer", "")
+    is_own = sender.split("/")[2:3] == [request.host]
+    if not is_own and (sender or request.headers.get("Sec-Fetch-Site") != "same-origin"):
+        raise web.HTTPForbidden(text="Only the page of this address may play.")
 
 
 def _is_in(number: int, low: int, high: int) -> bool:

@@ -16,6 +16,13 @@ HORIZON = 20
 @asynccontextmanager
 async def serving(host: str = "127.0.0.1") -> AsyncIterator[int]:
     """Serve Pong, and give the port; ends as Ctrl-C does, by a cancelled task."""
+    async with serving_with_token(host) as (port, _):
+        yield port
+
+
+@asynccontextmanager
+async def serving_with_token(host: str) -> AsyncIterator[tuple[int, str]]:
+    """Serve Pong, and give the port and the token."""
     env = EnvConfig()
     names = action_names(env, 6)
     facts = {"run": "a run", "environment": "atari/pong", "trained_steps": None, "seed": 0}
@@ -26,7 +33,7 @@ async def serving(host: str = "127.0.0.1") -> AsyncIterator[int]:
         task = asyncio.create_task(server.serve(host, 0, opened.set_result))
         try:
             await asyncio.wait({task, opened}, return_when=asyncio.FIRST_COMPLETED)
-            yield opened.result()
+            yield opened.result(), server.token
         finally:
             task.cancel()
             with suppress(asyncio.CancelledError):

@@ -10,14 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
+from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, WSServerHandshakeError
 from PIL import Image
 
 from reverie.utils.errors import UserError
 
-from .serving import HORIZON, serving
+from .serving import HORIZON, serving, serving_with_token
 
 Message = dict[str, Any]
+MALFORMED_HOSTS = (
+    b"[", b"]", b"[::1", b"[::1]x", b"x[::1]", b"[::1]:1:1", b"[127.0.0.1]", b"[:::]", b"[v1.x]",
+    b"127.0.0.1:x", b"127.0.0.1:65536", b"127.0.0.1:-1", b"127.0.0.1:1:1", b":1", b"user@127.0.0.1",
+    b"127.0.0.1/", b"127.0.0.1?", b"127.0.0.1#", b"127.0.0.1,127.0.0.1", b"127.0.0.1 localhost", b"", b"%31",
+    b"\xff", "\u2100".encode(), "127.0.0.\u0661".encode(),
+)  # fmt: skip
 MALFORMED = (
     "",
     "{",
@@ -91,7 +97,7 @@ def test_the_picture_is_game_dream_and_difference_and_the_gif_has_all_of_them() 
         picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(coded))), np.int16)
         game, dream, difference = np.split(picture, 3, axis=1)
         assert picture.shape == (64, 192, 3) and np.array_equal(difference, np.abs(game - dream))
-        async with client.get(f"{url}/dream.gif") as response:
+        async with client.get(f"{url}/dream.gif", headers={"Referer": f"{url}/"}) as response:
             gif = Image.open(io.BytesIO(await response.read()))
         gif.seek(gif.n_frames - 1)  # pyright: ignore[reportAttributeAccessIssue]
         assert gif.size == (768, 256)
@@ -139,6 +145,57 @@ def test_a_foreign_page_cannot_play_and_a_foreign_name_sees_nothing() -> None:
     with_client(test)
 
 
+@pytest.mark.parametrize(
+    ("sender", "status"),
+    [
+        ({}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Origin": "http://elsewhere.org"}, 403),
+        ({"Origin": "http://elsewhere.org", "Referer": "{url}/", "Sec-Fetch-Site": "same-origin"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Referer": "http://elsewhere.org/?{url}/"}, 403),
+        ({"Referer": "http://["}, 403),
+        ({"Origin": "{url}"}, 200),
+        ({"Referer": "{url}/"}, 200),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+    ],
+)
+def test_the_gif_is_for_the_page_that_made_it(sender: dict[str, str], status: int) -> None:
+    async def test(client: ClientSession, url: str) -> None:
+        headers = {name: text.format(url=url) for name, text in sender.items()}
+        async with client.get(f"{url}/dream.gif", headers=headers) as response:
+            assert response.status == status
+
+    with_client(test)
+
+
+async def status_of(port: int, path: str, *headers: bytes) -> int:
+    """Send a request byte for byte, which no client would send, and return the status."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"\r\n".join([f"GET {path} HTTP/1.1".encode(), *headers, b"Connection: close", b"", b""]))
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return int(answer.split()[1])
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_a_malformed_host_or_origin_is_a_bad_request(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with serving(address) as port:
+            host = b"127.0.0.1:%d" % port
+            for malformed in MALFORMED_HOSTS:
+                for path in ("/", "/dream.gif", "/socket"):
+                    assert await status_of(port, path, b"Host: " + malformed) == 400, malformed
+                assert await status_of(port, "/", b"Host: " + host, b"Origin: http://" + malformed) == 400
+            for malformed in (b"", b"x", host, b"//" + host, b"http:" + host, b"http://%s/" % host):
+                headers = (b"Host: " + host, b"Origin: " + malformed)
+                assert await status_of(port, "/socket", *headers) == 400, malformed
+
+    asyncio.run(run())
+    assert not caplog.records  # as an exception of the server would leave
+
+
 def test_a_newer_page_takes_over_and_finds_the_game_where_it_was() -> None:
     async def test(client: ClientSession, url: str) -> None:
         older, _, _ = await connect(client, url)
@@ -172,11 +229,22 @@ def test_a_host_that_is_none_of_this_machine_is_refused(host: str) -> None:
         asyncio.run(run())
 
 
-def test_other_addresses_of_this_machine_may_be_served_on_purpose() -> None:
-    async def run() -> int:
-        async with serving("0.0.0.0") as port, ClientSession() as client:
-            headers = {"Host": f"{socket.gethostname()}:{port}"}
-            async with client.get(f"http://127.0.0.1:{port}", headers=headers) as response:
-                return response.status
+def test_beyond_this_machine_every_request_needs_the_token() -> None:
+    async def run() -> None:
+        async with serving_with_token("0.0.0.0") as (port, token), ClientSession() as client:
+            url, host = f"http://127.0.0.1:{port}", f"{socket.gethostname()}:{port}"
+            headers = {"Host": host, "Referer": f"http://{host}/?token={token}"}
+            for path in ("/", "/dream.gif", "/socket", "/nothing"):
+                for query in ("", "?token=", "?token=x", "?token=%ff", f"?token={token}x"):
+                    async with client.get(url + path + query, headers=headers) as response:
+                        assert response.status == 403 and "?token=" in await response.text(), path + query
+            for path in ("/", "/dream.gif"):
+                async with client.get(f"{url}{path}?token={token}", headers=headers) as response:
+                    assert response.status == 200, path
+            with pytest.raises(WSServerHandshakeError):
+                await client.ws_connect(f"{url}/socket", origin=url)
+            page = await client.ws_connect(f"{url}/socket?token={token}", origin=url)
+            assert (await page.receive_json())["horizon"] == HORIZON
+            await page.close()
 
-    assert asyncio.run(run()) == 200
+    asyncio.run(run())
