@@ -4,6 +4,7 @@ import difflib
 import glob
 import math
 import os
+import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -140,7 +141,7 @@ def find_runs(names: Sequence[str]) -> list[Path]:
 
 
 def read_run(path: Path) -> Run:
-    """Return a run, up to the last whole line of its metrics; a `UserError` if a file is not a run's."""
+    """Return a run up to the last whole line of its metrics; a `UserError` if a file is not a run's."""
     if not os.path.lexists(path / CONFIG_FILE):
         raise UserError(f"{path} holds no run: it has no {CONFIG_FILE}.")
     config = OmegaConf.to_container(read_config(path / CONFIG_FILE), enum_to_str=True)
@@ -152,9 +153,25 @@ def read_run(path: Path) -> Run:
                 steps, values = logged.setdefault(tag, (array("d"), array("d")))
                 steps.append(step)
                 values.append(float(value))
-    if not logged:
-        raise UserError(f"{path / METRICS_FILE} has no whole line yet. Wait for the run's first metrics.")
     return Run(path, dict(leaves(config)), logged)
+
+
+def with_returns(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that have finished an episode, and report the others on stderr.
+
+    Raises:
+        UserError: If none of them has.
+    """
+    kept = [run for run in runs if not run.logged.keys().isdisjoint(RETURN_TAGS)]
+    for run in runs:
+        if run in kept:
+            continue
+        reason = "no finished episode" if run.logged else "no whole line"
+        message = f"{run.path / METRICS_FILE} has {reason} yet"
+        if not kept:
+            raise UserError(f"{message}. Wait for the run's first metrics, or name a tag by metric=<tag>.")
+        print(f"skipped: {printable(message)}", file=sys.stderr)
+    return kept
 
 
 def find_tag(metric: str, runs: Sequence[Run]) -> str:

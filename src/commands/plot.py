@@ -17,7 +17,17 @@ from ..utils.durable_io import replace_file
 from ..utils.errors import UserError, did_you_mean, exit_on_user_error, printable
 from ..utils.html_page import document, png, svg, table, tidy
 from ..utils.statistics import bootstrap_interval, interquartile_mean
-from .comparison import RETURN, Axis, Group, find_runs, find_tag, group_runs, is_evaluation, read_run
+from .comparison import (
+    RETURN,
+    Axis,
+    Group,
+    find_runs,
+    find_tag,
+    group_runs,
+    is_evaluation,
+    read_run,
+    with_returns,
+)
 from .options import own_settings
 
 _USAGE = """\
@@ -100,6 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     runs = [read_run(path) for path in find_runs(names)]
     if config.metric == _LIST:
         return print(*map(printable, sorted({tag for run in runs for tag in run.logged})), sep="\n")
+    if config.metric == RETURN:
+        runs = with_returns(runs)
     tag = find_tag(config.metric, runs)
     groups, differing = group_runs(runs, tag, config.x)
     if len(groups) > len(_COLOURS):

@@ -237,7 +237,10 @@ def _of_the_same_words(key: str, known: Iterable[str]) -> list[str]:
 
 
 def rename_saved(values: dict[str, Any]) -> None:
-    """Give the settings of a saved run their new keys, in place; a new key that is there counts."""
+    """Rename the keys of version 0.2 in place, without a warning: its user typed none of them.
+
+    A new key that is already there takes precedence.
+    """
     for old, new in RENAMED.items():
         *path, name = old.split(".")
         section: Any = values
@@ -245,7 +248,6 @@ def rename_saved(values: dict[str, Any]) -> None:
             section = section.get(part) if isinstance(section, dict) else None
         if isinstance(section, dict) and name in section:
             section.setdefault(new.rpartition(".")[2], section.pop(name))
-            note_new_name(old)
 
 
 @cache

@@ -10,11 +10,23 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from reverie.commands.comparison import Axis, find_runs, on_grid, read_run
+from reverie.commands.comparison import (
+    RETURN,
+    RETURN_TAGS,
+    Axis,
+    find_runs,
+    find_tag,
+    group_runs,
+    on_grid,
+    read_run,
+    with_returns,
+)
 from reverie.commands.plot import main
+from reverie.config.overrides import note_new_name
 from reverie.utils.logging.json_lines import JsonLines
 
 SVG = "{http://www.w3.org/2000/svg}"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 EPISODES = 20  # episodes of a run
 
 
@@ -152,6 +164,38 @@ def test_a_run_that_is_being_written_is_read_to_its_last_whole_line(empty_folder
     assert Page(Path("report.html")).tables[1][1] == ["1", "1", "2", "run"]
 
 
+def test_runs_without_a_finished_episode_are_skipped_by_name_and_the_others_are_drawn(
+    two_groups: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["runs", "out=without.html"])
+    expected = capsys.readouterr()
+    write_run("runs/b_begun", [{"step": 1, "a": 1.0}])
+    write_run("runs/b_silent", []).joinpath("metrics.jsonl").write_text('{"step": 1, "episode/ret')
+    main(["runs", "out=with.html"])
+    shown = capsys.readouterr()
+    assert shown.out == expected.out.replace("without", "with")
+    assert shown.err.splitlines() == [
+        "skipped: runs/b_begun/metrics.jsonl has no finished episode yet",
+        "skipped: runs/b_silent/metrics.jsonl has no whole line yet",
+    ]
+    assert Path("with.html").read_bytes() == Path("without.html").read_bytes()
+
+
+def test_every_run_among_the_raw_data_can_be_drawn_without_a_warning(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = find_runs([str(RESULTS)])
+    assert len(paths) > 80
+    for path in paths:
+        text = (path / "metrics.jsonl").read_text()
+        assert (path / "config.yaml").exists() and any(f'"{tag}"' in text for tag in RETURN_TAGS), path
+    note_new_name.cache_clear()
+    for path in {path.parent: path for path in paths}.values():  # one run of each kind
+        [run] = with_returns([read_run(path)])
+        group_runs([run], find_tag(RETURN, [run]), Axis.steps)
+    assert capsys.readouterr().err == "" and not caplog.records
+
+
 def test_one_point_alone_is_drawn(empty_folder: Path) -> None:
     write_run("run", [{"step": 800, "episode/return": float(at)} for at in range(8)])  # of 8 environments
     main(["run"])
@@ -250,9 +294,10 @@ def test_metric_list_lists_every_tag(two_groups: Path, capsys: pytest.CaptureFix
         ),
         (["runs", "metric=nothing"], "metric=nothing is no tag of these runs. metric=list lists all."),
         (
-            ["runs", "more"],
+            ["runs", "population"],
             "no tag of evaluation/return_mean, episode/return, population/fitness_best is in ",
         ),
+        (["more"], "more/metrics.jsonl has no finished episode yet. Wait for the run's first metrics, or"),
         (["runs", "more", "metric=a"], "runs/a_0 has logged no a so far"),
         (["runs", "x=updates"], "runs/a_0 has logged no train/updates so far, so x=updates cannot be drawn"),
         (["nan", "metric=a"], "nan has logged no finite a"),
@@ -274,6 +319,7 @@ def test_a_mistake_is_one_sentence_and_writes_nothing(
     write_run("silent", []).joinpath("metrics.jsonl").write_text('{"step": 1, "a"')
     write_run("wrong", []).joinpath("metrics.jsonl").write_text("hello\n")
     write_run("more", [{"step": 1, "a": 1.0}])
+    write_run("population", [{"step": 1, "population/fitness_best": 1.0}])
     Path("lineage.html").write_text("<title>Population: run</title>")
     write_run("nan", [{"step": 1, "a": float("inf")}])
     for seed in range(9 if typed == ["many"] else 0):
