@@ -5,7 +5,6 @@ ARGS ?=# overrides for the command: make train ARGS="seed=2 env.num_envs=4", mak
 
 VIDEO := experiments/pretrained_pong.mp4
 FIRST := experiments/first
-FIRST_RUN = $(if $(wildcard $(FIRST)/config.yaml),resume=$(FIRST),experiment=dreamer_catch device=cpu run_dir=$(FIRST))
 BIN := .venv/bin
 READY := .venv/.installed
 WORKERS := $(shell expr 2 \* $$(nproc))# of the tests: two for each core, for many wait for processes that they have killed
@@ -17,7 +16,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1# no notice of newer versions: constra
 .PHONY: help train first test gpu bench bench-peers lint format doctor docs docs-figures clean
 
 help:
-	@echo "make train         watch the agent that comes with it, then train on Atari Pong; EXPERIMENT=dreamer_catch for another, ARGS=... for overrides"
+	@echo "make train         watch the agent that comes with it, then train on Atari Pong; EXPERIMENT=dreamer_catch for another, ARGS=... for overrides; the same command again resumes"
 	@echo "make first         learn Catch on a CPU in ten minutes, and draw its curve: experiments/first/report.html; continues what is there"
 	@echo "make test          every test that needs no GPU"
 	@echo "make gpu           the tests that need a CUDA device"
@@ -35,9 +34,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --no-compile -c constraints.txt -e '.[dev]'  # what is imported is compiled then
 	@touch $@
 
-# The agent that comes with Reverie plays first, once; if it cannot, training begins all the same.
+# The agent that comes with Reverie plays first, once; if it cannot, training begins all the same. The same command
+# again continues its run; another EXPERIMENT or other ARGS begin another one.
 train: $(READY) $(if $(filter dreamer_ataripong,$(EXPERIMENT)),$(VIDEO))
-	$(BIN)/python scripts/for_make.py scripts/train.py experiment=$(EXPERIMENT) $(ARGS)
+	$(BIN)/python scripts/for_make.py --resume scripts/train.py experiment=$(EXPERIMENT) $(ARGS)
 
 $(VIDEO): | $(READY)
 	@mkdir -p $(@D)
@@ -46,7 +46,7 @@ $(VIDEO): | $(READY)
 
 # What is there is continued; a finished run only gets its report again.
 first: $(READY)
-	$(BIN)/python scripts/for_make.py scripts/train.py $(FIRST_RUN) $(ARGS)
+	$(BIN)/python scripts/for_make.py --resume scripts/train.py experiment=dreamer_catch device=cpu run_dir=$(FIRST) $(ARGS)
 	$(BIN)/python scripts/plot.py $(FIRST) out=$(FIRST)/report.html
 
 test: $(READY)

@@ -2,6 +2,8 @@
 
 Make shows every exit code but 0 as an error, also that of a run which Ctrl-C ended with a checkpoint. Here
 such an end is none: make, which gets the Ctrl-C too, ends by it. All other exit codes are passed on.
+
+With `--resume` the same arguments continue the run that they have begun.
 """
 
 import argparse
@@ -9,25 +11,69 @@ import os
 import signal
 import subprocess
 import sys
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
 
 from reverie.utils.errors import FlagParser, exit_on_user_error
 from reverie.utils.parent import PARENT_VARIABLE
 
 RESUME_ME_EXIT_CODE = 75
 CALM = (RESUME_ME_EXIT_CODE, -signal.SIGINT)
+CONFIG_FILE = "config.yaml"
+
+
+def continued(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments that resume the run which these have begun, or begin it in a folder of its own.
+
+    The folder is `run_dir=`, else named after the experiment and a checksum of all other arguments. A
+    setting that differs from the saved one is passed on as a change, and refused there if it cannot change.
+    """
+    if any(word.startswith(("-", "resume=", "hydra.")) for word in arguments):
+        return [*arguments]
+    typed = {key: value for key, _, value in (word.partition("=") for word in arguments)}
+    others = "\n".join(sorted(word for word in arguments if not word.startswith("experiment=")))
+    name = typed.get("experiment", "run") + (f"-{zlib.crc32(others.encode()):08x}" if others else "")
+    folder = typed.get("run_dir", f"experiments/{name}")
+    if not Path(folder, CONFIG_FILE).is_file():
+        return [*arguments, *([] if "run_dir" in typed else [f"run_dir={folder}"])]
+    print(f"continuing {folder}; for a new run, move it away or add run_dir=<folder> to ARGS", flush=True)
+    return [f"resume={folder}", *changes_of(Path(folder, CONFIG_FILE), arguments)]
+
+
+def changes_of(saved_in: Path, arguments: Sequence[str]) -> list[str]:
+    """Return the arguments that set something else than the saved configuration."""
+    # Loaded only here: a new run need not wait for it.
+    from omegaconf import OmegaConf
+
+    from reverie.config.overrides import parse
+    from reverie.config.saved import read_config
+
+    saved = OmegaConf.to_container(read_config(saved_in), enum_to_str=True)
+    found = []
+    for word, item in zip(arguments, parse(arguments), strict=True):
+        value = saved
+        for part in item.key_or_group.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        is_group = item.key_or_group == "experiment" or isinstance(value, dict)
+        if not is_group and item.key_or_group != "run_dir" and item.value() != value:
+            found.append(word)
+    return found
 
 
 def main() -> int:
     """Return the exit code for make."""
     parser = FlagParser(description="Run a script as a recipe of make; Ctrl-C is no error then.")
+    parser.add_argument("--resume", action="store_true", help="continue the run that the arguments began")
     parser.add_argument("script", help="a Python script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     with exit_on_user_error():
         flags = parser.parse_args()
+        arguments = continued(flags.arguments) if flags.resume else flags.arguments
     interrupts: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     environment = os.environ | {PARENT_VARIABLE: str(os.getpid())}
-    child = subprocess.Popen([sys.executable, flags.script, *flags.arguments], env=environment)
+    child = subprocess.Popen([sys.executable, flags.script, *arguments], env=environment)
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())  # make sends it to this process alone
     code = child.wait()
     if interrupts and code in CALM:

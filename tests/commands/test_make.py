@@ -2,12 +2,16 @@
 
 import os
 import re
+import runpy
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 
@@ -78,6 +82,45 @@ def test_make_first_continues_what_is_there_and_draws_the_report_of_a_finished_r
         assert "finished" in shown and (first / "report.html").stat().st_size
         (first / "report.html").unlink()
     assert saved_steps(first)[-2:] == [300, 400]
+
+
+def test_the_same_make_train_again_resumes_a_finished_run_and_one_without_a_checkpoint(
+    tmp_path: Path,
+) -> None:
+    run_dir = tmp_path / "run"
+    arguments = (*CARTPOLE[1:], "seed=3", "buffer=ram", "training.total_timesteps=60", f"run_dir={run_dir}")
+    for notice in ("", "resuming", "no checkpoint yet: the run starts again"):
+        process = make_train(tmp_path, *arguments)
+        shown = process.communicate()[0]
+        assert process.returncode == 0, shown
+        assert notice in shown and (f"continuing {run_dir};" in shown) is bool(notice)
+        assert "finished" in shown and saved_steps(run_dir) == [60]
+        if notice:
+            shutil.rmtree(run_dir / "checkpoints")  # as after a kill before the first one
+
+
+def test_without_a_folder_each_experiment_and_each_set_of_arguments_has_one(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    continued = runpy.run_path(str(ROOT / "scripts" / "for_make.py"))["continued"]
+    begun = [["experiment=a"], ["experiment=b"], ["experiment=a", "seed=1"], ["experiment=a", "seed=2"]]
+    folders = [continued(words)[-1].removeprefix("run_dir=") for words in begun]
+    assert folders[0] == "experiments/a" and len({*folders}) == 4
+    for words, folder in zip(begun, folders, strict=True):
+        assert continued(words) == [*words, f"run_dir={folder}"]
+        Path(folder).mkdir(parents=True)
+        assert continued(words) == [*words, f"run_dir={folder}"]  # nothing of a run is in it
+        Path(folder, "config.yaml").write_text("\n".join(["name: catch", *words[1:]]).replace("=", ": "))
+        assert continued(words) == [f"resume={folder}"]
+        assert f"continuing {folder};" in capsys.readouterr().out
+    own = ["experiment=a", "seed=1", "optimizer.learning_rate=4e-05", "model=debug", "run_dir=run"]
+    Path("run").mkdir()
+    Path("run", "config.yaml").write_text("name: catch\nseed: 1\noptimizer:\n  learning_rate: 0.00004\n")
+    assert continued(own) == ["resume=run"]
+    changed = ["training.total_timesteps=7", "seed=2"]  # the run refuses what cannot change
+    assert continued([*own, *changed]) == ["resume=run", *changed]
+    for words in (["experiment=a", "--help"], ["experiment=a", "resume=run"], ["-m", "seed=1,2"]):
+        assert continued(words) == words
 
 
 def test_a_failure_and_a_stop_that_make_does_not_know_of_are_errors(tmp_path: Path) -> None:
