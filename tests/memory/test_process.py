@@ -4,6 +4,8 @@ import mmap
 import os
 import subprocess
 import sys
+import time
+from functools import partial
 from multiprocessing import shared_memory
 from pathlib import Path
 
@@ -22,10 +24,14 @@ from reverie.memory.counters.process import (
     shared_memory_used_bytes,
 )
 
+from ..runs.warm import LONG_ENOUGH_SECONDS
+from .fresh import in_a_fresh_process
+
 MB = 1_000_000
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+CHILD_BYTES = 512 * MB
 WAITING_CHILD = (
-    "import sys; held = bytearray(b'1') * 32_000_000; print('ready', flush=True); sys.stdin.read()"
+    f"import sys; held = bytearray(b'1') * {CHILD_BYTES}; print('ready', flush=True); sys.stdin.read()"
 )
 
 
@@ -40,23 +46,26 @@ def test_a_system_that_does_not_tell_the_kinds_apart_has_no_keys() -> None:
     assert parse_status("Name:\tpython\nVmRSS:\t 300 kB\n") == {}
 
 
-@linux_only
-def test_private_file_and_shared_memory_are_told_apart(tmp_path: Path) -> None:
-    file = tmp_path / "data"
-    file.write_bytes(b"1" * 32 * MB)
-
+def rise_by_kinds(file: Path) -> dict[str, int]:
+    """Return by how many bytes each kind rises with 64 MB of private, 32 of file and 24 of shared memory."""
     # Over 32 MiB, so glibc maps it anew: it cannot lie in memory that was freed before.
     before = kernel_counts()
     private = np.ones(64 * MB, np.uint8)
     mapped = np.memmap(file, np.uint8, mode="r")
-    assert mapped.sum() == 32 * MB * ord("1")
+    assert private.sum() == 64 * MB and mapped.sum() == 32 * MB * ord("1")
     with mmap.mmap(-1, 24 * MB) as shared:  # anonymous and shared: what worker processes write into
         for _ in range(24):
             shared.write(b"1" * MB)
         after = kernel_counts()
+    return {kind: after[kind] - before[kind] for kind in before}
 
-    rise = {kind: after[kind] - before[kind] for kind in before}
-    assert rise["rss_anon"] == pytest.approx(private.nbytes, abs=4 * MB)
+
+@linux_only
+def test_private_file_and_shared_memory_are_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(b"1" * 32 * MB)
+    rise = in_a_fresh_process(partial(rise_by_kinds, file))
+    assert rise["rss_anon"] == pytest.approx(64 * MB, abs=4 * MB)
     assert rise["rss_file"] == pytest.approx(32 * MB, abs=4 * MB)
     assert rise["rss_shmem"] == pytest.approx(24 * MB, abs=MB)
 
@@ -72,12 +81,13 @@ def test_the_tree_counts_a_child_and_its_memory_while_it_runs() -> None:
         during = process_tree_pss_bytes()
         assert during is not None
         assert live_children_count() == children + 1
-        assert during - before > 32 * MB
+        # Other processes that map the same libraries come and go, and each changes our share of them.
+        assert during - before > CHILD_BYTES / 2
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, not yet waited for
         assert live_children_count() == children
     after = process_tree_pss_bytes()
-    assert after == pytest.approx(before, abs=4 * MB)
+    assert after == pytest.approx(before, abs=CHILD_BYTES / 2)
 
 
 @linux_only
@@ -90,18 +100,26 @@ def test_open_files_are_counted_one_by_one(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
 def test_shared_memory_of_a_worker_is_seen_until_it_is_unlinked() -> None:
+    # Others use shared memory too: a moment in which none of them does is waited for.
+    deadline = time.monotonic() + LONG_ENOUGH_SECONDS
+    while (changes := changes_by_a_block()) != pytest.approx([16 * MB, 0], abs=MB):
+        assert time.monotonic() < deadline, changes
+
+
+def changes_by_a_block() -> list[int]:
+    """Return by how much shared memory differs from before: with a block of 16 MB, and without it."""
     before = shared_memory_used_bytes()
     block = shared_memory.SharedMemory(create=True, size=16 * MB)
     assert block.buf is not None
     try:
         block.buf[:] = b"1" * len(block.buf)
         during = shared_memory_used_bytes()
-        assert before is not None and during is not None
-        assert during - before == pytest.approx(16 * MB, abs=MB)
     finally:
         block.close()
         block.unlink()
-    assert shared_memory_used_bytes() == pytest.approx(before, abs=MB)
+    after = shared_memory_used_bytes()
+    assert before is not None and during is not None and after is not None
+    return [during - before, after - before]
 
 
 def test_a_folder_counts_each_files_blocks_once_and_follows_no_link(tmp_path: Path) -> None:
@@ -135,7 +153,7 @@ def test_a_log_line_has_every_count_under_a_name_with_its_unit() -> None:
 @linux_only
 def test_a_report_has_the_memory_of_the_tree_and_the_disk_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(bytes(2_000_000))
-    stats = footprint_stats(tmp_path)
+    stats = in_a_fresh_process(partial(footprint_stats, tmp_path))  # which has no children
     assert stats["disk_mb"] == pytest.approx(2, rel=0.01)
-    assert stats["tree_pss_mb"] == pytest.approx(process_rss_mb(), rel=0.5)
+    assert 1 < stats["tree_pss_mb"] < 2000  # of itself and the libraries that it shares
     assert set(stats) == {"disk_mb", "tree_pss_mb"}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from reverie.memory.config import MemoryConfig, OnLeak
+from reverie.memory.counters.limits import memory_available_bytes
 from reverie.memory.leaks.guard import MemoryGuard
 from reverie.memory.leaks.table import Finding
 from reverie.memory.leaks.verdict import TrendClass
@@ -59,7 +60,7 @@ def test_slow_growth_is_named_and_ends_no_run_and_is_a_leak_once_it_has_lasted(g
 
 
 def test_growth_that_takes_a_twentieth_of_what_is_left_is_a_leak_at_once(guard: MemoryGuard) -> None:
-    found = follow(guard, range(60), keep(100_000 * KB))
+    found = follow(guard, range(60), keep(memory_available_bytes() // 200))
     assert [each.verdict for each in found] == [TrendClass.leak] and guard.must_stop
     assert "nothing is left in" in found[0].text()
 
