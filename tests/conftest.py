@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from jaxtyping import config as jaxtyping_config
 
 pytest_plugins = ["tests.runs.fixtures"]
@@ -14,6 +15,10 @@ WHOLE_RUNS = ("api", "benchmarks", "checkpoints", "commands", "config", "orchest
 
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
+
+# On a busy machine an example may take any time.
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 
 @pytest.fixture(autouse=True)

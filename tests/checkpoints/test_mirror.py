@@ -75,7 +75,7 @@ def test_training_continues_without_the_server_and_catches_up_when_it_is_back(
     (missing,) = lines_with(run, "is not on the mirror yet")
     assert "the checkpoint of step 340" in missing and "copies it" in missing
     assert steps_of(s3.files("outage")) == [150, 300]
-    resume(run, "checkpoint.mirror_timeout=60")
+    resume(run, "checkpoint.mirror_timeout=600")
     assert s3.files("outage") == mirrored_files(run)
 
 

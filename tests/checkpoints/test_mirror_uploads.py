@@ -27,8 +27,7 @@ from reverie.config.schema import CheckpointConfig
 
 from ..runs.helpers import files_in, saved_steps
 from ..runs.s3_server import S3_MIRROR, S3Server
-
-LONG_ENOUGH_SECONDS = 60.0
+from ..runs.warm import LONG_ENOUGH_SECONDS
 
 
 @pytest.fixture

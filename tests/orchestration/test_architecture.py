@@ -47,9 +47,7 @@ def test_a_step_is_seven_files_deep_and_a_run_starts_one_environment_and_makes_o
     tmp_path: Path,
 ) -> None:
     overrides = [*CATCH, "training.total_timesteps=160", f"run_dir={tmp_path / 'run'}"]
-    done = subprocess.run(
-        [sys.executable, "-c", COUNT, *overrides], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([sys.executable, "-c", COUNT, *overrides], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("{'environments'"))

@@ -16,7 +16,7 @@ from reverie.workflows import UpdateOutput
 from reverie.workflows.world_models import DreamerWorkflow
 
 from ..runs.helpers import CARTPOLE, CATCH, error_of, identity, metrics_of, resume, saved_steps, start
-from ..runs.warm import Server
+from ..runs.warm import LONG_ENOUGH_SECONDS, Server
 
 OVERLAP = "training.overlap=true"
 
@@ -39,7 +39,7 @@ def test_a_step_that_waits_for_the_update_beside_it_comes_to_an_end(
         nonlocal acted, waits
         callers.add(current_thread().name)
         if acted >= 20 and not self._require_last().is_first.any():  # an update is due for this step
-            assert learned.acquire(timeout=60)
+            assert learned.acquire(timeout=LONG_ENOUGH_SECONDS)
             waits += 1
         following = step(self, action)
         acted += int((~following.is_first).sum())

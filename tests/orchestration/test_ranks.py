@@ -169,7 +169,7 @@ def test_ranks_wait_for_an_environment_that_is_slower_than_their_timeout(
     overlap: str, server: Server, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    settings = ("training.total_timesteps=100000", "training.rank_timeout=2", "memory.check_interval=1")
+    settings = ("training.total_timesteps=100000", "training.rank_timeout=10", "memory.check_interval=1")
     workers = (
         "training.warmup_steps=0",
         "env.vectorization=async",
@@ -180,7 +180,7 @@ def test_ranks_wait_for_an_environment_that_is_slower_than_their_timeout(
     processes[1].wait_until(lambda: saved_steps(folder) == [100])
     worker, *_ = (pid for pid, line in processes_of(processes[1].pid) if "spawn_main" in line)
     os.kill(worker, signal.SIGSTOP)
-    time.sleep(5)
+    time.sleep(20)
     os.kill(worker, signal.SIGCONT)
     processes[0].send(signal.SIGTERM)
     assert codes(processes) == [RESUME_ME_EXIT_CODE] * 2
@@ -188,7 +188,7 @@ def test_ranks_wait_for_an_environment_that_is_slower_than_their_timeout(
 
 def test_a_rank_that_hangs_ends_the_others_with_a_sentence(server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "hung"
-    settings = ("training.total_timesteps=100000", "training.rank_timeout=2", f"run_dir={folder}")
+    settings = ("training.total_timesteps=100000", "training.rank_timeout=10", f"run_dir={folder}")
     first, other = ranks_of(server, 2, *SHARED, *settings)
     other.wait_until(lambda: saved_steps(folder) == [100])
     other.send(signal.SIGSTOP)

@@ -2,11 +2,11 @@
 
 import shutil
 import signal
-import time
 from collections import Counter
 from os.path import relpath
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -255,7 +255,9 @@ def test_a_second_ctrl_c_ends_a_run_at_once(tmp_path: Path, server: Server) -> N
     busy = ("training.log_interval=39", "training.train_ratio=12e6", "training.max_updates_per_step=1000000")
     process = server.start("train", *CARTPOLE, *busy, f"run_dir={run_dir}")
     process.wait_for('"step": 39', run_dir / "metrics.jsonl")
-    time.sleep(1.0)  # one step to the updates
+    run = psutil.Process(process.pid)
+    used = run.cpu_times().user
+    process.wait_until(lambda: run.cpu_times().user > used + 1)  # one step to the updates
     process.send(signal.SIGINT)
     process.wait_for("SIGINT: finishing the step", run_dir / "train.log")
     process.send(signal.SIGINT)

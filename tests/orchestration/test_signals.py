@@ -13,6 +13,8 @@ import pytest
 
 from reverie.orchestration.signals import Signals
 
+from ..runs.warm import LONG_ENOUGH_SECONDS
+
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 ALL = (*NUMBERS, signal.SIGUSR1)
 
@@ -29,7 +31,7 @@ def all_is_told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr("reverie.orchestration.signals._thread.start_new_thread", counted)
     yield
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LONG_ENOUGH_SECONDS
     while len(ended) < len(begun) and time.monotonic() < deadline:
         time.sleep(0.001)
     assert len(ended) == len(begun)
@@ -107,7 +109,7 @@ def test_a_signal_in_the_middle_of_a_log_line_is_told_after_it(capsys: pytest.Ca
         with Signals() as asked:
             logger.warning("a line")
             assert asked.stop
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LONG_ENOUGH_SECONDS
         while len(file.written) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
     finally:

@@ -17,12 +17,12 @@ import pytest
 from aiohttp import ClientSession, ClientWebSocketResponse
 from PIL import Image
 
+from ..runs.warm import LONG_ENOUGH_SECONDS
 from .serving import serving
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--no-first-run")
 WIDTH, HEIGHT = 1280, 800
-PATIENCE_SECONDS = 60.0
 BACKGROUND = (20, 22, 26)
 
 
@@ -46,7 +46,7 @@ class Browser:
         return answer["result"].get("value")
 
     async def wait_until(self, expression: str) -> None:
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = time.monotonic() + LONG_ENOUGH_SECONDS
         while not await self.value(expression):
             assert time.monotonic() < end, (expression, await self.value("document.body.innerText"))
             await asyncio.sleep(0.05)
@@ -67,7 +67,7 @@ async def browser(profile: Path) -> AsyncIterator[Browser]:
     log = profile.with_suffix(".log")
     with log.open("w") as errors, subprocess.Popen(command, stderr=errors, stdout=errors) as process:
         try:
-            end = time.monotonic() + PATIENCE_SECONDS
+            end = time.monotonic() + LONG_ENOUGH_SECONDS
             while not (found := re.search(r"ws://([^/]+)/", log.read_text())):
                 assert process.poll() is None and time.monotonic() < end, log.read_text()
                 await asyncio.sleep(0.05)

@@ -193,25 +193,32 @@ def test_on_a_terminal_a_bar_shows_the_same_words_and_log_lines_stand_above_it(
     )  # the cursor is hidden once and given back
 
 
-LONG_RUN = """
+DRAWN = """
 import time
+
+def wait_until_drawn(progress, times):
+    drawn, tables = [], progress._bar.get_renderables
+    progress._bar.get_renderables = lambda: (list(tables()), drawn.append(0))[0]
+    while len(drawn) < times:
+        time.sleep(0.01)
+"""
+LONG_RUN = """
 from reverie.utils.logging import Progress, ProgressMode
 
 now = 0.0
 progress = Progress(400_000, ProgressMode.bar, clock=lambda: now)
 progress.set_status("compiling for this machine")
-time.sleep(2)
+wait_until_drawn(progress, 4)
 for now in (0.0, 1.0, 2.0, 100.0):
     step = 212_000 + int(10 * now)
     progress.advance(step, int(4.25 * now), "learning")
     progress.update(step, episode_return=-20.45, updates_per_second=4.25, memory_mb=1900, planned_mb=2000)
-    time.sleep(1)
+    wait_until_drawn(progress, 1)
 progress.close()
 """
 
 
 FILLING = """
-import time
 from reverie.utils.logging import Progress, ProgressMode
 
 now = 0.0
@@ -219,20 +226,20 @@ progress = Progress(4_200, ProgressMode.bar, clock=lambda: now)
 seen = ((0, 0, "filling"), (300, 0, "filling"), (310, 1, "learning"), (330, 9, "learning"))
 for step, updates, phase in seen:
     progress.advance(step, updates, phase, 305 if phase == "filling" else None)
-    time.sleep(0.8)
+    wait_until_drawn(progress, 1)
     now += 10.0
 progress.close()
 """
 
 
 def test_the_bar_knows_no_time_left_before_the_first_update() -> None:
-    shown = without_styles(shown_on_a_terminal(FILLING, 150))
+    shown = without_styles(shown_on_a_terminal(DRAWN + FILLING, 150))
     assert "filling, time left unknown" in shown
     assert set(re.findall(r"[0-9]:\d\d:\d\d left", shown)) == {"0:32:15 left"}  # 3,870 steps, two a second
 
 
 def test_the_bar_fits_in_80_columns_and_moves_while_the_run_does_something_else() -> None:
-    pieces = re.split(r"[\r\n]+", without_styles(shown_on_a_terminal(LONG_RUN, 80)))
+    pieces = re.split(r"[\r\n]+", without_styles(shown_on_a_terminal(DRAWN + LONG_RUN, 80)))
     assert max(map(len, pieces)) <= 80 and "…" not in "".join(pieces)
     still = [piece for piece in pieces if "compiling for this machine" in piece]
     assert len({piece[0] for piece in still}) >= 3  # the wheel turns

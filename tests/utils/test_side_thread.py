@@ -8,6 +8,8 @@ import pytest
 
 from reverie.utils.side_thread import SideThread
 
+from ..runs.warm import LONG_ENOUGH_SECONDS
+
 HANGS = """
 from threading import Event
 from reverie.utils.side_thread import SideThread
@@ -44,4 +46,4 @@ def test_an_error_is_raised_where_the_result_is_wanted_and_the_next_call_is_made
 
 
 def test_a_call_that_hangs_does_not_keep_the_process() -> None:
-    subprocess.run([sys.executable, "-c", HANGS], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", HANGS], check=True, timeout=LONG_ENOUGH_SECONDS)
