@@ -24,6 +24,8 @@ NO_STACK = "(no stack recorded)"
 
 _FILE_NAME = re.compile(r"snapshot_step_(0|[1-9][0-9]{0,17})\.pickle")
 _LIBRARIES = ("torch/", "site-packages/", "dist-packages/", "<frozen ", "<string>", "importlib/")
+_ALLOCATOR = re.compile(r"Allocator|\bat::detail::_?empty_")
+_ARGUMENTS = re.compile(r"\((?!anonymous namespace\)).*")  # of C++, which may be of an allocator's type
 _CALLERS = 2
 _GB = 1e9
 
@@ -158,10 +160,14 @@ def compare(before: SiteSizes, after: SiteSizes) -> list[SiteChange]:
 
 
 def site_label(stack: Stack) -> str:
-    """Return the line that asked for memory and the two that called it, of libraries only if no others."""
+    """Return the line that asked for memory and its two callers.
+
+    The user's own Python comes before that of libraries. Without Python, it is the first frame outside the
+    allocator.
+    """
     python = [frame for frame in stack if frame.filename.endswith(".py")]
     own = [frame for frame in python if not any(part in frame.filename for part in _LIBRARIES)]
-    shown = (own or python or _worth_showing(stack))[: 1 + _CALLERS]
+    shown = (own or python or _outside_allocator(stack))[: 1 + _CALLERS]
     lines = (f"{frame.filename.rsplit('/', 1)[-1]}:{frame.line} {frame.name}" for frame in shown)
     return " < ".join(lines) or NO_STACK
 
@@ -175,6 +181,14 @@ def frame_lines(stack: Stack) -> list[str]:
 def _worth_showing(stack: Stack) -> list[Frame]:
     """Return the frames outside the unwinder and the interpreter, or all if there are none."""
     return [f for f in stack if _memory_viz._frame_filter(f.name, f.filename)] or list(stack)
+
+
+def _outside_allocator(stack: Stack) -> list[Frame]:
+    """Return the frames from the first one on that is not the allocator's, or all if there is none."""
+    shown = _worth_showing(stack)
+    names = (f"{frame.filename} {_ARGUMENTS.sub('', frame.name)}" for frame in shown)
+    first = next((place for place, name in enumerate(names) if not _ALLOCATOR.search(name)), 0)
+    return shown[first:]
 
 
 def correlate(summaries: Sequence[Summary], events_dir: Path) -> list[Correlation]:

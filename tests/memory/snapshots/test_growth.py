@@ -153,6 +153,23 @@ def test_without_a_line_of_python_the_frames_worth_showing_are_named() -> None:
     assert frame_lines((unwinder, other)) == ["x.cpp:3 make()"]
 
 
+def test_without_a_line_of_python_the_first_frame_outside_the_allocator_is_named() -> None:
+    allocator = "c10::cuda::CUDACachingAllocator::Native::"
+    inner = (
+        Frame("CUDACachingAllocator.cpp", 0, f"{allocator}DeviceCachingAllocator::malloc(unsigned long)"),
+        Frame("??", 0, f"{allocator}NativeCachingAllocator::allocate(unsigned long)"),
+        Frame("??", 0, "at::TensorBase at::detail::_empty_generic<long>(long, c10::Allocator*)"),
+        Frame("EmptyTensor.cpp", 0, "at::detail::empty_cuda(c10::ArrayRef<long>)"),
+    )
+    outer = Frame("??", 0, "at::(anonymous namespace)::structured_mm_out(long, c10::Allocator*)")
+    caller = Frame("??", 0, "torch::autograd::Engine::thread_init(int)")
+    label = f"??:0 {outer.name} < ??:0 {caller.name}"
+    assert site_label((*inner, outer, caller)) == label
+    assert site_label((outer, caller, *inner)).startswith(label)
+    assert site_label(inner[:1]) == f"CUDACachingAllocator.cpp:0 {inner[0].name}"
+    assert len(frame_lines((*inner, outer, caller))) == 6
+
+
 def test_of_many_call_sites_those_that_shrank_most_are_shown_too() -> None:
     before = [writer.block(1_048_576, writer.stack("freed.py:1:f"))]
     after = [writer.block(512 * i, writer.stack(f"a.py:{i}:f")) for i in range(1, TOP_SITES + 6)]
