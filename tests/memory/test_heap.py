@@ -10,6 +10,8 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -211,6 +213,21 @@ def test_a_library_is_not_looked_at_before_the_user_s_own_code_explains_nothing(
     finally:
         del json.forgotten  # type: ignore[attr-defined]
     assert found.lines == (ELSEWHERE,) and not found.is_named
+
+
+def test_a_library_of_another_environment_is_a_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "lib" / "site-packages"
+    folder.mkdir(parents=True)
+    (folder / "installed_elsewhere.py").write_text("cache = [bytes(1_000_000)]\n")
+    monkeypatch.syspath_prepend(folder)
+    import_module("installed_elsewhere")
+    held = (measure_heap({}, is_whole).held["cpu"] for is_whole in (False, True))
+    assert [any(path.startswith("module installed_elsewhere") for path in each) for each in held] == [
+        False,
+        True,
+    ]
 
 
 def test_growth_below_what_can_be_told_from_noise_is_too_small_to_name_yet() -> None:

@@ -34,7 +34,8 @@ ELSEWHERE = "neither the run nor the user's own modules hold it: the whole Pytho
 OWN_FOLDER = str(Path(__file__).parents[1])
 LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _RUNNERS = ("_pytest", "pluggy", "xdist", "execnet")  # they hold every test of a session
-_OF_RUNNERS = tuple(f"{sysconfig.get_paths()['purelib']}/{name}/" for name in _RUNNERS)
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_OF_RUNNERS = tuple(f"/site-packages/{name}/" for name in _RUNNERS)
 _LEAST_HELD_BYTES = 1_000  # paths that hold less are not kept by name
 _TOP = 3
 _LEAST_BYTES = 20_000  # growth below this is noise of any run
@@ -386,7 +387,9 @@ def _frames() -> list[types.FrameType]:
     found = []
     for frame in sys._current_frames().values():
         while frame is not None:
-            if not frame.f_code.co_filename.startswith((OWN_FOLDER, "<frozen runpy>", *_OF_RUNNERS)):
+            file = frame.f_code.co_filename
+            is_hidden = file.startswith((OWN_FOLDER, "<frozen runpy>"))
+            if not is_hidden and not any(part in file for part in _OF_RUNNERS):
                 found.append(frame)
             frame = frame.f_back
     return found
@@ -394,7 +397,7 @@ def _frames() -> list[types.FrameType]:
 
 def _variables(frames: Iterable[types.FrameType], of_libraries: bool) -> Iterator[tuple[str, Any]]:
     for frame in frames:
-        if frame.f_code.co_filename.startswith(LIBRARIES) is of_libraries:
+        if is_library(frame.f_code.co_filename) is of_libraries:
             yield from (
                 (f"frame {frame.f_code.co_name} {name}", value) for name, value in frame_locals(frame)
             )
@@ -404,8 +407,13 @@ def _members(name: str, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any
     yield from ((f"{name}.{key}", value) for key, value in list(namespace.items()))
 
 
+def is_library(file: str) -> bool:
+    """Return whether a file is part of Python or installed, also into another environment's folder."""
+    return file.startswith(LIBRARIES) or any(folder in file for folder in _INSTALLED)
+
+
 def _is_library(namespace: dict[str, Any]) -> bool:
     """Return whether a module is not the user's own: installed, or part of Python."""
     file = namespace.get("__file__")
-    is_installed = type(file) is not str or file.startswith(LIBRARIES)
+    is_installed = type(file) is not str or is_library(file)
     return is_installed and namespace.get("__name__") != "__main__"  # which has no file in a notebook

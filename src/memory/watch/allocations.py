@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from ..objects.heap import LIBRARIES, OWN_FOLDER
+from ..objects.heap import OWN_FOLDER, is_library
 
 _FRAMES = 12  # of which those of libraries are not shown
 _SHOWN = 4
@@ -67,5 +67,6 @@ class NewestAllocations:
 def _place(traceback: tracemalloc.Traceback) -> str:
     """Return lines, the innermost first: those of the user's own code, if there are any."""
     frames = [frame for frame in reversed(traceback) if not frame.filename.startswith("<frozen")]
-    own = [frame for frame in frames if not frame.filename.startswith((*LIBRARIES, OWN_FOLDER))]
+    files_of_others = [frame for frame in frames if not frame.filename.startswith(OWN_FOLDER)]
+    own = [frame for frame in files_of_others if not is_library(frame.filename)]
     return " < ".join(f"{frame.filename}:{frame.lineno}" for frame in (own or frames)[:_SHOWN])
