@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from .capacity import Capacities
 from .children import Kind, Role
 from .graph import grad_fn
 from .graph_holders import GraphReport, measure_graphs
@@ -49,7 +50,7 @@ _CONTAINERS: dict[int, Any] = {
     **{id(each): each for each in (list, set, collections.deque)},
     **{id(each): dict for each in (dict, collections.OrderedDict, collections.defaultdict)},
 }  # by id, as `PRIMITIVE_IDS`: the type whose methods read it
-_CAPACITIES = ("maxlen", "max_len", "maxsize", "max_size", "capacity", "_maxlen", "_max_size", "_capacity")
+_HOLDER = re.compile(r".*?(?= holds | -> |: |$)")  # in the line of a holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Heap:
     is_whole: bool
     """Whether libraries, and what nothing names, are included."""
     stores: dict[str, "Store"]
-    """Containers that have a capacity, by path."""
+    """Containers that have a capacity, by path; those of an object only where it was asked what grew."""
     entries: dict[str, "Entries"]
     """Containers on the way to what is `held`, by path."""
 
@@ -75,7 +76,7 @@ class Store(NamedTuple):
     held: int
     capacity: int
     limit: str
-    """What gives the capacity, such as `maxlen`."""
+    """The capacity in the code, such as `maxlen`."""
 
 
 class Entries(NamedTuple):
@@ -103,15 +104,26 @@ class GrowthSources:
     is_filling: bool = False
     """Whether the largest holder is a container that is not full yet."""
 
+    @property
+    def holder(self) -> str | None:
+        """The path of the surest holder, without numbers; `None` without a name."""
+        found = _HOLDER.match(self.lines[0]) if self.is_named and self.lines else None
+        return None if found is None else found[0]
+
 
 def growth_sources(
     roots: Mapping[str, Any], before: Heap, steps: int, rise_bytes: float, device: str = "cpu"
 ) -> GrowthSources:
+    """Measure the heap and return what holds the memory that grew; `roots` as in `measure_heap`."""
+    return sources_of(before, measure_heap(roots, before.is_whole, before), steps, rise_bytes, device)
+
+
+def sources_of(before: Heap, now: Heap, steps: int, rise_bytes: float, device: str = "cpu") -> GrowthSources:
     """Return what holds the memory that grew.
 
     Args:
-        roots: Long-lived objects by name; what they do not reach is named by module, class or function.
-        before: What was held when growth was first suspected.
+        before: What was held when growth was first suspected, or its holder last named.
+        now: What is held now, measured as what `before` has `grown`.
         steps: Agent steps since then.
         rise_bytes: Growth since then, by the counter that raised the suspicion.
         device: Kind of device whose memory grew, "cpu" or "cuda".
@@ -119,11 +131,8 @@ def growth_sources(
     Returns:
         Native memory is named only where the whole heap was measured and did not grow. Where `before` is not
         the whole heap and does not explain the growth, the one line is `ELSEWHERE`.
-
-    Cost: that of `measure_heap`.
     """
     least = max(_LEAST_BYTES, _EXPLAINED * rise_bytes)
-    now = measure_heap(roots, before.is_whole)
     risen = now.totals.get(device, 0.0) - before.totals.get(device, 0.0)
     lines = _grown_graphs(before.graphs, now.graphs, max(1, steps), least)
     if lines or risen >= _EXPLAINED * rise_bytes:
@@ -163,16 +172,25 @@ def _grown_graphs(before: GraphReport, after: GraphReport, steps: int, least: fl
 
 def _filling(path: str, before: Heap, now: Heap, steps: int) -> str | None:
     """Return how full the container of a path is; None if it has no capacity, or has reached it."""
-    name = max((name for name in now.stores if path.startswith(f"{name}[")), key=len, default=None)
+    name = max((name for name in now.stores if _lies_in(path, name)), key=len, default=None)
     if name is None:
         return None
     store = now.stores[name]
-    added = store.held - before.stores[name].held if name in before.stores else 0
+    if name in before.stores:
+        added = store.held - before.stores[name].held
+    else:
+        lengths = [heap.entries[name].length if name in heap.entries else 0 for heap in (before, now)]
+        added = store.held - store.held * lengths[0] / max(1, lengths[1])
     if added <= 0 or store.held >= store.capacity:
         return None
     left = (store.capacity - store.held) * steps / added
     full = f"full in about {left:,.0f} steps"
     return f"{path}: {name} has {store.held:,} of {store.capacity:,} ({store.limit}), {full}"
+
+
+def _lies_in(path: str, name: str) -> bool:
+    """Return whether a path is that of a container or of what it contains."""
+    return path == name or path.startswith((f"{name}[", f"{name}.<key"))
 
 
 def _more_entries(path: str, before: Heap, now: Heap) -> str:
@@ -203,9 +221,11 @@ def _grown_paths(before: Mapping[str, float], after: Mapping[str, float]) -> dic
     return {path: growth[path] for path in largest if growth[path] > least}
 
 
-def measure_heap(roots: Mapping[str, Any], is_whole: bool) -> Heap:
-    """Return what the Python heap holds now; what the roots reach counts under their names.
+def measure_heap(roots: Mapping[str, Any], is_whole: bool, before: Heap | None = None) -> Heap:
+    """Return what the Python heap holds now.
 
+    `roots` are long-lived objects by name; what they do not reach is named by module, class or function. What
+    holds most of the growth since `before` is asked for its capacity: the source of its class is read.
     Containers of more than 1,024 objects are sampled and extrapolated. Runs no code of what it visits, and
     keeps none of it.
 
@@ -217,7 +237,7 @@ def measure_heap(roots: Mapping[str, Any], is_whole: bool) -> Heap:
         if is_tensor(each):
             # Reading makes its Python object: now, or the next measurement would count more.
             gradient_of(each)
-    return _Measurement(gc.get_objects(), is_whole).of(roots)
+    return _Measurement(gc.get_objects(), is_whole).of(roots, before)
 
 
 class _Measurement:
@@ -232,8 +252,9 @@ class _Measurement:
         self._held: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
         self._stores: dict[str, Store] = {}
         self._entries: dict[str, Entries] = {}
+        self._owners: dict[str, Any] = {}  # by path
 
-    def of(self, roots: Mapping[str, Any]) -> Heap:
+    def of(self, roots: Mapping[str, Any], before: Heap | None) -> Heap:
         """Return what is held."""
         for each in self._existing:
             if type(each) is Heap:  # a former measurement
@@ -246,6 +267,10 @@ class _Measurement:
         for device, paths in self._held.items():
             kept[device] = {path: nbytes for path, nbytes in paths.items() if nbytes >= _LEAST_HELD_BYTES}
             totals[device] = sum(paths.values())
+        was = {} if before is None else before.held
+        for device in was.keys() & kept.keys():
+            for path in _grown_paths(was[device], kept[device]):
+                self._find_capacities(path)
         named = {name for paths in kept.values() for path in paths for name in _containers(path)}
         entries = {name: self._entries[name] for name in named & self._entries.keys()}
         # A variable is bound anew at each step; what an attribute or a container holds stays and comes first.
@@ -313,7 +338,7 @@ class _Measurement:
             self._held["cpu"][found.pattern] += found.weight * nbytes
 
     def _count_stores(self, found: Found, kind: Kind) -> None:
-        """Note how full a container is that has a capacity, its own or that of the object it belongs to."""
+        """Note how full a container is that has a capacity of its own; others are asked when they grew."""
         value, pattern = found.value, found.pattern
         if issubclass(kind.type, collections.deque):
             most = _MAXLEN(value)
@@ -323,14 +348,21 @@ class _Measurement:
             cache = functools._lru_cache_wrapper.cache_info(value)
             if cache.maxsize is not None:
                 self._stores[pattern] = Store(cache.currsize, cache.maxsize, "maxsize")
-        elif kind.dictionary is not None and kind.role is Role.plain:
-            own = kind.dictionary.__get__(value)
-            if type(own) is not dict:
-                return
-            for limit in [name for name in _CAPACITIES if type(own.get(name)) is int][:1]:
-                for name, member in own.items():
-                    if type(member) is list or type(member) is dict:
-                        self._stores[f"{pattern}.{name}"] = Store(len(member), own[limit], limit)
+        elif kind.role is Role.plain:
+            self._owners[pattern] = value
+
+    def _find_capacities(self, path: str) -> None:
+        """Note how full the container of a path is if the code of an object on the way bounds it."""
+        capacities = Capacities()
+        for start, owner in self._owners.items():
+            if path.startswith(start) and path[len(start) :][:1] in ("", ".", "["):
+                for bound in capacities.of(owner):
+                    name, store = f"{start}{bound.path}", Store(bound.held, bound.capacity, bound.limit)
+                    known = self._stores.get(name, store)
+                    # Of several numbers the next one that the length will reach.
+                    if known.held >= known.capacity or store.held < store.capacity < known.capacity:
+                        self._stores[name] = store
+                    self._stores.setdefault(name, store)
 
     def _count_entries(self, found: Found, kind: Kind) -> None:
         """Note how much is in a container."""

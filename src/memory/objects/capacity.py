@@ -1,0 +1,369 @@
+"""Find the capacity of a container in the code that fills it: the number that bounds its length.
+
+An attribute called `capacity` bounds nothing by its name, and a bound may have any name. So the source of the
+owner's methods is read. A comparison of the container's length with a number counts if it decides whether the
+container changes. No method runs.
+"""
+
+import ast
+import collections
+import copy
+import dis
+import inspect
+import linecache
+import math
+import textwrap
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .children import dictionary_getter
+from .readers import type_attribute, type_name
+
+_Tree = ast.FunctionDef | ast.AsyncFunctionDef
+
+_CONTAINERS: tuple[Any, ...] = (list, dict, set, collections.deque)
+_CHANGES = frozenset(
+    "append appendleft extend insert add update setdefault pop popleft popitem clear remove discard "
+    "__setitem__ __delitem__".split()
+)
+_CHANGES_OF_FIRST = _CHANGES | {
+    "heappush",
+    "heappushpop",
+    "heapreplace",
+    "insort",
+    "insort_left",
+    "insort_right",
+}
+_EXITS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+_CALLS: dict[str, Callable[..., Any]] = {"int": int, "float": float, "max": max, "min": min}
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.FloorDiv: lambda a, b: a // b,
+}
+_SLICES = {number for name, number in dis.opmap.items() if name in ("BUILD_SLICE", "BINARY_SLICE")}
+_DEPTH = 5  # variables that are replaced inside one another
+_MISSING = object()
+
+
+class Bound(NamedTuple):
+    """A container with a capacity."""
+
+    path: str
+    """From its owner, such as `.storage`; empty if it is the owner."""
+    held: int
+    capacity: int
+    limit: str
+    """The code of the capacity, such as `buffer_size` for `self.buffer_size`."""
+
+
+class _Rule(NamedTuple):
+    """A comparison that decides whether a container changes, both as expressions of `self`."""
+
+    container: ast.expr
+    limit: ast.expr
+
+
+class Capacities:
+    """Finds the containers of objects that have a capacity. The source of each class is read once."""
+
+    def __init__(self) -> None:
+        self._rules: dict[int, tuple[type, list[_Rule]]] = {}  # by id: a metaclass may define the hash
+
+    def of(self, owner: Any) -> Iterator[Bound]:
+        """Yield the bounded containers of an object, once for each bound."""
+        kind = type(owner)
+        if id(kind) not in self._rules:
+            self._rules[id(kind)] = kind, list(_rules(kind))
+        for rule in self._rules[id(kind)][1]:
+            with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                held, limit = _value(rule.container, owner), _number(rule.limit, owner)
+                base = next((each for each in _CONTAINERS if issubclass(type(held), each)), None)
+                if base is not None:
+                    path, text = (ast.unparse(each).removeprefix("self") for each in rule)
+                    yield Bound(path, base.__len__(held), int(limit), text.removeprefix("."))
+
+
+def _rules(kind: type) -> Iterator[_Rule]:
+    methods = _Methods(kind)
+    for name in methods.names_with_length():
+        tree = methods.tree(name)
+        if tree is not None:
+            yield from _rules_of(tree, methods)
+
+
+class _Methods:
+    """The source of a class's methods and properties in terms of `self`."""
+
+    def __init__(self, kind: type) -> None:
+        self._found: dict[str, tuple[type, types.FunctionType, bool]] = {}
+        self._trees: dict[str, _Tree | None] = {}
+        for base in reversed(type_attribute(kind, "__mro__")):
+            for name, value in type_attribute(base, "__dict__").items():
+                function = value.fget if type(value) is property else value
+                if type(function) is types.FunctionType and function.__code__.co_argcount:
+                    self._found[name] = base, function, type(value) is property
+
+    def names_with_length(self) -> set[str]:
+        """Return the methods that ask for a length or slice, or call a method that does."""
+        used = {name: function.__code__.co_names for name, (_, function, _) in self._found.items()}
+        found = {name for name, names in used.items() if "len" in names or self._slices(name)}
+        for _ in range(2):
+            found |= {name for name, names in used.items() if not found.isdisjoint(names)}
+        return found
+
+    def _slices(self, name: str) -> bool:
+        return not _SLICES.isdisjoint(self._found[name][1].__code__.co_code[::2])
+
+    def tree(self, name: str) -> _Tree | None:
+        """Return the source of a method; `None` without one, and while it is being read."""
+        if name in self._found and name not in self._trees:
+            self._trees[name] = None
+            owner, function, _ = self._found[name]
+            tree = _parsed(function)
+            self._trees[name] = None if tree is None else _Inliner(owner, function, tree, self).tree
+        return self._trees.get(name)
+
+    def result(self, name: str, is_property: bool) -> ast.expr | None:
+        """Return what a method without arguments, or a property, returns."""
+        if name not in self._found or self._found[name][2] is not is_property:
+            return None
+        returns = [
+            each.value for each in ast.walk(self.tree(name) or ast.Pass()) if isinstance(each, ast.Return)
+        ]
+        found = returns[-1] if returns else None
+        # Anything else may change the container, and stays a call.
+        return copy.deepcopy(found) if is_property or "len(" in ast.unparse(found or ast.Pass()) else None
+
+
+def _parsed(function: types.FunctionType) -> _Tree | None:
+    code = function.__code__
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
+    with suppress(SyntaxError, ValueError, IndexError, RecursionError):
+        [tree] = ast.parse(textwrap.dedent("".join(inspect.getblock(lines)))).body
+        if isinstance(tree, _Tree) and tree.name == code.co_name:
+            return tree
+    return None
+
+
+class _Inliner(ast.NodeTransformer):
+    """Replaces what stands for something else: variables bound once, properties, global numbers."""
+
+    def __init__(self, owner: type, function: types.FunctionType, tree: _Tree, methods: _Methods) -> None:
+        code = function.__code__
+        self._private = f"_{type_name(owner).lstrip('_')}"
+        self._globals, self._methods, self._depth = function.__globals__, methods, 0
+        self._self, self._local = code.co_varnames[0], set(code.co_varnames)
+        times = collections.Counter(
+            each.id
+            for each in ast.walk(tree)
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        )
+        arguments = code.co_varnames[: code.co_argcount]
+        self._once = {
+            name: value for name, value in _assigned(tree) if times[name] == 1 and name not in arguments
+        }
+        self.tree: _Tree = self.visit(tree)
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Replace a variable or a global number or text."""
+        if node.id == self._self:
+            return ast.Name("self", ast.Load())
+        if isinstance(node.ctx, ast.Load) and node.id in self._once and self._depth < _DEPTH:
+            self._depth += 1
+            found = self.visit(copy.deepcopy(self._once[node.id]))
+            self._depth -= 1
+            return found
+        value = None if node.id in self._local else self._globals.get(node.id)
+        return ast.Constant(value) if type(value) in (int, float, str) else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """Replace a property of `self`, a number of a module, and a private name."""
+        if isinstance(node.value, ast.Name) and node.value.id not in self._local:
+            module = self._globals.get(node.value.id)
+            value = module.__dict__.get(node.attr) if type(module) is types.ModuleType else None
+            if type(value) in (int, float):
+                return ast.Constant(value)
+        self.generic_visit(node)
+        if node.attr.startswith("__") and not node.attr.endswith("__"):
+            node.attr = self._private + node.attr
+        is_own = isinstance(node.value, ast.Name) and node.value.id == "self"
+        return (self._methods.result(node.attr, is_property=True) if is_own else None) or node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Replace `len(self)`, `self.is_full()` and `getattr(self, NAME)`."""
+        self.generic_visit(node)
+        found = None
+        match node:
+            case ast.Call(ast.Name("len"), [ast.Name("self")]):
+                found = self._methods.result("__len__", is_property=False)
+            case ast.Call(ast.Attribute(ast.Name("self"), name), []):
+                found = self._methods.result(name, is_property=False)
+            case ast.Call(ast.Name("getattr"), [base, ast.Constant(str(name)), *_]):
+                found = ast.Attribute(base, name, ast.Load())
+        return found or node
+
+
+def _assigned(tree: _Tree) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the variables that a method assigns, and to what."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign([ast.Name(name)], value):
+                yield name, value
+            case ast.Assign([ast.Tuple(names)], ast.Tuple(values)) if len(names) == len(values):
+                yield from (
+                    (each.id, value)
+                    for each, value in zip(names, values, strict=True)
+                    if isinstance(each, ast.Name)
+                )
+
+
+def _rules_of(tree: _Tree, methods: _Methods) -> Iterator[_Rule]:
+    """Yield the comparisons of a method that decide whether a container changes."""
+    statements = [each for each in ast.walk(tree) if isinstance(each, ast.stmt)]
+    # A position that is compared with the length stands for it.
+    lengths = {
+        other.id: container
+        for container, other in _comparisons(statements, {})
+        if isinstance(other, ast.Name)
+    }
+    for statement in statements:
+        asked, decided = _parts(statement)
+        for container, limit in _comparisons(asked, lengths):
+            leaves = any(isinstance(each, _EXITS) for each in _nodes(decided))
+            later = [each for each in statements if each.lineno > (statement.end_lineno or 0)]
+            reached = later if leaves or isinstance(statement, (ast.While, ast.Assert)) else []
+            if _changes(ast.unparse(container), [*decided, *reached], methods):
+                yield _Rule(container, limit)
+
+
+def _parts(statement: ast.stmt) -> tuple[Sequence[ast.AST], Sequence[ast.AST]]:
+    """Return what a statement asks, and what the answer decides."""
+    match statement:
+        case ast.If(test, body, others) | ast.While(test, body, others):
+            return [test], [*body, *others]
+        case ast.For(_, values, body):
+            return [values], body
+        case ast.Assert(test):
+            return [test], []
+        case ast.Expr() | ast.Assign() | ast.AugAssign() | ast.Delete():
+            return [statement], [statement]
+    return [], []
+
+
+def _nodes(parts: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    return (node for part in parts for node in ast.walk(part))
+
+
+def _comparisons(
+    parts: Iterable[ast.AST], lengths: Mapping[str, ast.expr]
+) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield each container whose length is compared, and with what; `lengths` are names for lengths."""
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+    for node in _nodes(parts):
+        match node:
+            case ast.Compare(left, operators, others) if all(isinstance(each, _ORDERS) for each in operators):
+                pairs += pairwise((left, *others))
+            case ast.BinOp(left, ast.Sub(), right):
+                pairs.append((left, right))
+            case ast.Subscript(kept, ast.Slice(ast.UnaryOp(ast.USub(), limit), None)):
+                yield kept, limit
+            case ast.Subscript(removed, ast.Slice(None, ast.UnaryOp(ast.USub(), limit))):
+                yield removed, limit
+    for one, other in pairs:
+        for length, limit in ((one, other), (other, one)):
+            container = _measured(length, lengths)
+            if container is not None:
+                yield container, limit
+
+
+def _measured(length: ast.expr, lengths: Mapping[str, ast.expr]) -> ast.expr | None:
+    """Return the container of which an expression is the length, or that and a part to be added."""
+    match length:
+        case ast.Call(ast.Name("len"), [container]):
+            return container
+        case ast.Name(name):
+            return lengths.get(name)
+        case ast.BinOp(left, ast.Add(), right):
+            return _measured(left, lengths) or _measured(right, lengths)
+    return None
+
+
+def _changes(container: str, parts: Iterable[ast.AST], methods: _Methods, depth: int = 2) -> bool:
+    """Return whether code adds to a container or removes from it, itself or by methods of `self`."""
+    for node in _nodes(parts):
+        match node:
+            case ast.Call(ast.Attribute(owner, name)) if name in _CHANGES and (
+                ast.unparse(owner) == container or (container, ast.unparse(owner)) == ("self", "super()")
+            ):
+                return True
+            case ast.Call(ast.Name(name) | ast.Attribute(_, name), [first, *_]) if (
+                name in _CHANGES_OF_FIRST and ast.unparse(first) == container
+            ):
+                return True
+            case ast.Call(ast.Attribute(ast.Name("self"), name)) if depth:
+                tree = methods.tree(name)
+                if tree is not None and _changes(container, tree.body, methods, depth - 1):
+                    return True
+            case ast.Assign(targets) | ast.Delete(targets):
+                owners = (each.value for each in targets if isinstance(each, ast.Subscript))
+                if container in map(ast.unparse, (*targets, *owners)):
+                    return True
+            case ast.AugAssign(target) if ast.unparse(target) == container:
+                return True
+    return False
+
+
+def _value(node: ast.AST, owner: Any) -> Any:
+    """Return what an expression of `self` is for an object; no code of the object runs.
+
+    Raises:
+        LookupError: If that is unknown.
+    """
+    match node:
+        case ast.Constant(value):
+            return value
+        case ast.Name("self"):
+            return owner
+        case ast.Attribute(base, name):
+            return _attribute(_value(base, owner), name)
+        case ast.Subscript(base, ast.Constant(key)) if type(held := _value(base, owner)) in (dict, list):
+            return held[key]
+        case ast.BinOp(left, operator, right):
+            return _ARITHMETIC[type(operator)](_number(left, owner), _number(right, owner))
+        case ast.UnaryOp(ast.USub(), operand):
+            return -_number(operand, owner)
+        case ast.Call(ast.Name(name), arguments):
+            return _CALLS[name](*(_number(each, owner) for each in arguments))
+    raise LookupError
+
+
+def _number(node: ast.AST, owner: Any) -> int | float:
+    value = _value(node, owner)
+    if issubclass(type(value), np.integer):
+        return int(value)
+    if type(value) in (int, float) and math.isfinite(value):
+        return value
+    raise LookupError
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """Return an attribute of an object, or of its class."""
+    getter = dictionary_getter(type(owner))
+    own = {} if getter is None else getter.__get__(owner)
+    if type(own) is dict and name in own:
+        return own[name]
+    for base in type_attribute(type(owner), "__mro__"):
+        value = type_attribute(base, "__dict__").get(name, _MISSING)
+        if type(value) is types.MemberDescriptorType:
+            return value.__get__(owner)
+        if value is not _MISSING:
+            return value
+    raise LookupError
