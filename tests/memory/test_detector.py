@@ -93,6 +93,27 @@ def test_an_event_takes_back_an_alarm() -> None:
     assert first_alarm(detector, lambda sample: MB * sample, 100, start=56) == 11 + 56  # a fifth of 55
 
 
+@pytest.mark.parametrize("updates", [1, 12, 30])
+@pytest.mark.parametrize(("gathered", "leaked"), [(10 * MB, 0.0), (0.0, 3 * MB)], ids=["emptied", "leak"])
+def test_where_updates_pause_a_leak_rises_from_phase_to_phase(
+    updates: int, gathered: float, leaked: float
+) -> None:
+    detector, ever, noise = LeakDetector(MB), False, np.random.default_rng(0)
+    for sample in range(400):
+        phase, place = divmod(sample, updates)  # what a phase gathers is dropped in the pause after it
+        value = gathered * place + leaked * phase + 0.05 * MB * noise.standard_normal()
+        detector.add(sample, value, is_after_pause=place == 0)
+        ever |= detector.alarm
+    assert ever is (leaked > 0)
+
+
+def test_growth_in_the_one_phase_that_is_judged_is_no_alarm_right_after_a_pause() -> None:
+    detector = LeakDetector(MB)
+    for sample in range(100):
+        detector.add(sample, MB * max(0, sample - 30), is_after_pause=sample == 30)
+        assert not detector.alarm or sample >= 30 + 64
+
+
 def test_nothing_is_judged_before_all_awaited_events() -> None:
     detector = LeakDetector(MB, wait_for=["first update", "first evaluation"])
     assert first_alarm(detector, lambda sample: MB * sample, 100) is None

@@ -1,7 +1,9 @@
 """Say which counters must not grow, and raise alarms about series that do."""
 
+import bisect
 import gc
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,13 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .verdict import TrendClass, TrendTest, classify_trend, saturates
+from .verdict import TrendClass, TrendTest, classify_trend, pair_slopes, saturates
 
 WINDOW = 96  # samples that a detector keeps; older ones are forgotten
 _RESIDENT_TOLERANCES = 5  # resident memory is a backstop: it moves by pages, and by what the allocator keeps
 _LEAST_RESIDENT_BYTES = 8e6
 _ALARM_AFTER = 2  # trend tests in a row that it grows
 TEST_EVERY = WINDOW // 12  # samples: one test for each new block, of which 8 are two thirds of the window
+_JUDGED = WINDOW * 2 // 3  # samples of a full window: the first third is discarded
+_PHASES = (4, 8, 16, 32, 64)  # numbers of phases of updates, over one of which memory must rise
+_BLOCKS = 8  # of phases, each as its median
+_RISING_PAIRS = 22 / 28  # of the phases, as of a window's blocks
 _SETTLE = 0.2  # part of the way to an event that is passed over after it
 _COLLECTABLE = 0.5  # part of the rise that a collection frees, from which on it was garbage
 _SECONDS_PER_HOUR = 3600
@@ -37,6 +43,10 @@ class LeakDetector:
     After an event at step s of a run begun at step b, samples up to s + (s - b) / 5 are passed over: what an
     event starts takes time to come to rest. None are taken before all events of `wait_for`, which are reasons
     given to `restart`, have happened. It keeps nothing that it measures.
+
+    Updates may pause, for a rollout, an evaluation or an epoch's start, and a pause may fill what the next
+    updates empty. While a pause is among the judged samples, growth counts only if the lowest values of the
+    last phases of updates, at least four, rise as well.
     """
 
     def __init__(self, tolerance_bytes: float, wait_for: Iterable[str] = ()) -> None:
@@ -52,6 +62,8 @@ class LeakDetector:
         self._first_step: int | None = None
         self._steady_since = -1
         self._awaited = set(wait_for)
+        self._floors = deque[float](maxlen=_PHASES[-1])  # the lowest value of each phase of updates
+        self._since_pause = _JUDGED  # samples
 
     def restart(self, step: int, reason: str) -> None:
         """Forget all samples, because of an event at `step` after which more memory is normal."""
@@ -60,12 +72,18 @@ class LeakDetector:
         self._steady_since = step + math.ceil(_SETTLE * (step - self._first_step))
         self._count = self._tested_at = self._growing_in_a_row = 0
         self._spacing = 1
+        self._floors.clear()
+        self._since_pause = _JUDGED
 
-    def add(self, step: int, value_bytes: float) -> bool:
-        """Take a sample at a later step and a fixed phase; return whether it led to a new test."""
+    def add(self, step: int, value_bytes: float, is_after_pause: bool = False) -> bool:
+        """Add a sample at a later step and a fixed phase, and return whether it led to a new test.
+
+        `is_after_pause` marks the first sample after a pause of the updates.
+        """
         self._first_step = step if self._first_step is None else self._first_step
         if self._awaited or step <= self._steady_since:
             return False
+        self._note_phase(value_bytes, is_after_pause)
         self._values[self._count % WINDOW] = value_bytes
         self._steps[self._count % WINDOW] = step
         if self._count >= WINDOW * self._spacing:  # the history is full: it is thinned
@@ -83,6 +101,25 @@ class LeakDetector:
         self._growing_in_a_row = self._growing_in_a_row + 1 if grows else 0
         return True
 
+    def _note_phase(self, value_bytes: float, is_after_pause: bool) -> None:
+        self._since_pause = 0 if is_after_pause else self._since_pause + 1
+        if is_after_pause or not self._floors:
+            self._floors.append(value_bytes)
+        else:
+            self._floors[-1] = min(self._floors[-1], value_bytes)
+
+    def _rises_by_phase(self) -> bool:
+        """Return whether the judged samples are one phase of updates, or several that rise."""
+        if self._since_pause >= _JUDGED:
+            return True
+        for phases in _PHASES[: bisect.bisect(_PHASES, len(self._floors))]:
+            blocks = min(phases, _BLOCKS)
+            floors = np.median(np.array(self._floors)[-phases:].reshape(blocks, -1), axis=1)
+            rising = np.sign(pair_slopes(np.arange(float(blocks)), floors)).mean()
+            if rising >= _RISING_PAIRS and floors[-1] - floors[0] > self.tolerance_bytes:
+                return True
+        return False
+
     def trend_test(self) -> TrendTest:
         """Return the test of the window as it is now."""
         return classify_trend(self.values(), self.tolerance_bytes, self.steps())
@@ -94,8 +131,8 @@ class LeakDetector:
 
     @property
     def grows(self) -> bool:
-        """Whether the last two tests said `growing`."""
-        return self._growing_in_a_row >= _ALARM_AFTER
+        """Whether the last two tests said `growing`, and each phase of updates did."""
+        return self._growing_in_a_row >= _ALARM_AFTER and self._rises_by_phase()
 
     @property
     def alarm(self) -> bool:

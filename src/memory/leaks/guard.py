@@ -18,7 +18,7 @@ from ..counters.limits import memory_available_bytes
 from ..counters.process import memory_counters
 from ..objects.census import Component
 from ..objects.graph_holders import find_graph_holders, first_graph
-from ..objects.heap import ELSEWHERE, NATIVE, GrowthSources, Heap, growth_sources, measure_heap
+from ..objects.heap import ELSEWHERE, NATIVE, GrowthSources, Heap, growth_sources, measure_heap, sources_of
 from .detector import (
     BEYOND_COMPONENTS,
     WINDOW,
@@ -71,13 +71,20 @@ class _Growth:
     """What is known of a counter that grows."""
 
     found: GrowthSources
+    is_searched_for: bool = True
+    """Whether a search of the heap can name it."""
+    since: _Suspicion | None = None
+    """What was held when it was named last; growth is compared with that from then on."""
     trend_tests: int = 0
-    reported: tuple[TrendClass, bool] | None = None  # the verdict, and whether with a name
+    reported: tuple[TrendClass, str | None] | None = None
+    """The verdict, and who was named."""
 
     @property
     def is_due(self) -> bool:
-        """Whether to search again: it takes seconds, so after 1, 2, 4, 8 ... tests."""
-        return self.trend_tests & (self.trend_tests - 1) == 0
+        """Whether to search, which takes seconds: after 1, 2, 4, 8 ... tests, or 1, 4, 16 ... with a name."""
+        is_power_of_2 = self.trend_tests & (self.trend_tests - 1) == 0
+        is_power_of_4 = is_power_of_2 and self.trend_tests.bit_length() % 2 == 1
+        return is_power_of_4 or (is_power_of_2 and (not self.found.is_named or self.found.is_filling))
 
 
 class MemoryGuard:
@@ -94,6 +101,10 @@ class MemoryGuard:
         self.tracker = MemoryTracker(config)
         self.findings: list[Finding] = []
         self.trim_heap = False  # before each sample: resident memory is exact then
+        self.accuses = True
+        """Whether growth can be a leak; while a program only loads it cannot."""
+        self.searches, self.search_seconds = 0, 0.0
+        """Searches of the heap, and the wall-clock time that they took."""
         self.steady_since = 0  # step of the last first time; what comes after it is comparable
         on_cuda = torch.cuda.device_count() > 0  # unlike `is_available`, it lets the program fork later
         self._devices = ("cpu", "cuda") if on_cuda else ("cpu",)
@@ -149,7 +160,12 @@ class MemoryGuard:
         return memory_counters()
 
     def sample(
-        self, step: int, counters: dict[str, float], roots: _Roots, components: Mapping[str, Component]
+        self,
+        step: int,
+        counters: dict[str, float],
+        roots: _Roots,
+        components: Mapping[str, Component],
+        is_after_pause: bool = False,
     ) -> dict[str, float]:
         """Take a sample of everything, at the loop's fixed phase; return what else to log."""
         if not self.config.tracking_enabled:
@@ -163,7 +179,7 @@ class MemoryGuard:
             self._began, self._began_at = time.monotonic(), step
         self._samples += 1
         self._step = step
-        is_judged_anew = self.tracker.sample(step, components, roots)
+        is_judged_anew = self.tracker.sample(step, components, roots, is_after_pause)
         held = {device: self.tracker.accounted_bytes(device) for device in self._devices}
         held["cpu"] += self._own_bytes
         accounted = {accounted_tag(device): nbytes / _BYTES_PER_MB for device, nbytes in held.items()}
@@ -171,7 +187,7 @@ class MemoryGuard:
         for counter, detector in self._watched.items():
             value = counter.read(tags)
             if value is not None:
-                is_judged_anew |= detector.add(step, value)
+                is_judged_anew |= detector.add(step, value, is_after_pause)
         if is_judged_anew:
             self._judge_all(step, roots)
         if self.config.check_interval and self._samples % _SAMPLES_PER_GRAPH_CHECK == 1:
@@ -225,7 +241,7 @@ class MemoryGuard:
 
     def _suspect(self, step: int, roots: _Roots, is_whole: bool) -> None:
         """Remember what is held now, with which what grows will be compared."""
-        with self._uncounted():
+        with self._searching():
             held = measure_heap(roots, is_whole)
         trim_heap()  # as before an alarm about resident memory
         self._suspicion = _Suspicion(step, held, memory_counters(), system_bytes())
@@ -236,6 +252,15 @@ class MemoryGuard:
         before = in_use_bytes()
         yield
         self._own_bytes += in_use_bytes() - before
+
+    @contextlib.contextmanager
+    def _searching(self) -> Iterator[None]:
+        """Count a search of the heap, its time, and what it leaves behind in memory."""
+        began = time.monotonic()
+        with self._uncounted():
+            yield
+        self.searches += 1
+        self.search_seconds += time.monotonic() - began
 
     def _judge(self, step: int, counter: WatchedCounter, suspicion: _Suspicion, roots: _Roots) -> None:
         """Say what an alarm means, and what holds the growth."""
@@ -248,20 +273,17 @@ class MemoryGuard:
                     self._report_growth(step, counter, verdict, sources)
                 detector.restart(step, "given back" if verdict is TrendClass.flat else "finding")
                 return
-            growth = self._growths[counter] = _Growth(GrowthSources(sources, is_named=bool(sources)))
+            known = GrowthSources(sources, is_named=bool(sources))
+            growth = self._growths[counter] = _Growth(known, is_searched_for=not sources)
         growth.trend_tests += 1
-        if (not growth.found.is_named or growth.found.is_filling) and growth.is_due:
-            growth.found = self._search(step, counter, suspicion, roots)
-            if ELSEWHERE in growth.found.lines:  # the next trend test can name it
-                self._suspect(step, roots, is_whole=True)
-                growth.trend_tests = 0
-                return
+        # Also what has a name: its holder may rest by now, and another one grow.
+        is_due = growth.is_searched_for and growth.is_due
+        if is_due and not self._search(step, counter, growth, suspicion, roots):
+            return
         is_filling = growth.found.is_filling
         is_leak = not is_filling and self._is_certain(counter, detector, growth.found.is_named)
-        if is_leak and growth.reported == (TrendClass.growing, True) and counter.source is None:
-            growth.found = self._search(step, counter, suspicion, roots)  # far more has grown since
         grows = TrendClass.filling if is_filling else TrendClass.growing
-        seen = (TrendClass.leak if is_leak else grows, growth.found.is_named)
+        seen = (TrendClass.leak if is_leak else grows, growth.found.holder)
         if seen != growth.reported:
             growth.reported = seen
             self._report_growth(step, counter, seen[0], growth.found.lines)
@@ -293,13 +315,25 @@ class MemoryGuard:
             return TrendClass.growing, ()  # the C allocator never had it: maps of Python or a library
         return TrendClass.retention, known
 
-    def _search(self, step: int, counter: WatchedCounter, since: _Suspicion, roots: _Roots) -> GrowthSources:
-        """Return what holds the growth since the suspicion."""
-        device = "cuda" if counter.on_gpu else "cpu"
-        with self._uncounted():
-            found = growth_sources(roots, since.heap, step - since.step, since.rise(counter), device)
-        is_native = any(line.startswith(NATIVE) for line in found.lines)
-        return replace(found, lines=(_MAPPED,)) if counter.kept_from and is_native else found
+    def _search(
+        self, step: int, counter: WatchedCounter, growth: _Growth, suspicion: _Suspicion, roots: _Roots
+    ) -> bool:
+        """Find what holds the growth since it was named, or else suspected; False if the next test can."""
+        device, since = "cuda" if counter.on_gpu else "cpu", growth.since or suspicion
+        with self._searching():
+            heap = measure_heap(roots, since.heap.is_whole, since.heap)
+        found = sources_of(since.heap, heap, step - since.step, since.rise(counter), device)
+        if ELSEWHERE in found.lines:
+            self._suspect(step, roots, is_whole=True)
+            growth.since, growth.trend_tests = None, 0
+            return False
+        if found.is_named:
+            is_native = any(line.startswith(NATIVE) for line in found.lines)
+            growth.found = replace(found, lines=(_MAPPED,)) if counter.kept_from and is_native else found
+            growth.since = _Suspicion(step, heap, memory_counters(), system_bytes())
+        elif not growth.found.is_named:
+            growth.found = found
+        return True
 
     def _judge_components(self, step: int, suspicion: _Suspicion, roots: _Roots) -> None:
         """Report parts of the run that hold more than planned; they are named by what they are."""
@@ -314,14 +348,14 @@ class MemoryGuard:
             counter = next(each for each in self._watched if each.on_gpu is (device == "cuda"))
             is_leak = self._is_certain(counter, detector, is_named=True)
             verdict = TrendClass.leak if is_leak else TrendClass.growing
-            is_due = growth.is_due if growth.found.is_filling else growth.reported != (verdict, True)
+            is_due = growth.is_due if growth.found.is_filling else growth.reported != (verdict, name)
             if is_due:
-                with self._uncounted():
+                with self._searching():
                     growth.found = growth_sources(roots, suspicion.heap, step - suspicion.step, 0.0, device)
             if growth.found.is_filling:
                 verdict = TrendClass.filling
-            if growth.reported != (verdict, True):
-                growth.reported = (verdict, True)
+            if growth.reported != (verdict, name):
+                growth.reported = (verdict, name)
                 lines = growth.found.lines if growth.found.is_named else ()
                 rate = self._rate(counter, detector.trend_test(), verdict)
                 self._report(Finding(step, f"the component {name}", verdict, lines, rate))
@@ -331,6 +365,8 @@ class MemoryGuard:
 
         Nobody knows how long a cache fills: it is urgent once it took `memory.leak_share` of what is left.
         """
+        if not self.accuses:
+            return False
         is_patient = is_named and detector.growing_samples >= self._patience
         return counter.source_is_certain or is_patient or self._is_urgent(counter, detector)
 
@@ -363,7 +399,8 @@ class MemoryGuard:
         if is_leak or len(self.findings) < _MOST_FINDINGS:
             self.findings.append(finding)
         is_news = finding.verdict is not TrendClass.filling
-        _LOG.log(logging.ERROR if is_leak else logging.WARNING if is_news else logging.INFO, finding.text())
+        level = logging.ERROR if is_leak else logging.WARNING if is_news else logging.INFO
+        _LOG.log(level if self.accuses else logging.DEBUG, finding.text())
 
 
 def _now(counter: WatchedCounter) -> int:

@@ -70,10 +70,17 @@ class MemoryTracker:
         """Let a component that is not sampled yet count as flat while it grows by no more than this."""
         self._thresholds[name] = threshold_mb * _BYTES_PER_MB
 
-    def sample(self, step: int, components: Mapping[str, Component], roots: Mapping[str, Any]) -> bool:
+    def sample(
+        self,
+        step: int,
+        components: Mapping[str, Component],
+        roots: Mapping[str, Any],
+        is_after_pause: bool = False,
+    ) -> bool:
         """Measure everything once, and return whether any component was judged anew.
 
         Call it at equally spaced steps and one fixed phase, with components in order (`measure_components`).
+        `is_after_pause` marks the first sample of a phase of updates.
 
         Raises:
             UserError: If a registered object has the name of one of the run's own components.
@@ -97,9 +104,10 @@ class MemoryTracker:
         for name, followed in self._followed.items():
             followed.size, followed.is_gone = sizes.get(name, _NOTHING), name not in sizes
             followed.planned_bytes = components[name].planned_bytes if name in components else None
-            is_judged_anew |= followed.detector.add(step, beyond_plan.get(name, followed.size.pinned_bytes))
+            value = beyond_plan.get(name, followed.size.pinned_bytes)
+            is_judged_anew |= followed.detector.add(step, value, is_after_pause)
         self._total.size = own.total
-        is_judged_anew |= self._total.detector.add(step, total_beyond_plan)
+        is_judged_anew |= self._total.detector.add(step, total_beyond_plan, is_after_pause)
         for followed in (self._total, *self._followed.values()):
             if followed.reported_bytes is None:
                 followed.reported_bytes = followed.size.pinned_bytes

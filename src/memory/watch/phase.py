@@ -26,7 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ...utils.errors import UserError, with_place
 
 _LOG = logging.getLogger(__name__)
-_SILENT_SECONDS = 10.0  # without a step, after which the clock takes over
+_SILENT_SECONDS = 2.0  # from the start, before the clock counts
 _OTHER_STEPS = 200  # of other optimisers in a row, after which one of them counts
 
 _Sample = Callable[[int], int]  # returns the count before which it need not be called again
@@ -96,21 +96,22 @@ class _Calls:
 class Phase:
     """Calls `sample` with a count, at one phase of the program, in a thread of the program.
 
-    The count is of steps of one optimiser: the first one that steps, until it stops. Where none steps, it is
-    of ticks of a clock: the main thread itself then samples, between two of its instructions.
+    The count is of steps of one optimiser: the first one that steps, until it stops. Before the first step,
+    in which the program calls `begin`, ticks of a clock are counted: the main thread itself then samples,
+    between two of its instructions, but not during an import.
     """
 
     def __init__(
-        self, sample: _Sample, restart: Callable[[int], None], seconds: float, at: str | None = None
+        self, sample: _Sample, begin: Callable[[int], None], seconds: float, at: str | None = None
     ) -> None:
-        self._sample, self._restart, self._seconds = sample, restart, seconds
-        self.is_timed = False
-        """Whether the clock counts."""
+        self._sample, self._begin, self._seconds = sample, begin, seconds
+        self.is_timed = at is None
+        """Whether no optimiser has stepped yet."""
         self._count = self._next_count = 0
         self._optimizer: Callable[[], Optimizer | None] = lambda: None
         self._others = 0
-        self._stepped_at = time.monotonic()  # by the clock's own look at the count
-        self._turns = set[object]()  # at a sample: it may search for seconds, no silence of the program
+        self._created_at = time.monotonic()
+        self._turns = set[object]()  # at a sample
         self._stopped = threading.Event()
         self._hook: Any = None
         self._clock = threading.Thread(target=self._run_clock, name="reverie-watch", daemon=True)
@@ -143,7 +144,7 @@ class Phase:
             self._optimizer = weakref.ref(optimizer)
         self._others = 0
         if self.is_timed:
-            self._guarded(self._change_unit)
+            self._guarded(self._begin_steps)
         self._count_one()
 
     def _count_one(self) -> None:
@@ -154,17 +155,14 @@ class Phase:
     def _take(self, count: int) -> None:
         self._next_count = self._sample(count)
 
-    def _change_unit(self, count: int) -> None:
-        self.is_timed, self._next_count = not self.is_timed, 0
-        self._restart(count)
+    def _begin_steps(self, count: int) -> None:
+        self.is_timed, self._next_count = False, 0
+        self._begin(count)
 
     def _run_clock(self) -> None:
-        seen = self._count
-        while not self._stopped.wait(self._seconds):
+        while self.is_timed and not self._stopped.wait(self._seconds):
             if os.getpid() != self._pid:
                 return
-            if self._count != seen and not self.is_timed:
-                seen, self._stepped_at = self._count, time.monotonic()
             if self._is_due() and self._pending not in _WAITING:
                 _WAITING.add(self._pending)
                 api, tick = ctypes.pythonapi, ctypes.py_object(self._pending)
@@ -173,14 +171,12 @@ class Phase:
 
     def _is_due(self) -> bool:
         """Return whether the clock has to count, because nothing else does."""
-        is_silent = time.monotonic() - self._stepped_at > _SILENT_SECONDS
-        return not self._turns and (self.is_timed or is_silent)
+        return not self._turns and self.is_timed and time.monotonic() - self._created_at > _SILENT_SECONDS
 
     def _tick(self) -> None:
         """Sample in the main thread, which has come to a point where it handles signals, too."""
-        if self._is_due() and not self._stopped.is_set() and os.getpid() == self._pid:
-            if not self.is_timed:
-                self._guarded(self._change_unit)
+        is_ours = self._is_due() and not self._stopped.is_set() and os.getpid() == self._pid
+        if is_ours and not torch.compiler.is_compiling() and not _is_importing(sys._getframe()):
             self._count += 1
             self._guarded(self._take)
 
@@ -202,7 +198,6 @@ class Phase:
             )
         finally:
             self._turns.discard(turn)
-            self._stepped_at = time.monotonic()
 
 
 def find_module(name: str) -> ModuleSpec | None:
@@ -243,6 +238,13 @@ def _imported(name: str) -> Any:
 
 def _are_one_file(one: str | None, other: str) -> bool:
     return one is not None and Path(one).resolve() == Path(other).resolve()
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Return whether an import is in progress: its growth is code, and stays."""
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
 
 
 def _handles_signal(frame: FrameType) -> bool:

@@ -34,6 +34,12 @@ _WORDS = {
 }
 
 
+_LOADING = (
+    "  no optimiser has stepped, so this may be loading: to judge it, count calls of a function with "
+    "--at package.module:function"
+)
+
+
 class Series:
     """Samples of all counters, thinned by half whenever there are 512: its memory is bounded."""
 
@@ -77,6 +83,8 @@ class WatchReport:
     """What is known at one moment."""
 
     verdict: str
+    is_loading: bool
+    """Whether no optimiser has stepped yet, so that growth may be loading."""
     findings: tuple[TimedFinding, ...]
     newest_allocations: tuple[str, ...]
     trends: Mapping[str, TrendTest]
@@ -87,7 +95,10 @@ class WatchReport:
     samples: int
     seconds: float
     own_seconds: float
-    """CPU time that watching took."""
+    """Wall-clock time that samples took."""
+    searches: int
+    search_seconds: float
+    """Wall-clock time that searches of the heap took, on top of the samples."""
 
     def values(self) -> dict[str, Any]:
         """Return all of it as JSON has it."""
@@ -115,6 +126,8 @@ class WatchReport:
             "samples": self.samples,
             "seconds": round(self.seconds, 3),
             "own_seconds": round(self.own_seconds, 3),
+            "searches": self.searches,
+            "search_seconds": round(self.search_seconds, 3),
             "in_use_source": in_use_source(),
             "pid": os.getpid(),
             "series": self.series.rows,
@@ -124,9 +137,14 @@ class WatchReport:
         """Return it as lines for a terminal."""
         share = self.own_seconds / self.seconds if self.seconds else 0.0
         extent = f"{self.samples} samples in {self.steps:,} {self.unit} and {self.seconds:,.0f} s"
+        cost = f"sampling took {share:.1%} of the time, {self._searches()}"
         found = [line for each in self.findings for line in each.text().splitlines()]
         traced = [f"  allocated at {line}" for line in self.newest_allocations]
-        return [f"{_WORDS[self.verdict]} {extent}; watching took {share:.1%}.", *found, *traced]
+        loading = [_LOADING] if self.is_loading and self.findings else []
+        return [f"{_WORDS[self.verdict]} {extent}; {cost}.", *found, *loading, *traced]
+
+    def _searches(self) -> str:
+        return f"{self.searches} searches of the heap {self.search_seconds:,.1f} s"
 
     def page(self) -> str:
         """Return it as HTML."""
@@ -135,7 +153,8 @@ class WatchReport:
             self.unit: f"{self.steps:,}",
             "samples": f"{self.samples:,}",
             "seconds": f"{self.seconds:,.0f}",
-            "of that, watching": f"{self.own_seconds:,.2f}",
+            "of that, sampling": f"{self.own_seconds:,.2f}",
+            "searches of the heap": f"{self.searches}, {self.search_seconds:,.1f} s",
         }
         body = [f"<h1>{escape(_WORDS[self.verdict])}</h1>", cards(facts)]
         if self.findings:

@@ -32,6 +32,8 @@ _STAGE_SAMPLES = 256  # after which they are taken half as often: slower leaks n
 _LEAST_SAMPLES = WINDOW // 2  # before which nothing is judged
 _WRITE_SECONDS = 5.0
 _SOONEST = 0.75  # of the distance, at which a sample is due: steps do not all take the same time
+_PAUSE_SECONDS, _PAUSE = 2.0, 4  # least pause of a program, also in distances of samples
+_MOST_OWED = WINDOW // 6  # of one phase: the judged two thirds have at least four
 _COSTS = 8  # samples, whose median says what one costs
 
 
@@ -42,7 +44,8 @@ class Watch:
     1 % of the time or less while nothing is suspected, and at least `seconds` apart, twice as far after each
     256 samples. A first verdict takes 48 of them, which is 24 s. What grows is a leak unless a container with
     a capacity that is not reached yet holds it, or memory that was asked for before is only touched now. A
-    search for the holder takes 0.3 s to some seconds, in growing distances.
+    search for the holder takes 0.3 s to some seconds. It is repeated in growing distances while memory grows,
+    because another holder may take over.
 
     It reads, and changes nothing of the program but for full collections of garbage. A forked child is not
     watched.
@@ -51,12 +54,13 @@ class Watch:
         roots: Long-lived objects by name, to be named first; what they do not reach is named by module,
             class, or function and variable.
         seconds: Least time between two samples.
-        share: Part of the time that samples may take, over 0; more gives a verdict sooner.
+        share: CPU time of samples as a part of the time, over 0; more gives a verdict sooner.
         threshold_mb: Growth over the judged samples, in MB of 1e6 bytes, up to which memory counts as flat.
         folder: Where `watch.json` and `watch.html` are kept up to date; None for nowhere.
         trace: Name the lines that allocate, once there is a leak: from then on allocations are traced, and
             the program is slower. Of a tensor Python sees the object, not its bytes.
-        automatic: Sample by itself: after steps of the optimiser, or by time in a program without one.
+        automatic: Sample by itself after steps of the optimiser, and by time before the first of them. Growth
+            before it may be loading, and is never a leak.
         at: Sample by itself after each call of this function, `package.module:function`.
 
     Raises:
@@ -90,10 +94,12 @@ class Watch:
         # What grows and has a name is a leak at once.
         self._guard = MemoryGuard(MemoryConfig(leak_threshold_mb=threshold_mb, check_interval=0), patience=0)
         self._components: dict[str, Callable[[], Any]] = {}
-        self._least_seconds, self._share = seconds, share
+        self._seconds = self._least_seconds = seconds
+        self._share = share
         self._phase = (
-            Phase(self._sample_counted, self.restart, seconds, at) if automatic or at is not None else None
+            Phase(self._sample_counted, self._begin, seconds, at) if automatic or at is not None else None
         )
+        self._guard.accuses = not self._is_loading
         self._trace = NewestAllocations() if trace else None
         self._series = Series()
         self._found: dict[tuple[str, TrendClass], TimedFinding] = {}
@@ -101,11 +107,12 @@ class Watch:
         self._seen = 0  # findings of the guard that are listed
         self._began = self._sampled_at = time.perf_counter()
         self._written_at = -math.inf
-        self._own_seconds, self._write_cost = 0.0, 0.0
+        self._own_seconds, self._write_cost = 0.0, 0.0  # of the wall clock, of this thread's CPU time
         self._costs = deque[float](maxlen=_COSTS)
         self._step = self._first_step = self._next_step = 0
         self._samples = self._stage_samples = 0
         self._was_judged = self._grew = False
+        self._owed = 0  # samples that a pause of the program has left out
         self._stride: int | None = None  # steps between two samples, None before that is known
         self._distance = seconds  # in seconds, of two samples of this stage
         self._pid = os.getpid()
@@ -156,9 +163,14 @@ class Watch:
         """Take a sample if one is due after this step; steps only rise."""
         if step < self._next_step:
             return
-        now = time.perf_counter()
-        since = now - self._sampled_at
-        if self._stage_samples and self._stride is None:
+        since = time.perf_counter() - self._sampled_at
+        is_after_pause = self._stage_samples > 0 and since > max(_PAUSE_SECONDS, _PAUSE * self._distance)
+        if is_after_pause:
+            is_long = since >= _MOST_OWED * self._distance
+            self._owed = _MOST_OWED if is_long else int(since / self._distance)
+        if self._owed:
+            self._owed -= 1
+        elif self._stage_samples and self._stride is None:
             if since < self._distance:
                 return
             self._stride = max(1, step - self._step)
@@ -168,28 +180,44 @@ class Watch:
         if os.getpid() != self._pid:
             self._next_step = sys.maxsize  # a forked child
             return
-        began = time.thread_time()  # of this thread alone: other programs on this core are no cost of ours
-        self._take(step)
+        # The distance follows the CPU time of this thread: a busy machine must not make samples rare.
+        began, searched, cpu_began = time.perf_counter(), self._guard.search_seconds, time.thread_time()
+        self._take(step, is_after_pause)
         self._sampled_at = time.perf_counter()
-        cost = time.thread_time() - began
-        self._costs.append(cost)
-        self._own_seconds += cost
+        self._costs.append(time.thread_time() - cpu_began)
+        self._own_seconds += self._sampled_at - began - (self._guard.search_seconds - searched)
         is_known_dear = self._samples == _COSTS and self._affordable_distance() > self._distance
         if self._stage_samples >= _STAGE_SAMPLES:
             self._least_seconds *= 2
         if self._stage_samples >= _STAGE_SAMPLES or is_known_dear:
             self.restart(step)
 
+    @property
+    def _is_loading(self) -> bool:
+        """Whether the program may still import and load: it has an optimiser's first step before it."""
+        return self._phase is not None and self._phase.is_timed
+
     def _sample_counted(self, step: int) -> int:
         """Take a sample if one is due; return the step before which none is."""
         self.sample(step)
         return self._next_step
 
+    def _begin(self, step: int) -> None:
+        """Begin to judge, at the first step of an optimiser: what grew before was loaded."""
+        self._found.clear()
+        self._returned.clear()
+        self._seen = len(self._guard.findings)
+        self._guard.accuses = True
+        self._least_seconds = self._seconds
+        self.restart(step)
+        self._was_judged = self._grew = False
+
     def restart(self, step: int) -> None:
         """Judge only what comes after this step, because more memory is normal from here on."""
         self._grew = self._grows()
         self._guard.restart(step, "more memory is normal")
-        self._stage_samples, self._stride, self._next_step = 0, None, step + 1
+        self._stage_samples = self._owed = 0
+        self._stride, self._next_step = None, step + 1
         self._distance = self._least_seconds
         if len(self._costs) == _COSTS:  # the first ones are cold, and one may have searched for a holder
             self._distance = max(self._distance, self._affordable_distance())
@@ -228,18 +256,20 @@ class Watch:
 
     def report(self) -> WatchReport:
         """Return what is known now."""
-        is_timed = self._phase is not None and self._phase.is_timed
         return WatchReport(
             verdict=self.verdict,
+            is_loading=self._is_loading,
             findings=tuple(self._found.values()),
             newest_allocations=() if self._trace is None else tuple(self._trace.lines()),
             trends=self._guard.trends(),
             series=self._series,
             steps=self._step - self._first_step,
-            unit="steps of a clock (no optimiser steps)" if is_timed else "steps",
+            unit="steps of a clock (no optimiser steps)" if self._is_loading else "steps",
             samples=self._samples,
             seconds=time.perf_counter() - self._began,
             own_seconds=self._own_seconds,
+            searches=self._guard.searches,
+            search_seconds=self._guard.search_seconds,
         )
 
     def _grows(self) -> bool:
@@ -249,16 +279,16 @@ class Watch:
             return self._grew
         return any(test.verdict is TrendClass.growing for test in tests)
 
-    def _take(self, step: int) -> None:
+    def _take(self, step: int, is_after_pause: bool = False) -> None:
         if not self._samples:
             self._first_step = step
         self._step = step
         self._samples += 1
         self._stage_samples += 1
-        self._next_step = step + (self._stride or 1)
+        self._next_step = step + (1 if self._owed else self._stride or 1)
         counters = self._guard.counters()
         components = {name: Component((each(),)) for name, each in self._components.items()}
-        self._guard.sample(step, counters, self._roots, components)
+        self._guard.sample(step, counters, self._roots, components, is_after_pause)
         elapsed = time.perf_counter() - self._began
         self._series.add(step, elapsed, counters)
         self._was_judged |= self._stage_samples >= _LEAST_SAMPLES
