@@ -40,11 +40,11 @@ class KeptState:
     the environment would replay the same numbers: a reseed is only reported.
 
     With `is_step` only those settings are compared that spoil an update or lose a signal before the next full
-    comparison. It takes about 3 us. `baselines` has by thread what the other settings were at the first full
-    comparison, so that the next one also restores what a step has changed.
+    comparison, which takes a few microseconds. `baselines` has by thread what the other settings were at the
+    first full comparison, so that the next one also restores what a step has changed.
     """
 
-    __slots__ = ("_baselines", "_is_step", "_name", "_quick", "_rare", "_slow", "_when")
+    __slots__ = ("_baselines", "_generators", "_is_step", "_name", "_quick", "_slow", "_system", "_when")
 
     def __init__(
         self, name: str, when: str, *, is_step: bool = False, baselines: dict[int, Any] | None = None
@@ -54,15 +54,15 @@ class KeptState:
 
     def __enter__(self) -> None:
         """Record the settings."""
-        self._rare = None
         if not self._is_step:
+            self._system, self._generators = _system_handlers(), None
             if (thread := threading.get_ident()) not in self._baselines:
                 self._baselines[thread] = _read_slow()
             self._slow = self._baselines[thread]
-            # Reading these takes as long as a step, so only the first call of a kind is compared.
+            # Reading the generators takes as long as a step, so only the first call of a kind is compared.
             if (self._name, self._when) not in _reported:
                 _reported.add((self._name, self._when))
-                self._rare = _system_handlers(), _just_seeded()
+                self._generators = _just_seeded()
         self._quick = _read_quick()
 
     def __exit__(self, *_: object) -> None:
@@ -73,16 +73,16 @@ class KeptState:
             return
         if (now := _read_slow()) != self._slow:
             self._restore(_SLOW, self._slow, now)
-        if self._rare is None:
-            return
-        handlers, generators = self._rare
-        each = zip(self._quick[0], handlers, _system_handlers(), strict=True)
+        each = zip(self._quick[0], self._system, _system_handlers(), strict=True)
         if lost := [handler for handler, before, now in each if before != now]:
-            _restore_handlers(self._quick[0])
+            with suppress(ValueError):
+                _restore_handlers(self._quick[0])
             if any(handler != signal.SIG_DFL for handler in lost):  # SDL, which draws, replaces only defaults
                 self._report(_QUICK[0][0], _RESTORED)
+        if self._generators is None:
+            return
         for library, state in _just_seeded().items():
-            if state is not None and state != generators[library]:
+            if state is not None and state != self._generators[library]:
                 advice = "It was not restored; draw from self.np_random instead."
                 self._report(f"the seed of {library}'s global random generator", advice)
 

@@ -330,5 +330,5 @@ def test_a_report_without_news_is_a_line_and_one_with_news_is_not() -> None:
     planned = follow(tracker_of(), [], per_sample_mb=1.0, planned_bytes=10**9)
     assert (planned.is_still, planned.summary()) == (
         True,
-        "96.0 MB in 1 parts, none grows beyond its plan",
+        "96.0 MB in 1 part, none grows beyond its plan",
     )
