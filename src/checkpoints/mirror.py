@@ -22,6 +22,7 @@ from .remote import (
     Uploader,
     identity_of,
     receive,
+    require_checkpoint,
     save_identity,
 )
 from .run_folder import CONFIG_FILE, EXPERIMENTS
@@ -176,10 +177,12 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
     folder = Path(run_dir) if run_dir else EXPERIMENTS / url.rstrip("/").rpartition("/")[2]
     _require_free(folder)
     try:
+        remote = RemoteFolder(url)
+        sizes = call_with_timeout(LIST_SECONDS, remote.sizes)
+        require_checkpoint(remote, sizes)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with replacing(folder) as received:
-            remote = RemoteFolder(url)
-            receive(remote, call_with_timeout(LIST_SECONDS, remote.sizes), received)
+            receive(remote, sizes, received)
             newest, faults = newest_whole(received)
             faults = [fault.replace(str(received), remote.shown) for fault in faults]
             if newest is None:

@@ -238,12 +238,16 @@ class Uploader:
             _LOG.warning("an old checkpoint could not be deleted from %s: %s", self.remote.shown, reason)
 
 
+def require_checkpoint(remote: RemoteFolder, sizes: dict[str, int]) -> None:
+    """Refuse remote files that are not the copy of a run with a checkpoint."""
+    if CONFIG_FILE not in sizes or not _manifests_in(sizes):
+        what = "no whole checkpoint yet" if CONFIG_FILE in sizes else "no copy of a run"
+        raise UserError(f"resume={remote.shown}: there is {what}. Look for its name and try again.")
+
+
 def receive(remote: RemoteFolder, sizes: dict[str, int], folder: Path) -> None:
     """Receive the checkpoints that have a manifest, and what else belongs to a run."""
     manifests = _manifests_in(sizes)
-    if CONFIG_FILE not in sizes or not manifests:
-        what = "no whole checkpoint yet" if CONFIG_FILE in sizes else "no copy of a run"
-        raise UserError(f"resume={remote.shown}: there is {what}. Look for its name and try again.")
     (folder / CHECKPOINTS / SHARED_FOLDER).mkdir(parents=True)
     for name in manifests:
         (folder / name).parent.mkdir()

@@ -288,9 +288,11 @@ def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, lis
 
 def _check_name(folder: Path, asked: str) -> None:
     """Refuse a name that the file system cannot even be asked about."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     try:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            folder.stat()
+        for part in (folder, *(existing / name for name in folder.parts)):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                part.stat()
     except OSError as error:
         raise UserError(f"{asked} cannot be a folder: {error.strerror}.") from error
 
