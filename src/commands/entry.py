@@ -12,7 +12,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from ..utils.errors import UserError, address_space_error, exit_on_user_error, require_posix
+from ..utils.errors import (
+    UserError,
+    address_space_error,
+    exit_on_user_error,
+    require_address_space,
+    require_posix,
+)
 
 INTERRUPTED = "interrupted"
 
@@ -31,6 +37,7 @@ def load(module: str) -> Callable[[], Any]:
     """
     sys.excepthook = _show
     require_posix()
+    require_address_space()
     before = signal.getsignal(signal.SIGINT)
     is_default = before is signal.default_int_handler
     if is_default:  # a shell's background job ignores Ctrl-C, and keeps to that

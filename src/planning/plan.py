@@ -13,15 +13,11 @@ from ..checkpoints.run_folder import EXPERIMENTS
 from ..config.schema import Compile, Device, Precision, TrainConfig
 from ..envs import Suite, Vectorization
 from ..envs.episodes import MAX_FRAMES
-from ..memory.counters.limits import (
-    address_space_limit_bytes,
-    memory_available_bytes,
-    memory_limit_bytes,
-    thread_bytes,
-)
+from ..memory.counters.limits import memory_available_bytes, memory_limit_bytes, thread_bytes
 from ..memory.counters.process import folder_disk_bytes
 from ..utils.compilation import load_compiler
 from ..utils.durable_io import PIECE_BYTES
+from ..utils.errors import address_space_limit_bytes
 from ..utils.ranks import number_of_ranks, ranks_on_this_card, ranks_on_this_machine
 from ..utils.timestep import EnvSpec
 from ..utils.units import size_text

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TextIO, cast
 USER_ERROR_EXIT_CODE = 2
 _MOST_CHARACTERS = 200
 _NO_MEMORY = ("annot allocate memory", "failed to map segment")
+_LEAST_ADDRESS_BYTES = 650 * 2**20  # measured: VmSize is 630 MiB once all is imported, 702 MiB after a plan
 _MEANT = {"gpu": "cuda"}  # other words that people type
 
 
@@ -151,18 +152,32 @@ def _range_text(ge: float | None, gt: float | None, le: float | None, lt: float 
     return f"in {'[' if gt is None else '('}{low}, {high}{']' if lt is None else ')'}"
 
 
+def require_address_space() -> None:
+    """Refuse a limit of the address space (`ulimit -v`) that is too low for the imports to succeed."""
+    limit = address_space_limit_bytes()
+    if limit is not None and limit < _LEAST_ADDRESS_BYTES:
+        found = f"ulimit -v must be at least {_LEAST_ADDRESS_BYTES // 1024:,} KiB (got {limit // 1024:,})"
+        raise UserError(f"{found}, because libraries take that much. Raise it (SGE sets it by h_vmem).")
+
+
 def address_space_error(error: BaseException) -> UserError | None:
     """Return the error to show if a limit of the address space (`ulimit -v`) made an allocation fail."""
+    limit, text = address_space_limit_bytes(), str(error)
+    is_memory = isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY)
+    if limit is None or not is_memory:
+        return None
+    found = f"ulimit -v allows {limit // 1024:,} KiB of address space, and that is used up"
+    return UserError(f"{found}. Raise it (SGE sets it by h_vmem), or make the run smaller.")
+
+
+def address_space_limit_bytes() -> int | None:
+    """Return the most address space, in bytes, that this process may map (`ulimit -v`), or `None`."""
     if sys.platform == "win32":
         return None
     import resource
 
-    limit, text = resource.getrlimit(resource.RLIMIT_AS)[0], str(error)
-    is_memory = isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY)
-    if limit == resource.RLIM_INFINITY or not is_memory:
-        return None
-    found = f"ulimit -v allows {limit // 1024:,} KiB of address space, and that is used up"
-    return UserError(f"{found}. Raise it (SGE sets it by h_vmem), or make the run smaller.")
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _long_name_error(error: BaseException) -> UserError | None:

@@ -1,7 +1,6 @@
 """A limit of the address space (`ulimit -v`) is part of the plan: a run is refused, or it reaches its end."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +34,7 @@ def test_a_limit_that_is_too_low_is_one_sentence_and_leaves_nothing(mib: int, em
     ended = limited("train.py", mib * 2**20, *SHORT, "run_dir=run")
     assert ended.returncode == 2, ended.stderr
     assert "Traceback" not in ended.stderr and len(ended.stderr.splitlines()) == 1
-    assert re.search(r"^error: .*ulimit -v.* (SGE|h_vmem).* (Raise it|make the run smaller)", ended.stderr)
+    assert "ulimit -v" in ended.stderr and "Raise it" in ended.stderr and "h_vmem" in ended.stderr
     assert list(empty_folder.iterdir()) == []
 
 

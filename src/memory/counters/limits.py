@@ -28,19 +28,10 @@ def memory_available_bytes() -> int:
     return available if left is None else min(available, left)
 
 
-def address_space_limit_bytes() -> int | None:
-    """Return the most address space, in bytes, that this process may map (`ulimit -v`), or `None`."""
-    return _soft_limit(resource.RLIMIT_AS)
-
-
 def thread_bytes() -> int:
     """Return the address space, in bytes, that a thread reserves: its stack and a malloc arena of glibc."""
-    return (_soft_limit(resource.RLIMIT_STACK) or _STACK_BYTES) + _ARENA_BYTES
-
-
-def _soft_limit(kind: int) -> int | None:
-    soft, _ = resource.getrlimit(kind)
-    return None if soft == resource.RLIM_INFINITY else soft
+    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return (_STACK_BYTES if soft == resource.RLIM_INFINITY else soft) + _ARENA_BYTES
 
 
 def cgroup_memory(root: Path, membership: str) -> tuple[int | None, int | None]:
