@@ -2,16 +2,17 @@
 
 import random
 from pathlib import Path
+from typing import cast
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from reverie.config.compose import compose_jobs
 from reverie.config.saved import read_config, saved_text
 from reverie.utils.errors import UserError
 
 [COMPOSED] = compose_jobs(["experiment=dreamer_catch", "device=cpu", "name=sealed"])
-CONFIG = OmegaConf.create(OmegaConf.to_container(COMPOSED, resolve=True, enum_to_str=True))
+CONFIG = cast(DictConfig, OmegaConf.create(OmegaConf.to_container(COMPOSED, resolve=True, enum_to_str=True)))
 
 
 def damaged_copies(data: bytes) -> dict[str, bytes]:
