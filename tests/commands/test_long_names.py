@@ -12,7 +12,7 @@ from reverie.commands.command_line import run_from_command_line
 from reverie.commands.train import train
 from reverie.utils.errors import UserError
 
-from ..runs.helpers import CATCH, error_of
+from ..runs.helpers import CATCH, error_of, files_in
 
 LONG = {"ascii": "x" * 300, "letters of two bytes": "é" * 150}
 
@@ -70,7 +70,7 @@ def test_a_name_of_300_bytes_is_one_error(
     monkeypatch.setattr(sys, "argv", sys.argv)
     message = error_of(capsys, CASES[case](long, catch_run))
     assert long in message or "(got 300)" in message
-    assert list(empty_folder.iterdir()) == []
+    assert files_in(empty_folder) == {}
 
 
 def test_a_name_that_fits_a_file_system_is_used(empty_folder: Path) -> None:
