@@ -50,13 +50,14 @@ def changes_of(saved_in: Path, arguments: Sequence[str]) -> list[str]:
     from reverie.config.saved import read_config
 
     saved = OmegaConf.to_container(read_config(saved_in), enum_to_str=True)
+    last = {item.key_or_group: (word, item) for word, item in zip(arguments, parse(arguments), strict=True)}
     found = []
-    for word, item in zip(arguments, parse(arguments), strict=True):
+    for key, (word, item) in last.items():
         value = saved
-        for part in item.key_or_group.split("."):
+        for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-        is_group = item.key_or_group == "experiment" or isinstance(value, dict)
-        if not is_group and item.key_or_group != "run_dir" and item.value() != value:
+        is_group = key == "experiment" or isinstance(value, dict)
+        if not is_group and key != "run_dir" and item.value() != value:
             found.append(word)
     return found
 

@@ -113,7 +113,7 @@ def test_without_a_folder_each_experiment_and_each_set_of_arguments_has_one(
         Path(folder, "config.yaml").write_text("\n".join(["name: catch", *words[1:]]).replace("=", ": "))
         assert continued(words) == [f"resume={folder}"]
         assert f"continuing {folder};" in capsys.readouterr().out
-    own = ["experiment=a", "seed=1", "optimizer.learning_rate=4e-05", "model=debug", "run_dir=run"]
+    own = ["experiment=a", "seed=5", "seed=1", "optimizer.learning_rate=4e-05", "model=debug", "run_dir=run"]
     Path("run").mkdir()
     Path("run", "config.yaml").write_text("name: catch\nseed: 1\noptimizer:\n  learning_rate: 0.00004\n")
     assert continued(own) == ["resume=run"]
