@@ -30,6 +30,7 @@ from reverie.utils.errors import UserError, exit_on_user_error, require_range
 from reverie.utils.logging.writer import METRICS_FILE
 from reverie.utils.ranks import RANK_EXIT_CODE
 
+RESULT = "chaos.json"
 _POLL_SECONDS = 0.0005
 _PATIENCE_SECONDS = 120.0
 _LOST_SECONDS = 30.0
@@ -135,11 +136,11 @@ def main() -> None:
         settings.torchrun,
         settings.longest_life,
     )
-    (folder / "chaos.json").write_text(result.as_json())
+    (folder / RESULT).write_text(result.as_json())
     for name, value in result.unbroken.items():
         equal = "equal" if result.broken.get(name) == value else "DIFFERENT"
         print(f"{name:8} {equal:9} {value[:16]}")
-    print(f"{len(result.kills)} kills: {'PASSED' if result.passed else 'FAILED'}, {folder / 'chaos.json'}")
+    print(f"{len(result.kills)} kills: {'PASSED' if result.passed else 'FAILED'}, {folder / RESULT}")
     if not result.passed:
         raise SystemExit(1)
 
@@ -182,6 +183,7 @@ def chaos(
         if killed is None:
             break
         result.kills.append(killed)
+        (folder / RESULT).write_text(result.as_json())  # A chaos that is killed itself leaves its kills.
     _finish(start(_next_life(overrides, broken), broken, ranks))
     result.broken = fingerprint(broken)
     return result
