@@ -106,7 +106,7 @@ class NonFiniteGuard:
         listed = self.folder / f"step_{step:09d}.json"
         tensors = listed.with_suffix(".safetensors")
         saved = len(list(self.folder.glob("step_*.json")))
-        if listed.exists() or tensors.exists() or saved >= _MOST_FILES:
+        if listed.exists() or saved >= _MOST_FILES:
             return f"earlier batches are in {self.folder}"
         evidence["workflow"] = None if saved else self._state()
         try:
