@@ -159,6 +159,9 @@ def _fit_schedule(job: DictConfig, longest: int, typed_keys: set[str]) -> None:
         return
     for name in free if steps < longest else ():
         training[name] = math.ceil(training[name] * steps / longest)
+    if "learning_starts" in free:  # an update needs a window of each environment
+        window = (training.sequence_length + 1) * job.env.num_envs
+        training.learning_starts = max(training.learning_starts, window)
     if "training.log_interval" not in typed_keys:
         spacing = (steps - begin()) // (MIN_SAMPLES + 2) // job.env.num_envs * job.env.num_envs
         training.log_interval = max(1, min(training.log_interval, max(spacing, job.env.num_envs)))
