@@ -79,9 +79,10 @@ class RepeatedActions(gymnasium.Wrapper):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Return the last observation, flags and info, and the sum of the rewards."""
         observation, total, terminated, truncated, info = None, 0.0, False, False, {}
+        is_array = isinstance(action, np.ndarray)
         for _ in range(self._times):
             # A step may change the array in place; the next one needs the action as it was chosen.
-            given = action.copy() if isinstance(action, np.ndarray) else action
+            given = action.copy() if is_array else action
             observation, reward, terminated, truncated, info = self.env.step(given)
             total += as_number(reward)
             if terminated or truncated:
