@@ -452,7 +452,8 @@ def test_a_compiled_step_is_counted_and_its_sample_is_not_compiled() -> None:
             step()
     finally:
         phase.stop()
-    assert compiled == [False] * 3
+    # The clock may count, too, while the first step takes long.
+    assert len(compiled) >= 3 and not any(compiled)
 
 
 class Methods:
