@@ -102,9 +102,10 @@ def replacing(path: Path) -> Iterator[Path]:
         yield outer / path.name
         os.replace(outer / path.name, path)
     except OSError as error:
-        if str(error.filename).startswith(str(outer)):
-            error.filename = str(path)  # the name that the user knows
-        raise
+        if not str(error.filename).startswith(str(outer)):
+            raise
+        # With the name that the user knows; in PyAV's errors it cannot be changed.
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         shutil.rmtree(outer, ignore_errors=True)
 
