@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,11 @@ from .workers import PICTURES, LocalEnv, SubprocessEnv
 
 _STEPS_BETWEEN_CHECKS = 1000  # of settings whose change can wait for an episode's end
 _LOG = logging.getLogger(__name__)
+
+
+# Not in the backend: log handlers are among the baselines, and a search for what holds memory would reach the
+# whole run through them.
+_BASELINES: "WeakKeyDictionary[GymnasiumBackend, dict[int, Any]]" = WeakKeyDictionary()
 
 
 class GymnasiumBackend:
@@ -38,7 +45,8 @@ class GymnasiumBackend:
         self._name, self._timeout = name, config.worker_timeout
         self._in_processes = config.vectorization is Vectorization["async"]
         self._renders = False
-        self._steps, self._baselines = 0, {}
+        self._steps = 0
+        _BASELINES[self] = {}
         self._workers: list[LocalEnv | SubprocessEnv] = []
         if render:
             _do_without_a_screen()
@@ -127,7 +135,7 @@ class GymnasiumBackend:
         """Return a context for calls into the environments, unless their code runs in other processes."""
         if self._in_processes:
             return nullcontext()
-        return KeptState(self._name, when, is_step=is_step, baselines=self._baselines)
+        return KeptState(self._name, when, is_step=is_step, baselines=_BASELINES[self])
 
     def _make_worker(self, index: int, mode: str | None = None) -> LocalEnv | SubprocessEnv:
         if self._renders and index == 0:
