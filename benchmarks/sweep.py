@@ -166,7 +166,8 @@ def _require_same(job: Job, config: TrainConfig) -> None:
     if file.exists():
         saved, asked = read_config(file), OmegaConf.structured(config)
         for each in (saved, asked):
-            each.resume, each.compile = None, Compile.auto  # the run decides on these itself
+            # A run decides on these itself.
+            each.resume, each.compile, each.threads = None, Compile.auto, None
         if saved != asked:
             raise UserError(f"{job.folder} holds a job of another sweep. Choose another sweep.out.")
 

@@ -87,15 +87,16 @@ def times_left(lines: list[str]) -> list[str]:
 def test_a_plain_line_says_step_return_pace_memory_and_time_left(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     progress = Progress(100_000, ProgressMode.plain, clock=lambda: now)
-    progress.advance(0, 0, "learning")
-    now = 60.0
-    progress.advance(12_000, 240, "learning")
     with caplog.at_level(logging.INFO, logger="reverie"):
+        progress.advance(0, 0, "learning")
+        now = 60.0
+        progress.advance(12_000, 240, "learning")
         progress.update(
             12_000, episode_return=-19.0, updates_per_second=4.25, memory_mb=3100.4, planned_mb=3400.0
         )
     assert caplog.messages == [
-        "step 12,000 of 100,000 (12.0%), return -19, 4.25 updates/s, memory 3,100 of 3,400 MB, 0:07:20 left"
+        "learning at 4 updates/s: the remaining 88,000 steps in about 7 minutes",
+        "step 12,000 of 100,000 (12.0%), return -19, 4.25 updates/s, memory 3,100 of 3,400 MB, 0:07:20 left",
     ]
 
 
