@@ -21,7 +21,7 @@ from .process_state import KeptState
 from .registered import find_registration
 from .workers import PICTURES, LocalEnv, SubprocessEnv
 
-_STEPS_BETWEEN_CHECKS = 1000  # of settings whose change can wait for an episode's end
+_STEPS_BETWEEN_CHECKS = 20  # of settings that no update depends on
 _LOG = logging.getLogger(__name__)
 
 

@@ -70,7 +70,7 @@ def change(names: list[str]) -> None:
 
 
 class Meddler(gymnasium.Env[Any, Any]):
-    """Ends after three steps; changes all settings, or `changes`, at a `moment`: made, reset, step or always.
+    """Ends after three steps, or `steps`; changes all settings, or `changes`, at a `moment`: made, reset, step or always.
 
     Each one appends the number of its process to the file `pids`.
     """
@@ -78,8 +78,11 @@ class Meddler(gymnasium.Env[Any, Any]):
     observation_space = spaces.Box(-1, 1, (3,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, changes: list[str] | None = None, moment: str = "", pids: str = os.devnull) -> None:
+    def __init__(
+        self, changes: list[str] | None = None, moment: str = "", pids: str = os.devnull, steps: int = 3
+    ) -> None:
         self._changes, self._moment = [*CHANGES] if changes is None else changes, moment
+        self._last = steps
         with Path(pids).open("a") as file:
             print(os.getpid(), file=file)
         self._meddle("made")
@@ -93,7 +96,7 @@ class Meddler(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._steps += 1
         self._meddle("step")
-        return np.full(3, 0.1 * self._steps, np.float32), 1.0, self._steps >= 3, False, {}
+        return np.full(3, 0.1 * self._steps, np.float32), 1.0, self._steps >= self._last, False, {}
 
     def _meddle(self, moment: str) -> None:
         if moment == self._moment or self._moment == "always":

@@ -27,7 +27,7 @@ WHEN = {
     "step": "in step()",
 }
 AT_EACH_STEP = ("signals", "disabled", "dtype", "grad", "device", "anomaly", "filters")
-"""Settings that are restored before the next update; the others wait for the end of the episode."""
+"""Settings that are restored before the next update; the others wait for up to 20 steps."""
 
 ACTION = np.array([[1, 0]], np.float32)
 
@@ -105,6 +105,23 @@ def test_a_setting_that_an_environment_changes_is_restored_and_reported_once(
     (sentence,) = play(config_of([name], moment, SYNC, pids))
     assert "Reverie restored it." in sentence
     assert moment in ("reset", "step") or WHEN[moment] in sentence
+
+
+def test_all_settings_are_restored_during_a_long_episode(pids: Path) -> None:
+    config = config_of([*CHANGES], "step", SYNC, pids)
+    config.kwargs["steps"] = 1000
+    before = settings()
+    environment = make_environment(config, 0)
+    try:
+        environment.reset()
+        for _ in range(2):
+            for _ in range(20):
+                environment.step(ACTION)
+                if settings() == before:
+                    break
+            assert settings() == before
+    finally:
+        environment.close()
 
 
 @pytest.mark.parametrize("moment", ["imported", "always"])
