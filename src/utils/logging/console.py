@@ -172,7 +172,7 @@ class Progress:
         self._step, self._updates = start_step, 0
         self._live: deque[tuple[float, int, int]] = deque(maxlen=_LIVE_SAMPLES)
         self._lasting: deque[tuple[float, int, int]] = deque(maxlen=_LASTING_SAMPLES)
-        self._phase, self._has_told = "starting", False
+        self._phase, self._has_told, self._is_last_phase = "starting", False, False
         self._status: tuple[str, float] | None = None
         self._played = self._memory = ""
         self._bar = None
@@ -218,9 +218,11 @@ class Progress:
         """Move the bar, and log once in each phase with updates how long it will take at its pace.
 
         Cheap: call it at every step. `phase` names what the run does, up to step `until`; the last phase has
-        None. Only its pace gives the time left. `updates` are those so far.
+        None. It is the slowest, so the pace of an earlier one gives the least time left. `updates` are those
+        so far.
         """
         now, self._step, self._updates = self._clock(), min(step, self._total_steps), updates
+        self._is_last_phase = until is None
         if phase != self._phase:
             self._phase, self._has_told = phase, False
             self._forget_pace()
@@ -229,7 +231,7 @@ class Progress:
                 self._bar.update(self._task, completed=self._step)
             return
         self._live.append((now, step, updates))
-        if until is None:
+        if until is None or updates:
             self._lasting.append((now, step, updates))
         then, then_step, then_updates = self._live[0]
         seconds, made = now - then, updates - then_updates
@@ -295,7 +297,8 @@ class Progress:
         if left and (self._step <= then_step or not is_known):
             return _UNKNOWN
         minutes, seconds = divmod(round(left * (now - then) / max(self._step - then_step, 1)), 60)
-        return f"{minutes // 60}:{minutes % 60:02}:{seconds:02} left"
+        bound = "" if self._is_last_phase or not left else "at least "
+        return f"{bound}{minutes // 60}:{minutes % 60:02}:{seconds:02} left"
 
 
 def _rough(seconds: float) -> str:
