@@ -128,7 +128,8 @@ class LaProp(Optimizer):
         """Add the one group of parameters."""
         if self.param_groups:
             raise ValueError("LaProp has one group of parameters.")
-        super().add_param_group(param_group)
+        # The method of `Optimizer` imports torch._dynamo: seconds in each process that loads an agent.
+        self.param_groups.append({**self.defaults, **param_group})
 
     @property
     def parameters(self) -> list[Tensor]:

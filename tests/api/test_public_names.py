@@ -80,7 +80,8 @@ def test_a_public_name_and_each_of_its_methods_has_a_docstring_of_its_own(name: 
 
 
 HEAVY = ("ale_py", "av", "fsspec", "gymnasium", "hydra", "matplotlib", "numpy", "omegaconf", "PIL", "ray")
-HEAVY += ("scipy", "tensorboard", "torch", "wandb")
+HEAVY += ("scipy", "tensorboard", "torch", "torch._dynamo", "wandb")
+LOADING = {"ale_py", "fsspec", "gymnasium", "hydra", "numpy", "omegaconf", "PIL", "torch"}
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,10 @@ HEAVY += ("scipy", "tensorboard", "torch", "wandb")
         ("__version__, reverie.UserError", set[str]()),
         ("RSSM, reverie.ReplayBuffer, reverie.WorldModel, reverie.EnvSpec", {"numpy", "torch"}),
         ("check_env", {"numpy", "gymnasium", "ale_py", "PIL"}),
+        (
+            "load('pretrained:catch')",
+            {"numpy", "torch", "gymnasium", "ale_py", "PIL", "omegaconf", "hydra", "fsspec"},
+        ),
     ],
 )
 def test_a_name_imports_what_it_needs(asked: str, needed: set[str]) -> None:
