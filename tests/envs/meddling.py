@@ -70,7 +70,7 @@ def change(names: list[str]) -> None:
 
 
 class Meddler(gymnasium.Env[Any, Any]):
-    """Ends after three steps, or `steps`; changes all settings, or `changes`, at a `moment`: made, reset, step or always.
+    """Ends after `steps`; changes all settings, or `changes`, at a `moment`: made, reset, step or always.
 
     Each one appends the number of its process to the file `pids`.
     """
