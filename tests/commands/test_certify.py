@@ -101,7 +101,7 @@ def test_what_is_certain_outweighs_what_is_undecided(catch_run: Path) -> None:
     [
         (3, 150, 150 + 25 * 50),
         (3, 100, 150 + 25 * 50),  # the first checkpoint comes at 150, within the longer run
-        (24, 150, 2000 + 49 * 50),  # neither rest nor order: twice as many; evaluated first at 2,000
+        (24, 150, 1600 + 49 * 50),  # neither rest nor order: twice as many; the actor learns from 1,600 on
     ],
 )
 def test_the_length_that_decides_counts_from_the_last_first_time(
