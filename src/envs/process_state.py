@@ -15,6 +15,7 @@ import warnings
 from _signal import getsignal  # pyright: ignore[reportMissingImports]
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ _LOG = logging.getLogger(__name__)
 _OWN_LOGGER = logging.getLogger("reverie")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _LIBC = ctypes.CDLL(None)
+_AUTOCAST_DEVICES = ("cpu", "cuda")
 _SIGACTION_BYTES = 256  # more than any platform's struct sigaction
 _DRAWN_ALL = 624  # words that a Mersenne Twister has used up right after it was seeded
 _UNKNOWN = object()
@@ -31,6 +33,7 @@ _MAIN = threading.main_thread()
 _RESTORED = "Reverie restored it. With env.vectorization=async it would change only its own process."
 _reported: set[tuple[str, str]] = set()
 _collecting: list[list[str]] = []
+_entered: list[Any] = []
 
 
 class KeptState:
@@ -123,7 +126,7 @@ def _read_quick() -> tuple[Any, ...]:
         device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
         of_torch = (
             torch.get_default_dtype(),
-            torch.is_grad_enabled(),
+            (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
             None if device is None else device.device,
             (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         )
@@ -131,6 +134,7 @@ def _read_quick() -> tuple[Any, ...]:
         of_torch = (_UNKNOWN,) * 4
     return (
         (getsignal(signal.SIGINT), getsignal(signal.SIGTERM), getsignal(signal.SIGUSR1)),
+        (sys.stdout, sys.stderr),
         (logging.root.manager.disable, _OWN_LOGGER.disabled),
         *of_torch,
         # `warnings.catch_warnings` in the main thread replaces the filters for a moment, so another thread
@@ -144,9 +148,14 @@ def _read_slow() -> tuple[Any, ...]:
     own, torch = _OWN_LOGGER, sys.modules.get("torch")
     return (
         _folder(),
+        signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         (logging.root.level, logging.root.handlers[:]),
-        (own.level, own.propagate, own.handlers[:]),
+        (own.level, own.propagate, own.handlers[:], [handler.level for handler in own.handlers]),
+        [each for each in _own_children() if each.level or each.disabled or not each.propagate],
         torch.get_num_threads() if torch else _UNKNOWN,
+        _determinism(torch) if torch else _UNKNOWN,
+        torch.get_float32_matmul_precision() if torch else _UNKNOWN,
+        _autocast(torch) if torch else _UNKNOWN,
         np.geterr(),
         (gc.isenabled(), gc.get_threshold()),
         _umask(),
@@ -184,13 +193,15 @@ def _restore_handlers(handlers: tuple[Any, ...]) -> None:
             signal.signal(number, handler)
 
 
+def _restore_streams(streams: Any) -> None:
+    sys.stdout, sys.stderr = streams
+
+
 def _restore_disabled(state: Any) -> None:
     disabled_below, _OWN_LOGGER.disabled = state
     logging.disable(disabled_below)
-    # `logging.config` disables all loggers that exist.
-    for name, logger in list(logging.root.manager.loggerDict.items()):
-        if name.startswith(f"{_OWN_LOGGER.name}.") and isinstance(logger, logging.Logger):
-            logger.disabled = False
+    for logger in _own_children():  # `logging.config` disables all loggers that exist.
+        logger.disabled = False
 
 
 def _restore_root_logger(state: Any) -> None:
@@ -199,8 +210,30 @@ def _restore_root_logger(state: Any) -> None:
 
 
 def _restore_own_logger(state: Any) -> None:
-    level, _OWN_LOGGER.propagate, _OWN_LOGGER.handlers[:] = state
+    level, _OWN_LOGGER.propagate, _OWN_LOGGER.handlers[:], levels = state
     _OWN_LOGGER.setLevel(level)
+    for handler, level in zip(_OWN_LOGGER.handlers, levels, strict=True):
+        handler.setLevel(level)
+
+
+def _own_children() -> list[logging.Logger]:
+    """Return the loggers of Reverie's modules, which have no configuration of their own."""
+    known = logging.root.manager.loggerDict
+    found = map(known.get, _own_names(len(known)))
+    return [each for each in found if isinstance(each, logging.Logger)]
+
+
+@lru_cache(maxsize=1)
+def _own_names(_: int) -> list[str]:
+    """Return the names below `reverie.`; the search takes 0.1 ms. The argument is the number of all names."""
+    return [name for name in list(logging.root.manager.loggerDict) if name.startswith("reverie.")]
+
+
+def _restore_own_children(configured: Any) -> None:
+    for logger in _own_children():
+        if logger not in configured:
+            logger.setLevel(logging.NOTSET)
+            logger.propagate, logger.disabled = True, False
 
 
 def _restore_filters(filters: Any) -> None:
@@ -214,6 +247,35 @@ def _restore_collection(state: Any) -> None:
     gc.enable() if is_enabled else gc.disable()
 
 
+def _restore_grad_mode(modes: Any) -> None:
+    has_grad, is_inference = modes
+    torch = _torch()
+    if torch.is_inference_mode_enabled() != is_inference:
+        mode = torch.inference_mode(is_inference)
+        mode.__enter__()
+        _entered.append(mode)  # As garbage it would restore the environment's mode.
+    torch.set_grad_enabled(has_grad)
+
+
+def _determinism(torch: Any) -> tuple[bool, bool]:
+    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.are_deterministic_algorithms_enabled(), warns_only
+
+
+def _restore_determinism(state: Any) -> None:
+    is_deterministic, warns_only = state
+    _torch().use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
+
+
+def _autocast(torch: Any) -> list[bool]:
+    return [torch.is_autocast_enabled(device) for device in _AUTOCAST_DEVICES]
+
+
+def _restore_autocast(state: Any) -> None:
+    for device, is_enabled in zip(_AUTOCAST_DEVICES, state, strict=True):
+        _torch().set_autocast_enabled(device, is_enabled)
+
+
 def _torch() -> Any:
     return sys.modules["torch"]
 
@@ -221,18 +283,24 @@ def _torch() -> Any:
 _Settings = tuple[tuple[str, Callable[[Any], object]], ...]
 _QUICK: _Settings = (
     ("the handlers of SIGINT, SIGTERM or SIGUSR1", _restore_handlers),
+    ("sys.stdout or sys.stderr", _restore_streams),
     ("the logging configuration", _restore_disabled),
     ("torch's default dtype", lambda dtype: _torch().set_default_dtype(dtype)),
-    ("torch's grad mode", lambda mode: _torch().set_grad_enabled(mode)),
+    ("torch's grad mode", _restore_grad_mode),
     ("torch's default device", lambda device: _torch().set_default_device(device)),
     ("torch's anomaly detection", lambda modes: _torch().autograd.set_detect_anomaly(*modes)),
     ("the warning filters", _restore_filters),
 )
 _SLOW: _Settings = (
     ("the working directory", os.chdir),
+    ("the blocked signals", lambda signals: signal.pthread_sigmask(signal.SIG_SETMASK, signals)),
     ("the logging configuration", _restore_root_logger),
     ("the logging configuration", _restore_own_logger),
+    ("the logging configuration", _restore_own_children),
     ("torch's number of threads", lambda count: _torch().set_num_threads(count)),
+    ("torch's deterministic algorithms", _restore_determinism),
+    ("torch's matmul precision", lambda precision: _torch().set_float32_matmul_precision(precision)),
+    ("torch's autocast", _restore_autocast),
     ("NumPy's error handling (np.seterr)", lambda errors: np.seterr(**errors)),
     ("garbage collection", _restore_collection),
     ("the umask", os.umask),

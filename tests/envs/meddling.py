@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import io
 import locale
 import logging
 import logging.config
@@ -19,6 +20,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+ENTERED: list[Any] = []
+
 
 def of_torch(change: Callable[[Any], object]) -> Callable[[], object]:
     """A change of torch, where it is loaded: the process of an environment does without."""
@@ -28,21 +31,38 @@ def of_torch(change: Callable[[Any], object]) -> Callable[[], object]:
 def handler(*_: object) -> None: ...
 
 
+def enter(mode: Any) -> None:
+    """Enter a mode of torch, and stay in it."""
+    mode.__enter__()
+    ENTERED.append(mode)
+
+
 CHANGES: dict[str, Callable[[], object]] = {
     "working directory": lambda: os.chdir(tempfile.gettempdir()),
     "SIGINT handler": lambda: signal.signal(signal.SIGINT, handler),
     "SIGTERM handler": lambda: signal.signal(signal.SIGTERM, handler),
     "SIGUSR1 handler": lambda: signal.signal(signal.SIGUSR1, handler),
+    "blocked signals": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]),
+    "standard streams": lambda: (
+        setattr(sys, "stdout", io.StringIO()),
+        setattr(sys, "stderr", io.StringIO()),
+    ),
     "logging.disable": lambda: logging.disable(logging.CRITICAL),
     "dictConfig": lambda: logging.config.dictConfig({"version": 1}),
     "root logger": lambda: logging.root.setLevel(logging.CRITICAL),
     "log handlers": lambda: logging.root.handlers.clear(),
     "own logger": lambda: logging.getLogger("reverie").setLevel(logging.CRITICAL),
+    "all loggers": lambda: [logging.getLogger(name).setLevel(60) for name in logging.root.manager.loggerDict],
+    "levels of handlers": lambda: [each.setLevel(60) for each in logging.getLogger("reverie").handlers],
     "default dtype": of_torch(lambda torch: torch.set_default_dtype(torch.float64)),
     "grad mode": of_torch(lambda torch: torch.set_grad_enabled(False)),
+    "inference mode": of_torch(lambda torch: enter(torch.inference_mode())),
     "default device": of_torch(lambda torch: torch.set_default_device("meta")),
     "anomaly detection": of_torch(lambda torch: torch.autograd.set_detect_anomaly(True)),
     "threads": of_torch(lambda torch: torch.set_num_threads(torch.get_num_threads() + 1)),
+    "deterministic": of_torch(lambda torch: torch.use_deterministic_algorithms(True)),
+    "precision": of_torch(lambda torch: torch.set_float32_matmul_precision("medium")),
+    "autocast": of_torch(lambda torch: torch.set_autocast_enabled("cpu", True)),
     "np.seterr": lambda: np.seterr(all="raise"),
     "warning filters": lambda: warnings.simplefilter("ignore"),
     "gc": gc.disable,

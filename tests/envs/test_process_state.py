@@ -5,7 +5,9 @@ import locale
 import logging
 import os
 import signal
+import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from reverie.envs import EnvConfig, Suite, Vectorization, make_environment, make
 from reverie.envs.process_state import collected_changes
 from tests.envs.meddling import CHANGES, RESEEDS
 
+torch.use_deterministic_algorithms(False)  # The first call imports packages that add warning filters.
+
 SYNC, ASYNC = Vectorization["sync"], Vectorization["async"]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 WHEN = {
@@ -26,7 +30,7 @@ WHEN = {
     "reset": "in reset()",
     "step": "in step()",
 }
-AT_EACH_STEP = ("signals", "disabled", "dtype", "grad", "device", "anomaly", "filters")
+AT_EACH_STEP = ("signals", "streams", "disabled", "dtype", "grad", "device", "anomaly", "filters")
 """Settings that are restored before the next update; the others wait for up to 20 steps."""
 
 ACTION = np.array([[1, 0]], np.float32)
@@ -39,13 +43,19 @@ def settings() -> dict[str, Any]:
     return {
         "folder": os.getcwd(),
         "signals": [signal.getsignal(number) for number in SIGNALS],
+        "mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        "streams": (sys.stdout, sys.stderr),
         "disabled": logging.root.manager.disable,
         "loggers": [(each.level, each.disabled, each.propagate, [*each.handlers]) for each in loggers],
+        "levels of handlers": [each.level for each in logging.getLogger("reverie").handlers],
         "dtype": torch.get_default_dtype(),
-        "grad": torch.is_grad_enabled(),
+        "grad": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
         "device": torch.zeros(()).device,
         "anomaly": torch.is_anomaly_enabled(),
         "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "precision": torch.get_float32_matmul_precision(),
+        "autocast": torch.is_autocast_enabled("cpu"),
         "errors": np.geterr(),
         "filters": [*warnings.filters],
         "gc": (gc.isenabled(), gc.get_threshold()),
@@ -88,6 +98,14 @@ def play(config: EnvConfig) -> list[str]:
             environment.close()
         assert settings() == before
     return reported
+
+
+@pytest.fixture(autouse=True)
+def own_handler() -> Iterator[None]:
+    handler = logging.NullHandler()
+    logging.getLogger("reverie").addHandler(handler)
+    yield
+    logging.getLogger("reverie").removeHandler(handler)
 
 
 @pytest.fixture
