@@ -2,8 +2,10 @@
 
 import asyncio
 import collections
+import functools
 import heapq
 import queue
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -133,12 +135,60 @@ class Addressed:
             self.storage[cursor] = row
 
 
+class Ring:
+    def __init__(self) -> None:
+        self._storage, self._maxsize, self._next = [], 100, 0
+
+    def add(self, row: Any) -> None:
+        if self._next >= len(self._storage):
+            self._storage.append(row)
+        else:
+            self._storage[self._next] = row
+        self._next = (self._next + 1) % self._maxsize
+
+
+def synchronized(method: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any) -> None:
+        method(self, *arguments)
+
+    return call
+
+
+class Decorated:
+    def __init__(self) -> None:
+        self.most, self.rows = 100, []
+
+    @synchronized
+    def add(self, row: Any) -> None:
+        if (count := len(self.rows)) >= self.most:
+            del self.rows[: count - self.most + 1]
+        self.rows.append(row)
+
+
+class Parallel:
+    """Also keeps what it has dropped: that grows."""
+
+    def __init__(self) -> None:
+        self.most, self.states, self.actions = 100, [], []
+        self.seen, self.dropped = [None], [None]
+
+    def add(self, state: Any, action: Any) -> None:
+        if len(self.states) >= self.most:
+            self.dropped.append(self.states.pop(0))
+            self.actions.pop(0)
+        self.states.append(state)
+        self.actions.append(action)
+        self.seen.append(state)
+
+
 class Unbounded:
     """Has numbers, and compares some with the length: none of them decides whether it grows."""
 
     def __init__(self) -> None:
         self.capacity = self.max_size = self.warmup = self.batch_size = 100
         self.log_every, self.history, self.other = 100, [], []
+        self.next = 0
 
     def add(self, loss: float) -> None:
         self.history.append(loss)
@@ -146,8 +196,9 @@ class Unbounded:
             self.other.pop(0)
         if len(self.history) < self.warmup:
             return
-        if len(self.history) % self.log_every == 0:
+        if len(self.history) % self.log_every == 0 or self.next == len(self.history):
             print(loss)
+        self.next = (self.next + 1) % self.capacity
         if len(self.history) > self.batch_size:
             self.sample()
 
@@ -168,6 +219,8 @@ BOUNDED = {
     Trimmed: ".rows",
     Slotted: ".rows",
     Addressed: ".storage",
+    Ring: "._storage",
+    Decorated: ".rows",
 }
 
 
@@ -183,6 +236,10 @@ def test_the_number_that_decides_whether_a_container_changes_is_its_capacity(kin
 )
 def test_queues_of_the_standard_library_are_bounded(made: Any, path: str) -> None:
     assert {(bound.path, bound.capacity) for bound in Capacities().of(made)} == {(path, 100)}
+
+
+def test_containers_that_change_together_have_one_capacity() -> None:
+    assert {bound.path for bound in Capacities().of(Parallel())} == {".states", ".actions"}
 
 
 def test_numbers_that_decide_nothing_are_no_capacity() -> None:

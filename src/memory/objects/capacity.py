@@ -69,6 +69,8 @@ class _Rule(NamedTuple):
 
     container: ast.expr
     limit: ast.expr
+    compared: ast.expr
+    """The container whose length is compared: this one, or another that is always as long."""
 
 
 class Capacities:
@@ -83,12 +85,18 @@ class Capacities:
         if id(kind) not in self._rules:
             self._rules[id(kind)] = kind, list(_rules(kind))
         for rule in self._rules[id(kind)][1]:
-            with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-                held, limit = _value(rule.container, owner), _number(rule.limit, owner)
-                base = next((each for each in _CONTAINERS if issubclass(type(held), each)), None)
-                if base is not None:
-                    path, text = (ast.unparse(each).removeprefix("self") for each in rule)
-                    yield Bound(path, base.__len__(held), int(limit), text.removeprefix("."))
+            with suppress(ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError):
+                held, limit = _length(_value(rule.container, owner)), _number(rule.limit, owner)
+                if held == _length(_value(rule.compared, owner)):
+                    path, text = (
+                        ast.unparse(each).removeprefix("self") for each in (rule.container, rule.limit)
+                    )
+                    yield Bound(path, held, int(limit), text.removeprefix("."))
+
+
+def _length(held: Any) -> int:
+    """Return the length of a container; raises StopIteration for anything else."""
+    return next(each for each in _CONTAINERS if issubclass(type(held), each)).__len__(held)
 
 
 def _rules(kind: type) -> Iterator[_Rule]:
@@ -108,6 +116,8 @@ class _Methods:
         for base in reversed(type_attribute(kind, "__mro__")):
             for name, value in type_attribute(base, "__dict__").items():
                 function = value.fget if type(value) is property else value
+                while type(function) is types.FunctionType and "__wrapped__" in function.__dict__:
+                    function = function.__dict__["__wrapped__"]  # a decorator's function calls this one
                 if type(function) is types.FunctionType and function.__code__.co_argcount:
                     self._found[name] = base, function, type(value) is property
 
@@ -184,6 +194,10 @@ class _Inliner(ast.NodeTransformer):
         value = None if node.id in self._local else self._globals.get(node.id)
         return ast.Constant(value) if type(value) in (int, float, str) else node
 
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.expr:
+        """Replace an assignment inside an expression by its value."""
+        return self.visit(node.value)
+
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         """Replace a property of `self`, a number of a module, and a private name."""
         if isinstance(node.value, ast.Name) and node.value.id not in self._local:
@@ -215,7 +229,7 @@ def _assigned(tree: _Tree) -> Iterator[tuple[str, ast.expr]]:
     """Yield the variables that a method assigns, and to what."""
     for node in ast.walk(tree):
         match node:
-            case ast.Assign([ast.Name(name)], value):
+            case ast.Assign([ast.Name(name)], value) | ast.NamedExpr(ast.Name(name), value):
                 yield name, value
             case ast.Assign([ast.Tuple(names)], ast.Tuple(values)) if len(names) == len(values):
                 yield from (
@@ -234,6 +248,7 @@ def _rules_of(tree: _Tree, methods: _Methods) -> Iterator[_Rule]:
         for container, other in _comparisons(statements, {})
         if isinstance(other, ast.Name)
     }
+    rings = dict(_rings(statements))
     for statement in statements:
         asked, decided = _parts(statement)
         for container, limit in _comparisons(asked, lengths):
@@ -241,7 +256,19 @@ def _rules_of(tree: _Tree, methods: _Methods) -> Iterator[_Rule]:
             later = [each for each in statements if each.lineno > (statement.end_lineno or 0)]
             reached = later if leaves or isinstance(statement, (ast.While, ast.Assert)) else []
             if _changes(ast.unparse(container), [*decided, *reached], methods):
-                yield _Rule(container, limit)
+                limit = rings.get(ast.unparse(limit), limit)
+                yield _Rule(container, limit, container)
+                changed = _changed([*decided, *later] if leaves else decided)
+                if changed.pop(ast.unparse(container), None):
+                    yield from (_Rule(other, limit, container) for other in changed.values())
+
+
+def _rings(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the attributes that advance modulo a number, such as the position in a ring, and that number."""
+    for statement in statements:
+        match statement:
+            case ast.Assign([ast.Attribute() as position], ast.BinOp(_, ast.Mod(), limit)):
+                yield ast.unparse(position), limit
 
 
 def _parts(statement: ast.stmt) -> tuple[Sequence[ast.AST], Sequence[ast.AST]]:
@@ -319,6 +346,18 @@ def _changes(container: str, parts: Iterable[ast.AST], methods: _Methods, depth:
             case ast.AugAssign(target) if ast.unparse(target) == container:
                 return True
     return False
+
+
+def _changed(parts: Iterable[ast.AST]) -> dict[str, ast.expr]:
+    """Return the attributes of `self` to which code adds or from which it removes, by their text."""
+    found: dict[str, ast.expr] = {}
+    for node in _nodes(parts):
+        match node:
+            case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self")) as owner, name)) if name in _CHANGES:
+                found[ast.unparse(owner)] = owner
+            case ast.Delete([ast.Subscript(ast.Attribute(ast.Name("self")) as owner)]):
+                found[ast.unparse(owner)] = owner
+    return found
 
 
 def _value(node: ast.AST, owner: Any) -> Any:
