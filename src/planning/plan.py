@@ -98,7 +98,7 @@ def _address_space(config: TrainConfig, host: Resource, replay: ReplayPlan) -> l
     if limit is None:
         return []
     # One more than torch's own: glibc maps two arenas for a moment to align one.
-    threads = torch.get_num_threads()
+    threads = config.threads or torch.get_num_threads()
     rows = [
         Row("process before the run", psutil.Process().memory_info().vms, Basis.measured),
         *host.rows[1:],

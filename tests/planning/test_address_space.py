@@ -38,9 +38,11 @@ def test_a_limit_that_is_too_low_is_one_sentence_and_leaves_nothing(mib: int, em
     assert list(empty_folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("storage", ["ram", "mmap"])
-def test_the_plan_is_enough_for_the_run_and_not_far_above_its_peak(storage: str, empty_folder: Path) -> None:
-    settings = [*SHORT, f"buffer.storage={storage}", "buffer.capacity=20000"]
+@pytest.mark.parametrize(("storage", "threads"), [("ram", 1), ("mmap", 1), ("ram", 6)])
+def test_the_plan_is_enough_for_the_run_and_not_far_above_its_peak(
+    storage: str, threads: int, empty_folder: Path
+) -> None:
+    settings = [*SHORT, f"buffer.storage={storage}", "buffer.capacity=20000", f"threads={threads}"]
     shown = limited("plan_memory.py", 8 * GIB, *settings, "plan.format=json")
     plan = json.loads(shown.stdout.splitlines()[0])
     assert plan["address_space.limit_bytes"] == 8 * GIB
