@@ -72,7 +72,7 @@ def main() -> None:
     draw_performance(FIGURES / "performance.png")
     draw_swimmer(FIGURES / "swimmer.png")
     with_and_without_decoder = [
-        *sorted(RESULTS.glob("dreamer_catch/seed_*")),
+        *sorted(RESULTS.glob("dreamer_catch/preset_until_2026_11_26/seed_*")),
         RESULTS / "objectives" / "catch_barlow",
     ]
     plot([*map(str, with_and_without_decoder), f"out={FIGURES / 'compared.png'}"])

@@ -12,7 +12,7 @@ FIGURE = RUNS.parents[1] / "figures" / "catch_two_ranks.png"
 EPISODES = 50
 FIRST_UPDATE = 500
 SHOWN = {  # folders of one rank and of two
-    "the preset: 8 windows": ("seed_{}", "ranks_2/seed_{}"),
+    "the preset: 8 windows": ("preset_until_2026_11_26/seed_{}", "ranks_2/seed_{}"),
     "48 windows, float32": ("windows_48/ranks_1/seed_{}", "windows_48/ranks_2/seed_{}"),
 }
 

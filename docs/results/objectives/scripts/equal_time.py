@@ -13,7 +13,7 @@ from reverie.utils.logging.json_lines import read_lines
 RESULTS = Path(__file__).parents[2]
 RUNS = {
     "barlow": ["objectives/catch_barlow"],
-    "reconstruction": [f"dreamer_catch/seed_{seed}" for seed in (1, 2, 3)],
+    "reconstruction": [f"dreamer_catch/preset_until_2026_11_26/seed_{seed}" for seed in (1, 2, 3)],
 }
 CPU_SECONDS = (221, 332, 442)
 EPISODES = 100
