@@ -35,6 +35,7 @@ from reverie.utils.durable_io import read_json, reading, replace_file
 from reverie.utils.errors import UserError, exit_on_user_error, require_range
 from reverie.utils.logging import read_lines
 from reverie.utils.logging.writer import METRICS_FILE
+from reverie.utils.units import count_text
 
 RESULTS = "sweep.json"
 FAILED_EXIT_CODE = 1
@@ -180,7 +181,7 @@ def _run(config: SweepConfig, out: Path, jobs: list[Job]) -> None:
         if config.cpus > max(cluster.cpus):
             raise UserError(
                 f"sweep.cpus={config.cpus}: no machine of sweep.address={config.address} has more than "
-                f"{max(cluster.cpus)} CPUs. Set sweep.cpus={max(1, *cluster.cpus)}."
+                f"{count_text(max(cluster.cpus), 'CPU')}. Set sweep.cpus={max(1, *cluster.cpus)}."
             )
         # By value: a worker finds Reverie, and not this file.
         cluster.ray.cloudpickle.register_pickle_by_value(sys.modules[run_job.__module__])

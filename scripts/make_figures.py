@@ -18,6 +18,7 @@ from PIL import Image
 
 from reverie.commands.plot import main as plot
 from reverie.utils.errors import FlagParser, exit_on_user_error
+from reverie.utils.units import count_text
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
@@ -99,7 +100,8 @@ def draw_curves(axis: Axes, name: str, runs: dict[str, Path]) -> None:
         steps, returns = returns_of(run)
         draw_curve(axis, steps, returns, f"C{index}", seed)
         last = returns[-SCORED:]
-        print(f"{name} {seed}: mean of the last {len(last)} of {len(returns)} episodes {last.mean():.2f}")
+        episodes = count_text(len(returns), "episode")
+        print(f"{name} {seed}: mean of the last {len(last)} of {episodes} {last.mean():.2f}")
     axis.set_title(name)
     axis.set_xlabel("agent steps")
     axis.set_ylabel("episode return")
@@ -167,7 +169,9 @@ def draw_swimmer(target: Path) -> None:
         for steps, fitness in runs:
             axis.plot(steps, fitness, color=f"C{index}", alpha=0.35, linewidth=0.8)
         mean = np.mean([np.interp(common, steps, fitness) for steps, fitness in runs], axis=0)
-        axis.plot(common, mean, color=f"C{index}", linewidth=2.2, label=f"{words} ({len(runs)} seeds)")
+        axis.plot(
+            common, mean, color=f"C{index}", linewidth=2.2, label=f"{words} ({count_text(len(runs), 'seed')})"
+        )
         last = [round(float(fitness[-5:].mean()), 1) for _, fitness in runs]
         print(f"swimmer {name}: best member, mean of the last 5 generations {last}")
     axis.set_xlabel("agent steps, evaluation included")

@@ -29,6 +29,7 @@ from reverie.utils.durable_io import UNFINISHED
 from reverie.utils.errors import UserError, exit_on_user_error, require_range
 from reverie.utils.logging.writer import METRICS_FILE
 from reverie.utils.ranks import RANK_EXIT_CODE
+from reverie.utils.units import count_text
 
 RESULT = "chaos.json"
 _POLL_SECONDS = 0.0005
@@ -140,7 +141,8 @@ def main() -> None:
     for name, value in result.unbroken.items():
         equal = "equal" if result.broken.get(name) == value else "DIFFERENT"
         print(f"{name:8} {equal:9} {value[:16]}")
-    print(f"{len(result.kills)} kills: {'PASSED' if result.passed else 'FAILED'}, {folder / RESULT}")
+    kills, judged = count_text(len(result.kills), "kill"), "PASSED" if result.passed else "FAILED"
+    print(f"{kills}: {judged}, {folder / RESULT}")
     if not result.passed:
         raise SystemExit(1)
 

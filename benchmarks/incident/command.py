@@ -27,6 +27,7 @@ from reverie.planning import check_run
 from reverie.planning.preflight import environment_spec
 from reverie.testing.certificate import versions
 from reverie.utils.errors import UserError, exit_on_user_error
+from reverie.utils.units import count_text
 
 _PREFIX = "incident."
 _USAGE = """\
@@ -101,7 +102,7 @@ class Reenactment:
     def _acting_table(self) -> Table:
         steps, num_envs = self.acting[0].readings[-1].steps, self.acting[0].num_envs
         table = _table(
-            f"Acting for {steps:,} steps, {num_envs} at a time: what stays",
+            f"Acting for {count_text(steps, 'step')}, {num_envs} at a time: what stays",
             ["no_grad", "detached"],
             ["autograd nodes per step", "bytes per agent step", "given back by forgetting rssm._state"],
         )
@@ -119,9 +120,10 @@ class Reenactment:
 
     def _losses_table(self) -> Table:
         training = self.config.training
-        shape = f"{training.batch_size} transitions, one agent"
+        shape = f"{count_text(training.batch_size, 'transition')}, one agent"
         if isinstance(self.config, DreamerTrainConfig):
-            shape = f"{training.batch_size} sequences of {self.config.training.sequence_length} steps"
+            length = count_text(self.config.training.sequence_length, "step")
+            shape = f"{count_text(training.batch_size, 'sequence')} of {length}"
         table = _table(f"The loss of an update on {shape}", ["stored"], ["bytes held", "autograd nodes"])
         for row in self.losses:
             table.add_row(row.kept, f"{row.held_bytes:,}", f"{row.nodes:,}")

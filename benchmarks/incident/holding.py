@@ -15,6 +15,7 @@ from reverie.config.population import PopulationTrainConfig
 from reverie.memory.objects.graph_holders import find_graph_holders
 from reverie.orchestration.world_model_orchestrator import DreamerParts
 from reverie.utils.timestep import EnvSpec
+from reverie.utils.units import count_text
 from reverie.workflows.population import TD3, Members, Microbatch, Sizes, Stacked
 from reverie.workflows.world_models import DreamerWorkflow
 
@@ -115,7 +116,7 @@ def kept_arrays(frames: NDArray[Any]) -> list[KeptArray]:
         return episode
 
     makers: list[tuple[str, int, Callable[[], object]]] = [
-        (f"the episode: an array of {len(frames)} frames", frames.nbytes, frames.copy),
+        (f"the episode: an array of {count_text(len(frames), 'frame')}", frames.nbytes, frames.copy),
         (f"the episode and {one}", frames.nbytes, with_tensor),
         (f"the episode, {_ROUNDS} such tensors made and dropped", frames.nbytes, after_many),
         (f"{one} alone", frame, lambda: torch.from_numpy(frames.copy()[:1])),

@@ -5,6 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Int64
 
+from ..utils.units import count_text
 from .batch import SampledPositions
 from .chunked_queues import COUNTER_DTYPE, ChunkedQueues, locate, rows_needed
 from .config import ReplaySpec
@@ -123,7 +124,7 @@ class EpisodeIndex:
         if not 0 <= env < len(self._envs):
             raise ValueError(f"environment {env} is not in [0, {len(self._envs)})")
         if length > self.capacity:
-            raise ValueError(f"an episode of {length} records, but capacity={self.capacity}")
+            raise ValueError(f"an episode of {count_text(length, 'record')}, but capacity={self.capacity}")
         if self._is_open.any():  # room could then be had only by cutting it
             open_envs = np.flatnonzero(self._is_open).tolist()
             raise ValueError(f"add_episode while an episode of environments {open_envs} is open")

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Float32, Int64, Integer
 from torch import Tensor
 
 from ..utils.timestep import TimeStep
+from ..utils.units import count_text
 from .batch import EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
 from .compressed import CompressedStore
 from .config import LATENT_FIELDS, OBSERVATION_PREFIX, ReplaySpec, observation_keys, step_fields_of
@@ -115,7 +116,7 @@ class EpisodeReplayBuffer:
         if self.config.compressed and length > self.plan.guaranteed:
             budget = f"buffer.memory_budget_gib={self.config.memory_budget_gib:g}"
             held = f"{self.plan.guaranteed} if nothing compresses"
-            raise ValueError(f"an episode of {length} records, but {budget} holds {held}")
+            raise ValueError(f"an episode of {count_text(length, 'record')}, but {budget} holds {held}")
         rows = self._index.add_episode(env, length)
         self._write(rows, fields)
         if self.stores_latents:
@@ -202,9 +203,10 @@ class EpisodeReplayBuffer:
             ValueError: If there is no window, or `out` is of another size.
         """
         if not self.can_sample:
-            raise ValueError(f"no window of {self.window_length} steps in {self.total_steps} stored steps")
+            window, steps = (count_text(count, "step") for count in (self.window_length, self.total_steps))
+            raise ValueError(f"no window of {window} in {steps} stored")
         if out is not None and len(out.reward) != batch_size:
-            raise ValueError(f"out holds {len(out.reward)} windows, batch_size={batch_size}")
+            raise ValueError(f"out holds {count_text(len(out.reward), 'window')}, batch_size={batch_size}")
         positions = self._index.windows(self._drawn(batch_size, generator or self._generator))
         rows = self._rows(positions)
         batch = read_windows(self._store, self._latents, rows, positions, out)

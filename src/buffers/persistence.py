@@ -14,6 +14,7 @@ import torch
 
 from ..utils.durable_io import FileRecord, corrupt_file_error, read_json, reading, write_json
 from ..utils.errors import UserError
+from ..utils.units import count_text
 from .episode_index import EpisodeIndex
 from .shared_files import (
     LatentFile,
@@ -155,13 +156,14 @@ class ReplayFiles:
         saved_envs, num_envs = len(streams["head"]), len(index.records.head)
         if saved_envs != num_envs:
             raise UserError(
-                f"{folder} holds the replay of {saved_envs} environments, but env.num_envs={num_envs}. "
+                f"{folder} holds the replay of {count_text(saved_envs, 'environment')}, "
+                f"but env.num_envs={num_envs}. "
                 f"Set env.num_envs={saved_envs}."
             )
         total = sum(streams["tail"]) - sum(streams["head"])
         if total > index.capacity:
             raise UserError(
-                f"{folder} holds {total:,} steps, over buffer.capacity={index.capacity}. "
+                f"{folder} holds {count_text(total, 'step')}, over buffer.capacity={index.capacity}. "
                 f"Raise buffer.capacity to {total}."
             )
         check_fields(folder, state, self._store, self._latents, index.start_every)
@@ -195,7 +197,7 @@ def check_fields(
     every = state.get("latent_every", 1)
     if start_every % every:
         raise UserError(
-            f"{folder} has the latents of every {every} records, but buffer.latent_every="
+            f"{folder} has the latents of one record in {every}, but buffer.latent_every="
             f"{start_every}. Set buffer.latent_every={every} or a multiple of it."
         )
 

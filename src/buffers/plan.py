@@ -5,6 +5,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from ..utils.errors import UserError
+from ..utils.units import count_text
 from .chunked_queues import rows_needed
 from .codec import WORD, RecordLayout
 from .config import LATENT_FIELDS, FieldSpec, ReplaySpec, largest_divisor, record_fields, step_fields_of
@@ -111,7 +112,8 @@ def plan_replay(spec: ReplaySpec) -> ReplayPlan:
         or_shorter = f" or lower training.sequence_length to {longest}" if longest >= 1 else ""
         raise UserError(
             f"training.sequence_length={spec.window_length - 1} with env.num_envs={spec.num_envs} "
-            f"needs windows of {spec.window_length} steps from each environment, {smallest} steps in all, "
+            f"needs windows of {count_text(spec.window_length, 'step')} from each environment, {smallest} "
+            "in all, "
             f"over buffer.capacity={config.capacity}. Raise buffer.capacity to {smallest}{or_shorter}."
         )
     if (spec.window_length - 1) % spec.start_every:
@@ -133,7 +135,7 @@ def plan_replay(spec: ReplaySpec) -> ReplayPlan:
             gib = math.ceil(plan.nbytes / GIB * 1000) / 1000
             repair = f"No capacity with a window of every environment fits: raise the budget to {gib:g}."
         raise UserError(
-            f"{config.capacity:,} steps of {arrays} need {in_gib(plan.nbytes)} GiB, over "
+            f"{count_text(config.capacity, 'step')} of {arrays} need {in_gib(plan.nbytes)} GiB, over "
             f"buffer.memory_budget_gib={config.memory_budget_gib:g}. {repair}"
         )
     return plan

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float32, Int64, Shaped
 from torch import Tensor
 
+from ..utils.units import count_text
 from .config import OBSERVATION_PREFIX, observation_keys
 from .plan import ReplayPlan
 
@@ -107,7 +108,7 @@ def check_indices(indices: Int64[np.ndarray, "batch"], count: int, out: Transiti
             f"index {indices[wrong][0]} is not in [0, {count}), the range of the transitions held"
         )
     if out is not None and len(out.reward) != len(indices):
-        raise ValueError(f"out holds {len(out.reward)} transitions, indices has {len(indices)}")
+        raise ValueError(f"out holds {count_text(len(out.reward), 'transition')}, indices has {len(indices)}")
 
 
 def read_transitions(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ..config.cluster import require_ray
 from ..orchestration.ray_cluster import check_reachable, new_folder, require_token, set_variables
 from ..utils.errors import UserError, exit_on_user_error, require_range
+from ..utils.units import count_text
 from .options import own_settings
 
 _SILENT_SECONDS = 8.0
@@ -82,7 +83,10 @@ def collect(config: CollectorsConfig) -> None:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-            print(f"playing for {address} with up to {count} collectors; Ctrl-C ends it", flush=True)
+            print(
+                f"playing for {address} with up to {count_text(count, 'collector')}; Ctrl-C ends it",
+                flush=True,
+            )
             _wait_for_end(node, address)
         raise UserError(f"address={address}: the cluster is gone, or could not be joined: {_last_line(log)}")
     finally:

@@ -36,6 +36,7 @@ from ..utils.errors import FlagParser, UserError, did_you_mean, exit_on_user_err
 from ..utils.logging import configure_logging
 from ..utils.ranks import RANK_EXIT_CODE, RankLost, number_of_ranks
 from ..utils.remote_urls import URL_SEPARATOR
+from ..utils.units import count_text
 
 _LOG = logging.getLogger(__name__)
 
@@ -179,7 +180,7 @@ def _check_jobs(configs: list[TrainConfig]) -> None:
     folders = [config.run_dir for config in configs if config.run_dir is not None]
     if len(set(folders)) < len(folders):
         repair = f"Leave it out, or name the folder of all jobs by hydra.sweep.dir={folders[0]}."
-        raise UserError(f"run_dir={folders[0]} would hold {len(folders)} runs. {repair}")
+        raise UserError(f"run_dir={folders[0]} would hold {count_text(len(folders), 'run')}. {repair}")
     for config in configs:
         check_run(config, recipe_of(config))
 

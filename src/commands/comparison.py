@@ -24,6 +24,7 @@ from ..utils.errors import UserError, printable
 from ..utils.logging import read_lines
 from ..utils.logging.writer import METRICS_FILE
 from ..utils.statistics import LEAST_SEEDS
+from ..utils.units import count_text
 
 RETURN = "return"
 RETURN_TAGS = ("evaluation/return_mean", "episode/return", "population/fitness_best")
@@ -115,7 +116,9 @@ class Group:
     def title(self) -> str:
         """Name, seeds, and what the curve is."""
         count = len(self.runs)
-        kind = "1 seed" if count == 1 else f"{'IQM' if count >= LEAST_SEEDS else 'mean'} of {count} seeds"
+        kind = count_text(count, "seed")
+        if count > 1:
+            kind = f"{'IQM' if count >= LEAST_SEEDS else 'mean'} of {kind}"
         return f"{printable(self.name)}: {kind}"
 
 

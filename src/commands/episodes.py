@@ -28,6 +28,7 @@ from ..orchestration.trained import replay_of
 from ..utils.errors import UserError, did_you_mean, exit_on_user_error, printable, require_range
 from ..utils.ranks import ALONE
 from ..utils.timestep import ActionSpec
+from ..utils.units import count_text
 from .options import own_settings
 
 _FORMATS = [form.value for form in Format]
@@ -157,7 +158,8 @@ def _export(config: ExportConfig) -> None:
     replay, request = replay_of(checkpoint, run, folder)
     spec = EpisodeSpec(dict(request.observation), request.action)
     count = write_episodes(Path(str(config.to)), Format(config.format), replay.episodes(), spec)
-    print(f"{count:,} episodes of step {checkpoint.step:,} are in {config.to}, as {config.format}")
+    written = f"wrote {count_text(count, 'episode')} of step {checkpoint.step:,} to {config.to}"
+    print(f"{written}, as {config.format}")
 
 
 def _import(config: ImportConfig) -> None:
@@ -170,6 +172,7 @@ def _import(config: ImportConfig) -> None:
         raise UserError(f"{episodes.path} holds no whole episode. Name a folder that has one.")
     spec = spec_of(first, action)
     count = write_episodes(Path(str(config.to)), Format.own, chain([first], read), spec)
-    print(f"{count:,} episodes of {episodes.format.value} are in {config.to}, with {action_text(action)}")
+    written = f"wrote {count_text(count, 'episode')} of {episodes.format.value} to {config.to}"
+    print(f"{written}, with {action_text(action)}")
     if episodes.skipped_text:
         print(f"skipped: {printable(episodes.skipped_text)}")

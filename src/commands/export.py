@@ -44,7 +44,7 @@ _PAGE = """\
 # {name}: DreamerV3 on {environment}
 
 Mean return of {played}: **{score}** (policy `{policy}`, seed
-{evaluation_seed}, {cut}). Trained for {steps} agent steps with seed {seed}, by Reverie {reverie}.
+{evaluation_seed}, {cut}). Trained for {steps} with seed {seed}, by Reverie {reverie}.
 
 ```python
 import reverie
@@ -161,8 +161,14 @@ def page(card: Mapping[str, Any], name: str, max_steps: int | None) -> str:
         "tags": ["reverie", "dreamerv3", "world-models", "reinforcement-learning", environment],
         "model-index": [{"name": name, "results": [result]}],
     }
-    cut = "episodes as long as they are" if max_steps is None else f"episodes cut after {max_steps} steps"
-    steps = "an unknown number of" if card["step"] is None else f"{card['step']:,}"
+    cut = (
+        "episodes as long as they are"
+        if max_steps is None
+        else f"episodes cut after {count_text(max_steps, 'step')}"
+    )
+    steps = (
+        "an unknown number of agent steps" if card["step"] is None else count_text(card["step"], "agent step")
+    )
     text = _PAGE.format(
         **card, name=name, cut=cut, steps=steps, score=score, played=played, reverie=__version__
     )

@@ -17,6 +17,7 @@ from ..utils.durable_io import replace_file
 from ..utils.errors import UserError, did_you_mean, exit_on_user_error, printable
 from ..utils.html_page import document, png, svg, table, tidy
 from ..utils.statistics import bootstrap_interval, interquartile_mean
+from ..utils.units import count_text
 from .comparison import (
     RETURN,
     Axis,
@@ -116,7 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     groups, differing = group_runs(runs, tag, config.x)
     if len(groups) > len(_COLOURS):
         raise UserError(
-            f"these are {len(groups)} groups; {len(_COLOURS)} can be told apart. Name fewer runs."
+            f"at most {count_text(len(_COLOURS), 'group')} can be told apart (got {len(groups)}). "
+            "Name fewer runs."
         )
     with matplotlib.rc_context({"text.parse_math": False}):
         contents = [

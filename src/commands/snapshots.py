@@ -17,6 +17,7 @@ from ..memory.snapshots import series
 from ..memory.snapshots.reader import read_summary
 from ..utils.durable_io import replace_file
 from ..utils.errors import FlagParser, UserError, exit_on_user_error, printable
+from ..utils.units import count_text
 
 JSON_FILE = "analysis.json"
 TOP_SITES = 12
@@ -179,7 +180,7 @@ def _sentence(growth: series.Growth) -> str:
     if count == 1:
         return f"{growth.verdict.value}: one snapshot, of step {last.step:,}; a verdict needs {MIN_SAMPLES}."
     slope = f"{growth.bytes_per_step / _KB:,.1f} KB and {growth.blocks_per_step:,.1f} blocks per step"
-    span = f"over {count} snapshots from step {first.step:,} to {last.step:,}"
+    span = f"over {count_text(count, 'snapshot')} from step {first.step:,} to {last.step:,}"
     sentence = f"{growth.verdict.value}: active memory changes by {slope}"
     if count < MIN_SAMPLES:
         return f"{sentence} {span}; a verdict needs {MIN_SAMPLES}."
@@ -209,7 +210,9 @@ def _print(document: Mapping[str, Any]) -> None:
     for joined in document["correlations"]:
         r = "not defined" if joined["pearson_r"] is None else f"{joined['pearson_r']:.4f}"
         differs, apart = joined["largest_difference_gb"], joined["largest_distance_steps"]
-        agreement = f"Pearson r {r}, largest difference {differs:.3f} GB, joined within {apart:,} steps"
+        agreement = (
+            f"Pearson r {r}, largest difference {differs:.3f} GB, joined within {count_text(apart, 'step')}"
+        )
         console.print(Text(f"{joined['tag']}: {agreement}"), soft_wrap=True)
     console.print(Text(document["sentence"], style="bold"), soft_wrap=True)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ..envs.config import check_is_pong
 from ..models import ModelConfig, OptimizerConfig
 from ..utils.errors import UserError, require_range
+from ..utils.units import count_text
 from ..workflows.world_models import ControllerConfig, WorldModelConfig
 from ..workflows.world_models.config import Objective
 from .cluster import require_ray
@@ -169,13 +170,15 @@ class DreamerTrainConfig(TrainConfig):
         window, share = length + 1, capacity // num_envs
         if window > share:
             raise UserError(
-                f"training.sequence_length={length} needs windows of {window} records, but buffer.capacity="
+                f"training.sequence_length={length} needs windows of {count_text(window, 'record')}, "
+                "but buffer.capacity="
                 f"{capacity} leaves {share} for each of env.num_envs={num_envs}. Set buffer.capacity="
                 f"{window * num_envs} or more, or training.sequence_length={max(1, share - 1)} or less."
             )
         if starts < window * num_envs and not self.training.offline:
             least = window * num_envs
-            needed = f"one window of {window} records in each of env.num_envs={num_envs} takes {least} steps"
+            records, steps = count_text(window, "record"), count_text(least, "step")
+            needed = f"one window of {records} in each of env.num_envs={num_envs} takes {steps}"
             repair = f"Set training.learning_starts={least} or more."
             raise UserError(f"training.learning_starts={starts} is too early: {needed}. {repair}")
 
@@ -192,7 +195,7 @@ class DreamerTrainConfig(TrainConfig):
         updates = math.ceil(self.training.updates_per_step * num_envs)
         if updates > limit:
             raise UserError(
-                f"training.train_ratio={self.training.train_ratio:g} owes {updates} updates each time "
-                f"env.num_envs={num_envs} environments step, above training.max_updates_per_step={limit}. "
+                f"training.train_ratio={self.training.train_ratio:g} owes {count_text(updates, 'update')} "
+                f"at each step of env.num_envs={num_envs}, above training.max_updates_per_step={limit}. "
                 f"Set training.max_updates_per_step={updates} or lower the ratio."
             )

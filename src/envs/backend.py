@@ -116,7 +116,7 @@ class Restarts:
         """Replace an environment that failed, unless the restarts are used up."""
         name = self._backend.spec.name
         if self._count == self._limit:
-            used_up = f" All {self._limit} restarts of env.max_restarts are used up."
+            used_up = f" env.max_restarts={self._limit} is used up."
             self._crash = self._crash or failure.format_message(name, index, used_up)
             return
         self._count += 1

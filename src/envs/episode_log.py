@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..utils.errors import UserError
 from ..utils.timestep import EnvSpec, TimeStep
+from ..utils.units import count_text
 from .backend import Restarts
 
 OpenEpisode = tuple[int, NDArray[np.float32]]  # seed and actions (T, A)
@@ -112,7 +113,8 @@ class EpisodeLog:
         held, asked = len(counters), len(self._next_episode)
         if held != asked:
             raise UserError(
-                f"The checkpoint has {held} environments, but env.num_envs={asked}. Set env.num_envs={held}."
+                f"The checkpoint has {count_text(held, 'environment')}, but env.num_envs={asked}. "
+                f"Set env.num_envs={held}."
             )
         self._next_episode = counters
         self._seeds = [int(seed) for seed in state["seeds"]]

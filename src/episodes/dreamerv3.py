@@ -69,7 +69,9 @@ def _read_stream(
             require(arrays, "is_last")
             is_first, is_last = flags(arrays, "is_first"), flags(arrays, "is_last")
             if wrong := [name for name, values in arrays.items() if len(values) != chunk.length]:
-                raise ValueError(f"`{wrong[0]}` has not the {chunk.length} records of the file's name")
+                raise ValueError(
+                    f"`{wrong[0]}` has {len(arrays[wrong[0]])} of the {named} in the file's name"
+                )
         cuts = {0, *np.flatnonzero(is_first).tolist(), *(np.flatnonzero(is_last) + 1).tolist(), chunk.length}
         for start, stop in pairwise(sorted(cuts)):
             if is_first[start]:

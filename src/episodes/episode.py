@@ -15,6 +15,7 @@ from ..buffers import EpisodeRecords
 from ..utils.durable_io import open_regular, parse_json
 from ..utils.errors import UserError, printable
 from ..utils.timestep import ActionSpec, ArraySpec
+from ..utils.units import count_text
 
 MOST_BYTES = 2**31
 """Most bytes of the arrays of one episode, or of one file of several; 27,000 steps of Atari have 0.33e9."""
@@ -121,7 +122,9 @@ def to_records(raw: RawEpisode, action: ActionSpec) -> EpisodeRecords:
         raise ValueError("an episode has records, each with one reward and at least one observation")
     for name, values in {**raw.observation, "action": raw.action}.items():
         if values.shape[:1] != (length,):
-            raise ValueError(f"it has {length} rewards, but `{name}` has the shape {values.shape}")
+            raise ValueError(
+                f"it has {count_text(length, 'reward')}, but `{name}` has the shape {values.shape}"
+            )
     with np.errstate(over="ignore"):  # found below
         reward = raw.reward.astype(np.float32)
         actions = _actions(raw.action, action, length - 1)
@@ -200,5 +203,5 @@ def action_text(action: ActionSpec) -> str:
 
 def size_text(action: ActionSpec) -> str:
     """Return "3 choices", "3 + 2 choices" of two at once, or "3 numbers"."""
-    size = " + ".join(map(str, action.parts or (action.size,)))
-    return f"{size} {'choices' if action.is_discrete else 'numbers'}"
+    *first, last = action.parts or (action.size,)
+    return " + ".join([*map(str, first), count_text(last, "choice" if action.is_discrete else "number")])

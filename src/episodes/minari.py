@@ -23,6 +23,7 @@ from ..buffers import EpisodeRecords
 from ..utils.durable_io import open_regular, parse_json, write_json
 from ..utils.errors import UserError
 from ..utils.timestep import ActionSpec
+from ..utils.units import count_text
 from .episode import (
     EpisodeSpec,
     RawEpisode,
@@ -156,7 +157,7 @@ def _read_episode(group: _Group, spaces: dict[str, Any]) -> RawEpisode:
     terminations = group.read("terminations").astype(np.bool_)
     steps, ends = len(rewards), terminations | truncations
     if rewards.ndim != 1 or ends.shape != (steps,) or ends[:-1].any():
-        raise ValueError(f"its {rewards.shape} rewards and {ends.shape} ends are not those of one episode")
+        raise ValueError(f"rewards {rewards.shape} and ends {ends.shape} are not those of one episode")
     observation, actions = {}, _scaled(group.read("actions"), spaces.get("action_space"))
     for key, dataset in group.arrays("observations", only="").items():
         space = spaces.get("observation_space") or {}
@@ -166,7 +167,7 @@ def _read_episode(group: _Group, spaces: dict[str, Any]) -> RawEpisode:
         name = key or ("image" if dataset.ndim == 4 and dataset.dtype == np.uint8 else "vector")
         observation[name] = np.asarray(dataset[()])
     if len(actions) != steps:
-        raise ValueError(f"it has {len(actions)} actions and {steps} rewards")
+        raise ValueError(f"it has {count_text(len(actions), 'action')} and {count_text(steps, 'reward')}")
     last = np.zeros((1, *actions.shape[1:]), actions.dtype)
     reward = np.concatenate([np.zeros(1, rewards.dtype), rewards])
     return RawEpisode(observation, np.concatenate([actions, last]), reward, bool(terminations[-1:].any()))

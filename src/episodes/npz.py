@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..utils.durable_io import open_regular, write_file
+from ..utils.units import count_text
 from .episode import DTYPES, MOST_BYTES, check_size, check_total, judging
 
 _MOST_MEMBERS, _MOST_DIRECTORY_BYTES = 256, 2**16
@@ -51,7 +52,7 @@ def _check_directory(file: io.BufferedReader) -> None:
         raise ValueError("it does not end as an npz file does")
     count, nbytes = struct.unpack("<HL", end[10:16])
     if count > _MOST_MEMBERS or nbytes > _MOST_DIRECTORY_BYTES:
-        raise ValueError(f"it holds {count:,} arrays, and at most {_MOST_MEMBERS} are read")
+        raise ValueError(f"it holds {count_text(count, 'array')}, and at most {_MOST_MEMBERS} are read")
 
 
 def _read(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> NDArray:

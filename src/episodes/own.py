@@ -14,6 +14,7 @@ import numpy as np
 from ..buffers import EpisodeRecords
 from ..utils.durable_io import fsync_dir, write_json
 from ..utils.timestep import ActionSpec, ArraySpec
+from ..utils.units import count_text
 from .dreamerv3_torch import file_name, led_arrays, read_file
 from .episode import DTYPES, STEP_KEYS, EpisodeSpec, RawEpisode, judging, read_description, several
 from .npz import write_npz
@@ -44,7 +45,7 @@ def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]
     spec, files = read_spec(path), sorted(path.glob("*.npz"))
     with judging(path / INDEX):
         if (count := _whole(read_description(path / INDEX)["episodes"])) != len(files):
-            raise ValueError(f"it speaks of {count:,} episodes, and the folder has {len(files):,}")
+            raise ValueError(f"it lists {count_text(count, 'episode')}, and the folder has {len(files):,}")
     for file in files:
         yield file, read_file(file, skipped, spec.observation)
 

@@ -7,6 +7,7 @@ import numpy as np
 from ..buffers import EpisodeRecords, EpisodeReplayBuffer, ReplaySpec
 from ..utils.errors import UserError
 from ..utils.timestep import ArraySpec
+from ..utils.units import count_text
 from .episode import action_text, difference, spec_of
 from .formats import find_episodes
 
@@ -41,13 +42,15 @@ def prefill(replay: EpisodeReplayBuffer, path: Path, spec: ReplaySpec) -> None:
             fitting += 1
     if total > spec.config.capacity:
         raise UserError(
-            f"{key} has {count:,} episodes of {total:,} records, over buffer.capacity={spec.config.capacity}"
+            f"{key} has {count_text(count, 'episode')} of {count_text(total, 'record')}, over "
+            f"buffer.capacity={spec.config.capacity}"
             f", in which the first {fitting:,} fit. Raise buffer.capacity to {total}."
         )
     if replay.total_steps < total:
         budget = f"buffer.memory_budget_gib={spec.config.memory_budget_gib:g}"
         raise UserError(
-            f"{key} has {total:,} records, and {budget} holds the codes of {replay.total_steps:,} of them. "
+            f"{key} has {count_text(total, 'record')}, "
+            f"and {budget} holds the codes of {replay.total_steps:,} of them. "
             "Raise buffer.memory_budget_gib, or name fewer episodes."
         )
     if not count:

@@ -10,6 +10,7 @@ from typing import Never, ParamSpec, TypeVar
 import torch
 
 from ..utils.errors import UserError
+from ..utils.units import count_text
 from .counters.glibc import in_use_bytes
 from .leaks.detector import confirm
 from .leaks.verdict import MIN_SAMPLES, TrendClass, classify_trend
@@ -85,9 +86,8 @@ def no_growth(
                 if ELSEWHERE not in found.lines:
                     break
             name = getattr(function, "__name__", "the function")
-            what = (
-                f"{name} leaves {rise / (steps - 1):+,.0f} bytes a call in memory ({device}), {steps} calls"
-            )
+            calls = count_text(steps, "call")
+            what = f"{name} leaves {rise / (steps - 1):+,.0f} bytes a call in memory ({device}), {calls}"
             raise MemoryGrows("\n  ".join([what, *found.lines]))
 
         return repeated

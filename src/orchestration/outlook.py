@@ -1,7 +1,7 @@
 """Say how many steps a compressed replay holds, as far as its codes tell."""
 
 from ..buffers import EpisodeReplayBuffer
-from ..utils.units import size_text
+from ..utils.units import count_text, size_text
 
 _STEADY = 0.1
 """Most that the bytes of a step may change, as a share, from one step of the run to twice that step."""
@@ -16,9 +16,9 @@ def outlook(replay: EpisodeReplayBuffer) -> str | None:
     limit = f"buffer.capacity={capacity:,}"
     end = f"; {limit} is reached first" if holds >= capacity else f", fewer than {limit}"
     room = size_text(round(step_bytes * holds))
-    about = f"{float(f'{holds:.2g}'):,.0f}"
+    steps = count_text(round(float(f"{holds:.2g}")), "step")
     so_far = f"{step_bytes:,.0f} bytes per step coded so far"
-    return f"{so_far}: {room} holds about {about} steps of this environment{end}"
+    return f"{so_far}: {room} holds about {steps} of this environment{end}"
 
 
 class OutlookOnce:

@@ -7,7 +7,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from ..utils.units import size_text
+from ..utils.units import count_text, size_text
 
 HOST, GPU, DISK, ADDRESS = "host RAM", "GPU memory", "disk", "address space"
 _SHOWN_IN_LOG = 4
@@ -117,8 +117,8 @@ def _key(name: str) -> str:
 
 def show(plan: MemoryPlan, console: Console) -> None:
     """Print a plan as one table for each resource."""
-    model = f"model {plan.model}, {plan.num_parameters:,} parameters"
-    ranks = f", each of {plan.ranks} ranks" if plan.ranks > 1 else ""
+    model = f"model {plan.model}, {count_text(plan.num_parameters, 'parameter')}"
+    ranks = f", each of {count_text(plan.ranks, 'rank')}" if plan.ranks > 1 else ""
     head = Text(f"{plan.name}: {model}, device={plan.device}, precision={plan.precision}{ranks}")
     console.print(Group(head, *(_table(resource) for resource in plan.resources)))
 
@@ -145,7 +145,7 @@ def plan_lines(plan: MemoryPlan) -> list[str]:
 
 def _need(resource: Resource) -> str:
     """Return what is needed of a resource, as in "3.00 GiB" or "6.00 GiB (2 ranks of 3.00 GiB)"."""
-    ranks = f" ({resource.num_sharing} ranks of {size_text(resource.total_bytes)})"
+    ranks = f" ({count_text(resource.num_sharing, 'rank')} of {size_text(resource.total_bytes)})"
     return size_text(resource.shared_bytes) + (ranks if resource.num_sharing > 1 else "")
 
 
@@ -167,7 +167,7 @@ def _table(resource: Resource) -> Table:
     table.add_section()
     totals = {"total": resource.total_bytes}
     if (count := resource.num_sharing) > 1:
-        totals = {"total of a rank": resource.total_bytes, f"{count} ranks": resource.shared_bytes}
+        totals = {"total of a rank": resource.total_bytes, count_text(count, "rank"): resource.shared_bytes}
     for name, nbytes in totals.items():
         shown = Text(size_text(nbytes), "bold" if resource.fits else "bold red")
         is_over = not resource.fits and nbytes == resource.shared_bytes

@@ -17,7 +17,7 @@ from ..memory.config import OnPlan
 from ..utils.errors import UserError
 from ..utils.ranks import number_of_ranks
 from ..utils.timestep import EnvSpec
-from ..utils.units import size_text
+from ..utils.units import count_text, size_text
 from .plan import plan_run
 from .recipe import Recipe
 from .resources import ADDRESS, DISK, GPU, HOST, MemoryPlan, Resource, limit_text
@@ -50,7 +50,9 @@ def over_text(resource: Resource) -> str:
     """Return what is over which limit, as the beginning of a sentence."""
     total = resource.total_bytes
     ranks = (
-        f" on {resource.num_sharing} ranks, {size_text(total)} on each" if resource.num_sharing > 1 else ""
+        f" on {count_text(resource.num_sharing, 'rank')}, {size_text(total)} on each"
+        if resource.num_sharing > 1
+        else ""
     )
     rows = sorted(resource.rows, key=lambda row: -row.nbytes)[:2]
     largest = [f"{row.name} {size_text(row.nbytes)}" for row in rows if row.nbytes > _WORTH_NAMING * total]

@@ -277,7 +277,7 @@ def test_above_the_limit_of_restarts_the_run_ends_with_a_checkpoint_from_which_i
     settings = ("env.id=toy_world:ToyDies-v0", "env.max_restarts=0", "training.total_timesteps=400")
     ended = server.run("train", *TOY, *settings, f"run_dir={run_dir}", environment=leaves_nothing)
     assert ended.code == ENVIRONMENT_EXIT_CODE, ended.error
-    assert "All 0 restarts of env.max_restarts are used up." in ended.error
+    assert "env.max_restarts=0 is used up." in ended.error
     assert ended.last_line.endswith("Continue with resume=" + os.path.relpath(run_dir))
     (step,) = saved_steps(run_dir)
     latest_checkpoint(run_dir)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from ...utils.units import count_text
 from .graph import CAN_READ_SAVED, Nodes, Totals, cluster_graphs, node_of
 from .storages import StorageKey, is_tensor, storage_of
 from .walk import Found, Visitor, walk
@@ -44,7 +45,7 @@ class GraphHolder:
     def text(self) -> str:
         """Return one sentence: what holds how much, which parameter it uses, and what else holds it."""
         about = "about " if self.estimated else ""
-        parts = [f"{self.paths[0]} -> {about}{self.nodes:,} autograd nodes, {self._size_text()}"]
+        parts = [f"{self.paths[0]} -> {about}{count_text(self.nodes, 'autograd node')}, {self._size_text()}"]
         if self.params:
             path, times = self.params[0]
             parts.append(f"they use {path} {'once' if times == 1 else f'{times:,} times'}")

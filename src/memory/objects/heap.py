@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ...utils.units import count_text
 from .capacity import Capacities
 from .children import Kind, Role
 from .graph import grad_fn
@@ -184,7 +185,7 @@ def _filling(path: str, before: Heap, now: Heap, steps: int) -> str | None:
     if added <= 0 or store.held >= store.capacity:
         return None
     left = (store.capacity - store.held) * steps / added
-    full = f"full in about {left:,.0f} steps"
+    full = f"full in about {count_text(round(left), 'step')}"
     return f"{path}: {name} has {store.held:,} of {store.capacity:,} ({store.limit}), {full}"
 
 

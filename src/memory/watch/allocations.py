@@ -2,6 +2,7 @@
 
 import tracemalloc
 
+from ...utils.units import count_text
 from ..objects.heap import OWN_FOLDER, is_library
 
 _FRAMES = 12  # of which those of libraries are not shown
@@ -59,7 +60,8 @@ class NewestAllocations:
         # Of what a bounded container holds as much goes as comes, once it is full.
         chosen = dict.fromkeys(each for size, count, each in (*largest, *most) if size > 0 and count > 0)
         lines = [
-            f"{_place(each.traceback)}: {each.size / 1e6:,.2f} MB in {each.count:,} blocks" for each in chosen
+            f"{_place(each.traceback)}: {each.size / 1e6:,.2f} MB in {count_text(each.count, 'block')}"
+            for each in chosen
         ]
         self._lines = lines or self._lines
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...utils.html_page import cards, document, table
+from ...utils.units import count_text
 from ..counters.glibc import in_use_source
 from ..leaks.table import Finding
 from ..leaks.verdict import TrendTest
@@ -136,7 +137,9 @@ class WatchReport:
     def lines(self) -> list[str]:
         """Return it as lines for a terminal."""
         share = self.own_seconds / self.seconds if self.seconds else 0.0
-        extent = f"{self.samples} samples in {self.steps:,} {self.unit} and {self.seconds:,.0f} s"
+        # The clock of a program without optimiser steps has a unit of its own.
+        steps = count_text(self.steps, "step") if self.unit == "steps" else f"{self.steps:,} {self.unit}"
+        extent = f"{count_text(self.samples, 'sample')} in {steps} and {self.seconds:,.0f} s"
         cost = f"sampling took {share:.1%} of the time, {self._searches()}"
         found = [line for each in self.findings for line in each.text().splitlines()]
         traced = [f"  allocated at {line}" for line in self.newest_allocations]
@@ -144,7 +147,7 @@ class WatchReport:
         return [f"{_WORDS[self.verdict]} {extent}; {cost}.", *found, *loading, *traced]
 
     def _searches(self) -> str:
-        return f"{self.searches} searches of the heap {self.search_seconds:,.1f} s"
+        return f"heap searches took {self.search_seconds:,.1f} s ({self.searches:,} of them)"
 
     def page(self) -> str:
         """Return it as HTML."""

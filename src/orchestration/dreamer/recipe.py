@@ -87,7 +87,8 @@ class DreamerRecipe:
         length, longest = config.training.sequence_length, env.longest_episode
         if not config.buffer.cross_episodes and longest is not None and longest + 1 < length:
             raise UserError(
-                f"buffer.cross_episodes=false draws training.sequence_length={length} steps of one episode, "
+                f"buffer.cross_episodes=false draws windows of training.sequence_length={length} from one "
+                f"episode, "
                 f"and the longest one here has {longest + 1}. Set training.sequence_length={longest + 1} "
                 "or less, or leave buffer.cross_episodes out."
             )

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from ...config.dreamer import DreamerTrainConfig
 from ...utils.errors import UserError
+from ...utils.units import count_text
 
 
 def check_share(config: DreamerTrainConfig, size: int) -> None:
@@ -20,7 +21,7 @@ def check_share(config: DreamerTrainConfig, size: int) -> None:
                 common = math.gcd(*values.values())
                 fitting = [str(number) for number in range(1, common + 1) if common % number == 0]
                 repair = f"Continue the run with {' or '.join(fitting)} of them"
-            raise UserError(f"{key}={value} cannot be shared by {size} ranks alike. {repair}.")
+            raise UserError(f"{key}={value} cannot be shared alike by {count_text(size, 'rank')}. {repair}.")
     do_without = "Leave it out, or do without torchrun"
     refused = {
         "buffer.prefill": (config.buffer.prefill is not None, do_without),
@@ -30,7 +31,7 @@ def check_share(config: DreamerTrainConfig, size: int) -> None:
         "collect.collectors": (config.collect.collectors > 0, do_without),
     }
     for key, repair in ((key, repair) for key, (is_set, repair) in refused.items() if is_set):
-        raise UserError(f"{key} is for one process, and {size} ranks share this run. {repair}.")
+        raise UserError(f"{key} is for one process, and {count_text(size, 'rank')} share this run. {repair}.")
 
 
 def share_of(config: DreamerTrainConfig, size: int) -> DreamerTrainConfig:

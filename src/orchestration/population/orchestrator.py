@@ -18,6 +18,7 @@ from ...utils.errors import UserError
 from ...utils.logging import JsonLines
 from ...utils.schedule import Every
 from ...utils.state_files import check_structure
+from ...utils.units import count_text
 from ...workflows.population import TrainPhase, diversity, rank
 from ..orchestrator import OpenedRun, Orchestrator, StopReason
 from .engines.rollouts import Losses, RolloutResult
@@ -216,7 +217,7 @@ class PopulationOrchestrator(Orchestrator):
             f"  fitness  best {metrics['population/fitness_best']:.4g}   "
             f"mean {metrics['population/fitness_mean']:.4g}   "
             f"elite {metrics['population/fitness_elite']:.4g}   ever {ever}",
-            f"  replay   {fill:,.0f} of {capacity:,} records ({fill / capacity:.0%}), {ready}",
+            f"  replay   {fill:,.0f} of {count_text(capacity, 'record')} ({fill / capacity:.0%}), {ready}",
             f"  time     {metrics['time/generation_seconds']:.1f} s, {left}",
             f"  memory   {memory} MB",
         ]

@@ -49,14 +49,15 @@ class PopulationRecipe:
         """Refuse ranks, images, and a replay that episodes cannot fill to the point where learning starts."""
         if (size := number_of_ranks()) > 1:
             repair = "Start it without torchrun; engine=ray shares its members among processes."
-            raise UserError(f"workflow=population is one process, not {size} ranks. {repair}")
+            raise UserError(f"workflow=population is one process, not {count_text(size, 'rank')}. {repair}")
         require_vectors(env)
         capacity, needed = config.buffer.capacity, self.least_capacity(config, env)
         if capacity < needed:
             episode, starts = longest_episode(env) + 1, config.training.learning_starts
             learning = f" and training.learning_starts={starts}" if config.population.gradient else ""
             raise UserError(
-                f"buffer.capacity={capacity} has no room for an episode of {episode} records{learning}. "
+                f"buffer.capacity={capacity} has no room for an episode of {count_text(episode, 'record')}"
+                f"{learning}. "
                 f"Set buffer.capacity={needed} or more."
             )
         if config.engine is Engine.ray and config.ray.address is None:

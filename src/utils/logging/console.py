@@ -305,7 +305,9 @@ def _rough(seconds: float) -> str:
     """Return a time with two digits, in the unit that people would use."""
     if seconds < 90:
         return count_text(round(seconds), "second")
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.2g} hours"
+    if seconds < 5400:
+        return count_text(round(seconds / 60), "minute")
+    return count_text(float(f"{seconds / 3600:.2g}"), "hour")
 
 
 def _pace_text(updates_per_second: float) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ...utils.errors import UserError, require_range
+from ...utils.units import count_text
 
 _LARGEST = 1e30  # of what multiplies or bounds weights, which are float32
 
@@ -80,8 +81,9 @@ class PopulationConfig:
             )
         if self.evolves and self.num_elites == self.size:
             raise UserError(
-                f"population.elite_fraction={self.elite_fraction} makes all {self.size} members elites: "
-                "evolution changes nobody. Lower it, or set population.evolution=off."
+                f"population.elite_fraction={self.elite_fraction} makes all "
+                f"{count_text(self.size, 'member')} elites: evolution changes nobody. "
+                "Lower it, or set population.evolution=off."
             )
 
     @property

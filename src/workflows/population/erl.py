@@ -16,6 +16,7 @@ from ...utils.errors import UserError
 from ...utils.seeding import torch_generator
 from ...utils.state_files import check_structure
 from ...utils.timestep import EnvSpec, TimeStep
+from ...utils.units import count_text
 from .config import PopulationConfig, TD3Config
 from .evolution import INITIAL, Origin, evolve, rank
 from .members import Members, Sizes, Stacked
@@ -127,7 +128,9 @@ class ERLWorkflow:
         check_structure(state["best_actor"], self.best_actor)
         origins = [Origin(tuple(parents), tuple(operators)) for parents, operators in state["origins"]]
         if len(origins) != self.population.size:
-            raise ValueError(f"origins of {len(origins)} members instead of {self.population.size}")
+            raise ValueError(
+                f"origins of {count_text(len(origins), 'member')} instead of {self.population.size}"
+            )
         best = None if state["best"] is None else BestPolicy(*state["best"])
         self.members.load_state_dict(state["members"])
         self.origins, self.best = origins, best

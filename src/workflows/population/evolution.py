@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...utils.units import count_text
 from .config import PopulationConfig
 
 _SUPER_FACTOR = 100.0
@@ -62,7 +63,9 @@ def evolve(
         ValueError: If parameters or fitness do not have `config.size` members.
     """
     if {len(fitness), *map(len, parameters.values())} != {config.size}:
-        raise ValueError(f"The parameters and the fitness must be those of {config.size} members.")
+        raise ValueError(
+            f"The parameters and the fitness must be those of {count_text(config.size, 'member')}."
+        )
     ranking = rank(fitness)
     able = [member for member in ranking if not math.isnan(fitness[member])] or ranking
     kept = _kept(ranking, able, config)

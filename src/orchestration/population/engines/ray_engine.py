@@ -159,9 +159,7 @@ class RayEngine:
         self._cluster.require_alive()
         limit = self._settings.env.max_restarts
         if self._deaths == limit:
-            raise EngineFailed(
-                f"Ray's {group} died: {death} All {limit} restarts of env.max_restarts are used up."
-            )
+            raise EngineFailed(f"Ray's {group} died: {death} env.max_restarts={limit} is used up.")
         self._deaths += 1
         restart = f"restart {self._deaths} of env.max_restarts={limit}"
         _LOG.warning("Ray's %s died: %s A new one does its work again, %s.", group, death, restart)
