@@ -116,9 +116,10 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Import a public name."""
     if name not in _HOMES:
-        close = get_close_matches(name, _HOMES, n=1)
-        hint = f". Did you mean: {close[0]!r}?" if close else ""
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+        close = get_close_matches(name.lower(), names := {each.lower(): each for each in _HOMES}, n=1)
+        hint = f". Did you mean: {names[close[0]]!r}?" if close else ""
+        # With `name` set here, Python adds no suggestion of its own.
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
     module, _, own_name = _HOMES[name].rpartition(".")
     value = globals()[name] = getattr(import_module(f".{module}", __name__), own_name)
     return value

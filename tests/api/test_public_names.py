@@ -47,10 +47,19 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         reverie.lode  # noqa: B018 # pyright: ignore[reportAttributeAccessIssue]
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("lod", "load"), ("chek_env", "check_env"), ("Agnet", "Agent")])
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("lod", "load"), ("chek_env", "check_env"), ("Agnet", "Agent"), ("LOAD", "load")]
+)
 def test_a_misspelled_name_gets_a_suggestion(typed: str, meant: str) -> None:
     with pytest.raises(AttributeError, match=f"no attribute '{typed}'. Did you mean: '{meant}'"):
         getattr(reverie, typed)
+
+
+def test_a_traceback_has_the_suggestion_once() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", "import reverie; reverie.lod"], capture_output=True, text=True
+    )
+    assert ended.stderr.count("Did you mean") == 1
 
 
 def test_completion_shows_the_public_names_and_nothing_else() -> None:
