@@ -1,5 +1,6 @@
 """`checkpoint.mirror`, kept by a daemon thread so that training waits for no network, and `resume=<URL>`."""
 
+import errno
 import logging
 import os
 import shutil
@@ -49,6 +50,11 @@ def check_mirror(config: TrainConfig) -> None:
     if url is None:
         return
     require_protocol("checkpoint.mirror", url)
+    try:
+        os.stat(url.removeprefix("file://"))
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise UserError(f"checkpoint.mirror={url}: {error.strerror}. Choose shorter names.") from error
     if config.run_dir is None:
         return  # the folder will have the time in its name
     identity = identity_of(Path(config.run_dir))

@@ -83,6 +83,10 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
                 return print(OmegaConf.to_yaml(composed[0], resolve=flags.resolve))
             if flags.help or flags.info or flags.cfg:
                 return _leave_to_hydra(for_hydra, task)
+            for item in overrides:
+                if item.key_or_group in ("hydra.sweep.dir", "hydra.sweep.subdir"):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.stat(str(item.value()))  # Hydra answers a name that is too long by a traceback
             _check_jobs([typed(job) for job in composed])
             return _leave_to_hydra(for_hydra, task, is_shown_at_once=True)
         task(*checked_run(named, flags.config_dir))

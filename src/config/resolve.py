@@ -31,6 +31,9 @@ COMPILE_SECONDS = {Device.cpu: 60.0, Device.cuda: 100.0}
 SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
 """Seconds that compiling saves: of a step 0.8 to 1.5 ms, of an update 0 to 40 ms (docs/performance.md)."""
 
+_MOST_BYTES = 100
+"""Length of an environment's name as a part of the run's name."""
+
 _CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16")
 """Names that torch gives to x86's products of bfloat16: the first is measured. Arm has its own, not used."""
 
@@ -117,7 +120,8 @@ def _name_of_env(*, _root_: DictConfig) -> str:
     """Return the environment's name as a part of a folder's name, without the module of its id."""
     env = _root_.env
     name = {Suite.atari: env.game, Suite.catch: Suite.catch.value}.get(env.suite, env.id)
-    return re.sub(r"[^\w.-]", "-", re.split("[/:.]", name)[-1]) or Suite.gymnasium.value
+    word = re.sub(r"[^\w.-]", "-", re.split("[/:.]", name)[-1]) or Suite.gymnasium.value
+    return word.encode()[:_MOST_BYTES].decode(errors="ignore")
 
 
 def multiplies_bfloat16(device: Device, must_run_here: bool = True) -> bool:

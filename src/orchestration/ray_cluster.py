@@ -249,4 +249,7 @@ def check_reachable(address: str) -> None:
     """Raise OSError if nothing answers at host:port; Ray itself would retry for 40 s and more."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS).close()
+        except (UnicodeError, OverflowError) as error:  # a name that is too long, or a port beyond 65535
+            raise OSError(str(error)) from error
