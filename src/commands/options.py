@@ -48,6 +48,8 @@ def _read(schema: type[Settings], arguments: Sequence[str], command: str, prefix
         if not sign or key not in defaults:
             names = ", ".join(f"{name}=" for name in defaults)
             hint = did_you_mean(key, defaults)
+            if not (sign or hint or prefix):  # a value alone is probably that of the first setting
+                hint = f" Did you mean `{next(iter(defaults))}={argument}`?"
             raise UserError(f"{argument} is not a setting of {command}; they are {names}.{hint}")
         name = key.removeprefix(prefix)
         kind = get_type_hints(schema)[name]

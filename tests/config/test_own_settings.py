@@ -61,3 +61,8 @@ def test_help_has_a_line_for_each_setting(flag: str, capsys: pytest.CaptureFixtu
         "  go.hours=1.5    How long. A number.\n"
         "  go.device=auto  On what. One of auto, cpu, cuda.\n"
     )
+
+
+def test_a_value_without_a_key_is_probably_that_of_the_first_setting() -> None:
+    with pytest.raises(UserError, match=r"Did you mean `place=pretrained:pong`\?"):
+        own_settings(Errand, ["pretrained:pong"], "go", "")
