@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..buffers import EpisodeRecords
+from ..utils.units import count_text
 from .dreamerv3_torch import flags, led_arrays, require
 from .episode import STEP_KEYS, UNFINISHED, EpisodeSpec, RawEpisode, check_total, counting, judging
 from .npz import read_npz, write_npz
@@ -69,6 +70,7 @@ def _read_stream(
             require(arrays, "is_last")
             is_first, is_last = flags(arrays, "is_first"), flags(arrays, "is_last")
             if wrong := [name for name, values in arrays.items() if len(values) != chunk.length]:
+                named = count_text(chunk.length, "record")
                 raise ValueError(
                     f"`{wrong[0]}` has {len(arrays[wrong[0]])} of the {named} in the file's name"
                 )
