@@ -30,6 +30,7 @@ from ..testing.judged import FIRST_TIMES, instruments_fraction, judged_series, t
 from ..utils.errors import UserError, exit_on_user_error, require_range
 from ..utils.ranks import RankLost, Ranks
 from .command_line import leave_ranks
+from .entry import end_at_once
 from .options import own_settings
 from .train import faults_as_user_errors
 
@@ -106,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
     if settings.out is not None:
         _make_folder(Path(settings.out))
     try:
-        with Signals() as signals, join(config) as ranks:
+        with Signals(end_at_once) as signals, join(config) as ranks:
             certificate = certify(config, settings, command, signals, longest)
             outcome = _save_and_show(certificate, settings.out, ranks)
     except RankLost as error:

@@ -41,7 +41,7 @@ def load(module: str) -> Callable[[], Any]:
     before = signal.getsignal(signal.SIGINT)
     is_default = before is signal.default_int_handler
     if is_default:  # a shell's background job ignores Ctrl-C, and keeps to that
-        signal.signal(signal.SIGINT, _end_at_once)
+        signal.signal(signal.SIGINT, end_at_once)
     try:
         return importlib.import_module(module, __package__).main
     except (ImportError, OSError, MemoryError) as error:  # OSError: a shared library that PyTorch lacks
@@ -54,10 +54,12 @@ def load(module: str) -> Callable[[], Any]:
             signal.signal(signal.SIGINT, before)
 
 
-def _end_at_once(*_: object) -> None:
+def end_at_once(*_: object, then: str = "") -> None:
     """End as Ctrl-C ends a process, so that a shell's loop ends too; libraries would catch an exception."""
+    shown = f"{INTERRUPTED}; {then}" if then else INTERRUPTED
     with contextlib.suppress(OSError):
-        os.write(2, f"{INTERRUPTED}\n".encode())
+        # Not by `sys.stderr`, which the signal may have interrupted. A progress bar hides the cursor.
+        os.write(2, ("\x1b[?25h\n" if os.isatty(2) else "").encode() + f"{shown}\n".encode())
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
     os._exit(128 + signal.SIGINT)  # process 1 of a container outlives its own signals

@@ -7,9 +7,11 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
+import psutil
 import torch
 
 from ..checkpoints.checkpoint import list_checkpoints
@@ -29,6 +31,7 @@ from ..utils.errors import UserError, first_line
 from ..utils.logging import OnLine
 from ..utils.ranks import RankLost, current_ranks, number_of_ranks
 from .command_line import leave_ranks, run_from_command_line
+from .entry import end_at_once
 
 ENVIRONMENT_EXIT_CODE = 5
 GPU_MEMORY_EXIT_CODE = 6
@@ -42,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 def train(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None:
     """Run one checked configuration, as `train_until` does, and let signals stop it."""
     try:
-        with Signals() as signals:
+        with Signals(partial(_end_at_once, config)) as signals:
             train_until(signals, config, preflight, notices)
     except RankLost as error:
         leave_ranks(error, _RANK_HINT)
@@ -122,6 +125,14 @@ def _resume_hint(run: Orchestrator) -> str:
     if steps[-1:] == [run.step]:
         saved = f"Nothing is lost: step {run.step:,} is saved"
     return f"{saved}. Continue with resume={_folder_of_run(run.run_dir)}"
+
+
+def _end_at_once(config: TrainConfig) -> None:
+    """End this process and the compilers that it has started; checkpoints survive an end at any moment."""
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            child.kill()
+    end_at_once(then=_how_to_continue(Path(config.run_dir)) if config.run_dir else "")
 
 
 def _how_to_continue(run_dir: Path) -> str:

@@ -4,6 +4,7 @@ import _thread
 import logging
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 
 RESUME_ME_EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: not an error, try again
@@ -13,11 +14,13 @@ _LOG = logging.getLogger(__name__)
 class Signals:
     """What was asked of a run by signals; takes effect at the border of a step.
 
-    SIGINT (Ctrl-C) and SIGTERM ask it to stop with a checkpoint, a second SIGINT stops at once. SIGUSR1 asks
-    for a checkpoint, and the run continues. A context manager, which restores the previous handlers.
+    SIGINT (Ctrl-C) and SIGTERM ask it to stop with a checkpoint. SIGUSR1 asks for a checkpoint, and the run
+    continues. A second SIGINT calls `end`, which ends the process; without it `KeyboardInterrupt` is raised,
+    and what is open is closed first. A context manager, which restores the previous handlers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, end: Callable[[], object] | None = None) -> None:
+        self._end = end
         self.stop = False
         self.interrupted = False
         """Whether SIGINT was among what asked it to stop."""
@@ -52,6 +55,8 @@ class Signals:
             return
         if number == signal.SIGINT:
             if self.interrupted:
+                if self._end:
+                    self._end()
                 raise KeyboardInterrupt
             self.interrupted = True
         self.stop = True

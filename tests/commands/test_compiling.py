@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -66,6 +67,8 @@ def test_a_second_ctrl_c_while_compiling_exits_immediately_as_the_first_one_says
             wait_until(lambda: told in (run_dir / "train.log").read_text())
             run.send_signal(signal.SIGINT)
             assert run.wait(timeout=900) == -signal.SIGINT  # long before the compiler would end
+            left = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
+            assert not any(str(compiler) in each for each in left)
         finally:
             run.kill()
 
