@@ -15,8 +15,8 @@ class Signals:
     """What was asked of a run by signals; takes effect at the border of a step.
 
     SIGINT (Ctrl-C) and SIGTERM ask it to stop with a checkpoint. SIGUSR1 asks for a checkpoint, and the run
-    continues. A second SIGINT calls `end`, which ends the process; without it `KeyboardInterrupt` is raised,
-    and what is open is closed first. A context manager, which restores the previous handlers.
+    continues. A second SIGINT calls `end`, which ends the process; without `end` it raises
+    `KeyboardInterrupt`, so that the caller can clean up. A context manager: it restores the previous handlers.
     """
 
     def __init__(self, end: Callable[[], object] | None = None) -> None:

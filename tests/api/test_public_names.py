@@ -99,10 +99,7 @@ LOADING = {"ale_py", "fsspec", "gymnasium", "hydra", "numpy", "omegaconf", "PIL"
         ("__version__, reverie.UserError", set[str]()),
         ("RSSM, reverie.ReplayBuffer, reverie.WorldModel, reverie.EnvSpec", {"numpy", "torch"}),
         ("check_env", {"numpy", "gymnasium", "ale_py", "PIL"}),
-        (
-            "load('pretrained:catch')",
-            {"numpy", "torch", "gymnasium", "ale_py", "PIL", "omegaconf", "hydra", "fsspec"},
-        ),
+        ("load('pretrained:catch')", LOADING),
     ],
 )
 def test_a_name_imports_what_it_needs(asked: str, needed: set[str]) -> None:

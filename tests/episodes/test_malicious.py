@@ -360,7 +360,11 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
     ("rewards", lambda g: g.create_group("rewards"), "`rewards` is a group"),
     ("rewards", lambda g: None, "it has no `rewards`"),
     ("rewards", lambda g: g.create_dataset("rewards", data=np.full(3, np.nan)), "not finite"),
-    ("rewards", lambda g: g.create_dataset("rewards", data=np.ones((3, 1))), "not those of one episode"),
+    (
+        "rewards",
+        lambda g: g.create_dataset("rewards", data=np.ones((3, 1))),
+        "must both have one number per step",
+    ),
     (
         "actions",
         lambda g: g.create_dataset("actions", data=np.zeros(4, int)),
@@ -375,7 +379,7 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
     (
         "terminations",
         lambda g: g.create_dataset("terminations", data=np.ones(3, bool)),
-        "not those of one episode",
+        "must both have one number per step",
     ),
 ]
 

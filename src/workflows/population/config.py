@@ -82,7 +82,7 @@ class PopulationConfig:
         if self.evolves and self.num_elites == self.size:
             raise UserError(
                 f"population.elite_fraction={self.elite_fraction} makes all "
-                f"{count_text(self.size, 'member')} elites: evolution changes nobody. "
+                f"{count_text(self.size, 'member')} elites leave no member to evolve. "
                 "Lower it, or set population.evolution=off."
             )
 

@@ -63,9 +63,7 @@ def evolve(
         ValueError: If parameters or fitness do not have `config.size` members.
     """
     if {len(fitness), *map(len, parameters.values())} != {config.size}:
-        raise ValueError(
-            f"The parameters and the fitness must be those of {count_text(config.size, 'member')}."
-        )
+        raise ValueError(f"Parameters and fitness need {count_text(config.size, 'member')} each.")
     ranking = rank(fitness)
     able = [member for member in ranking if not math.isnan(fitness[member])] or ranking
     kept = _kept(ranking, able, config)
