@@ -157,7 +157,8 @@ def _read_episode(group: _Group, spaces: dict[str, Any]) -> RawEpisode:
     terminations = group.read("terminations").astype(np.bool_)
     steps, ends = len(rewards), terminations | truncations
     if rewards.ndim != 1 or ends.shape != (steps,) or ends[:-1].any():
-        raise ValueError(f"rewards {rewards.shape} and ends {ends.shape} must both have one number per step")
+        found = f"rewards {rewards.shape} and ends {ends.shape}"
+        raise ValueError(f"{found} need one number per step, and an end only at the last")
     observation, actions = {}, _scaled(group.read("actions"), spaces.get("action_space"))
     for key, dataset in group.arrays("observations", only="").items():
         space = spaces.get("observation_space") or {}

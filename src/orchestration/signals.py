@@ -16,7 +16,7 @@ class Signals:
 
     SIGINT (Ctrl-C) and SIGTERM ask it to stop with a checkpoint. SIGUSR1 asks for a checkpoint, and the run
     continues. A second SIGINT calls `end`, which ends the process; without `end` it raises
-    `KeyboardInterrupt`, so that the caller can clean up. A context manager: it restores the previous handlers.
+    `KeyboardInterrupt`, so that the caller can clean up. A context manager that restores the handlers.
     """
 
     def __init__(self, end: Callable[[], object] | None = None) -> None:

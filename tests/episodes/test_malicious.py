@@ -363,7 +363,7 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
     (
         "rewards",
         lambda g: g.create_dataset("rewards", data=np.ones((3, 1))),
-        "must both have one number per step",
+        "need one number per step",
     ),
     (
         "actions",
@@ -379,7 +379,7 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
     (
         "terminations",
         lambda g: g.create_dataset("terminations", data=np.ones(3, bool)),
-        "must both have one number per step",
+        "need one number per step",
     ),
 ]
 
