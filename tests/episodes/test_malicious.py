@@ -243,7 +243,7 @@ def test_episodes_that_differ_from_each_other(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         ({"version": 2}, "it has version 2, and version 1 is read"),
-        ({"episodes": 2}, "it speaks of 2 episodes, and the folder has 1"),
+        ({"episodes": 2}, "it lists 2 episodes, and the folder has 1"),
         ({"episodes": 10**39}, "is no size"),
         ({"action": {"size": 0, "is_discrete": True}}, "its action is none"),
         ({"action": {"size": 2**70, "is_discrete": True}}, "is no size"),

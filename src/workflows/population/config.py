@@ -81,8 +81,8 @@ class PopulationConfig:
             )
         if self.evolves and self.num_elites == self.size:
             raise UserError(
-                f"population.elite_fraction={self.elite_fraction} makes elites of all "
-                f"{count_text(self.size, 'member')} and leaves none to evolve. "
+                f"population.elite_fraction={self.elite_fraction} makes all "
+                f"{count_text(self.size, 'member')} elites, which leaves none to evolve. "
                 "Lower it, or set population.evolution=off."
             )
 
