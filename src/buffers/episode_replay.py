@@ -203,8 +203,8 @@ class EpisodeReplayBuffer:
             ValueError: If there is no window, or `out` is of another size.
         """
         if not self.can_sample:
-            window, steps = (count_text(count, "step") for count in (self.window_length, self.total_steps))
-            raise ValueError(f"no window of {window} in {steps} stored")
+            window = count_text(self.window_length, "step")
+            raise ValueError(f"no window of {window} in {count_text(self.total_steps, 'stored step')}")
         if out is not None and len(out.reward) != batch_size:
             raise ValueError(f"out holds {count_text(len(out.reward), 'window')}, batch_size={batch_size}")
         positions = self._index.windows(self._drawn(batch_size, generator or self._generator))

@@ -156,7 +156,7 @@ class DreamerTrainConfig(TrainConfig):
             raise UserError(f"{asked} act beside the updates already. Leave training.overlap=true out.")
         if num_envs % count:
             more = -(-num_envs // count) * count
-            raise UserError(f"{asked} cannot share env.num_envs={num_envs} alike. Set env.num_envs={more}.")
+            raise UserError(f"{asked} cannot divide env.num_envs={num_envs} evenly. Set env.num_envs={more}.")
 
     def _check_windows(self) -> None:
         """Refuse windows that the replay could never hold."""

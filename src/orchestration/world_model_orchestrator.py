@@ -349,8 +349,8 @@ class WorldModelOrchestrator(Orchestrator):
         is_short = not self.config.buffer.cross_episodes and not self.parts.replay.can_sample
         if is_short and self.step >= training.first_update:
             _LOG.warning(
-                "step %s: nothing is learned: buffer.cross_episodes=false needs an episode "
-                "as long as training.sequence_length=%d, and none is held; lower it, or omit the former",
+                "step %s: no updates: buffer.cross_episodes=false needs an episode of at least "
+                "training.sequence_length=%d steps, and none is stored. Lower the latter or omit the former",
                 f"{self.step:,}",
                 training.sequence_length,
             )

@@ -270,7 +270,7 @@ def test_cfg_shows_every_setting_and_runs_nothing(
 ) -> None:
     assert run("experiment=dreamer_catch", "device=cuda", "seed=5", "--cfg", "job", "--resolve") == []
     shown = OmegaConf.create(capsys.readouterr().out)
-    assert (shown.name, shown.seed, shown.training.sequence_length) == ("dreamer_catch", 5, 16)
+    assert (shown.name, shown.seed, shown.training.sequence_length) == ("dreamer_catch", 5, 8)
     assert list(empty_folder.iterdir()) == []
 
 

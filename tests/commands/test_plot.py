@@ -308,7 +308,7 @@ def test_metric_list_lists_every_tag(two_groups: Path, capsys: pytest.CaptureFix
         (["runs", "out=no/r.html"], "out=no/r.html cannot be written: no is not a folder."),
         (["runs", f"out={'r' * 300}.html"], "cannot be written: File name too long."),
         (["runs", "out=lineage.html"], "out=lineage.html is there already, and is no page of reverie-plot."),
-        (["many"], "these are 9 groups; 8 can be told apart. Name fewer runs."),
+        (["many"], "at most 8 groups can be told apart (got 9). Name fewer runs."),
     ],
 )
 def test_a_mistake_is_one_sentence_and_writes_nothing(

@@ -277,7 +277,7 @@ def test_ranks_draw_different_windows_after_a_rollback() -> None:
 def test_a_share_is_a_run_of_its_own(cartpole_run: Path) -> None:
     config = load_run(str(cartpole_run))
     with pytest.raises(
-        UserError, match=r"env.num_envs=1 cannot be shared by 2 ranks alike. Set env.num_envs=2."
+        UserError, match=r"env.num_envs=1 cannot be divided evenly among 2 ranks. Set env.num_envs=2."
     ):
         check_share(config, 2)  # pyright: ignore[reportArgumentType]
     assert share_of(config, 1) is config  # pyright: ignore[reportArgumentType]
@@ -295,7 +295,9 @@ def test_what_is_for_one_process_is_refused_with_what_a_resumed_run_can_do(
     assert error == f"checkpoint.mirror is for one process, and 2 ranks share this run. {repair}"
     monkeypatch.setenv("WORLD_SIZE", "3")
     error = error_of(capsys, lambda: resume(run_dir))
-    assert error.startswith("env.num_envs=4 cannot be shared by 3 ranks alike. Continue the run with 1 or 2 ")
+    assert error.startswith(
+        "env.num_envs=4 cannot be divided evenly among 3 ranks. Continue the run with 1 or 2"
+    )
     monkeypatch.setenv("WORLD_SIZE", "2")
     copy = [f"resume=file://{tmp_path}/copy/run"]
     error = error_of(capsys, lambda: run_from_command_line(train, copy))
@@ -307,7 +309,7 @@ def test_what_cannot_be_shared_is_refused_once(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
     error = error_of(capsys, lambda: start(tmp_path / "run", *SHARED))
-    assert error == "env.num_envs=4 cannot be shared by 3 ranks alike. Set env.num_envs=3 or 6."
+    assert error == "env.num_envs=4 cannot be divided evenly among 3 ranks. Set env.num_envs=3 or 6."
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(SystemExit) as failure:
         start(tmp_path / "run", *SHARED)

@@ -21,7 +21,8 @@ def check_share(config: DreamerTrainConfig, size: int) -> None:
                 common = math.gcd(*values.values())
                 fitting = [str(number) for number in range(1, common + 1) if common % number == 0]
                 repair = f"Continue the run with {' or '.join(fitting)} of them"
-            raise UserError(f"{key}={value} cannot be shared alike by {count_text(size, 'rank')}. {repair}.")
+            problem = f"{key}={value} cannot be divided evenly among {count_text(size, 'rank')}"
+            raise UserError(f"{problem}. {repair}.")
     do_without = "Leave it out, or do without torchrun"
     refused = {
         "buffer.prefill": (config.buffer.prefill is not None, do_without),
