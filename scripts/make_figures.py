@@ -18,6 +18,7 @@ from PIL import Image
 
 from reverie.commands.plot import main as plot
 from reverie.utils.errors import FlagParser, exit_on_user_error
+from reverie.utils.logging import read_lines
 from reverie.utils.units import count_text
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
@@ -227,7 +228,7 @@ def draw_bars(axis: Axes, rows: list[dict[str, Any]]) -> None:
 
 def read(run: Path) -> list[dict[str, float]]:
     """Return the lines of a run's metrics."""
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return list(read_lines(run / "metrics.jsonl"))
 
 
 if __name__ == "__main__":

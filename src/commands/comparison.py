@@ -22,6 +22,7 @@ from ..config.saved import read_config
 from ..config.schema import leaves
 from ..utils.errors import UserError, printable
 from ..utils.logging import read_lines
+from ..utils.logging.json_lines import COMPRESSED
 from ..utils.logging.writer import METRICS_FILE
 from ..utils.statistics import LEAST_SEEDS
 from ..utils.units import count_text
@@ -133,7 +134,8 @@ def find_runs(names: Sequence[str]) -> list[Path]:
     found: dict[Path, Path] = {}
     for name in names:
         folders = [Path(name)] if os.path.exists(name) else [Path(each) for each in sorted(glob.glob(name))]
-        runs = [path.parent for folder in folders for path in sorted(folder.rglob(METRICS_FILE))]
+        logs = (METRICS_FILE, METRICS_FILE + COMPRESSED)
+        runs = sorted({path.parent for folder in folders for log in logs for path in folder.rglob(log)})
         runs = [run for run in runs if run.parent.name != RANKS or run.parents[1] not in runs]
         if not runs:
             what = f"holds no run: there is no {METRICS_FILE} in it" if folders else "does not exist"

@@ -22,6 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
+from zstandard import ZstdError
 
 from .errors import UserError, printable
 
@@ -56,7 +57,15 @@ SAFETENSORS_DTYPES = {
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What to parse and to use a JSON text may raise that Reverie did not write."""
 
-_WRONG_CONTENT = (*MALFORMED, SafetensorError, ArithmeticError, AssertionError, LookupError, RuntimeError)
+_WRONG_CONTENT = (
+    *MALFORMED,
+    SafetensorError,
+    ZstdError,
+    ArithmeticError,
+    AssertionError,
+    LookupError,
+    RuntimeError,
+)
 _MOST_DIGITS = 40  # the states of generators have 128 bits
 _REPAIR = "Put it back from a copy, or start a new run."
 _KINDS = {"p": "a pipe", "d": "a folder", "c": "a device", "b": "a device", "s": "a socket"}

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 from numpy.typing import NDArray
 from PIL import Image
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.util import img_mime_type_detector, tensor_util
 
-from reverie.utils.logging import MetricsWriter, configure_logging
+from reverie.utils.errors import UserError
+from reverie.utils.logging import MetricsWriter, configure_logging, read_lines
 
 Frames = NDArray[np.uint8]
 
@@ -254,3 +256,15 @@ def test_other_handlers_of_the_logger_are_left_alone(tmp_path: Path) -> None:
         assert logger.handlers == [other]
     finally:
         logger.removeHandler(other)
+
+
+def test_a_log_is_read_from_its_compressed_copy(tmp_path: Path) -> None:
+    log, copy = tmp_path / "metrics.jsonl", tmp_path / "metrics.jsonl.zst"
+    text = "".join(f'{{"step": {step}, "loss": 0.5}}\n' for step in range(10_000))
+    copy.write_bytes(zstandard.compress(text.encode()))
+    assert [line["step"] for line in read_lines(log)] == list(range(10_000))
+    copy.write_bytes(b"not compressed\n")
+    with pytest.raises(UserError, match=r"metrics.jsonl is not a file that Reverie wrote \(ZstdError: "):
+        list(read_lines(log))
+    log.write_text('{"step": 3}\n')
+    assert list(read_lines(log)) == [{"step": 3}]

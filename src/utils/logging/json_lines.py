@@ -1,5 +1,6 @@
 """A log of one JSON object a line, from which a resumed run drops what came after its checkpoint."""
 
+import io
 import json
 import math
 import os
@@ -7,9 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
 from ..durable_io import MALFORMED, open_regular, parse_json, reading, replace_file, writing
 from ..errors import UserError
 
+COMPRESSED = ".zst"
+"""Suffix of a log that the program `zstd` has compressed; it is read where the log itself is missing."""
 _LINE_BYTES = 2**20
 _NAMES_OF_NUMBERS = ("NaN", "Infinity", "-Infinity")
 
@@ -67,7 +72,7 @@ class JsonLines:
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield each line with its number, from 1 on, but for a last one that a crash left unfinished."""
-    with reading(path), open_regular(path) as file:
+    with reading(path), _opened(path) as file:
         number = 0
         while line := file.readline(_LINE_BYTES):
             number += 1
@@ -77,8 +82,20 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 raise malformed_line_error(path, number)
 
 
+def _opened(path: Path) -> io.BufferedReader:
+    """Open a log, or its compressed copy if only that exists."""
+    compressed = path.with_name(path.name + COMPRESSED)
+    if os.path.lexists(path) or not os.path.lexists(compressed):
+        return open_regular(path)
+    return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(open_regular(compressed)))
+
+
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the object of each whole line; a line that no run has written raises a `UserError`."""
+    """Yield the object of each whole line of a log, or of its copy `<path>.zst` if only that exists.
+
+    Raises:
+        UserError: If a line is not one that Reverie wrote.
+    """
     for number, line in _whole_lines(path):
         yield _parsed(line, path, number)
 

@@ -1,11 +1,12 @@
 """Draw Catch on one rank and on two, three seeds each; print ends and times: `python two_ranks.py`."""
 
-import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+
+from reverie.utils.logging import read_lines
 
 RUNS = Path(__file__).parents[1]
 FIGURE = RUNS.parents[1] / "figures" / "catch_two_ranks.png"
@@ -33,7 +34,7 @@ def main() -> None:
 
 def draw(axes: Axes, run: Path, colour: str, ranks: str, seed: int) -> None:
     """Draw the mean of a seed's last 50 training episodes; print where it is above 0, its end, its time."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = list(read_lines(run / "metrics.jsonl"))
     steps, returns = np.array(
         [(line["step"], line["episode/return"]) for line in lines if "episode/return" in line]
     ).T
