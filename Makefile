@@ -72,6 +72,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_budget.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix

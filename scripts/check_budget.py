@@ -1,0 +1,126 @@
+"""Compare the size of the repository with `[tool.reverie.budget]` of pyproject.toml: `check_budget.py`.
+
+Lines of code are those of `src` without docstrings, comments and blank lines, so explanations are free. A
+closure is what an import loads of `src`, in lines of the files. What is over its budget ends it with 1.
+"""
+
+import ast
+import os
+import subprocess
+import sys
+import tokenize
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+
+from reverie.utils.errors import FlagParser, exit_on_user_error
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
+    tokenize.ENDMARKER,
+}
+SHOWN = 3
+
+Total = Callable[[Collection[float]], float]
+
+
+def code_lines(path: Path) -> int:
+    """Return the lines of a Python file but for docstrings, comments and blank ones."""
+    with tokenize.open(path) as file:
+        tokens = [token for token in tokenize.generate_tokens(file.readline) if token.type not in NO_CODE]
+    lines = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
+            docstring = node.body[0]
+            lines.difference_update(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
+    return len(lines)
+
+
+def raw_lines(path: Path) -> int:
+    """Return the lines of a file."""
+    return path.read_bytes().count(b"\n")
+
+
+def private_accesses(path: Path) -> int:
+    """Return how often a file names a private attribute of something else than `self` or `cls`."""
+    return sum(
+        isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.endswith("__")
+        and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+        for node in ast.walk(ast.parse(path.read_text()))
+    )
+
+
+def closure(name: str) -> list[Path]:
+    """Return the files of `src` that are loaded once `name`, a module or its attribute, is there."""
+    module, _, attribute = name.partition(":")
+    code = f"import sys; from {module} import {attribute or '__name__'}; print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    parts = [loaded.split(".")[1:] for loaded in shown.split() if loaded.split(".")[0] == "reverie"]
+    files = (ROOT.joinpath("src", *part) for part in parts)
+    both = ((file.with_suffix(".py"), file / "__init__.py") for file in files)
+    return [file for pair in both for file in pair if file.is_file()]
+
+
+def tracked() -> dict[str, int]:
+    """Return the files in git by name, with their bytes."""
+    shown = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return {
+        name: (ROOT / name).stat().st_size for name in shown.stdout.split("\0") if (ROOT / name).is_file()
+    }
+
+
+def over(what: str, sizes: Mapping[str, float], budget: float, total: Total = sum) -> Iterator[str]:
+    """Print a row, and yield what to say if the total of `sizes` is over its budget."""
+    found = total(sizes.values())
+    print(f"{what:<42}{found:>12,.6g}{budget:>12,.6g}")
+    if found > budget:
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:SHOWN]
+        names = ", ".join(f"{name} ({sizes[name]:,.6g})" for name in largest)
+        yield f"{what}: {found:,.6g}, and the budget is {budget:,.6g}. The largest: {names}."
+
+
+def problems() -> Iterator[str]:
+    """Print each size next to its budget, and yield a sentence for each that is over."""
+    budget = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["reverie"]["budget"]
+    source = ROOT / "src"
+    code = {str(file.relative_to(source)): code_lines(file) for file in sorted(source.rglob("*.py"))}
+    lines = {name: raw_lines(source / name) for name in code}
+    tests = {str(file.relative_to(ROOT)): private_accesses(file) for file in (ROOT / "tests").rglob("*.py")}
+    files = tracked()
+    new = {name: size / 1e3 for name, size in files.items() if name not in budget["large_files"]}
+    print(f"{'':<42}{'now':>12}{'budget':>12}")
+    for package, most in budget["code"].items():
+        inside = {name: size for name, size in code.items() if Path(name).parts[0] == package}
+        yield from over(f"src/{package}, lines of code", inside, most)
+    yield from over("src, lines of code", code, budget["src"])
+    yield from over("src, longest file", lines, budget["longest_file"], max)
+    for name, most in budget["closure"].items():
+        loaded = {str(file.relative_to(source)): raw_lines(file) for file in closure(name)}
+        yield from over(f"{name}, lines loaded", loaded, most)
+    yield from over("tests, private attributes", tests, budget["private_accesses"])
+    yield from over("files in git, MB", {name: size / 1e6 for name, size in files.items()}, budget["tree_mb"])
+    yield from over("largest file but for large_files, kB", new, budget["file_kb"], max)
+    for package in {Path(name).parts[0] for name in code if os.sep in name} - budget["code"].keys():
+        yield f"src/{package} has no budget. Give it one in [tool.reverie.budget.code]."
+
+
+@exit_on_user_error()
+def main() -> None:
+    """Print all sizes; exit with 1 if one is over its budget."""
+    FlagParser(description=__doc__).parse_args()
+    if found := list(problems()):
+        repair = "Make it smaller, or raise the budget in a commit of its own that says why."
+        sys.exit("\n".join([*found, repair]))
+
+
+if __name__ == "__main__":
+    main()
