@@ -19,7 +19,6 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from .. import __version__
-from ..checkpoints.mirror import restore
 from ..checkpoints.pretrained import holds_networks_alone
 from ..checkpoints.run_folder import begin_with, check_change, require_no_run, resume_run
 from ..checkpoints.shards import was_begun_here
@@ -205,6 +204,8 @@ def _resumed(folder: str, changes: list[Override]) -> tuple[TrainConfig, Preflig
         changes = [change for change in changes if change.key_or_group != "run_dir"]
         for change in changes:  # before anything is fetched
             check_change(change)
+        from ..checkpoints.mirror import restore
+
         folder, restored = restore(folder, next(iter(typed_folders), None))
     config, notices = resume_run(folder, changes)
     return config, check_run(config, recipe_of(config)), [*restored, *notices]

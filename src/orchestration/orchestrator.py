@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..buffers import EpisodeReplayBuffer, ReplaySpec, ReplayStorage
 from ..checkpoints.checkpoint import Checkpoint, list_checkpoints, save_checkpoint
-from ..checkpoints.mirror import Mirror
 from ..checkpoints.run_folder import require_run_folder
 from ..config.schema import TrainConfig
-from ..episodes import prefill
 from ..memory.counters.glibc import keep_heap
 from ..memory.counters.process import footprint_stats
 from ..memory.leaks.guard import MemoryGuard
@@ -25,6 +23,9 @@ from ..utils.seeding import choose_deterministic_kernels, numpy_generator, seed_
 from .outlook import OutlookOnce
 from .reports import Reports
 from .signals import Signals
+
+if TYPE_CHECKING:
+    from ..checkpoints.mirror import Mirror
 
 Environment = TypeVar("Environment")
 Agent = TypeVar("Agent")
@@ -188,6 +189,8 @@ def build_replay(
         request, generator=generator, device=config.device.value, directory=directory
     )
     if config.buffer.prefill and not list_checkpoints(run_dir):
+        from ..episodes import prefill
+
         prefill(replay, Path(config.buffer.prefill), request)
     return replay
 

@@ -10,9 +10,7 @@ from ..config.schema import TrainConfig
 from ..planning.recipe import Recipe
 from ..utils.timestep import EnvSpec
 from ..workflows import Agent
-from .dreamer.recipe import DreamerRecipe
 from .orchestrator import AnyParts, OpenedRun, Orchestrator
-from .population.recipe import PopulationRecipe
 
 
 class RunRecipe(Recipe, Protocol):
@@ -45,13 +43,26 @@ class RunRecipe(Recipe, Protocol):
         ...
 
 
-# Any: each takes the runs of its own class alone, which the type of a dict cannot say.
-_RECIPES: dict[type[TrainConfig], Any] = {
-    DreamerTrainConfig: DreamerRecipe(),
-    PopulationTrainConfig: PopulationRecipe(),
+def _dreamer() -> Any:
+    from .dreamer.recipe import DreamerRecipe
+
+    return DreamerRecipe()
+
+
+def _population() -> Any:
+    from .population.recipe import PopulationRecipe
+
+    return PopulationRecipe()
+
+
+# A run imports its own recipe only. Each recipe takes the runs of its own class alone, which the type of a
+# dict cannot say.
+_RECIPES: dict[type[TrainConfig], Callable[[], Any]] = {
+    DreamerTrainConfig: _dreamer,
+    PopulationTrainConfig: _population,
 }
 
 
 def recipe_of(config: TrainConfig) -> RunRecipe:
     """Return the recipe of a run."""
-    return _RECIPES[type(config)]
+    return _RECIPES[type(config)]()

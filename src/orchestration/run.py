@@ -10,7 +10,6 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from ..checkpoints.mirror import Mirror
 from ..checkpoints.run_folder import locked, save_config
 from ..checkpoints.shards import checkpoint_of_rank, create_folder_of_rank, note_torchrun
 from ..config.dreamer import DreamerTrainConfig
@@ -90,6 +89,8 @@ def open_run(
         run = recipe.orchestrator(OpenedRun(config, parts, reports, run_dir, signals, checkpoint))
         opened.callback(run.close)
         if config.checkpoint.mirror:  # now that the logs are as they were at the checkpoint
+            from ..checkpoints.mirror import Mirror
+
             run.mirror = opened.enter_context(Mirror(config.checkpoint, run_dir))
             if checkpoint is not None:
                 run.mirror.upload(checkpoint, prune=False)

@@ -35,7 +35,6 @@ from .dreamer.agreement import Agreed, agree, in_turn, of_all_ranks
 from .dreamer.loop_state import check_form, first_times, require_windows
 from .dreamer.nonfinite import NonFiniteGuard
 from .dreamer.on_track import UPDATES_BETWEEN, OnTrack
-from .dreamer.probe import probe
 from .evaluation import evaluate
 from .orchestrator import OpenedRun, Orchestrator, Parts, StopReason
 from .reports import VIDEO_FPS, no_pictures
@@ -312,6 +311,8 @@ class WorldModelOrchestrator(Orchestrator):
 
     def _probe(self) -> None:
         """Ask what the model knows of Pong, in games that training does not play."""
+        from .dreamer.probe import probe
+
         self.guard.mark_first(self.step, "first probe")
         with self.watch("report"), self.reports.doing("asking the model of ball and points"):
             tags = probe(self.parts.workflow, self.config.env, self.config.seed)

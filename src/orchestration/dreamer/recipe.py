@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -28,9 +29,7 @@ from ...workflows.world_models import (
 )
 from ..orchestrator import AnyParts, OpenedRun, Parts, begin_run, build_replay
 from ..world_model_orchestrator import WorldModelOrchestrator
-from .collectors import Collectors, object_store_mib, parcel_bytes
 from .dry_run import autocast_dtype, dry_run, replay_spec, updates_on_zeros, workflow_config
-from .learner import LearnerOrchestrator
 from .loop_state import require_windows
 from .shares import check_share, share_of
 
@@ -49,7 +48,11 @@ def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> AnyParts:
     workflow = build_workflow(config, spec)
     if config.model.init and not list_checkpoints(folder_of_run(run_dir, ranks)):  # else there are networks
         load_weights(config.model.init, networks_of(workflow))
-    return Parts(environment or Collectors(config, spec, workflow), replay, workflow, snapshots)
+    if environment is None:
+        from .collectors import Collectors
+
+        environment = Collectors(config, spec, workflow)
+    return Parts(environment, replay, workflow, snapshots)
 
 
 def build_workflow(config: DreamerTrainConfig, env: EnvSpec) -> DreamerWorkflow:
@@ -105,8 +108,12 @@ class DreamerRecipe:
     def host_rows(self, config: DreamerTrainConfig, env: EnvSpec) -> list[Row]:
         """Return the rows of collectors, and of a Ray cluster that is started on this machine."""
         count = config.collect.collectors
-        rows = [Row("parcel of a collector", parcel_bytes(config, env))] if count else []
-        if count and config.collect.address is None:
+        if not count:
+            return []
+        from .collectors import object_store_mib, parcel_bytes
+
+        rows = [Row("parcel of a collector", parcel_bytes(config, env))]
+        if config.collect.address is None:
             networks = dry_run(config, env).state  # a collector is a whole agent for a moment
             rows += [
                 Row("Ray's object store", object_store_mib(config, env) * 2**20),
@@ -173,8 +180,11 @@ class DreamerRecipe:
 
     def orchestrator(self, opened: OpenedRun) -> WorldModelOrchestrator:
         """Return the run, ready to begin or to continue."""
-        has_collectors = isinstance(opened.parts.environment, Collectors)
-        return LearnerOrchestrator(opened) if has_collectors else WorldModelOrchestrator(opened)
+        if not cast(DreamerTrainConfig, opened.config).collect.collectors:
+            return WorldModelOrchestrator(opened)
+        from .learner import LearnerOrchestrator
+
+        return LearnerOrchestrator(opened)
 
 
 def _updates(config: DreamerTrainConfig, action_repeat: int) -> str:
