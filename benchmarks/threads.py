@@ -1,6 +1,6 @@
 """Compare the number of threads that a run chooses with every fixed number, on a quiet and on a busy machine.
 
-`python -m benchmarks.threads --out docs/results/performance/threads.json` needs two free cores for 10
+`python -m benchmarks.threads --out docs/results/performance/threads.json` needs two free cores for 25
 minutes.
 Each block chooses as a new run does, then times whole updates with every number of threads in turns. The
 figure is the time of an update with the choice over the best one, the median of five blocks.
