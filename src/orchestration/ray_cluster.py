@@ -68,6 +68,9 @@ class Cluster:
         import ray
 
         self.ray: Any = ray
+        # Ray reads the variables when it is imported, which this program may have done before.
+        self.ray._raylet.Config.initialize("")
+        self.ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
         try:
             with _handlers_kept(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Ray's warnings about its next release

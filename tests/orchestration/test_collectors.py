@@ -204,13 +204,29 @@ def test_a_cluster_that_asks_for_no_token_is_refused_unless_tokens_are_disabled(
         require_token("address", address)
 
 
+CLUSTER = """\
+from reverie.orchestration.ray_cluster import Cluster
+cluster = Cluster(None, 1)
+print('%s:%d' % cluster._address, flush=True)
+input()
+cluster.close()
+"""
+
+
+@pytest.mark.usefixtures("no_token")
+def test_a_program_that_has_imported_ray_before_starts_a_cluster_with_a_token() -> None:
+    first = "import os, ray\nray._raylet.get_authentication_mode()\n"
+    code = f"{first}{CLUSTER}print(os.environ['RAY_AUTH_MODE'])"
+    done = subprocess.run([sys.executable, "-c", code], input="\n", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "token"
+
+
 @contextlib.contextmanager
 def cluster(mode: str, token: str) -> Iterator[str]:
     """A cluster in a process of its own, as Ray's settings of authentication last as long as a process."""
-    code = "from reverie.orchestration.ray_cluster import Cluster; cluster = Cluster(None, 1)\n"
-    code += "print('%s:%d' % cluster._address, flush=True); input(); cluster.close()"
     variables = os.environ | {"RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN": token}
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-c", CLUSTER]
     with subprocess.Popen(
         command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
