@@ -17,7 +17,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1# no notice of newer versions: constra
 
 help:
 	@echo "make train         watch the agent that comes with it, then train on Atari Pong; EXPERIMENT=dreamer_catch for another, ARGS=... for overrides; the same command again resumes"
-	@echo "make first         learn Catch on a CPU in twelve minutes, and draw its curve: experiments/first/report.html; continues what is there"
+	@echo "make first         learn Catch on a CPU in ten minutes, and draw its curve: experiments/first/report.html; continues what is there"
 	@echo "make test          every test that needs no GPU"
 	@echo "make gpu           the tests that need a CUDA device"
 	@echo "make bench         time everything beside its limits, and beside the peers if they are installed"

@@ -1,6 +1,6 @@
 """Train on Catch with a callback: `python examples/train_catch.py [steps]`.
 
-All 4,200 steps take ten CPU minutes.
+All 3,800 steps take ten CPU minutes.
 """
 
 import sys

@@ -157,6 +157,6 @@ def test_each_setting_is_once_on_its_page_with_its_meaning() -> None:
 
 def test_a_preset_is_shown_by_what_it_changes() -> None:
     changed = HOOK["changed"](["experiment=dreamer_catch"])
-    assert (changed["training.total_timesteps"], changed["model.strided"]) == ("4200", "true")
+    assert (changed["training.total_timesteps"], changed["model.strided"]) == ("3800", "true")
     assert "training.keep_checkpoints" not in changed
     assert HOOK["changed"](["experiment=dreamer"])["training.batch_size"] == "8, on CUDA 16"

@@ -33,5 +33,5 @@ def test_without_arguments_the_experiments_are_listed_once_and_nothing_starts(
 def test_every_experiment_has_a_training_time() -> None:
     times = {line.split()[0]: line for line in experiment_lines()}
     assert sorted(times) == NAMES
-    assert "12 minutes on one CPU core" in times["dreamer_catch"]
+    assert "10 minutes on one CPU core" in times["dreamer_catch"]
     assert "1.8 hours on one CPU core" in times["dreamer_ataripong"]

@@ -364,7 +364,7 @@ def test_a_resumed_run_keeps_its_configuration_and_lists_what_changes(finished: 
     assert (config.run_dir, config.resume) == ("earlier", "earlier")
     assert notices == [
         "resuming earlier",
-        "training.total_timesteps 4200 -> 50000",
+        "training.total_timesteps 3800 -> 50000",
         "training.batch_size 8 -> 16",
     ]
 
