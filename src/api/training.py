@@ -133,6 +133,8 @@ def train(
     if total_timesteps is not None:
         arguments += _typed({"training.total_timesteps": total_timesteps})
     if experiment is not None:
+        if not isinstance(experiment, str):
+            raise UserError(f"experiment must be a name, got {experiment!r}. Pass an environment as env=.")
         arguments.insert(0, f"experiment={experiment}")
     if env is None:
         config, preflight, notices = checked_run(arguments)

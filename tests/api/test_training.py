@@ -171,6 +171,12 @@ def test_a_callback_that_cannot_be_called_is_refused_before_the_run() -> None:
     assert not Path("none").exists()
 
 
+def test_an_environment_in_the_place_of_the_experiment_is_refused() -> None:
+    refused = r"^experiment must be a name, got .* Pass an environment as env="
+    with pytest.raises(reverie.UserError, match=refused):
+        reverie.train(lambda: None)  # pyright: ignore[reportArgumentType]
+
+
 def test_what_a_callback_raises_comes_through() -> None:
     def enough(step: int, values: Mapping[str, float]) -> None:
         raise LookupError("enough")
