@@ -63,9 +63,8 @@ class PlanConfig:
         require_range("plan", self, "fit_gib", gt=0)
         require_range("plan", self, "ranks", "machines", ge=1)
         if (self.ranks or 1) % self.machines:
-            asked, machines = f"plan.ranks={self.ranks or 1}", f"plan.machines={self.machines}"
-            problem = f"{asked} cannot be divided evenly among {machines}"
-            raise UserError(f"{problem}. Set plan.ranks to a multiple of it.")
+            asked = f"plan.ranks={self.ranks or 1} cannot be divided among plan.machines={self.machines}"
+            raise UserError(f"{asked} evenly. Set plan.ranks to a multiple of it.")
 
 
 @exit_on_user_error()

@@ -12,16 +12,13 @@ __all__ = ["Watch", "budget", "graph_holders", "no_growth", "track"]
 
 def __getattr__(name: str) -> Any:
     """Import a public name where it is first used; a training run uses none of them."""
-    if name in ("budget", "no_growth"):
-        from . import checks
-
-        return getattr(checks, name)
-    if name in ("Watch", "track"):
-        from .watch import watch
-
-        return getattr(watch, name)
     if name == "graph_holders":
         from .objects.graph_holders import find_graph_holders
 
         return find_graph_holders
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import checks
+    from .watch import watch
+
+    return getattr(checks if hasattr(checks, name) else watch, name)
