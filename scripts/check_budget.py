@@ -16,7 +16,6 @@ from pathlib import Path
 from reverie.utils.errors import FlagParser, exit_on_user_error
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 NO_CODE = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -37,9 +36,12 @@ def code_lines(path: Path) -> int:
         tokens = [token for token in tokenize.generate_tokens(file.readline) if token.type not in NO_CODE]
     lines = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
-            docstring = node.body[0]
-            lines.difference_update(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            lines.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
     return len(lines)
 
 

@@ -11,6 +11,8 @@ ROOT = Path(__file__).parents[1]
 SAMPLE = '''"""A docstring
 of two lines."""
 
+LIMIT = 3
+"""An attribute's docstring."""
 import os  # a comment at the end of a line is no line of its own
 
 
@@ -24,7 +26,7 @@ class A:
         docstring"""
         return self._mine, other._theirs, other.__class__, text, os
 '''
-"""Six lines of code, and one private attribute of something else."""
+"""Seven lines of code, and one private attribute of something else."""
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +38,8 @@ def test_code_is_counted_without_docstrings_comments_and_blank_lines(
     script: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "sample.py").write_text(SAMPLE)
-    assert script["code_lines"](tmp_path / "sample.py") == 6
-    assert script["raw_lines"](tmp_path / "sample.py") == 15
+    assert script["code_lines"](tmp_path / "sample.py") == 7
+    assert script["raw_lines"](tmp_path / "sample.py") == 17
     assert script["private_accesses"](tmp_path / "sample.py") == 1
 
 
