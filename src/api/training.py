@@ -24,7 +24,7 @@ from ..envs import Suite
 from ..orchestration.signals import Signals
 from ..planning import Preflight
 from ..utils.errors import UserError, require_posix
-from ..utils.logging import OnLine, read_lines
+from ..utils.logging import OnLine, read_lines, stored_log
 from ..utils.logging.writer import METRICS_FILE
 from .agent import Agent, load
 from .environments import EnvLike, registered_limit, suite_and_id
@@ -59,7 +59,7 @@ class Run:
         Raises:
             UserError: If there is no such file.
         """
-        if not (self.run_dir / METRICS_FILE).is_file():
+        if not stored_log(self.run_dir / METRICS_FILE).is_file():
             repair = 'Name the folder of a run, as in reverie.Run("experiments/<run>")'
             raise UserError(f"{self.run_dir} has no {METRICS_FILE}. {repair}.")
         lines = read_lines(self.run_dir / METRICS_FILE)  # JSON has no word for what is not finite
@@ -134,7 +134,9 @@ def train(
         arguments += _typed({"training.total_timesteps": total_timesteps})
     if experiment is not None:
         if not isinstance(experiment, str):
-            raise UserError(f"experiment must be a name, got {experiment!r}. Pass an environment as env=.")
+            raise UserError(
+                f"experiment must be a name, got {type(experiment).__name__}. Pass an environment as env=."
+            )
         arguments.insert(0, f"experiment={experiment}")
     if env is None:
         config, preflight, notices = checked_run(arguments)

@@ -20,6 +20,7 @@ from tensorboard.util import img_mime_type_detector, tensor_util
 
 from reverie.utils.errors import UserError
 from reverie.utils.logging import MetricsWriter, configure_logging, read_lines
+from reverie.utils.logging.json_lines import JsonLines
 
 Frames = NDArray[np.uint8]
 
@@ -263,8 +264,20 @@ def test_a_log_is_read_from_its_compressed_copy(tmp_path: Path) -> None:
     text = "".join(f'{{"step": {step}, "loss": 0.5}}\n' for step in range(10_000))
     copy.write_bytes(zstandard.compress(text.encode()))
     assert [line["step"] for line in read_lines(log)] == list(range(10_000))
-    copy.write_bytes(b"not compressed\n")
-    with pytest.raises(UserError, match=r"metrics.jsonl is not a file that Reverie wrote \(ZstdError: "):
-        list(read_lines(log))
+    with pytest.raises(
+        UserError, match=r"metrics.jsonl.zst is compressed and cannot be continued. Run zstd -d "
+    ):
+        JsonLines(log)
+    whole = copy.read_bytes()
+    for damaged, reason in (
+        (b"not compressed\n", "ZstdError: "),
+        (whole[:-9], "its end is missing"),
+        (b"", "its end"),
+    ):
+        copy.write_bytes(damaged)
+        with pytest.raises(
+            UserError, match=rf"metrics.jsonl.zst is not a file that Reverie wrote .*{reason}"
+        ):
+            list(read_lines(log))
     log.write_text('{"step": 3}\n')
     assert list(read_lines(log)) == [{"step": 3}]

@@ -10,6 +10,7 @@ from .console import still as still
 from .json_lines import JsonLines as JsonLines
 from .json_lines import malformed_line_error as malformed_line_error
 from .json_lines import read_lines as read_lines
+from .json_lines import stored_log as stored_log
 from .writer import MetricsWriter as MetricsWriter
 from .writer import OnLine as OnLine
 from .writer import WandbMode as WandbMode

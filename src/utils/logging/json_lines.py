@@ -30,6 +30,10 @@ class JsonLines:
 
     def __init__(self, path: Path, resume_step: int | None = None) -> None:
         self._path = path
+        if (stored := stored_log(path)) != path:
+            raise UserError(
+                f"{stored} is compressed and cannot be continued. Run zstd -d --rm {stored} first."
+            )
         if os.path.lexists(path):
             wanted = (
                 line
@@ -72,7 +76,8 @@ class JsonLines:
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield each line with its number, from 1 on, but for a last one that a crash left unfinished."""
-    with reading(path), _opened(path) as file:
+    stored = stored_log(path)
+    with reading(stored), _opened(stored) as file:
         number = 0
         while line := file.readline(_LINE_BYTES):
             number += 1
@@ -82,12 +87,23 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 raise malformed_line_error(path, number)
 
 
-def _opened(path: Path) -> io.BufferedReader:
-    """Open a log, or its compressed copy if only that exists."""
+def stored_log(path: Path) -> Path:
+    """Return the path of a log, or that of its compressed copy if only the copy exists."""
     compressed = path.with_name(path.name + COMPRESSED)
-    if os.path.lexists(path) or not os.path.lexists(compressed):
-        return open_regular(path)
-    return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(open_regular(compressed)))
+    return path if os.path.lexists(path) or not os.path.lexists(compressed) else compressed
+
+
+def _opened(path: Path) -> io.BufferedIOBase:
+    """Open a log, decompressed; raises `ValueError` if the end of a compressed one is missing."""
+    file = open_regular(path)
+    if path.suffix != COMPRESSED:
+        return file
+    with file:
+        decompressor = zstandard.ZstdDecompressor().decompressobj()
+        text = decompressor.decompress(file.read())
+    if not decompressor.eof:
+        raise ValueError("its end is missing")
+    return io.BytesIO(text)
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from statistics import median
 
+from reverie.utils.logging import read_lines
+
 WINDOW = 5_000
 SPEED = "speed/steps_per_second"
 
@@ -15,7 +17,7 @@ SPEED = "speed/steps_per_second"
 def main() -> None:
     path, *steps = sys.argv[1:]
     early, late = (int(step) for step in steps) if steps else (2_000, 50_000)
-    lines = [json.loads(text) for text in Path(path).read_text().splitlines()]
+    lines = list(read_lines(Path(path)))
     first, second = (
         [line[SPEED] for line in lines if SPEED in line and start < line["step"] <= start + WINDOW]
         for start in (early, late)
