@@ -63,8 +63,9 @@ class PlanConfig:
         require_range("plan", self, "fit_gib", gt=0)
         require_range("plan", self, "ranks", "machines", ge=1)
         if (self.ranks or 1) % self.machines:
-            asked = f"plan.ranks={self.ranks or 1} cannot be divided among plan.machines={self.machines}"
-            raise UserError(f"{asked} evenly. Set plan.ranks to a multiple of it.")
+            asked, machines = f"plan.ranks={self.ranks or 1}", f"plan.machines={self.machines}"
+            repair = f"Set plan.ranks to a multiple of {self.machines}"
+            raise UserError(f"{asked} cannot be divided evenly among {machines}. {repair}.")
 
 
 @exit_on_user_error()

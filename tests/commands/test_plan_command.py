@@ -103,7 +103,10 @@ def test_a_mistake_in_the_run_gets_the_message_of_train(
         ("resume=runs/a", "resume= is planned when the run continues"),
         ("device=cpu plan.fit_gib=6", "device=cpu has no card to fit"),
         ("plan.ranks=0", "plan.ranks must be at least 1, got 0"),
-        ("plan.ranks=4 plan.machines=3", "plan.ranks=4 cannot be divided among plan.machines=3 evenly"),
+        (
+            "plan.ranks=4 plan.machines=3",
+            "plan.ranks=4 cannot be divided evenly among plan.machines=3. Set plan.ranks to a multiple of 3.",
+        ),
         (
             "device=cpu experiment=dreamer_catch env.num_envs=4 plan.ranks=3",
             "env.num_envs=4 cannot be divided evenly among 3 ranks. Set env.num_envs=3 or 6.",
