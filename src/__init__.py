@@ -1,10 +1,8 @@
 """Reverie: a reference DreamerV3 in PyTorch whose memory provably does not grow."""
 
 import os
-from difflib import get_close_matches
-from importlib import import_module
 from multiprocessing import parent_process
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .api.agent import Agent as Agent
@@ -38,6 +36,7 @@ if __name__ != "reverie":  # a second import would be a second set of classes
     raise ImportError(f"Import this package as `reverie`, not as `{__name__}`.")
 
 from .utils.parent import end_with_parent
+from .utils.public_names import public_names
 
 __version__ = "0.2.0"
 
@@ -113,18 +112,4 @@ _HOMES = {
 """Where each public name is; it is imported when it is first asked for, for torch takes seconds."""
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name."""
-    if name not in _HOMES:
-        close = get_close_matches(name.lower(), names := {each.lower(): each for each in _HOMES}, n=1)
-        hint = f". Did you mean: {names[close[0]]!r}?" if close else ""
-        # With `name` set here, Python adds no suggestion of its own.
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
-    module, _, own_name = _HOMES[name].rpartition(".")
-    value = globals()[name] = getattr(import_module(f".{module}", __name__), own_name)
-    return value
-
-
-def __dir__() -> list[str]:
-    """Return the public names."""
-    return [*__all__]
+__getattr__, __dir__ = public_names(__name__, _HOMES)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import reverie
+from reverie import memory
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 SECTIONS = dict(re.findall(r"^### `(\w+)(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
@@ -66,6 +67,18 @@ def test_completion_shows_the_public_names_and_nothing_else() -> None:
     script = "import reverie; reverie.check_env; import reverie.buffers; print(*dir(reverie))"
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert shown.split() == sorted(reverie.__all__)
+
+
+def test_the_memory_tools_are_imported_on_first_use_and_listed() -> None:
+    code = "import sys; from reverie import memory; listed = dir(memory)"
+    code += "; first = 'reverie.memory.watch' in sys.modules; from reverie.memory import *"
+    code += "; print(*listed, first, Watch.__name__, graph_holders.__name__)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.split() == [*sorted(memory.__all__), "False", "Watch", "find_graph_holders"]
+    with pytest.raises(
+        AttributeError, match=r"'reverie.memory' has no attribute 'budgte'. Did you mean: 'budget'"
+    ):
+        memory.budgte  # noqa: B018 # pyright: ignore[reportAttributeAccessIssue]
 
 
 def documented_members(value: object) -> Iterator[tuple[str, object]]:
