@@ -75,11 +75,12 @@ class Orchestrator(ABC):
         config = opened.config
         self.config, self.parts, self.reports = config, opened.parts, opened.reports
         self.run_dir, self.signals = opened.run_dir, opened.signals
-        self.step, self.updates = 0, 0
+        checkpoint = opened.checkpoint
+        self.step, self.saved_step = (checkpoint.step, checkpoint.step) if checkpoint else (0, None)
+        self.updates = 0
         self.watch = PhaseTimer(*phases, "save", "memory")
         self.guard: MemoryGuard  # subclasses know which first times it has to wait for
         self.is_best = False  # and no checkpoint holds it yet
-        self.saved_step: int | None = None
         self.mirror: Mirror | None = None  # `open_run` gives it
         self._outlook = OutlookOnce(self.parts.replay)
 

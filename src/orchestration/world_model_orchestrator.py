@@ -1,6 +1,7 @@
 """Run Dreamer: act, store, learn, report, save. Knows no loss and no environment."""
 
 import logging
+from collections import ChainMap
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import nullcontext
@@ -17,11 +18,10 @@ from ..checkpoints.shards import RANKS_KEY
 from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Compile
 from ..envs import VectorEnvironment
-from ..envs.episodes import EpisodeRecorder, EpisodeTracker
+from ..envs.episodes import EpisodeTracker
 from ..memory.leaks.guard import MemoryGuard
 from ..utils.compilation import Compilations
 from ..utils.durable_io import reading
-from ..utils.errors import UserError
 from ..utils.logging import LEARNING
 from ..utils.metrics import MetricMeans
 from ..utils.ranks import RankLost
@@ -36,8 +36,8 @@ from .dreamer.loop_state import check_form, first_times, require_windows
 from .dreamer.nonfinite import NonFiniteGuard
 from .dreamer.on_track import UPDATES_BETWEEN, OnTrack
 from .evaluation import evaluate
+from .instruments import instruments_of
 from .orchestrator import OpenedRun, Orchestrator, Parts, StopReason
-from .reports import VIDEO_FPS, no_pictures
 
 _LOG = logging.getLogger(__name__)
 _SECONDS_TO_CLOSE = 5.0
@@ -56,9 +56,6 @@ class WorldModelOrchestrator(Orchestrator):
         training, self.ranks = config.training, parts.workflow.ranks
         self.update_ratio = UpdateRatio(training.updates_per_step, training.max_updates_per_step)
         self.tracker = EpisodeTracker(parts.environment.spec.num_envs)
-        self.recorder = EpisodeRecorder(
-            parts.environment.spec, render=self._picture if training.video_interval else None
-        )
         self.agreed = Agreed()
         self.means = MetricMeans()
         most = training.max_consecutive_nonfinite
@@ -71,6 +68,7 @@ class WorldModelOrchestrator(Orchestrator):
         self.feed = BatchFeed(parts.replay, windows, parts.workflow.device)
         self._checkpoint = checkpoint
         self.compilations = Compilations(self.reports.note) if config.compile is Compile.inductor else None
+        self.instruments = instruments_of(self)
         if checkpoint is not None:
             self._restore(checkpoint)
         if training.offline:
@@ -126,6 +124,9 @@ class WorldModelOrchestrator(Orchestrator):
                 time_step = following.result()
             self.reports.advance(self.step, self.updates - self.start_updates, *self._phase())
             is_last = self.step >= training.total_timesteps
+            for instrument in self.instruments:
+                if instrument.is_due(self):
+                    instrument(self)
             if video_due(self.step) | is_last:
                 self._show()
             if probe_due(self.step):
@@ -174,22 +175,18 @@ class WorldModelOrchestrator(Orchestrator):
 
     def _begin(self) -> TimeStep:
         """Return the time step that the run starts with, or continues from."""
-        spec = self.parts.environment.spec
-        if self.config.training.video_interval and not spec.has_image and not spec.renders:
-            _LOG.info("no video of episodes: %s", no_pictures(spec))
         if self._checkpoint is None:
-            self._request_video()
-            return self._begin_call(self.parts.environment.reset).result()
+            return self.begin_call(self.parts.environment.reset).result()
         state = self._checkpoint.state()
         restore = partial(self.parts.environment.restore, state["environment"])
-        time_step, warnings = self._begin_call(restore).result()
+        time_step, warnings = self.begin_call(restore).result()
         for warning in warnings:
             _LOG.warning(warning)
         with reading(self._checkpoint.state_path):  # last: nothing may be drawn between here and the loop
             set_global_state(state["global_generators"])
         return time_step
 
-    def _begin_call(self, call: Callable[[], Result]) -> Future[Result]:
+    def begin_call(self, call: Callable[[], Result]) -> Future[Result]:
         """Call the environments, always in the same thread: what draws in one can draw in no other."""
         return self._side.begin(call) if self._side else at_once(call)
 
@@ -208,38 +205,25 @@ class WorldModelOrchestrator(Orchestrator):
             return at_once(lambda: time_step)
         with self.watch("collect"):
             collected = self.parts.workflow.collect_step(time_step)
-            frames = self._remember(time_step, collected)
-            following = self._begin_call(partial(self.parts.environment.step, collected.action))
-        self._show_episode(frames)
-        return following
+        self._remember(time_step, collected)
+        with self.watch("collect"):
+            return self.begin_call(partial(self.parts.environment.step, collected.action))
 
     def _remember(
         self, time_step: TimeStep, collected: PolicyOutput, envs: NDArray[np.int64] | None = None
-    ) -> NDArray[np.uint8] | None:
-        """Count and store a step of `envs`, all without; return the frames of an episode to show."""
-        self.step += self.agreed.acted
-        own = self.tracker.add(time_step, envs)
-        for episode in of_all_ranks(self.ranks, own, self.tracker) if self.agreed.ended else []:
-            self.reports.episode(self.step, episode)
-            self.on_track.games.add(episode, self.updates)
-        latent = collected.latent if self.parts.replay.stores_latents else None
-        self.parts.replay.add(time_step, collected.action, latent, envs)
-        return self.recorder.add(time_step) if envs is None or envs[0] == 0 else None
-
-    def _show_episode(self, frames: NDArray[np.uint8] | None) -> None:
-        if frames is not None:
-            require_run_folder(self.run_dir)
-            with self.watch("report"), self.reports.doing("writing a video"):
-                self.reports.animation(self.step, "episode", frames, VIDEO_FPS)
-
-    def _picture(self) -> NDArray[np.uint8] | None:
-        """Return a picture of environment 0; the first one that fails is the last."""
-        try:
-            return self._begin_call(self.parts.environment.render).result()
-        except UserError as error:
-            _LOG.warning("no video of episodes: %s", error)
-            self.recorder.give_up()
-            return None
+    ) -> None:
+        """Count and store a step of `envs`, all without."""
+        with self.watch("collect"):
+            self.step += self.agreed.acted
+            ended = self.tracker.add(time_step, envs)
+            ended = of_all_ranks(self.ranks, ended, self.tracker) if self.agreed.ended else []
+            for episode in ended:
+                self.reports.episode(self.step, episode)
+                self.on_track.games.add(episode, self.updates)
+            latent = collected.latent if self.parts.replay.stores_latents else None
+            self.parts.replay.add(time_step, collected.action, latent, envs)
+        for instrument in self.instruments:
+            instrument.add(self, time_step, envs, ended)
 
     def _learn(self) -> None:
         """Make the updates due by the train ratio; during warm-up, of the world model alone."""
@@ -290,7 +274,7 @@ class WorldModelOrchestrator(Orchestrator):
         return self.ranks.sum([self.parts.replay.can_sample])[0] == self.ranks.size
 
     def _show(self) -> None:
-        """Show what the world model believes, and record the next episode."""
+        """Show what the world model believes."""
         require_run_folder(self.run_dir)
         self.guard.mark_first(self.step, "first pictures")
         if self.ranks.is_first and self.parts.replay.can_sample:
@@ -302,12 +286,6 @@ class WorldModelOrchestrator(Orchestrator):
                 batch = batch.to(self.parts.workflow.device)
                 for key, animation in self.parts.workflow.report(batch).items():
                     self.reports.open_loop(self.step, key, animation.numpy())
-        self._request_video()
-
-    def _request_video(self) -> None:
-        """Record the next episode, of the first environment of all."""
-        if self.ranks.is_first:
-            self.recorder.request()
 
     def _probe(self) -> None:
         """Ask what the model knows of Pong, in games that training does not play."""
@@ -374,7 +352,7 @@ class WorldModelOrchestrator(Orchestrator):
             "ratio": self.update_ratio.state_dict(),
             "environment": self.parts.environment.state_dict(),
             **{name: each.state_dict() for name, each in self._counted().items()},
-            "recorder": self.recorder.state_dict(),
+            **ChainMap(*(instrument.state_dict() for instrument in self.instruments)),
             "means": self.means.state_dict(),
             "last_games": self.on_track.games.state_dict(),
             "best_return": self.best_return,
@@ -392,11 +370,11 @@ class WorldModelOrchestrator(Orchestrator):
         with reading(checkpoint.state_path):
             tracked = {name: each.state_dict() for name, each in self._counted().items()}
             check_form(state, tracked, self.update_ratio.updates_per_step, self.parts.environment.spec)
-            self.step, self.updates = checkpoint.step, state["updates"]
-            self.saved_step, self.owes_evaluation = self.step, state["owes_evaluation"]
+            self.updates, self.owes_evaluation = state["updates"], state["owes_evaluation"]
             self.update_ratio.load_state_dict(state["ratio"])
             self.tracker.load_state_dict(state["episodes"])
-            self.recorder.load_state_dict(state["recorder"])
+            for instrument in self.instruments:
+                instrument.load_state_dict(state)
             self.means.load_state_dict(state["means"], self.parts.workflow.device)
             self.nonfinite.load_state_dict(state["nonfinite"])
             if "last_games" in state:  # version 0.2 wrote none
@@ -409,7 +387,8 @@ class WorldModelOrchestrator(Orchestrator):
 
     def held_objects(self) -> dict[str, Any]:
         """See `Orchestrator.held_objects`."""
-        return {"batch": self.feed.sampled, "metrics": self.means, "video": self.recorder}
+        held = ChainMap(*(instrument.held for instrument in self.instruments))
+        return {"batch": self.feed.sampled, "metrics": self.means, **held}
 
     def save_if_possible(self) -> None:
         """Save; before the first time step there is nothing that is not on disk."""

@@ -5,12 +5,11 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from reverie.checkpoints.checkpoint import list_checkpoints
 from reverie.commands.train import ENVIRONMENT_EXIT_CODE
@@ -190,7 +189,13 @@ def test_too_many_non_finite_updates_end_a_step_that_owes_more(
     )
 
 
-@pytest.mark.parametrize("moment", ["_log", "_show_episode"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "reverie.orchestration.world_model_orchestrator.WorldModelOrchestrator._log",
+        "reverie.orchestration.instruments.Video._write",
+    ],
+)
 def test_a_folder_that_moves_away_ends_the_run_and_is_not_made_again(
     moment: str,
     catch_run: Path,
@@ -199,15 +204,16 @@ def test_a_folder_that_moves_away_ends_the_run_and_is_not_made_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run_dir, moved = tmp_path / "run", tmp_path / "moved"
-    show = getattr(WorldModelOrchestrator, moment)
+    show = resolve_name(moment)
 
-    def moving(self: WorldModelOrchestrator, *frames: NDArray[np.uint8] | None) -> None:
-        if self.step > 152 and all(each is not None for each in frames):
+    def moving(*arguments: Any) -> None:
+        [run] = (each for each in arguments if isinstance(each, WorldModelOrchestrator))
+        if run.step > 152 and run_dir.exists():
             run_dir.rename(moved)
-        show(self, *frames)
+        show(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(WorldModelOrchestrator, moment, moving)
+        patched.setattr(moment, moving)
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             start(run_dir, *CATCH)

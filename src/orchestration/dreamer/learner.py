@@ -26,10 +26,8 @@ class LearnerOrchestrator(WorldModelOrchestrator):
     def _collect(self, time_step: TimeStep) -> Future[TimeStep]:
         """Add what has arrived and learn what it owes; return what arrives next, which may be nothing."""
         if len(time_step.reward):
-            with self.watch("collect"):
-                frames = self._remember(time_step, self.collectors.played, self.collectors.envs)
+            self._remember(time_step, self.collectors.played, self.collectors.envs)
             self.collectors.added(self.updates)
-            self._show_episode(frames)
         self._learn()  # before anything is ordered: with the newest weights
         with self.watch("collect"):
             is_behind = self.update_ratio.backlog > 0 and self.parts.replay.can_sample

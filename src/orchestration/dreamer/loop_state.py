@@ -34,16 +34,12 @@ def check_form(
     if "last_games" in state:
         games = state["last_games"]
         check_structure(games, np.empty((min(len(games), GAMES), 2)), "last_games")
-    environment, recorder = state["environment"], state["recorder"]
+    environment = state["environment"]
     if "starts" in environment:  # of collectors
         check_structure(environment, {"starts": 0})
     else:
         lengths = [len(actions) for actions in environment["actions"].values()]
         check_structure(environment, state_form(env, lengths))
-    frames = None if recorder["frames"] is None else np.empty(recorder["frames"].shape, np.uint8)
-    check_structure(recorder, {"wanted": False, "frames": frames})
-    if frames is not None and frames.ndim != 4:
-        raise ValueError(f"recorder/frames has {frames.ndim} axes instead of 4")
     if not isinstance(state["best_return"], float | None):
         raise ValueError("best_return is no number")
 

@@ -51,7 +51,6 @@ class PopulationOrchestrator(Orchestrator):
             with reading(checkpoint.state_path):
                 check_structure({name: state[name] for name in _COUNTS}, dict.fromkeys(_COUNTS, 0))
                 self.generation, self.updates = (state[name] for name in _COUNTS)
-            self.step = self.saved_step = checkpoint.step
         self.start_updates = self.updates
         self.lineage = JsonLines(run_dir / LINEAGE_FILE, self.step)
         # Expect only events that happen in the first generation, however short its episodes are.

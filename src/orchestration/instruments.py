@@ -1,0 +1,133 @@
+"""Instruments look at a run in training and report on it. The loop knows them only as `Instrument`."""
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..checkpoints.run_folder import require_run_folder
+from ..envs.episodes import Episode, EpisodeRecorder
+from ..utils.errors import UserError
+from ..utils.schedule import Every
+from ..utils.state_files import check_structure
+from ..utils.timestep import TimeStep
+from .reports import VIDEO_FPS, no_pictures
+
+if TYPE_CHECKING:
+    from .world_model_orchestrator import WorldModelOrchestrator
+
+Run: TypeAlias = "WorldModelOrchestrator"
+_LOG = logging.getLogger(__name__)
+
+
+class Instrument:
+    """Acts on a run every `interval` agent steps (0: never) and, with `at_end`, after the last step.
+
+    It must not change what is learned: its random numbers come from generators of its own.
+
+    Args:
+        run: The run, at the step that it starts with.
+        interval: Agent steps from one action to the next.
+        act: Called with the run, on all ranks at the same steps.
+        at_end: Whether to act after the last step too.
+        event: Name of the first action for the memory guard, if more memory stays in use after it.
+    """
+
+    held: dict[str, Any] = {}  # noqa: RUF012
+    """Objects that hold memory, by the name to show."""
+
+    def __init__(
+        self, run: Run, interval: int, act: Callable[[Run], None], *, at_end: bool = False, event: str = ""
+    ) -> None:
+        self.interval, self.event = interval, event
+        self._act, self._at_end, self._is_time = act, at_end, Every(interval, run.step)
+
+    def is_due(self, run: Run) -> bool:
+        """Return whether to act now. Call it once after each step."""
+        is_last = run.step >= run.config.training.total_timesteps
+        return self._is_time(run.step) | (self._at_end and is_last)
+
+    def __call__(self, run: Run) -> None:
+        """Act on the run."""
+        run.guard.mark_first(run.step, self.event)
+        self._act(run)
+
+    def add(
+        self, run: Run, time_step: TimeStep, envs: NDArray[np.int64] | None, ended: list[Episode]
+    ) -> None:
+        """Receive a record of each environment, or of `envs`, and the episodes that it ended on any rank."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the entries of this instrument in the saved state of the loop."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load its entries from the saved state of the loop.
+
+        Raises:
+            KeyError: If one is missing.
+            ValueError: If one has another form.
+        """
+
+
+class Video(Instrument):
+    """Records an episode of the run's first environment: the first one, then one an interval."""
+
+    def __init__(self, run: Run) -> None:
+        interval, spec = run.config.training.video_interval, run.parts.environment.spec
+        super().__init__(run, interval, self._request, at_end=True)
+        self.recorder = EpisodeRecorder(spec, render=partial(self._picture, run) if interval else None)
+        self.held = {"video": self.recorder}
+        if interval and not spec.has_image and not spec.renders:
+            _LOG.info("no video of episodes: %s", no_pictures(spec))
+        self._request(run)
+
+    def add(
+        self, run: Run, time_step: TimeStep, envs: NDArray[np.int64] | None, ended: list[Episode]
+    ) -> None:
+        """Record environment 0, and write the video once its episode ends."""
+        if envs is not None and envs[0] != 0:
+            return
+        with run.watch("collect"):
+            frames = self.recorder.add(time_step)
+        if frames is not None:
+            self._write(run, frames)
+
+    def _write(self, run: Run, frames: NDArray[np.uint8]) -> None:
+        require_run_folder(run.run_dir)
+        with run.watch("report"), run.reports.doing("writing a video"):
+            run.reports.animation(run.step, "episode", frames, VIDEO_FPS)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the frames so far."""
+        return {"recorder": self.recorder.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the frames so far."""
+        recorder = state["recorder"]
+        frames = None if recorder["frames"] is None else np.empty(recorder["frames"].shape, np.uint8)
+        check_structure(recorder, {"wanted": False, "frames": frames})
+        if frames is not None and frames.ndim != 4:
+            raise ValueError(f"recorder/frames has {frames.ndim} axes instead of 4")
+        self.recorder.load_state_dict(recorder)
+
+    def _request(self, run: Run) -> None:
+        if run.ranks.is_first:
+            self.recorder.request()
+
+    def _picture(self, run: Run) -> NDArray[np.uint8] | None:
+        """Return a picture of environment 0; the first one that fails is the last."""
+        try:
+            return run.begin_call(run.parts.environment.render).result()
+        except UserError as error:
+            _LOG.warning("no video of episodes: %s", error)
+            self.recorder.give_up()
+            return None
+
+
+def instruments_of(run: Run) -> list[Instrument]:
+    """Return the instruments of a run in the order in which they act."""
+    return [Video(run)]
