@@ -12,6 +12,7 @@ from ..checkpoints.run_folder import require_run_folder
 from ..envs.episodes import Episode, EpisodeRecorder
 from ..utils.errors import UserError
 from ..utils.schedule import Every
+from ..utils.seeding import numpy_generator
 from ..utils.state_files import check_structure
 from ..utils.timestep import TimeStep
 from .reports import VIDEO_FPS, no_pictures
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 Run: TypeAlias = "WorldModelOrchestrator"
 _LOG = logging.getLogger(__name__)
+_OPEN_LOOP_FPS = 5
+_STRIP_FRAMES = 8
 
 
 class Instrument:
@@ -128,6 +131,29 @@ class Video(Instrument):
             return None
 
 
+def _show_open_loop(run: Run) -> None:
+    """Write truth, prediction and error of each image, as an animation and as a still."""
+    require_run_folder(run.run_dir)
+    if not run.ranks.is_first or not run.parts.replay.can_sample:
+        return
+    with run.watch("report"), run.reports.doing("drawing what the model predicts"):
+        # A separate generator: reports must not change what is learned.
+        generator = numpy_generator(run.config.seed, f"report at {run.step}")
+        windows = run.ranks.part(run.config.training.batch_size)
+        batch = run.parts.replay.sample(windows, generator).to(run.parts.workflow.device)
+        for key, animation in run.parts.workflow.report(batch).items():
+            frames = animation.numpy()  # (T, 3 H, n W, 3)
+            run.reports.animation(run.step, f"open_loop/{key}", frames, _OPEN_LOOP_FPS)
+            # Frames of the first sequence, evenly spaced in time; it is as wide as a third of the height.
+            chosen = frames[np.linspace(0, len(frames) - 1, _STRIP_FRAMES).round().astype(int)]
+            strip = np.concatenate(list(chosen[:, :, : frames.shape[1] // 3]), axis=1)
+            run.reports.writer.image(run.step, f"image/open_loop/{key}", strip)
+
+
 def instruments_of(run: Run) -> list[Instrument]:
     """Return the instruments of a run in the order in which they act."""
-    return [Video(run)]
+    training = run.config.training
+    return [
+        Video(run),
+        Instrument(run, training.video_interval, _show_open_loop, at_end=True, event="first pictures"),
+    ]

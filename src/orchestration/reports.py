@@ -22,10 +22,8 @@ from .threads import PaceWatch
 _LOG = logging.getLogger(__name__)
 VIDEOS = "videos"
 VIDEO_FPS = 15  # an Atari agent step is 4 frames of 60 Hz
-OPEN_LOOP_FPS = 5
 VIDEO_SIDE = 256  # pixels to which small frames are enlarged
 MAX_ANIMATION_FRAMES = 300
-STRIP_FRAMES = 8
 
 
 def write_video(path: Path, frames: NDArray[np.uint8], fps: float = VIDEO_FPS) -> None:
@@ -184,15 +182,6 @@ class Reports:
         self.writer.animation(step, f"video/{name}", frames[:: 1 + len(frames) // MAX_ANIMATION_FRAMES], fps)
         path = self._run_dir / VIDEOS / f"{name.replace('/', '_')}_step_{step:09d}.mp4"
         write_video(path, frames, fps)
-
-    def open_loop(self, step: int, key: str, frames: NDArray[np.uint8]) -> None:
-        """Write truth, prediction and error (T, 3 H, n W, 3) of an image as an animation and as a still."""
-        name = f"open_loop/{key}"
-        self.animation(step, name, frames, OPEN_LOOP_FPS)
-        # Frames of the first sequence, evenly spaced in time; it is as wide as a third of the height.
-        chosen = frames[np.linspace(0, len(frames) - 1, STRIP_FRAMES).round().astype(int)]
-        strip = np.concatenate(list(chosen[:, :, : frames.shape[1] // 3]), axis=1)
-        self.writer.image(step, f"image/{name}", strip)
 
     def close(self) -> None:
         """Close files and give the terminal back; a second call does nothing."""

@@ -101,7 +101,6 @@ class WorldModelOrchestrator(Orchestrator):
     def run(self) -> StopReason:
         """Train; return why it ended. A checkpoint is written, but before a rollback."""
         training, memory = self.config.training, self.config.memory
-        video_due = Every(training.video_interval, self.step)
         evaluate_due = Every(training.evaluation_interval, self.step)
         compare_due = Every(0 if training.evaluation_interval else UPDATES_BETWEEN, self.updates)
         probe_due = Every(training.probe_interval, self.step)
@@ -127,8 +126,6 @@ class WorldModelOrchestrator(Orchestrator):
             for instrument in self.instruments:
                 if instrument.is_due(self):
                     instrument(self)
-            if video_due(self.step) | is_last:
-                self._show()
             if probe_due(self.step):
                 self._probe()
             if log_due(self.step) | is_last:
@@ -272,20 +269,6 @@ class WorldModelOrchestrator(Orchestrator):
     def _all_can_sample(self) -> bool:
         """Return whether every rank can: an update is made by all of them or by none."""
         return self.ranks.sum([self.parts.replay.can_sample])[0] == self.ranks.size
-
-    def _show(self) -> None:
-        """Show what the world model believes."""
-        require_run_folder(self.run_dir)
-        self.guard.mark_first(self.step, "first pictures")
-        if self.ranks.is_first and self.parts.replay.can_sample:
-            with self.watch("report"), self.reports.doing("drawing what the model predicts"):
-                # A separate generator: reports must not change what is learned.
-                generator = numpy_generator(self.config.seed, f"report at {self.step}")
-                windows = self.ranks.part(self.config.training.batch_size)
-                batch = self.parts.replay.sample(windows, generator)
-                batch = batch.to(self.parts.workflow.device)
-                for key, animation in self.parts.workflow.report(batch).items():
-                    self.reports.open_loop(self.step, key, animation.numpy())
 
     def _probe(self) -> None:
         """Ask what the model knows of Pong, in games that training does not play."""
