@@ -7,7 +7,7 @@ from typing import Any
 
 from ..config.schema import Device
 from ..envs.config import check_is_pong
-from ..orchestration.dreamer.probe import play, probe_episodes
+from ..orchestration.pong.probe import play, probe_episodes
 from ..orchestration.trained import load_agent
 from ..utils.errors import UserError, exit_on_user_error, require_range, require_seed
 from ..workflows.world_models import DreamerWorkflow

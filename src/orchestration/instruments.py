@@ -153,7 +153,12 @@ def _show_open_loop(run: Run) -> None:
 def instruments_of(run: Run) -> list[Instrument]:
     """Return the instruments of a run in the order in which they act."""
     training = run.config.training
-    return [
+    found = [
         Video(run),
         Instrument(run, training.video_interval, _show_open_loop, at_end=True, event="first pictures"),
     ]
+    if training.probe_interval:
+        from .pong.probe import probe
+
+        found.append(Instrument(run, training.probe_interval, probe, event="first probe"))
+    return found

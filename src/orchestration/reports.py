@@ -1,7 +1,6 @@
 """What a run writes and shows: scalars, episodes, animations, progress."""
 
 import logging
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -167,14 +166,6 @@ class Reports:
         _LOG.info("step %s: %s", f"{step:,}", text)
         self.writer.scalars(step, {f"on_track/{name}": value for name, value in values.items()})
         self.writer.band(step, "on_track")
-
-    def probe(self, step: int, tags: dict[str, float]) -> None:
-        """Write what a probe found."""
-        found = f"R2 of the ball's x {tags.get('probe/after_0/ball_x_r2', math.nan):.3g}"
-        if (drawn := tags.get("probe/after_0/drawn")) is not None:  # there may be no decoder
-            found += f", ball drawn in {100 * drawn:.1f} %"
-        _LOG.info("step %s: %s", f"{step:,}", found)
-        self.writer.scalars(step, tags)
 
     def animation(self, step: int, name: str, frames: NDArray[np.uint8], fps: float) -> None:
         """Write frames (T, H, W, 3) as a TensorBoard animation and as `videos/<name>_step_<step>.mp4`."""

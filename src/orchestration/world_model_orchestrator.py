@@ -103,7 +103,6 @@ class WorldModelOrchestrator(Orchestrator):
         training, memory = self.config.training, self.config.memory
         evaluate_due = Every(training.evaluation_interval, self.step)
         compare_due = Every(0 if training.evaluation_interval else UPDATES_BETWEEN, self.updates)
-        probe_due = Every(training.probe_interval, self.step)
         log_due = Every(training.log_interval, self.step)
         save_due = Every(training.checkpoint_interval, self.step)
         memory_due = Every(memory.report_interval, self.step)
@@ -126,8 +125,6 @@ class WorldModelOrchestrator(Orchestrator):
             for instrument in self.instruments:
                 if instrument.is_due(self):
                     instrument(self)
-            if probe_due(self.step):
-                self._probe()
             if log_due(self.step) | is_last:
                 self._log()
             if memory_due(self.step) | is_last:
@@ -269,15 +266,6 @@ class WorldModelOrchestrator(Orchestrator):
     def _all_can_sample(self) -> bool:
         """Return whether every rank can: an update is made by all of them or by none."""
         return self.ranks.sum([self.parts.replay.can_sample])[0] == self.ranks.size
-
-    def _probe(self) -> None:
-        """Ask what the model knows of Pong, in games that training does not play."""
-        from .dreamer.probe import probe
-
-        self.guard.mark_first(self.step, "first probe")
-        with self.watch("report"), self.reports.doing("asking the model of ball and points"):
-            tags = probe(self.parts.workflow, self.config.env, self.config.seed)
-            self.reports.probe(self.step, tags)
 
     def _evaluate(self) -> None:
         """Play episodes without learning; a signal to stop postpones it until the run is resumed."""

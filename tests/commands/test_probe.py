@@ -12,7 +12,7 @@ from reverie.commands import probe
 from reverie.commands.command_line import run_from_command_line
 from reverie.commands.train import train
 from reverie.envs import EnvConfig, make_environment
-from reverie.orchestration.dreamer import probe as dreamer_probe
+from reverie.orchestration.pong import probe as pong_probe
 from reverie.utils.durable_io import read_tensors
 
 from ..runs.helpers import error_of, start
@@ -44,7 +44,7 @@ def test_a_decoder_that_has_learned_nothing_draws_no_ball() -> None:
     env = EnvConfig(num_envs=1, max_episode_frames=800)
     with closing(make_environment(env, 0)) as environment:
         workflow = tiny_workflow(environment.spec.observation)
-    found = dreamer_probe.probe_episodes(workflow, dreamer_probe.play(workflow, env, 2, 0), 0, 0)
+    found = pong_probe.probe_episodes(workflow, pong_probe.play(workflow, env, 2, 0), 0, 0)
     assert found["drawn"] < 0.05  # noise, where a decoder that has learned draws nine of ten
 
 
@@ -61,7 +61,7 @@ def test_what_cannot_be_probed_is_refused(
 def test_a_probe_in_training_is_logged_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reverie.orchestration.dreamer.probe.BRIEF_STEPS", 120)
+    monkeypatch.setattr("reverie.orchestration.pong.probe.BRIEF_STEPS", 120)
     settings = ("device=cpu", "compile=none", "training.total_timesteps=48", "env.num_envs=2")
     small = ("buffer.capacity=2000", "buffer.chunk_length=32", "training.learning_starts=34")
     begun = ("model=size1m", "model.strided=true", "model.init=pretrained:pong")

@@ -1,5 +1,7 @@
 """Probe a world model of Pong: play games with its policy, and ask what it knows of them."""
 
+import logging
+import math
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +16,9 @@ from ...models import Decoder, LatentState, Noise
 from ...utils.seeding import named_seed, torch_generator
 from ...workflows.world_models import DreamerWorkflow
 from ...workflows.world_models.probe import auc, held_out_r2, imagine_along
+from ..instruments import Run
 
+_LOG = logging.getLogger(__name__)
 _PATCH = 2  # pixels of the frame around the ball's centre
 _BETWEEN_PADDLES = (35.0, 125.0)  # columns of the screen
 _DRAWN_CONTRAST = 0.5
@@ -144,15 +148,21 @@ def _decoded(decoder: Decoder, states: LatentState, chosen: NDArray[np.intp]) ->
     return decoder.to_raw(decoder(batch))["image"][0].cpu().numpy()
 
 
-def probe(workflow: DreamerWorkflow, env: EnvConfig, seed: int) -> dict[str, float]:
-    """Return the probe of a run in training by tag, of a few short games."""
-    brief = replace(env, max_episode_frames=BRIEF_STEPS * env.action_repeat)
-    played = play(workflow, brief, BRIEF_GAMES, seed)
-    tags: dict[str, float] = {}
-    for steps in BRIEF_IMAGINED:
-        found = probe_episodes(workflow, played, steps, seed)
-        values = {f"{name}_r2": value for name, value in found["r2"].items()} | found["auc"]
-        values["drawn"] = found["drawn"]
-        known = {name: value for name, value in values.items() if value is not None}
-        tags |= {f"probe/after_{steps}/{name}": value for name, value in known.items()}
-    return tags
+def probe(run: Run) -> None:
+    """Log a probe of a run in training, in a few short games that training does not play."""
+    with run.watch("report"), run.reports.doing("asking the model of ball and points"):
+        workflow, env, seed = run.parts.workflow, run.config.env, run.config.seed
+        brief = replace(env, max_episode_frames=BRIEF_STEPS * env.action_repeat)
+        played = play(workflow, brief, BRIEF_GAMES, seed)
+        tags: dict[str, float] = {}
+        for steps in BRIEF_IMAGINED:
+            found = probe_episodes(workflow, played, steps, seed)
+            values = {f"{name}_r2": value for name, value in found["r2"].items()} | found["auc"]
+            values["drawn"] = found["drawn"]
+            known = {name: value for name, value in values.items() if value is not None}
+            tags |= {f"probe/after_{steps}/{name}": value for name, value in known.items()}
+        text = f"R2 of the ball's x {tags.get('probe/after_0/ball_x_r2', math.nan):.3g}"
+        if (drawn := tags.get("probe/after_0/drawn")) is not None:  # there may be no decoder
+            text += f", ball drawn in {100 * drawn:.1f} %"
+        _LOG.info("step %s: %s", f"{run.step:,}", text)
+        run.reports.writer.scalars(run.step, tags)

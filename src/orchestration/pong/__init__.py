@@ -1,0 +1,1 @@
+"""Instruments for runs of Atari Pong, imported only by a run that uses them."""
