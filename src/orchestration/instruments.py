@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checkpoints.run_folder import require_run_folder
+from ..envs.config import Suite
 from ..envs.episodes import Episode, EpisodeRecorder
 from ..utils.errors import UserError
 from ..utils.schedule import Every
@@ -161,4 +162,8 @@ def instruments_of(run: Run) -> list[Instrument]:
         from .pong.probe import probe
 
         found.append(Instrument(run, training.probe_interval, probe, event="first probe"))
+    if (run.config.env.suite, run.config.env.game) == (Suite.atari, "pong"):
+        from .pong.on_track import OnTrack
+
+        found.append(OnTrack(run))
     return found

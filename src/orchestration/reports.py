@@ -161,12 +161,6 @@ class Reports:
         _LOG.info("step %s: evaluation return %.4g%s", f"{step:,}", mean, spread)
         self.writer.scalars(step, {f"evaluation/{name}": value for name, value in values.items()})
 
-    def on_track(self, step: int, values: dict[str, float], text: str) -> None:
-        """Write how the last games stand in the band of other runs; `values` has return, low and high."""
-        _LOG.info("step %s: %s", f"{step:,}", text)
-        self.writer.scalars(step, {f"on_track/{name}": value for name, value in values.items()})
-        self.writer.band(step, "on_track")
-
     def animation(self, step: int, name: str, frames: NDArray[np.uint8], fps: float) -> None:
         """Write frames (T, H, W, 3) as a TensorBoard animation and as `videos/<name>_step_<step>.mp4`."""
         # TensorBoard gets every n-th frame of a long episode: its animations are not streamed.

@@ -34,7 +34,6 @@ from ..workflows.world_models import DreamerWorkflow
 from .dreamer.agreement import Agreed, agree, in_turn, of_all_ranks
 from .dreamer.loop_state import check_form, first_times, require_windows
 from .dreamer.nonfinite import NonFiniteGuard
-from .dreamer.on_track import UPDATES_BETWEEN, OnTrack
 from .evaluation import evaluate
 from .instruments import instruments_of
 from .orchestrator import OpenedRun, Orchestrator, Parts, StopReason
@@ -60,7 +59,6 @@ class WorldModelOrchestrator(Orchestrator):
         self.means = MetricMeans()
         most = training.max_consecutive_nonfinite
         self.nonfinite = NonFiniteGuard(self.run_dir, most, parts.workflow.state_dict)
-        self.on_track = OnTrack(config, self.run_dir)
         self.best_return: float | None = None
         self.best_step: int | None = None
         self.owes_evaluation = False
@@ -102,7 +100,6 @@ class WorldModelOrchestrator(Orchestrator):
         """Train; return why it ended. A checkpoint is written, but before a rollback."""
         training, memory = self.config.training, self.config.memory
         evaluate_due = Every(training.evaluation_interval, self.step)
-        compare_due = Every(0 if training.evaluation_interval else UPDATES_BETWEEN, self.updates)
         log_due = Every(training.log_interval, self.step)
         save_due = Every(training.checkpoint_interval, self.step)
         memory_due = Every(memory.report_interval, self.step)
@@ -111,7 +108,7 @@ class WorldModelOrchestrator(Orchestrator):
         self._has_begun = True
         if self.owes_evaluation:
             # One that was made up and not saved is made up again.
-            self.reports.writer.drop(self.step, ("evaluation/", "on_track/"))
+            self.reports.writer.drop(self.step, ("evaluation/",))
             self._evaluate()
             if not self.owes_evaluation:
                 self.save_if_possible()  # once made up, it is not owed again
@@ -129,8 +126,6 @@ class WorldModelOrchestrator(Orchestrator):
                 self._log()
             if memory_due(self.step) | is_last:
                 self.report_memory()
-            if compare_due(self.updates):
-                self.on_track.report(self.step, self.reports)
             if snapshot_due(self.step):
                 self.parts.snapshots.save(self.step)
             if evaluate_due(self.step):  # after all that is written of this step: it may be put off
@@ -213,7 +208,6 @@ class WorldModelOrchestrator(Orchestrator):
             ended = of_all_ranks(self.ranks, ended, self.tracker) if self.agreed.ended else []
             for episode in ended:
                 self.reports.episode(self.step, episode)
-                self.on_track.games.add(episode, self.updates)
             latent = collected.latent if self.parts.replay.stores_latents else None
             self.parts.replay.add(time_step, collected.action, latent, envs)
         for instrument in self.instruments:
@@ -278,7 +272,6 @@ class WorldModelOrchestrator(Orchestrator):
             self.owes_evaluation = False
             if self.best_return is None or mean > self.best_return:
                 self.best_return, self.best_step, self.is_best = mean, self.step, True
-            self.on_track.report(self.step, self.reports)
 
     def _evaluate_on_first(self) -> float | None:
         """Play on the first rank; return the mean return on all, None if a signal came first."""
@@ -325,7 +318,6 @@ class WorldModelOrchestrator(Orchestrator):
             **{name: each.state_dict() for name, each in self._counted().items()},
             **ChainMap(*(instrument.state_dict() for instrument in self.instruments)),
             "means": self.means.state_dict(),
-            "last_games": self.on_track.games.state_dict(),
             "best_return": self.best_return,
             "owes_evaluation": self.owes_evaluation,
             "global_generators": global_state(),
@@ -348,8 +340,6 @@ class WorldModelOrchestrator(Orchestrator):
                 instrument.load_state_dict(state)
             self.means.load_state_dict(state["means"], self.parts.workflow.device)
             self.nonfinite.load_state_dict(state["nonfinite"])
-            if "last_games" in state:  # version 0.2 wrote none
-                self.on_track.games.load_state_dict(state["last_games"])
             self.best_return = state["best_return"]
 
     def _counted(self) -> dict[str, Any]:

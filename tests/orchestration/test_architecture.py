@@ -39,7 +39,8 @@ finally:
     here = Path.cwd()
     paths = {path.relative_to(here) for path in map(Path.resolve, map(Path, files)) if here in path.parents}
     own = sorted(str(path) for path in paths if path.parts[0] in ("src", "scripts"))
-    print(counts, *own, sep="\\n", file=sys.stderr)
+    games = [name for name in sys.modules if name.startswith("reverie.orchestration.pong")]
+    print(counts, games, *own, sep="\\n", file=sys.stderr)
 """
 
 
@@ -52,5 +53,6 @@ def test_a_step_is_seven_files_deep_and_a_run_starts_one_environment_and_makes_o
     lines = done.stderr.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("{'environments'"))
     assert lines[at] == "{'environments': 2, 'plans': 1}"  # the second is the run's own
-    files = lines[at + 1 :]
+    assert lines[at + 1] == "[]"  # a run of another game imports no instrument of Pong
+    files = lines[at + 2 :]
     assert len(files) <= 7, files

@@ -4,7 +4,9 @@ import logging
 import runpy
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -18,15 +20,15 @@ from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
 from reverie.envs.episodes import Episode
-from reverie.orchestration.dreamer import on_track
-from reverie.orchestration.dreamer.on_track import GAMES, OnTrack, Reference, reference_of, usual_causes
+from reverie.orchestration.pong import on_track
+from reverie.orchestration.pong.on_track import GAMES, OnTrack, Reference, reference_of, usual_causes
 from reverie.orchestration.recipes import recipe_of
 from reverie.orchestration.reports import Reports
 from reverie.planning.preflight import environment_spec
 from reverie.utils.logging import ProgressMode
 from reverie.utils.logging.json_lines import read_lines
 
-from ..runs.helpers import PONG, events_of, metrics_of, resume, scalars_of, series_of, start, tags_of
+from ..runs.helpers import PONG, arrival, events_of, metrics_of, resume, scalars_of, series_of, start, tags_of
 
 RUNS = Path(__file__).parents[2] / "docs" / "results" / "dreamer_ataripong"
 SHORT_GAMES = (
@@ -153,15 +155,19 @@ def test_a_run_that_learns_nothing_is_behind_and_warned_of_once(
     """Real games of a run with a frame skip of 16, at the updates where its flat curve meets the band."""
     config = configured("env.action_repeat=16", f"run_dir={tmp_path}")
     spec = environment_spec(config, recipe_of(config))
-    follower = OnTrack(config, tmp_path)
     lines = read_lines(RUNS / "negative_frame_skip_16" / "metrics.jsonl")
     games = [line for line in lines if "episode/return" in line][-GAMES:]
     caplog.set_level(logging.INFO)
+    ended = [Episode(0, game["episode/return"], int(game["episode/length"])) for game in games]
     with closing(Reports(config, tmp_path, spec, ProgressMode.plain)) as reports:
-        for updates in range(2_000, 20_000, 2_000):
-            for game in games:
-                follower.games.add(Episode(0, game["episode/return"], int(game["episode/length"])), updates)
-            follower.report(updates * 4, reports)
+        run: Any = SimpleNamespace(
+            config=config, run_dir=tmp_path, reports=reports, guard=MagicMock(), step=0
+        )
+        follower = OnTrack(run)
+        for run.updates in range(2_000, 20_000, 2_000):
+            follower.add(run, arrival([0.0]), None, ended)
+            assert follower.is_due(run)
+            follower(run)
     said = [record.getMessage() for record in caplog.records if record.levelname == "INFO"]
     words = [text.split(": ")[1] for text in said]
     assert words == ["too early to say"] * 7 + ["behind"] * 2
@@ -172,7 +178,7 @@ def test_a_run_that_learns_nothing_is_behind_and_warned_of_once(
 def test_a_run_logs_the_band_of_its_last_games_also_of_those_before_a_resume(
     script: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reverie.orchestration.world_model_orchestrator.UPDATES_BETWEEN", 5)
+    monkeypatch.setattr("reverie.orchestration.pong.on_track.UPDATES_BETWEEN", 5)
     run = start(tmp_path / "run", *SHORT_GAMES, "training.total_timesteps=130")
     resume(run, "training.total_timesteps=240")
     by_script = script["means_of"](run / "metrics.jsonl", script["pace_of"](run))

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from ...buffers import EpisodeReplayBuffer
 from ...config.dreamer import DreamerTraining
 from ...envs import state_form
@@ -12,7 +10,6 @@ from ...utils.errors import UserError
 from ...utils.state_files import check_structure
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
-from .on_track import GAMES
 
 
 def check_form(
@@ -31,9 +28,6 @@ def check_form(
         **counted,
     }
     check_structure({name: state[name] for name in own}, own)
-    if "last_games" in state:
-        games = state["last_games"]
-        check_structure(games, np.empty((min(len(games), GAMES), 2)), "last_games")
     environment = state["environment"]
     if "starts" in environment:  # of collectors
         check_structure(environment, {"starts": 0})

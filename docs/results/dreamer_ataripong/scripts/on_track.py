@@ -1,6 +1,6 @@
 """Make the reference of `on track` from our logs and a published table: `python on_track.py`.
 
-Writes `src/orchestration/dreamer/on_track.json`, and prints how each run stands when it is left out of the
+Writes `src/orchestration/pong/on_track.json`, and prints how each run stands when it is left out of the
 reference, and how runs stand that went wrong.
 """
 
@@ -13,8 +13,8 @@ import numpy as np
 import yaml
 
 from reverie.envs.episodes import Episode
-from reverie.orchestration.dreamer import on_track
-from reverie.orchestration.dreamer.on_track import LOWEST_RETURN, Curve, LastGames, Reference
+from reverie.orchestration.pong import on_track
+from reverie.orchestration.pong.on_track import LOWEST_RETURN, Curve, LastGames, Reference
 from reverie.utils.logging.json_lines import read_lines
 
 RUNS = Path(__file__).parents[1]

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...config.dreamer import DreamerTrainConfig
-from ...envs.config import Suite
 from ...envs.episodes import Episode
+from ...utils.schedule import Every
+from ...utils.state_files import check_structure
+from ...utils.timestep import TimeStep
 from ...utils.units import count_text
 from ...workflows.world_models.config import Objective
-from ..reports import Reports
+from ..instruments import Instrument, Run
 
 _LOG = logging.getLogger(__name__)
 GAMES = 16
@@ -161,27 +164,52 @@ class LastGames:
         self._games.extend(state.tolist())
 
 
-class OnTrack:
-    """Follows a run of Atari Pong, and says how it stands; of any other run it says nothing."""
+class OnTrack(Instrument):
+    """Compares the last games with the reference at every evaluation, or each 2,000 updates without any."""
 
-    def __init__(self, config: DreamerTrainConfig, run_dir: Path) -> None:
-        env, training = config.env, config.training
-        game = env.game if env.suite is Suite.atari else env.suite.value
-        self.reference = reference_of(game, training.batch_size * training.sequence_length)
-        self.games = LastGames(env.num_envs * training.updates_per_step)
-        self._config, self._run_dir = config, run_dir
+    def __init__(self, run: Run) -> None:
+        env, training = run.config.env, run.config.training
+        super().__init__(run, training.evaluation_interval, self._report)
+        self._reference = reference_of(env.game, training.batch_size * training.sequence_length)
+        self._games = LastGames(env.num_envs * training.updates_per_step)
+        self._are_updates_made = Every(0 if training.evaluation_interval else UPDATES_BETWEEN)
         self._has_warned = False
 
-    def report(self, step: int, reports: Reports) -> None:
-        """Write how the last games stand; warn once in a process if they are behind."""
-        if self.reference is None or (mean := self.games.mean()) is None:
+    def is_due(self, run: Run) -> bool:
+        """Return whether an evaluation is due, or enough updates were made."""
+        return super().is_due(run) or self._are_updates_made(run.updates)
+
+    def add(
+        self, run: Run, time_step: TimeStep, envs: NDArray[np.int64] | None, ended: list[Episode]
+    ) -> None:
+        """Count the games that ended."""
+        for game in ended:
+            self._games.add(game, run.updates)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the last games."""
+        return {"last_games": self._games.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the last games."""
+        self._are_updates_made = Every(self._are_updates_made.interval, state["updates"])
+        if (games := state.get("last_games")) is not None:  # version 0.2 wrote none
+            check_structure(games, np.empty((min(len(games), GAMES), 2)), "last_games")
+            self._games.load_state_dict(games)
+
+    def _report(self, run: Run) -> None:
+        """Log how the last games stand; warn once in a process if they are behind."""
+        if self._reference is None or (mean := self._games.mean()) is None:
             return
-        standing = self.reference.standing(*mean)
-        tags = {"return": standing.episode_return, "low": standing.low, "high": standing.high}
-        reports.on_track(step, tags | {"updates": standing.updates}, str(standing))
+        standing = self._reference.standing(*mean)
+        _LOG.info("step %s: %s", f"{run.step:,}", standing)
+        values = {"return": standing.episode_return, "low": standing.low, "high": standing.high}
+        values["updates"] = standing.updates
+        run.reports.writer.scalars(run.step, {f"on_track/{name}": value for name, value in values.items()})
+        run.reports.writer.band(run.step, "on_track")
         if standing.is_behind and not self._has_warned:
             self._has_warned = True
-            _LOG.warning("%s", usual_causes(self._config, self.reference, self._run_dir))
+            _LOG.warning("%s", usual_causes(run.config, self._reference, run.run_dir))
 
 
 def usual_causes(config: DreamerTrainConfig, reference: Reference, run_dir: Path) -> str:
