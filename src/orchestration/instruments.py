@@ -12,10 +12,12 @@ from ..checkpoints.run_folder import require_run_folder
 from ..envs.config import Suite
 from ..envs.episodes import Episode, EpisodeRecorder
 from ..utils.errors import UserError
+from ..utils.logging import LEARNING
 from ..utils.schedule import Every
 from ..utils.seeding import numpy_generator
 from ..utils.state_files import check_structure
 from ..utils.timestep import TimeStep
+from .orchestrator import Orchestrator
 from .reports import VIDEO_FPS, no_pictures
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class Instrument:
     """Objects that hold memory, by the name to show."""
 
     def __init__(
-        self, run: Run, interval: int, act: Callable[[Run], None], *, at_end: bool = False, event: str = ""
+        self, run: Run, interval: int, act: Callable[[Run], object], *, at_end: bool = False, event: str = ""
     ) -> None:
         self.interval, self.event = interval, event
         self._act, self._at_end, self._is_time = act, at_end, Every(interval, run.step)
@@ -132,6 +134,38 @@ class Video(Instrument):
             return None
 
 
+def _show_progress(run: Run) -> None:
+    """Move the progress bar."""
+    training, phase, until = run.config.training, LEARNING, None
+    if run.step < training.first_update:
+        phase, until = "filling the replay", training.first_update
+    elif not run.parts.replay.can_sample:
+        phase, until = "waiting for a longer episode", training.total_timesteps
+    elif run.step < training.warmup_steps:
+        phase = "the world model learns alone"
+        until = training.warmup_steps if training.warmup_steps < training.total_timesteps else None
+    run.reports.advance(run.step, run.updates - run.start_updates, phase, until)
+
+
+def _log(run: Run) -> None:
+    """Log the metrics of an interval."""
+    require_run_folder(run.run_dir)
+    training = run.config.training
+    is_short = not run.config.buffer.cross_episodes and not run.parts.replay.can_sample
+    if is_short and run.step >= training.first_update:
+        _LOG.warning(
+            "step %s: no updates: buffer.cross_episodes=false needs an episode of at least "
+            "training.sequence_length=%d steps, and none is stored. Lower the latter or omit the former",
+            f"{run.step:,}",
+            training.sequence_length,
+        )
+    metrics = {f"train/{name}": value for name, value in run.means.flush().items()}
+    metrics |= run.memory_metrics()
+    metrics |= run.watch.flush() | run.tags()
+    metrics["train/updates"] = float(run.updates)
+    run.reports.interval(run.step, run.updates - run.start_updates, metrics)
+
+
 def _show_open_loop(run: Run) -> None:
     """Write truth, prediction and error of each image, as an animation and as a still."""
     require_run_folder(run.run_dir)
@@ -153,8 +187,9 @@ def _show_open_loop(run: Run) -> None:
 
 def instruments_of(run: Run) -> list[Instrument]:
     """Return the instruments of a run in the order in which they act."""
-    training = run.config.training
+    training, memory = run.config.training, run.config.memory
     found = [
+        Instrument(run, 1, _show_progress, at_end=True),
         Video(run),
         Instrument(run, training.video_interval, _show_open_loop, at_end=True, event="first pictures"),
     ]
@@ -162,8 +197,11 @@ def instruments_of(run: Run) -> list[Instrument]:
         from .pong.probe import probe
 
         found.append(Instrument(run, training.probe_interval, probe, event="first probe"))
+    found.append(Instrument(run, training.log_interval, _log, at_end=True))
+    found.append(Instrument(run, memory.report_interval, Orchestrator.report_memory, at_end=True))
     if (run.config.env.suite, run.config.env.game) == (Suite.atari, "pong"):
         from .pong.on_track import OnTrack
 
         found.append(OnTrack(run))
+    found.append(Instrument(run, memory.snapshot_interval, lambda run: run.parts.snapshots.save(run.step)))
     return found

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..buffers import BatchFeed
 from ..checkpoints.checkpoint import Checkpoint
-from ..checkpoints.run_folder import SETTINGS_KEY, checkpoint_settings, require_run_folder
+from ..checkpoints.run_folder import SETTINGS_KEY, checkpoint_settings
 from ..checkpoints.shards import RANKS_KEY
 from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Compile
@@ -22,7 +22,6 @@ from ..envs.episodes import EpisodeTracker
 from ..memory.leaks.guard import MemoryGuard
 from ..utils.compilation import Compilations
 from ..utils.durable_io import reading
-from ..utils.logging import LEARNING
 from ..utils.metrics import MetricMeans
 from ..utils.ranks import RankLost
 from ..utils.schedule import Every, UpdateRatio
@@ -98,12 +97,9 @@ class WorldModelOrchestrator(Orchestrator):
 
     def run(self) -> StopReason:
         """Train; return why it ended. A checkpoint is written, but before a rollback."""
-        training, memory = self.config.training, self.config.memory
+        training = self.config.training
         evaluate_due = Every(training.evaluation_interval, self.step)
-        log_due = Every(training.log_interval, self.step)
         save_due = Every(training.checkpoint_interval, self.step)
-        memory_due = Every(memory.report_interval, self.step)
-        snapshot_due = Every(memory.snapshot_interval, self.step)
         time_step = self._begin()
         self._has_begun = True
         if self.owes_evaluation:
@@ -117,17 +113,9 @@ class WorldModelOrchestrator(Orchestrator):
             self._learn()
             with self.watch("collect"):
                 time_step = following.result()
-            self.reports.advance(self.step, self.updates - self.start_updates, *self._phase())
-            is_last = self.step >= training.total_timesteps
             for instrument in self.instruments:
                 if instrument.is_due(self):
                     instrument(self)
-            if log_due(self.step) | is_last:
-                self._log()
-            if memory_due(self.step) | is_last:
-                self.report_memory()
-            if snapshot_due(self.step):
-                self.parts.snapshots.save(self.step)
             if evaluate_due(self.step):  # after all that is written of this step: it may be put off
                 self._evaluate()
             is_new_best = self.best_step == self.step != self.saved_step  # a step may last for two rounds
@@ -136,18 +124,6 @@ class WorldModelOrchestrator(Orchestrator):
         if self.saved_step != self.step and reason is not StopReason.rollback:
             self.save()
         return reason
-
-    def _phase(self) -> tuple[str, int | None]:
-        """Return the name of the current phase and the step at which it ends; None for the last phase."""
-        training, replay = self.config.training, self.parts.replay
-        if self.step < training.first_update:
-            return "filling the replay", training.first_update
-        if not replay.can_sample:
-            return "waiting for a longer episode", training.total_timesteps
-        if self.step < training.warmup_steps:
-            is_last = training.warmup_steps >= training.total_timesteps
-            return "the world model learns alone", None if is_last else training.warmup_steps
-        return LEARNING, None
 
     def _stop_reason(self, time_step: TimeStep) -> StopReason | None:
         """Agree with the other ranks on what is next; return why to stop now, None to continue."""
@@ -286,24 +262,7 @@ class WorldModelOrchestrator(Orchestrator):
         mean, is_whole = self.ranks.sum(found)
         return mean if is_whole else None
 
-    def _log(self) -> None:
-        require_run_folder(self.run_dir)
-        training = self.config.training
-        is_short = not self.config.buffer.cross_episodes and not self.parts.replay.can_sample
-        if is_short and self.step >= training.first_update:
-            _LOG.warning(
-                "step %s: no updates: buffer.cross_episodes=false needs an episode of at least "
-                "training.sequence_length=%d steps, and none is stored. Lower the latter or omit the former",
-                f"{self.step:,}",
-                training.sequence_length,
-            )
-        metrics = {f"train/{name}": value for name, value in self.means.flush().items()}
-        metrics |= self.memory_metrics()
-        metrics |= self.watch.flush() | self._tags()
-        metrics["train/updates"] = float(self.updates)
-        self.reports.interval(self.step, self.updates - self.start_updates, metrics)
-
-    def _tags(self) -> dict[str, float]:
+    def tags(self) -> dict[str, float]:
         """Return what else to log of an interval."""
         return self.compilations.tags() if self.compilations else {}
 

@@ -192,7 +192,7 @@ def test_too_many_non_finite_updates_end_a_step_that_owes_more(
 @pytest.mark.parametrize(
     "moment",
     [
-        "reverie.orchestration.world_model_orchestrator.WorldModelOrchestrator._log",
+        "reverie.orchestration.instruments._log",
         "reverie.orchestration.instruments.Video._write",
     ],
 )

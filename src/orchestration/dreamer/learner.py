@@ -41,5 +41,6 @@ class LearnerOrchestrator(WorldModelOrchestrator):
         is_last = self.step >= self.config.training.total_timesteps
         return self.update_ratio(self.step, sys.maxsize if is_last else self.collectors.room(self.updates))
 
-    def _tags(self) -> dict[str, float]:
-        return super()._tags() | self.collectors.tags()
+    def tags(self) -> dict[str, float]:
+        """See `WorldModelOrchestrator.tags`."""
+        return super().tags() | self.collectors.tags()
