@@ -17,6 +17,7 @@ from ..utils.schedule import Every
 from ..utils.seeding import numpy_generator
 from ..utils.state_files import check_structure
 from ..utils.timestep import TimeStep
+from .evaluation import Evaluation, evaluate
 from .orchestrator import Orchestrator
 from .reports import VIDEO_FPS, no_pictures
 
@@ -41,6 +42,9 @@ class Instrument:
         at_end: Whether to act after the last step too.
         event: Name of the first action for the memory guard, if more memory stays in use after it.
     """
+
+    is_postponed = False
+    """Whether the last action was not completed. A resumed run repeats it first."""
 
     held: dict[str, Any] = {}  # noqa: RUF012
     """Objects that hold memory, by the name to show."""
@@ -185,6 +189,58 @@ def _show_open_loop(run: Run) -> None:
             run.reports.writer.image(run.step, f"image/open_loop/{key}", strip)
 
 
+class Evaluator(Instrument):
+    """Plays episodes without learning. A signal to stop postpones an evaluation until the run is resumed."""
+
+    def __init__(self, run: Run) -> None:
+        interval = run.config.training.evaluation_interval
+        super().__init__(run, interval, self._evaluate, event="first evaluation")
+        self._best_return: float | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best mean return so far, and whether an evaluation is postponed."""
+        return {"best_return": self._best_return, "owes_evaluation": self.is_postponed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load the best mean return, and whether an evaluation is postponed."""
+        self._best_return, self.is_postponed = state["best_return"], state["owes_evaluation"]
+        if not isinstance(self._best_return, float | None) or not isinstance(self.is_postponed, bool):
+            raise ValueError("best_return must be a number or null, and owes_evaluation true or false")
+
+    def _evaluate(self, run: Run) -> None:
+        """Play on the first rank, and compare the mean return with the best on all ranks."""
+        if self.is_postponed:  # An earlier attempt may be in the log, but in no checkpoint.
+            run.reports.writer.drop(run.step, ("evaluation/",))
+        training, mean_and_count = run.config.training, [0.0, 0.0]
+        self.is_postponed = True  # until it is complete: its environments may crash
+        with run.watch("report"), run.reports.doing("playing games to evaluate"):
+            if run.ranks.is_first:
+                found = evaluate(
+                    run.parts.workflow,
+                    run.config.env,
+                    training.evaluation_episodes,
+                    run.config.seed,
+                    should_stop=lambda *_: run.signals.stop,
+                )
+                if len(found.episodes) == training.evaluation_episodes:
+                    mean_and_count = [found.mean, 1.0]
+                    self._write(run, found)
+            mean, is_complete = run.ranks.sum(mean_and_count)
+        self.is_postponed = not is_complete
+        if is_complete and (self._best_return is None or mean > self._best_return):
+            self._best_return, run.best_step, run.is_best = mean, run.step, True
+
+    def _write(self, run: Run, found: Evaluation) -> None:
+        """Write the result. A single episode has no standard error."""
+        lengths = [episode.length for episode in found.episodes]
+        values, spread = {"return_mean": found.mean, "length_mean": float(np.mean(lengths))}, ""
+        if found.standard_error is not None:
+            values["return_standard_error"] = found.standard_error
+            spread = f" (standard error {found.standard_error:.2g})"
+        _LOG.info("step %s: evaluation return %.4g%s", f"{run.step:,}", found.mean, spread)
+        run.reports.writer.scalars(run.step, {f"evaluation/{name}": each for name, each in values.items()})
+
+
 def instruments_of(run: Run) -> list[Instrument]:
     """Return the instruments of a run in the order in which they act."""
     training, memory = run.config.training, run.config.memory
@@ -204,4 +260,4 @@ def instruments_of(run: Run) -> list[Instrument]:
 
         found.append(OnTrack(run))
     found.append(Instrument(run, memory.snapshot_interval, lambda run: run.parts.snapshots.save(run.step)))
-    return found
+    return [*found, Evaluator(run)]  # last: it may be postponed

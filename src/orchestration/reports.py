@@ -152,15 +152,6 @@ class Reports:
             text = f"memory {report.summary()}" if report.is_still else f"memory\n{report.table()}"
             _LOG.info("step %s: %s", f"{step:,}", text)
 
-    def evaluation(self, step: int, mean: float, standard_error: float | None, mean_length: float) -> None:
-        """Write the result of an evaluation; a single episode has no standard error."""
-        values, spread = {"return_mean": mean, "length_mean": mean_length}, ""
-        if standard_error is not None:
-            values["return_standard_error"] = standard_error
-            spread = f" (standard error {standard_error:.2g})"
-        _LOG.info("step %s: evaluation return %.4g%s", f"{step:,}", mean, spread)
-        self.writer.scalars(step, {f"evaluation/{name}": value for name, value in values.items()})
-
     def animation(self, step: int, name: str, frames: NDArray[np.uint8], fps: float) -> None:
         """Write frames (T, H, W, 3) as a TensorBoard animation and as `videos/<name>_step_<step>.mp4`."""
         # TensorBoard gets every n-th frame of a long episode: its animations are not streamed.

@@ -33,7 +33,6 @@ from ..workflows.world_models import DreamerWorkflow
 from .dreamer.agreement import Agreed, agree, in_turn, of_all_ranks
 from .dreamer.loop_state import check_form, first_times, require_windows
 from .dreamer.nonfinite import NonFiniteGuard
-from .evaluation import evaluate
 from .instruments import instruments_of
 from .orchestrator import OpenedRun, Orchestrator, Parts, StopReason
 
@@ -58,9 +57,7 @@ class WorldModelOrchestrator(Orchestrator):
         self.means = MetricMeans()
         most = training.max_consecutive_nonfinite
         self.nonfinite = NonFiniteGuard(self.run_dir, most, parts.workflow.state_dict)
-        self.best_return: float | None = None
         self.best_step: int | None = None
-        self.owes_evaluation = False
         windows = self.ranks.part(training.batch_size)
         self.feed = BatchFeed(parts.replay, windows, parts.workflow.device)
         self._checkpoint = checkpoint
@@ -97,17 +94,13 @@ class WorldModelOrchestrator(Orchestrator):
 
     def run(self) -> StopReason:
         """Train; return why it ended. A checkpoint is written, but before a rollback."""
-        training = self.config.training
-        evaluate_due = Every(training.evaluation_interval, self.step)
-        save_due = Every(training.checkpoint_interval, self.step)
+        save_due = Every(self.config.training.checkpoint_interval, self.step)
         time_step = self._begin()
         self._has_begun = True
-        if self.owes_evaluation:
-            # One that was made up and not saved is made up again.
-            self.reports.writer.drop(self.step, ("evaluation/",))
-            self._evaluate()
-            if not self.owes_evaluation:
-                self.save_if_possible()  # once made up, it is not owed again
+        for instrument in [each for each in self.instruments if each.is_postponed]:
+            instrument(self)
+            if not instrument.is_postponed:
+                self.save_if_possible()  # so that it is not repeated
         while not (reason := self._stop_reason(time_step)):
             following = self._collect(time_step)
             self._learn()
@@ -116,8 +109,6 @@ class WorldModelOrchestrator(Orchestrator):
             for instrument in self.instruments:
                 if instrument.is_due(self):
                     instrument(self)
-            if evaluate_due(self.step):  # after all that is written of this step: it may be put off
-                self._evaluate()
             is_new_best = self.best_step == self.step != self.saved_step  # a step may last for two rounds
             if save_due(self.step) | self.agreed.save | is_new_best:
                 self.save_if_possible()
@@ -130,7 +121,7 @@ class WorldModelOrchestrator(Orchestrator):
         self.agreed = agree(self.ranks, time_step, self.signals, self.guard.must_stop)
         is_over = self.step >= self.config.training.total_timesteps
         reasons = {
-            StopReason.finished: is_over and not self.owes_evaluation,
+            StopReason.finished: is_over and not any(each.is_postponed for each in self.instruments),
             StopReason.leak: self.agreed.leak,
             StopReason.nonfinite: self.nonfinite.has_too_many and self.nonfinite.has_rolled_back,
             StopReason.stopped: self.agreed.stop,
@@ -237,31 +228,6 @@ class WorldModelOrchestrator(Orchestrator):
         """Return whether every rank can: an update is made by all of them or by none."""
         return self.ranks.sum([self.parts.replay.can_sample])[0] == self.ranks.size
 
-    def _evaluate(self) -> None:
-        """Play episodes without learning; a signal to stop postpones it until the run is resumed."""
-        self.guard.mark_first(self.step, "first evaluation")
-        with self.watch("report"), self.reports.doing("playing games to evaluate"):
-            self.owes_evaluation = True  # until it is made: its environments may crash
-            mean = self._evaluate_on_first()
-            if mean is None:
-                return
-            self.owes_evaluation = False
-            if self.best_return is None or mean > self.best_return:
-                self.best_return, self.best_step, self.is_best = mean, self.step, True
-
-    def _evaluate_on_first(self) -> float | None:
-        """Play on the first rank; return the mean return on all, None if a signal came first."""
-        found, episodes = [0.0, 0.0], self.config.training.evaluation_episodes
-        if self.ranks.is_first:
-            workflow, env, seed = self.parts.workflow, self.config.env, self.config.seed
-            result = evaluate(workflow, env, episodes, seed, should_stop=lambda *_: self.signals.stop)
-            if len(result.episodes) == episodes:
-                found = [result.mean, 1.0]
-                lengths = np.mean([episode.length for episode in result.episodes])
-                self.reports.evaluation(self.step, result.mean, result.standard_error, float(lengths))
-        mean, is_whole = self.ranks.sum(found)
-        return mean if is_whole else None
-
     def tags(self) -> dict[str, float]:
         """Return what else to log of an interval."""
         return self.compilations.tags() if self.compilations else {}
@@ -277,8 +243,6 @@ class WorldModelOrchestrator(Orchestrator):
             **{name: each.state_dict() for name, each in self._counted().items()},
             **ChainMap(*(instrument.state_dict() for instrument in self.instruments)),
             "means": self.means.state_dict(),
-            "best_return": self.best_return,
-            "owes_evaluation": self.owes_evaluation,
             "global_generators": global_state(),
         }
 
@@ -292,14 +256,13 @@ class WorldModelOrchestrator(Orchestrator):
         with reading(checkpoint.state_path):
             tracked = {name: each.state_dict() for name, each in self._counted().items()}
             check_form(state, tracked, self.update_ratio.updates_per_step, self.parts.environment.spec)
-            self.updates, self.owes_evaluation = state["updates"], state["owes_evaluation"]
+            self.updates = state["updates"]
             self.update_ratio.load_state_dict(state["ratio"])
             self.tracker.load_state_dict(state["episodes"])
             for instrument in self.instruments:
                 instrument.load_state_dict(state)
             self.means.load_state_dict(state["means"], self.parts.workflow.device)
             self.nonfinite.load_state_dict(state["nonfinite"])
-            self.best_return = state["best_return"]
 
     def _counted(self) -> dict[str, Any]:
         """Return the parts of the state that have one form in every run."""

@@ -102,7 +102,7 @@ def test_an_evaluation_that_a_signal_puts_off_is_made_up_once(
         return evaluate(*arguments, **keywords)
 
     with monkeypatch.context() as stopping, pytest.raises(SystemExit) as stopped:
-        stopping.setattr("reverie.orchestration.world_model_orchestrator.evaluate", after_a_signal)
+        stopping.setattr("reverie.orchestration.instruments.evaluate", after_a_signal)
         start(run_dir, *CATCH, *evaluated)
     assert stopped.value.code == RESUME_ME_EXIT_CODE
     assert (saved_steps(run_dir)[-1], evaluations_of(run_dir)) == (interval, [])
@@ -127,7 +127,7 @@ def test_an_evaluation_is_made_up_once_after_its_environments_crash_or_a_kill_be
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as failing, pytest.raises(SystemExit) as stopped:
-        failing.setattr("reverie.orchestration.world_model_orchestrator.evaluate", crashes)
+        failing.setattr("reverie.orchestration.instruments.evaluate", crashes)
         start(run_dir, *CATCH, *evaluated)
     assert (stopped.value.code, saved_steps(run_dir)) == (ENVIRONMENT_EXIT_CODE, [40])
     if moment == "kill":

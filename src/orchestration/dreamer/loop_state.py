@@ -23,7 +23,6 @@ def check_form(
     start_step = None if ratio["start_step"] is None else 0
     own = {
         "updates": 0,
-        "owes_evaluation": False,
         "ratio": {"start_step": start_step, "paid": 0, "updates_per_step": updates_per_step},
         **counted,
     }
@@ -34,8 +33,6 @@ def check_form(
     else:
         lengths = [len(actions) for actions in environment["actions"].values()]
         check_structure(environment, state_form(env, lengths))
-    if not isinstance(state["best_return"], float | None):
-        raise ValueError("best_return is no number")
 
 
 def require_windows(replay: EpisodeReplayBuffer) -> None:
