@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from .world_model_orchestrator import WorldModelOrchestrator
 
 Run: TypeAlias = "WorldModelOrchestrator"
+Envs: TypeAlias = NDArray[np.int64] | None
+"""Numbers of the environments that a record is of. None: all of them."""
+
 _LOG = logging.getLogger(__name__)
 _OPEN_LOOP_FPS = 5
 _STRIP_FRAMES = 8
@@ -65,9 +68,7 @@ class Instrument:
         run.guard.mark_first(run.step, self.event)
         self._act(run)
 
-    def add(
-        self, run: Run, time_step: TimeStep, envs: NDArray[np.int64] | None, ended: list[Episode]
-    ) -> None:
+    def add(self, run: Run, time_step: TimeStep, envs: Envs, ended: list[Episode]) -> None:
         """Receive a record of each environment, or of `envs`, and the episodes that it ended on any rank."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -95,9 +96,7 @@ class Video(Instrument):
             _LOG.info("no video of episodes: %s", no_pictures(spec))
         self._request(run)
 
-    def add(
-        self, run: Run, time_step: TimeStep, envs: NDArray[np.int64] | None, ended: list[Episode]
-    ) -> None:
+    def add(self, run: Run, time_step: TimeStep, envs: Envs, ended: list[Episode]) -> None:
         """Record environment 0, and write the video once its episode ends."""
         if envs is not None and envs[0] != 0:
             return

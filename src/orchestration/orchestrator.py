@@ -78,6 +78,7 @@ class Orchestrator(ABC):
         checkpoint = opened.checkpoint
         self.step, self.saved_step = (checkpoint.step, checkpoint.step) if checkpoint else (0, None)
         self.updates = 0
+        self.checkpoints_to_keep = config.training.keep_checkpoints
         self.watch = PhaseTimer(*phases, "save", "memory")
         self.guard: MemoryGuard  # subclasses know which first times it has to wait for
         self.is_best = False  # and no checkpoint holds it yet
@@ -95,11 +96,6 @@ class Orchestrator(ABC):
     def saved_model(self) -> dict[str, Any]:
         """Return what of the workflow a checkpoint holds; the tensors are live."""
         return self.parts.workflow.state_dict()
-
-    @property
-    def checkpoints_to_keep(self) -> int:
-        """Newest checkpoints that stay on disk."""
-        return self.config.training.keep_checkpoints
 
     def held_objects(self) -> dict[str, Any]:
         """Return further objects of the loop that hold memory, by the name to show."""

@@ -2,7 +2,6 @@
 
 import logging
 from collections import ChainMap
-from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import nullcontext
 from functools import partial
@@ -26,7 +25,7 @@ from ..utils.metrics import MetricMeans
 from ..utils.ranks import RankLost
 from ..utils.schedule import Every, UpdateRatio
 from ..utils.seeding import global_state, numpy_generator, set_global_state
-from ..utils.side_thread import Result, SideThread, at_once
+from ..utils.side_thread import SideThread, at_once
 from ..utils.timestep import TimeStep
 from ..workflows import PolicyOutput
 from ..workflows.world_models import DreamerWorkflow
@@ -67,11 +66,15 @@ class WorldModelOrchestrator(Orchestrator):
             self._restore(checkpoint)
         if training.offline:
             require_windows(parts.replay)
-        self.guard = MemoryGuard(config.memory, first_times(training, self.step))
+        self.guard = MemoryGuard(config.memory, first_times(training, self.step, self.instruments))
         self.start_updates = self.updates
         self._has_begun = self._has_learned = False
         self.check_due = Every(config.memory.check_interval, self.updates)
         self._side = SideThread("environments") if training.overlap else None
+        # Environments are always called in the same thread, so that random numbers are drawn in one order.
+        self.begin_call = self._side.begin if self._side else at_once
+        # The first rank may still need the previous checkpoint.
+        self.checkpoints_to_keep += not self.ranks.is_first
 
     def begin_after_rollback(self) -> None:
         """Draw other batches than before: the same ones would lead to the same end."""
@@ -142,15 +145,6 @@ class WorldModelOrchestrator(Orchestrator):
             set_global_state(state["global_generators"])
         return time_step
 
-    def begin_call(self, call: Callable[[], Result]) -> Future[Result]:
-        """Call the environments, always in the same thread: what draws in one can draw in no other."""
-        return self._side.begin(call) if self._side else at_once(call)
-
-    def _wait_for_environments(self) -> None:
-        """Return when no environment is in the middle of a step."""
-        if self._side:
-            self._side.wait()
-
     def _collect(self, time_step: TimeStep) -> Future[TimeStep]:
         """Act once in every environment and remember what was seen and done; return what comes next.
 
@@ -183,7 +177,8 @@ class WorldModelOrchestrator(Orchestrator):
     def _learn(self) -> None:
         """Make the updates due by the train ratio; during warm-up, of the world model alone."""
         training, workflow, replay = self.config.training, self.parts.workflow, self.parts.replay
-        if self.step < training.first_update or not self._all_can_sample():
+        # Updates are all-or-nothing: every rank must have a batch.
+        if self.step < training.first_update or self.ranks.sum([replay.can_sample])[0] < self.ranks.size:
             return
         joint = self.step >= training.warmup_steps
         update = workflow.update if joint else workflow.update_world_model
@@ -210,23 +205,16 @@ class WorldModelOrchestrator(Orchestrator):
             if joint and self.compilations:
                 self.compilations.settle()
             if self.check_due(self.updates):
-                self._wait_for_environments()
+                if self._side:
+                    self._side.wait()
                 with self.watch("memory"):
                     self.guard.check_graphs(self.step, self.roots())
-                self._require_equal_ranks()
+                if self.ranks.size > 1 and not workflow.is_equal_on_ranks():
+                    raise RankLost(f"the networks of the ranks differ after update {self.updates:,}")
 
     def _updates_due(self) -> int:
         """Return how many updates to make now."""
         return self.update_ratio(self.step)
-
-    def _require_equal_ranks(self) -> None:
-        """Raise `RankLost` if what the ranks have learned has come apart."""
-        if self.ranks.size > 1 and not self.parts.workflow.is_equal_on_ranks():
-            raise RankLost(f"the networks of the ranks differ after update {self.updates:,}")
-
-    def _all_can_sample(self) -> bool:
-        """Return whether every rank can: an update is made by all of them or by none."""
-        return self.ranks.sum([self.parts.replay.can_sample])[0] == self.ranks.size
 
     def tags(self) -> dict[str, float]:
         """Return what else to log of an interval."""
@@ -240,7 +228,8 @@ class WorldModelOrchestrator(Orchestrator):
             "updates": self.updates,
             "ratio": self.update_ratio.state_dict(),
             "environment": self.parts.environment.state_dict(),
-            **{name: each.state_dict() for name, each in self._counted().items()},
+            "episodes": self.tracker.state_dict(),
+            "nonfinite": self.nonfinite.state_dict(),
             **ChainMap(*(instrument.state_dict() for instrument in self.instruments)),
             "means": self.means.state_dict(),
             "global_generators": global_state(),
@@ -254,8 +243,8 @@ class WorldModelOrchestrator(Orchestrator):
         """
         state = checkpoint.state()
         with reading(checkpoint.state_path):
-            tracked = {name: each.state_dict() for name, each in self._counted().items()}
-            check_form(state, tracked, self.update_ratio.updates_per_step, self.parts.environment.spec)
+            counted = {"episodes": self.tracker.state_dict(), "nonfinite": self.nonfinite.state_dict()}
+            check_form(state, counted, self.update_ratio.updates_per_step, self.parts.environment.spec)
             self.updates = state["updates"]
             self.update_ratio.load_state_dict(state["ratio"])
             self.tracker.load_state_dict(state["episodes"])
@@ -263,10 +252,6 @@ class WorldModelOrchestrator(Orchestrator):
                 instrument.load_state_dict(state)
             self.means.load_state_dict(state["means"], self.parts.workflow.device)
             self.nonfinite.load_state_dict(state["nonfinite"])
-
-    def _counted(self) -> dict[str, Any]:
-        """Return the parts of the state that have one form in every run."""
-        return {"episodes": self.tracker, "nonfinite": self.nonfinite}
 
     def held_objects(self) -> dict[str, Any]:
         """See `Orchestrator.held_objects`."""
@@ -283,7 +268,8 @@ class WorldModelOrchestrator(Orchestrator):
 
         The first rank writes its part, which makes the whole count, once all others have written theirs.
         """
-        self._wait_for_environments()
+        if self._side:
+            self._side.wait()
         self.nonfinite.settle()
         self.is_best |= self.best_step == self.step  # also where its checkpoint is written again
         before = self.saved_step, self.is_best
@@ -294,12 +280,7 @@ class WorldModelOrchestrator(Orchestrator):
             self.saved_step, self.is_best = before  # on all ranks, whatever this one has written
             raise
 
-    @property
-    def checkpoints_to_keep(self) -> int:
-        """See `Orchestrator.checkpoints_to_keep`; the first rank may still need the one before its newest."""
-        return super().checkpoints_to_keep + (not self.ranks.is_first)
-
     def saved_model(self) -> dict[str, Any]:
-        """See `Orchestrator.saved_model`; ranks differ in the state of acting alone."""
+        """See `Orchestrator.saved_model`. Only the acting state differs between ranks."""
         state = super().saved_model()
         return state if self.ranks.is_first else {"online": state["online"]}

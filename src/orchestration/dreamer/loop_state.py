@@ -1,6 +1,6 @@
 """What the loop of Dreamer saves and needs, checked before it begins or continues."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...buffers import EpisodeReplayBuffer
@@ -10,6 +10,7 @@ from ...utils.errors import UserError
 from ...utils.state_files import check_structure
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
+from ..instruments import Instrument
 
 
 def check_form(
@@ -46,17 +47,13 @@ def require_windows(replay: EpisodeReplayBuffer) -> None:
         )
 
 
-def first_times(training: DreamerTraining, step: int) -> list[str]:
+def first_times(training: DreamerTraining, step: int, instruments: Iterable[Instrument]) -> list[str]:
     """Return what this process will do for a first time after `step`; each leaves more memory in use."""
     joint = max(training.warmup_steps, training.first_update)
     due = {"first joint update": max(joint, step + 1)}
     if step < training.warmup_steps:
         due["first update"] = max(training.first_update, step + 1)
-    intervals = {
-        "first pictures": training.video_interval,
-        "first evaluation": training.evaluation_interval,
-        "first probe": training.probe_interval,
-        "first checkpoint": training.checkpoint_interval,
-    }
+    intervals = {each.event: each.interval for each in instruments if each.event}
+    intervals["first checkpoint"] = training.checkpoint_interval
     due |= {name: (step // interval + 1) * interval for name, interval in intervals.items() if interval}
     return [name for name, at in due.items() if at < training.total_timesteps]

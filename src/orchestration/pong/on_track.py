@@ -25,7 +25,7 @@ from ...utils.state_files import check_structure
 from ...utils.timestep import TimeStep
 from ...utils.units import count_text
 from ...workflows.world_models.config import Objective
-from ..instruments import Instrument, Run
+from ..instruments import Envs, Instrument, Run
 
 _LOG = logging.getLogger(__name__)
 GAMES = 16
@@ -179,9 +179,7 @@ class OnTrack(Instrument):
         """Return whether an evaluation is due, or enough updates were made."""
         return super().is_due(run) or self._are_updates_made(run.updates)
 
-    def add(
-        self, run: Run, time_step: TimeStep, envs: NDArray[np.int64] | None, ended: list[Episode]
-    ) -> None:
+    def add(self, run: Run, time_step: TimeStep, envs: Envs, ended: list[Episode]) -> None:
         """Count the games that ended."""
         for game in ended:
             self._games.add(game, run.updates)
