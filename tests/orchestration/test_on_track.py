@@ -52,6 +52,11 @@ def script() -> dict[str, Any]:
     return runpy.run_path(str(RUNS / "scripts" / "on_track.py"))
 
 
+@pytest.fixture(scope="module")
+def curves(script: dict[str, Any]) -> dict[int, Any]:
+    return script["references"]()
+
+
 def reference_at(trained_steps: int) -> Reference:
     found = reference_of("pong", trained_steps)
     assert found is not None
@@ -69,9 +74,11 @@ def compared(lines: list[dict[str, float]]) -> list[dict[str, float]]:
     return [line for line in lines if "on_track/low" in line]
 
 
-def test_the_reference_of_the_package_is_what_the_script_makes_of_the_logs(script: dict[str, Any]) -> None:
+def test_the_reference_of_the_package_is_what_the_script_makes_of_the_logs(
+    script: dict[str, Any], curves: dict[int, Any]
+) -> None:
     shipped = Path(on_track.__file__).with_suffix(".json").read_text()
-    assert shipped == script["as_json"](script["references"]())
+    assert shipped == script["as_json"](curves)
 
 
 @pytest.mark.parametrize(
@@ -82,14 +89,15 @@ def test_the_reference_of_the_package_is_what_the_script_makes_of_the_logs(scrip
     + [(f"h100_seed_{seed}", 45, 40_000) for seed in (1, 2, 3)],
 )
 def test_a_good_seed_is_never_behind_when_it_is_left_out(
-    script: dict[str, Any], run: str, points: int, updates: int
+    script: dict[str, Any], curves: dict[int, Any], run: str, points: int, updates: int
 ) -> None:
-    reference = reference_at(script["pace_of"](run).trained_steps)
-    [curve] = [curve for curve in reference.curves if curve.source == run]
-    others = script["without"](reference, curve)
-    assert len(others.curves) == len(reference.curves) - 1 > 0
+    found = curves[script["pace_of"](run).trained_steps]
+    [curve] = [curve for curve in found.curves if curve.source == run]
+    others = script["without"](found, curve)
+    assert len(others.curves) == len(found.curves) - 1 > 0
     assert len(curve.points) > points and curve.points[-1, 0] > updates
-    assert not [point for point in curve.points if others.standing(*point).is_behind]
+    reference = others.reference()
+    assert not [point for point in curve.points if reference.standing(*point).is_behind]
 
 
 def test_a_good_seed_that_is_not_in_the_reference_is_never_behind(script: dict[str, Any]) -> None:
@@ -104,10 +112,11 @@ def test_a_run_made_bad_on_purpose_is_behind_in_its_own_log(script: dict[str, An
     assert 13_000 < behind[0].updates < 15_000 and reference_at(128).standing(*means[-1]).is_behind
 
 
-def test_the_band_does_not_fall_where_the_margin_grows() -> None:
+def test_the_band_does_not_fall_where_the_margin_grows(curves: dict[int, Any]) -> None:
     reference = reference_at(128)
     lows = [reference.standing(updates, 0.0).low for updates in np.arange(0.0, 80_000.0, 250.0)]
-    assert reference.margins[-1, 1] > 2 * reference.margins[0, 1]
+    margins = curves[128].margins
+    assert margins[-1, 1] > 2 * margins[0, 1]
     assert lows[0] == -21 and lows[-1] > -15 and (np.diff(lows) >= 0).all()
 
 

@@ -1,6 +1,6 @@
 """Whether a run of Pong learns as fast as runs that learned did: its last games next to a band of returns.
 
-`on_track.json` has the curves of those runs, ours and published ones, written from their logs by
+`on_track.json` has the band of those runs, ours and published ones, written from their logs by
 `docs/results/dreamer_ataripong/scripts/on_track.py`. Runs are compared at equal updates, and only with those
 of as many trained steps in an update: no other axis is common to the curves.
 """
@@ -11,7 +11,6 @@ import os
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +30,9 @@ _LOG = logging.getLogger(__name__)
 GAMES = 16
 """Games of one mean, as many as the preset has emulators. Fewer would be the lost ones: they end first."""
 
-LOWEST_RETURN = -21.0
-UPDATES_OF_THE_BAND = 500.0
+UPDATES_OF_THE_BAND = 500
 UPDATES_BETWEEN = 2_000
 """Updates between two comparisons of a run without evaluations."""
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """How the return of a run grew."""
-
-    source: str
-    """The folder in `docs/results/dreamer_ataripong`, or the publication."""
-
-    is_published: bool
-    points: NDArray[np.float64]
-    """(n, 2) updates, from 0 on and never falling, and mean return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,58 +64,42 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Curves of runs that learned, all of as many trained steps in an update."""
+    """The band of runs that learned, all with as many trained steps in an update.
 
-    curves: tuple[Curve, ...]
-    margins: NDArray[np.float64]
-    """(n, 2) updates, from 0 on, and points below the worst curve that are not yet behind from then on."""
+    Number i of each list is for `UPDATES_OF_THE_BAND` * i updates.
+    """
+
+    low: list[float]
+    """The lowest return that is not behind. It never falls."""
+
+    high: list[float]
+    """The return of the best run."""
+
+    runs: list[int]
+    """Runs that came this far."""
+
+    published: list[int]
+    """Published runs among them."""
+
+    risen_above: float
+    """A run whose return is above this one has learned something."""
 
     train_ratio: float
     """The highest ratio of these runs."""
 
-    @property
-    def longest(self) -> float:
-        """The most updates that a curve comes to."""
-        return max(curve.points[-1, 0] for curve in self.curves)
-
     def standing(self, updates: float, episode_return: float) -> Standing:
         """Compare with the runs that came this far; after the longest one, with its end."""
-        at = min(updates, self.longest)
-        curves = [curve for curve in self.curves if curve.points[-1, 0] >= at]
-        best = max(float(np.interp(at, *curve.points.T)) for curve in curves)
-        has_risen = episode_return - self.margins[0, 1] > LOWEST_RETURN
-        published = sum(curve.is_published for curve in curves)
-        return Standing(updates, episode_return, self._low(at), best, has_risen, len(curves), published)
-
-    def _low(self, updates: float) -> float:
-        """Return the most that the worst run, less the margin, had so far: whoever learns does not fall."""
-        at = np.arange(0.0, updates + 1.0, UPDATES_OF_THE_BAND)
-        margins = self.margins[np.searchsorted(self.margins[:, 0], at, "right") - 1, 1]
-        return max(LOWEST_RETURN, float((self.worst(at) - margins).max()))
-
-    def worst(self, updates: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the least return after so many updates of the runs that came this far; infinite for none."""
-        returns = [
-            np.where(updates <= curve.points[-1, 0], np.interp(updates, *curve.points.T), np.inf)
-            for curve in self.curves
-        ]
-        return np.min(returns, axis=0)
+        at = min(int(updates // UPDATES_OF_THE_BAND), len(self.low) - 1)
+        has_risen = episode_return > self.risen_above
+        band = self.low[at], self.high[at]
+        return Standing(updates, episode_return, *band, has_risen, self.runs[at], self.published[at])
 
 
 def reference_of(game: str, trained_steps: int) -> Reference | None:
-    """Return the runs of a game with so many trained steps in an update; None if there are none."""
-    found = _references().get(game, {}).get(str(trained_steps))
-    if found is None:
-        return None
-    curves = (
-        Curve(each["source"], each["is_published"], np.array(each["points"])) for each in found["curves"]
-    )
-    return Reference(tuple(curves), np.array(found["margins"]), found["train_ratio"])
-
-
-@cache
-def _references() -> dict[str, dict[str, Any]]:
-    return json.loads(Path(__file__).with_suffix(".json").read_text())
+    """Return the reference for a game and a number of trained steps in an update, or `None` without one."""
+    references = json.loads(Path(__file__).with_suffix(".json").read_text())
+    found = references.get(game, {}).get(str(trained_steps))
+    return Reference(**found) if found else None
 
 
 class LastGames:

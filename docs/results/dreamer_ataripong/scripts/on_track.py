@@ -6,7 +6,7 @@ reference, and how runs stand that went wrong.
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import yaml
 
 from reverie.envs.episodes import Episode
 from reverie.orchestration.pong import on_track
-from reverie.orchestration.pong.on_track import LOWEST_RETURN, Curve, LastGames, Reference
+from reverie.orchestration.pong.on_track import UPDATES_OF_THE_BAND, LastGames, Reference
 from reverie.utils.logging.json_lines import read_lines
 
 RUNS = Path(__file__).parents[1]
@@ -32,6 +32,7 @@ OURS = {  # and after how many updates others continued their networks, with a n
     "seed_2_cpu": {},
     "seed_3_cpu": {},
 }
+LOWEST_RETURN = -21.0
 UPDATES_OF_A_MARGIN = 10_000
 LEAST_MARGIN = 3.0
 NO_MARGIN = np.zeros((1, 2))
@@ -77,6 +78,61 @@ class Pace:
     updates_per_round: float
 
 
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """How the return of a run grew."""
+
+    source: str
+    """The folder in `docs/results/dreamer_ataripong`, or the publication."""
+
+    is_published: bool
+    points: np.ndarray
+    """(n, 2) updates, from 0 on and never falling, and mean return."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """Runs that learned, all with as many trained steps in an update."""
+
+    curves: tuple[Curve, ...]
+    margins: np.ndarray
+    """(n, 2) updates, from 0 on, and points below the worst curve that are not yet behind from then on."""
+
+    train_ratio: float
+    """The highest ratio of these runs."""
+
+    @property
+    def longest(self) -> float:
+        """The most updates that a curve comes to."""
+        return max(curve.points[-1, 0] for curve in self.curves)
+
+    def worst(self, updates: np.ndarray) -> np.ndarray:
+        """Return the least return after so many updates of the runs that came this far; infinite for none."""
+        return np.min(self._returns(updates, np.inf), axis=0)
+
+    def reference(self) -> Reference:
+        """Return the band. Its lower end never falls, since the return of a run that learns does not."""
+        at = np.arange(0.0, self.longest + 1.0, UPDATES_OF_THE_BAND)
+        margins = self.margins[np.searchsorted(self.margins[:, 0], at, "right") - 1, 1]
+        low = np.maximum.accumulate(np.maximum(LOWEST_RETURN, self.worst(at) - margins))
+        reached = np.array([at <= curve.points[-1, 0] for curve in self.curves])
+        published = reached[[curve.is_published for curve in self.curves]]
+        return Reference(
+            low=low.round(4).tolist(),
+            high=np.max(self._returns(at, -np.inf), axis=0).round(4).tolist(),
+            runs=reached.sum(axis=0).tolist(),
+            published=published.sum(axis=0).tolist(),
+            risen_above=LOWEST_RETURN + float(self.margins[0, 1]),
+            train_ratio=self.train_ratio,
+        )
+
+    def _returns(self, updates: np.ndarray, beyond: float) -> list[np.ndarray]:
+        return [
+            np.where(updates <= curve.points[-1, 0], np.interp(updates, *curve.points.T), beyond)
+            for curve in self.curves
+        ]
+
+
 def pace_of(run: str) -> Pace:
     settings = yaml.safe_load((RUNS / run / "config.yaml").read_text())
     training = settings["training"]
@@ -117,17 +173,17 @@ def published_curves() -> list[Curve]:
     ]
 
 
-def without(reference: Reference, curve: Curve) -> Reference:
-    return replace(reference, curves=tuple(each for each in reference.curves if each is not curve))
+def without(found: Curves, curve: Curve) -> Curves:
+    return replace(found, curves=tuple(each for each in found.curves if each is not curve))
 
 
-def points_below(reference: Reference, points: list[tuple[float, float]]) -> list[float]:
-    """By how many points each mean is below the worst run of a reference; negative above it."""
-    bare = replace(reference, margins=NO_MARGIN)
+def points_below(found: Curves, points: list[tuple[float, float]]) -> list[float]:
+    """By how many points each mean is below the worst run; negative above it."""
+    bare = replace(found, margins=NO_MARGIN).reference()
     return [bare.standing(*point).low - point[1] for point in points]
 
 
-def references() -> dict[int, Reference]:
+def references() -> dict[int, Curves]:
     """By trained steps in an update, with margins that call no run behind when it is left out."""
     found = {}
     for steps in sorted({pace_of(run).trained_steps for run in OURS}):
@@ -136,44 +192,38 @@ def references() -> dict[int, Reference]:
         if steps == PUBLISHED_STEPS:
             curves += published_curves()
             ratios.append(PUBLISHED_RATIO)
-        reference = Reference(tuple(curves), NO_MARGIN, max(ratios))
-        found[steps] = replace(reference, margins=margins_of(reference))
+        bare = Curves(tuple(curves), NO_MARGIN, max(ratios))
+        found[steps] = replace(bare, margins=margins_of(bare))
     return found
 
 
-def margins_of(reference: Reference) -> np.ndarray:
+def margins_of(found: Curves) -> np.ndarray:
     """The least whole points, for each 10,000 updates, that never fall and call no run behind if left out."""
-    most = np.full(math.ceil(reference.longest / UPDATES_OF_A_MARGIN) + 1, LEAST_MARGIN)
-    for curve in reference.curves:
+    most = np.full(math.ceil(found.longest / UPDATES_OF_A_MARGIN) + 1, LEAST_MARGIN)
+    for curve in found.curves:
         updates, returns = curve.points.T
-        at = np.union1d(updates, np.arange(0.0, updates[-1], on_track.UPDATES_OF_THE_BAND))
+        at = np.union1d(updates, np.arange(0.0, updates[-1], UPDATES_OF_THE_BAND))
         lowest_later = np.minimum.accumulate(np.interp(at, updates, returns)[::-1])[::-1]
-        below = without(reference, curve).worst(at) - lowest_later
+        below = without(found, curve).worst(at) - lowest_later
         np.maximum.at(most, (at // UPDATES_OF_A_MARGIN).astype(int), np.where(np.isinf(below), 0.0, below))
     margins = np.maximum.accumulate(np.ceil(most))
     begins = np.flatnonzero(np.diff(margins, prepend=-1.0))
     return np.stack([begins * float(UPDATES_OF_A_MARGIN), margins[begins]], axis=1)
 
 
-def as_json(found: dict[int, Reference]) -> str:
-    """One curve a line."""
+def as_json(found: dict[int, Curves]) -> str:
+    """One list a line."""
     blocks = []
-    for steps, reference in sorted(found.items()):
-        curves = [
-            json.dumps(
-                {"source": curve.source, "is_published": curve.is_published, "points": curve.points.tolist()}
-            )
-            for curve in reference.curves
-        ]
-        margins = json.dumps(reference.margins.tolist())
-        head = f'"{steps}": {{"margins": {margins}, "train_ratio": {reference.train_ratio}'
-        blocks.append(head + ', "curves": [\n' + ",\n".join(curves) + "\n]}")
+    for steps, curves in sorted(found.items()):
+        lines = (f'"{name}": {json.dumps(value)}' for name, value in asdict(curves.reference()).items())
+        blocks.append(f'"{steps}": {{\n' + ",\n".join(lines) + "\n}")
     return '{"pong": {\n' + ",\n".join(blocks) + "\n}}\n"
 
 
-def row(name: str, reference: Reference, points: list[tuple[float, float]]) -> str:
+def row(name: str, found: Curves, points: list[tuple[float, float]]) -> str:
+    reference = found.reference()
     standings = [reference.standing(*point) for point in points]
-    below = points_below(reference, points)
+    below = points_below(found, points)
     behind = [each for each in standings if each.is_behind]
     when = f"from {behind[0].updates:,.0f} on, {len(behind)} of {len(standings)}" if behind else "never"
     updates, last = points[-1]
@@ -185,10 +235,10 @@ def main() -> None:
     Path(on_track.__file__).with_suffix(".json").write_text(as_json(found))
     print("| run | updates at its last mean | that mean | most below the worst other | behind |")
     print("|---|---|---|---|---|")
-    for steps, reference in found.items():
-        print(f"margins of {steps}: {reference.margins.tolist()}")
-        for curve in reference.curves:
-            print(row(f"{curve.source} ({steps})", without(reference, curve), curve.points.tolist()))
+    for steps, curves in found.items():
+        print(f"margins of {steps}: {curves.margins.tolist()}")
+        for curve in curves.curves:
+            print(row(f"{curve.source} ({steps})", without(curves, curve), curve.points.tolist()))
     for metrics, run in OTHERS.items():
         pace = pace_of(run)
         print(row(metrics, found[pace.trained_steps], means_of(RUNS / metrics, pace)))
