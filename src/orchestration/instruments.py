@@ -210,18 +210,13 @@ class Evaluator(Instrument):
         """Play on the first rank, and compare the mean return with the best on all ranks."""
         if self.is_postponed:  # An earlier attempt may be in the log, but in no checkpoint.
             run.reports.writer.drop(run.step, ("evaluation/",))
-        training, mean_and_count = run.config.training, [0.0, 0.0]
+        episodes, mean_and_count = run.config.training.evaluation_episodes, [0.0, 0.0]
         self.is_postponed = True  # until it is complete: its environments may crash
         with run.watch("report"), run.reports.doing("playing games to evaluate"):
             if run.ranks.is_first:
-                found = evaluate(
-                    run.parts.workflow,
-                    run.config.env,
-                    training.evaluation_episodes,
-                    run.config.seed,
-                    should_stop=lambda *_: run.signals.stop,
-                )
-                if len(found.episodes) == training.evaluation_episodes:
+                workflow, env, seed = run.parts.workflow, run.config.env, run.config.seed
+                found = evaluate(workflow, env, episodes, seed, should_stop=lambda *_: run.signals.stop)
+                if len(found.episodes) == episodes:
                     mean_and_count = [found.mean, 1.0]
                     self._write(run, found)
             mean, is_complete = run.ranks.sum(mean_and_count)

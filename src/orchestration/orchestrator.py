@@ -126,7 +126,12 @@ class Orchestrator(ABC):
         """Write what holds what."""
         with self.watch("memory"):
             report = self.guard.report(self.step)
-            self.reports.memory(self.step, report, footprint_stats(self.run_dir))
+            tags = {f"debug/run/{name}": value for name, value in footprint_stats(self.run_dir).items()}
+            if report is not None:
+                tags |= report.tags()
+                text = f"memory {report.summary()}" if report.is_still else f"memory\n{report.table()}"
+                _LOG.info("step %s: %s", f"{self.step:,}", text)
+            self.reports.writer.scalars(self.step, tags)
 
     def roots(self) -> dict[str, Any]:
         """Return the long-lived objects of the run, by the name with which paths begin."""
@@ -209,11 +214,7 @@ def components(parts: AnyParts, others: Mapping[str, Any]) -> dict[str, Componen
     """
     arena = "cuda" if parts.replay.config.storage is ReplayStorage.cuda else "cpu"
     found = {
-        f"replay/{name}": Component(
-            planned_bytes=nbytes,
-            declared_bytes=nbytes,
-            declared_on="cpu" if name == "index" else arena,
-        )
+        f"replay/{name}": Component((), nbytes, nbytes, "cpu" if name == "index" else arena)
         for name, nbytes in parts.replay.plan.part_bytes.items()
     }
     found["replay"] = Component()

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ..config.schema import TrainConfig
 from ..envs.episodes import Episode
-from ..memory.leaks.table import MemoryReport
 from ..utils.logging import LEARNING, MetricsWriter, Progress, ProgressMode
 from ..utils.timestep import EnvSpec
 from ..utils.video import save_video, upscale
@@ -143,14 +142,6 @@ class Reports:
             _LOG.info("%s, once: it may take a minute", words)
             self._has_noted = True
         self._progress.set_status(words, is_once=True)
-
-    def memory(self, step: int, report: MemoryReport | None, footprint: dict[str, float]) -> None:
-        """Write what holds what, if anything is tracked, and what the whole run takes from the machine."""
-        tags = {f"debug/run/{name}": value for name, value in footprint.items()}
-        self.writer.scalars(step, tags if report is None else tags | report.tags())
-        if report is not None:
-            text = f"memory {report.summary()}" if report.is_still else f"memory\n{report.table()}"
-            _LOG.info("step %s: %s", f"{step:,}", text)
 
     def animation(self, step: int, name: str, frames: NDArray[np.uint8], fps: float) -> None:
         """Write frames (T, H, W, 3) as a TensorBoard animation and as `videos/<name>_step_<step>.mp4`."""

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...config.dreamer import DreamerTrainConfig
 from ...envs.episodes import Episode
@@ -111,27 +110,20 @@ class LastGames:
 
     def __init__(self, updates_per_round: float) -> None:
         self._updates_per_round = updates_per_round
-        self._games: deque[list[float]] = deque(maxlen=GAMES)
+        self.games: deque[list[float]] = deque(maxlen=GAMES)
+        """Updates and return of each game."""
 
     def add(self, episode: Episode, updates: int) -> None:
         """Count a game that ended after so many updates."""
         middle = updates - episode.length * self._updates_per_round / 2
-        self._games.append([max(0.0, middle), episode.episode_return])
+        self.games.append([max(0.0, middle), episode.episode_return])
 
     def mean(self) -> tuple[float, float] | None:
         """Return updates and return; None before there are `GAMES` games."""
-        if len(self._games) < GAMES:
+        if len(self.games) < GAMES:
             return None
-        updates, episode_return = np.mean(self._games, axis=0).tolist()
+        updates, episode_return = np.mean(self.games, axis=0).tolist()
         return updates, episode_return
-
-    def state_dict(self) -> NDArray[np.float64]:
-        """Return updates and return of each game, (n, 2)."""
-        return np.array(self._games, np.float64).reshape(-1, 2)
-
-    def load_state_dict(self, state: NDArray[np.float64]) -> None:
-        """Load the games."""
-        self._games.extend(state.tolist())
 
 
 class OnTrack(Instrument):
@@ -141,7 +133,7 @@ class OnTrack(Instrument):
         env, training = run.config.env, run.config.training
         super().__init__(run, training.evaluation_interval, self._report)
         self._reference = reference_of(env.game, training.batch_size * training.sequence_length)
-        self._games = LastGames(env.num_envs * training.updates_per_step)
+        self._last = LastGames(env.num_envs * training.updates_per_step)
         self._are_updates_made = Every(0 if training.evaluation_interval else UPDATES_BETWEEN)
         self._has_warned = False
 
@@ -152,22 +144,22 @@ class OnTrack(Instrument):
     def add(self, run: Run, time_step: TimeStep, envs: Envs, ended: list[Episode]) -> None:
         """Count the games that ended."""
         for game in ended:
-            self._games.add(game, run.updates)
+            self._last.add(game, run.updates)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the last games."""
-        return {"last_games": self._games.state_dict()}
+        """Return updates and return of the last games, float64 (n, 2)."""
+        return {"last_games": np.array(self._last.games, np.float64).reshape(-1, 2)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the last games."""
         self._are_updates_made = Every(self._are_updates_made.interval, state["updates"])
         if (games := state.get("last_games")) is not None:  # version 0.2 wrote none
             check_structure(games, np.empty((min(len(games), GAMES), 2)), "last_games")
-            self._games.load_state_dict(games)
+            self._last.games.extend(games.tolist())
 
     def _report(self, run: Run) -> None:
         """Log how the last games stand; warn once in a process if they are behind."""
-        if self._reference is None or (mean := self._games.mean()) is None:
+        if self._reference is None or (mean := self._last.mean()) is None:
             return
         standing = self._reference.standing(*mean)
         _LOG.info("step %s: %s", f"{run.step:,}", standing)
