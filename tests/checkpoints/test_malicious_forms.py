@@ -229,6 +229,8 @@ def test_an_index_of_numbers_out_of_bounds_is_refused_and_nothing_is_half_restor
         ("environment/arrival/reward", 0.0),
         ("episodes/returns", [0.0] * 4),
         ("recorder/wanted", "yes"),
+        ("best_return", "high"),
+        ("owes_evaluation", 1),
         ("means/tensors", [3]),
         ("nonfinite/in_a_row", True),
         ("global_generators/python/words", [1, 2]),
