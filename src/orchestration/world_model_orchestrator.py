@@ -1,4 +1,4 @@
-"""Run Dreamer: act, store, learn, report, save. Knows no loss and no environment."""
+"""Run Dreamer: collect, learn, call the instruments, save. Knows no loss, no environment and no game."""
 
 import logging
 from collections import ChainMap
@@ -103,7 +103,7 @@ class WorldModelOrchestrator(Orchestrator):
         for instrument in [each for each in self.instruments if each.is_postponed]:
             instrument(self)
             if not instrument.is_postponed:
-                self.save_if_possible()  # so that it is not repeated
+                self.save_if_possible()  # A kill from here on does not repeat it.
         while not (reason := self._stop_reason(time_step)):
             following = self._collect(time_step)
             self._learn()
@@ -112,7 +112,8 @@ class WorldModelOrchestrator(Orchestrator):
             for instrument in self.instruments:
                 if instrument.is_due(self):
                     instrument(self)
-            is_new_best = self.best_step == self.step != self.saved_step  # a step may last for two rounds
+            # Compared with the saved step, as a step of collectors may last for two rounds.
+            is_new_best = self.best_step == self.step != self.saved_step
             if save_due(self.step) | self.agreed.save | is_new_best:
                 self.save_if_possible()
         if self.saved_step != self.step and reason is not StopReason.rollback:
