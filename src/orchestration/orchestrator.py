@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Environment = TypeVar("Environment")
 Agent = TypeVar("Agent")
+Config = TypeVar("Config", bound=TrainConfig)
 _LOG = logging.getLogger(__name__)
 
 
@@ -55,6 +56,9 @@ class Parts(Generic[Environment, Agent]):
 AnyParts = Parts[Any, Any]
 
 
+PartsOfRun = TypeVar("PartsOfRun", bound=AnyParts)
+
+
 @dataclass(frozen=True, slots=True)
 class OpenedRun:
     """What a run is opened with."""
@@ -68,17 +72,18 @@ class OpenedRun:
     """Where to continue from; None starts anew."""
 
 
-class Orchestrator(ABC):
+class Orchestrator(ABC, Generic[Config, PartsOfRun]):
     """A run with its step, its instruments and its checkpoints; subclasses implement the loop, in phases."""
 
     def __init__(self, opened: OpenedRun, phases: tuple[str, ...]) -> None:
-        config = opened.config
-        self.config, self.parts, self.reports = config, opened.parts, opened.reports
+        self.config: Config = opened.config  # pyright: ignore[reportAttributeAccessIssue]
+        self.parts: PartsOfRun = opened.parts  # pyright: ignore[reportAttributeAccessIssue]
+        self.reports = opened.reports
         self.run_dir, self.signals = opened.run_dir, opened.signals
         checkpoint = opened.checkpoint
         self.step, self.saved_step = (checkpoint.step, checkpoint.step) if checkpoint else (0, None)
         self.updates = 0
-        self.checkpoints_to_keep = config.training.keep_checkpoints
+        self.checkpoints_to_keep = self.config.training.keep_checkpoints
         self.watch = PhaseTimer(*phases, "save", "memory")
         self.guard: MemoryGuard  # subclasses know which first times it has to wait for
         self.is_best = False  # and no checkpoint holds it yet
@@ -101,14 +106,14 @@ class Orchestrator(ABC):
         """Return further objects of the loop that hold memory, by the name to show."""
         return {}
 
-    def begin_after_rollback(self) -> None:  # noqa: B027
+    def begin_after_rollback(self) -> None:
         """Change what would lead to the same end again; call it before `run`."""
 
     def why(self, reason: StopReason) -> str:
         """Return why the run ended, as a sentence to log."""
         return reason.value
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Close what the run itself has opened."""
 
     def memory_metrics(self) -> dict[str, float]:

@@ -40,15 +40,12 @@ _SECONDS_TO_CLOSE = 5.0
 DreamerParts = Parts[VectorEnvironment, DreamerWorkflow]
 
 
-class WorldModelOrchestrator(Orchestrator):
+class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
     """Trains a workflow on an environment until `training.total_timesteps`, or until it is asked to stop."""
 
     def __init__(self, opened: OpenedRun) -> None:
         super().__init__(opened, ("collect", "sample", "update", "report"))
-        config: DreamerTrainConfig = opened.config  # pyright: ignore[reportAssignmentType]
-        parts, checkpoint = opened.parts, opened.checkpoint
-        self.parts: DreamerParts = parts
-        self.config: DreamerTrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
+        config, parts, checkpoint = self.config, self.parts, opened.checkpoint
         training, self.ranks = config.training, parts.workflow.ranks
         self.update_ratio = UpdateRatio(training.updates_per_step, training.max_updates_per_step)
         self.tracker = EpisodeTracker(parts.environment.spec.num_envs)

@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 _COUNTS = ("generation", "updates")
 
 
-class PopulationOrchestrator(Orchestrator):
+class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts]):
     """Runs a population until `training.generations` or `training.total_timesteps`, or until asked to stop.
 
     A checkpoint always holds the state between two generations. All random numbers follow from the seed and
@@ -39,10 +39,7 @@ class PopulationOrchestrator(Orchestrator):
 
     def __init__(self, opened: OpenedRun) -> None:
         super().__init__(opened, ("play", "learn", "evolve"))
-        config: PopulationTrainConfig = opened.config  # pyright: ignore[reportAssignmentType]
-        checkpoint, run_dir = opened.checkpoint, opened.run_dir
-        self.parts: PopulationParts = opened.parts
-        self.config: PopulationTrainConfig = config  # pyright: ignore[reportIncompatibleVariableOverride]
+        config, checkpoint, run_dir = self.config, opened.checkpoint, opened.run_dir
         self.generation = 0  # how many are complete
         self.is_between = True  # and none is under way
         self.seconds: list[float] = []  # of each generation of this process that learned as it should
