@@ -49,13 +49,12 @@ class Instrument:
     is_postponed = False
     """Whether the last action was not completed. A resumed run repeats it first."""
 
-    held: dict[str, Any] = {}  # noqa: RUF012
-    """Objects that hold memory, by the name to show."""
-
     def __init__(
         self, run: Run, interval: int, act: Callable[[Run], object], *, at_end: bool = False, event: str = ""
     ) -> None:
         self.interval, self.event = interval, event
+        self.held: dict[str, Any] = {}
+        """Objects that hold memory, by the name to show."""
         self._act, self._at_end, self._is_time = act, at_end, Every(interval, run.step)
 
     def is_due(self, run: Run) -> bool:
@@ -91,7 +90,7 @@ class Video(Instrument):
         interval, spec = run.config.training.video_interval, run.parts.environment.spec
         super().__init__(run, interval, self._request, at_end=True)
         self.recorder = EpisodeRecorder(spec, render=partial(self._picture, run) if interval else None)
-        self.held = {"video": self.recorder}
+        self.held["video"] = self.recorder
         if interval and not spec.has_image and not spec.renders:
             _LOG.info("no video of episodes: %s", no_pictures(spec))
         self._request(run)
