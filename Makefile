@@ -29,9 +29,9 @@ help:
 	@echo "make docs-figures  draw the figures of README.md and docs/ again from their raw data"
 	@echo "make clean         remove caches and builds; keeps .venv and experiments/"
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml packages/heapwatch/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --no-compile -c constraints.txt -e '.[dev]'  # what is imported is compiled then
+	$(BIN)/python -m pip install --no-compile -c constraints.txt -e packages/heapwatch -e '.[dev]'  # what is imported is compiled then
 	@touch $@
 
 # The agent that comes with Reverie plays first, once; if it cannot, training begins all the same. The same command

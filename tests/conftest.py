@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Leave what is imported by now out of every collection of garbage: that is a fifth of the suite's time.
 
-    `gc.get_objects` does not list it then; see `tests/memory/test_heap_graphs.py`.
+    `gc.get_objects` does not list it then.
     """
     gc.collect()
     gc.freeze()

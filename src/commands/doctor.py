@@ -20,13 +20,13 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
+from heapwatch.counters.cpus import usable_cpus
+from heapwatch.counters.limits import memory_available_bytes, memory_limit_bytes
 from packaging.requirements import Requirement
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..memory.counters.cpus import usable_cpus
-from ..memory.counters.limits import memory_available_bytes, memory_limit_bytes
 from ..utils.errors import FlagParser, exit_on_user_error
 from ..utils.units import count_text, size_text
 

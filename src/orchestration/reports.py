@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from heapwatch.leaks.table import MemoryReport
 from numpy.typing import NDArray
 
 from ..config.schema import TrainConfig
 from ..envs.episodes import Episode
-from ..memory.leaks.table import MemoryReport
 from ..utils.logging import LEARNING, MetricsWriter, Progress, ProgressMode
 from ..utils.timestep import EnvSpec
 from ..utils.video import save_video, upscale

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from heapwatch.objects.graph_holders import first_graph
+from heapwatch.objects.walk import walk
 from torch import nn
 
-from reverie.memory.objects.graph_holders import first_graph
-from reverie.memory.objects.walk import walk
 from reverie.utils.metrics import MetricMeans
 from reverie.workflows.world_models import DreamerWorkflow
 
