@@ -80,14 +80,17 @@ SETTINGS_KEY = "made_with"
 
 def check_run_folder(config: TrainConfig) -> None:
     """Refuse a `run_dir` that cannot be a folder, or already holds a run other than the one to resume."""
-    if config.run_dir is None or config.resume is not None:
-        return
-    folder = Path(config.run_dir)
+    if config.run_dir is not None and config.resume is None:
+        require_free(Path(config.run_dir))
+
+
+def require_free(folder: Path) -> None:
+    """Refuse a folder for a new run that cannot be one, or already has contents."""
     _check_name(folder, f"run_dir={folder}")
     require_no_run(folder)
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
-        raise UserError(f"run_dir={config.run_dir} cannot be a folder: {existing} is a file.")
+        raise UserError(f"run_dir={folder} cannot be a folder: {existing} is a file.")
     if existing == folder and not _is_free(folder):
         raise UserError(
             f"run_dir={folder} is not empty and does not contain a run. Choose a new folder, as in "
