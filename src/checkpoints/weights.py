@@ -19,7 +19,7 @@ def networks_of(agent: Any) -> dict[str, dict[str, Tensor]]:
     """Return an agent's live parameters and buffers by part and name; a `UserError` for a population."""
     state = agent.state_dict()
     if "world_model" not in state:
-        raise UserError("A population has no world model: name the folder of its run, not weights.")
+        raise UserError("A population has no world model: name the folder of its run, not networks.")
     return {name: state[name] for name in ("world_model", "controller")}
 
 
