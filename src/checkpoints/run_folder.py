@@ -30,7 +30,14 @@ from ..envs.registered import find_maker, is_maker
 from ..utils.durable_io import UNFINISHED, reading, replace_file
 from ..utils.errors import UserError
 from ..utils.logging.console import LOG_FILE
-from .checkpoint import CHECKPOINTS, Checkpoint, Verify, latest_checkpoint, list_checkpoints
+from .checkpoint import (
+    CHECKPOINTS,
+    Checkpoint,
+    Verify,
+    is_stored_result,
+    latest_checkpoint,
+    list_checkpoints,
+)
 from .pretrained import CONFIG_FILE as CONFIG_FILE
 from .pretrained import holds_networks_alone, resolve_pretrained
 
@@ -237,6 +244,8 @@ def _single_settings(
 def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
     """Return the configuration with which the run in `folder` continues, and its changes as sentences."""
     before = _read(folder, "resume")  # unchecked: its device may be gone
+    if is_stored_result(Path(folder)):
+        latest_checkpoint(Path(folder))  # It raises if there is none: the run must not begin again here.
     changes = _single_settings(changes, before)
     config = load_run(folder, changes, key="resume")
     config.resume = folder
