@@ -42,8 +42,8 @@ def keep_state(workflow: DreamerWorkflow, roots: dict[str, Any]) -> None:
 
 def keep_mean(workflow: DreamerWorkflow, roots: dict[str, Any]) -> None:
     totals = roots["means"]._totals
-    for key, total in totals.items():
-        totals[key] = 0.99 * total + workflow.world_model.rssm.core.mix_bias.sum()
+    for key, (total, count) in totals.items():
+        totals[key] = (0.99 * total + workflow.world_model.rssm.core.mix_bias.sum(), count)
 
 
 def keep_hook(workflow: DreamerWorkflow, roots: dict[str, Any]) -> None:
