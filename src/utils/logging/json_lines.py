@@ -117,9 +117,7 @@ def malformed_line_error(path: Path, number: int) -> UserError:
 
 def _named(value: object) -> object:
     """Return the value, or its name in protocol buffers' JSON if it is a number that is not finite."""
-    if not isinstance(value, float) or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value if not isinstance(value, float) or math.isfinite(value) else json.dumps(value)
 
 
 def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
