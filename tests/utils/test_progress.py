@@ -245,6 +245,28 @@ def test_the_bar_knows_no_time_left_before_the_first_update() -> None:
     assert set(re.findall(r"[0-9]:\d\d:\d\d left", shown)) == {"0:32:15 left"}  # 3,870 steps, two a second
 
 
+QUICK = """
+from reverie.utils.logging import Progress, ProgressMode
+
+progress = Progress(40, ProgressMode.bar, clock=lambda: 0.0)
+for step in range(0, 44, 4):
+    progress.advance(step, step, "learning")
+progress.close()
+"""
+
+
+def test_the_bar_ends_at_the_last_step_however_quick_the_run_was() -> None:
+    shown = without_styles(shown_on_a_terminal(QUICK, 150))
+    assert shown.rstrip().splitlines()[-1].split("━")[0].endswith("40 of 40 ")
+
+
+def test_the_step_between_two_samples_of_the_pace_is_described() -> None:
+    progress = Progress(40, ProgressMode.plain, clock=lambda: 0.0)
+    for step in (0, 7):
+        progress.advance(step, step, "learning")
+    assert progress.describe() == "step 7 of 40 (17.5%), learning, time left unknown"
+
+
 def test_the_bar_fits_in_80_columns_and_moves_while_the_run_does_something_else() -> None:
     pieces = re.split(r"[\r\n]+", without_styles(shown_on_a_terminal(DRAWN + LONG_RUN, 80)))
     assert max(map(len, pieces)) <= 80 and "…" not in "".join(pieces)
@@ -253,9 +275,7 @@ def test_the_bar_fits_in_80_columns_and_moves_while_the_run_does_something_else(
     assert any("return -20.45, 4.25 updates/s, " in piece and piece.endswith("left") for piece in pieces)
 
 
-def test_each_phase_says_once_how_long_the_run_will_take(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_each_phase_says_once_how_long_the_run_will_take(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     progress = Progress(400_000, ProgressMode.plain, clock=lambda: now)
     with caplog.at_level(logging.INFO, logger="reverie"):
