@@ -122,6 +122,16 @@ def test_the_time_left_follows_the_pace_of_the_last_ten_minutes(caplog: pytest.L
     assert times_left(lines)[-1] == "0:03:20 left"  # 1,000 steps, five a second
 
 
+def test_generations_longer_than_that_have_a_pace_too(caplog: pytest.LogCaptureFixture) -> None:
+    lines = shown_lines(
+        caplog, [(100 * number, 1200.0 * number, 50 * number, None) for number in range(1, 6)]
+    )
+    assert times_left(lines) == [
+        UNKNOWN,
+        *(f"{hours(12 * (10_000 - step))} left" for step in (200, 300, 400, 500)),
+    ]
+
+
 def test_a_finished_run_has_no_time_left(caplog: pytest.LogCaptureFixture) -> None:
     assert times_left(shown_lines(caplog, [(10_000, 10.0, 0, 20_000)])) == ["0:00:00 left"]
 

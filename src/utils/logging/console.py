@@ -167,7 +167,7 @@ class Progress:
         start_step: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._total_steps, self._clock, self._next_sample = total_steps, clock, -math.inf
+        self._total_steps, self._clock, self._sampled = total_steps, clock, -math.inf
         self._step, self._first_update = start_step, 0
         self._phase, self._has_logged_pace, self._is_last_phase = "starting", False, False
         self._status: tuple[str, float] | None = None
@@ -182,7 +182,6 @@ class Progress:
             progress.TextColumn("{task.description}", markup=False),
             console=CONSOLE,
             refresh_per_second=2,  # its thread shares the interpreter with the training loop
-            speed_estimate_period=_PACE_SECONDS,
             get_time=clock,
             disable=not shows_bar(mode),
         )
@@ -225,9 +224,12 @@ class Progress:
         if phase != self._phase:
             self._phase, self._has_logged_pace = phase, False
             self._forget_pace(updates)
-        if (now := self._clock()) < self._next_sample:
+        now, before = self._clock(), self._sampled
+        if now - before < _SAMPLE_SECONDS:
             return
-        self._next_sample = now + _SAMPLE_SECONDS
+        self._sampled = now
+        # A pace needs two samples, however long a generation of a population takes.
+        self._bar.speed_estimate_period = max(_PACE_SECONDS, 3 * (now - before))
         self._bar.advance(self._steps.id, self._step - self._steps.completed)
         self._bar.advance(self._updates.id, updates - self._updates.completed)
         pace = _pace_text(self._updates.speed) if self._updates.speed else ""
@@ -260,7 +262,7 @@ class Progress:
         """Measure the pace from the next step on, after so many updates."""
         self._bar.reset(self._steps.id, completed=self._step)
         self._bar.reset(self._updates.id, completed=int(updates))
-        self._first_update, self._next_sample = updates, -math.inf
+        self._first_update, self._sampled = updates, -math.inf
 
     def _describe(self, pace: str) -> None:
         """Show the numbers, as many as there is room for."""
