@@ -210,8 +210,8 @@ class Progress:
         pace = _pace_text(updates_per_second)
         self._describe(pace)
         if self._bar.disable:
-            words = f"{self._played}, {pace}, {self._memory}, {self._time_left()}"
-            _LOG.info("%s, %s", self._done(), words)
+            words = self._done(), self._played, pace, self._memory, self._time_left()
+            _LOG.info(", ".join(words))
 
     def advance(self, step: int, updates: int, phase: str, until: int | None = None) -> None:
         """Move the bar, and log once in each phase the time that is left at its pace, as soon as it is known.
@@ -255,8 +255,7 @@ class Progress:
         return f"{self._done()}, {doing}, {self._time_left()}"
 
     def _done(self) -> str:
-        step, total = self._step, self._total_steps
-        return f"step {step:,} of {total:,} ({step / total:.1%})"
+        return f"step {self._step:,} of {self._total_steps:,} ({self._step / self._total_steps:.1%})"
 
     def _forget_pace(self, updates: float) -> None:
         """Measure the pace from the next step on, after so many updates."""
