@@ -171,13 +171,6 @@ def several(sizes: Iterable[int]) -> ActionSpec:
     return ActionSpec(sum(parts), True, parts if len(parts) > 1 else ())
 
 
-def choices_of(rows: NDArray, action: ActionSpec) -> NDArray[np.int64]:
-    """Return the choices, (rows,), or (rows, parts) of several at once, of one-hot actions."""
-    if action.is_onehot:
-        return rows.argmax(1)
-    return np.stack([block.argmax(1) for block in np.split(rows, np.cumsum(action.parts)[:-1], axis=1)], 1)
-
-
 def spec_of(records: EpisodeRecords, action: ActionSpec) -> EpisodeSpec:
     """Return what a set has in common of which this is an episode."""
     parts = {key: ArraySpec(values.shape[1:], values.dtype) for key, values in records.observation.items()}

@@ -349,7 +349,7 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
         lambda g: g.create_dataset("observations", (4,), [("a", "f4"), ("b", "f4")]),
         "`observations` has the dtype [('a', '<f4'), ('b', '<f4')]",
     ),
-    ("observations", lambda g: g.create_group("observations/a/b"), "`a` is a group of groups"),
+    ("observations", lambda g: g.create_group("observations/a/b"), "`observations/a` is a group of groups"),
     ("observations", lambda g: g.create_group("observations"), "at least one observation"),
     (
         "observations",
@@ -368,7 +368,7 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
     (
         "actions",
         lambda g: g.create_dataset("actions", data=np.zeros(4, int)),
-        "it has 4 actions and 3 rewards",
+        "it has 4 rewards, but `action` has the shape (5,)",
     ),
     ("actions", lambda g: g.create_dataset("actions", data=np.array([0, 1, 9])), "go up to 9"),
     (
