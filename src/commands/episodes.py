@@ -6,8 +6,6 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from ..checkpoints.run_folder import checkpoint_of, load_run
 from ..checkpoints.shards import checkpoint_of_rank
@@ -41,7 +39,6 @@ Episodes in and out: reverie-episodes show|export|import [key=value ...]
 Formats: own, dreamerv3 (danijar's) and minari. For dreamerv3-torch: examples/convert_dreamerv3_torch.py
 
 """
-_WIDTH = 150  # of a table that is not shown on a terminal
 
 
 @dataclass(kw_only=True, slots=True)
@@ -128,11 +125,8 @@ def _show(config: ShowConfig) -> None:
     }
     if episodes.skipped_text:
         rows["skipped"] = printable(episodes.skipped_text)
-    table = Table(show_header=False)
     for name, text in rows.items():
-        table.add_row(name, text)
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH)
-    console.print(table)
+        print(f"{name:<{max(map(len, rows))}}  {text}")
 
 
 def _export(config: ExportConfig) -> None:
