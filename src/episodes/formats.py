@@ -85,7 +85,7 @@ def find_episodes(path: Path, key: str = "path") -> Episodes:
         UserError: If nothing there is named as one of the formats names it.
     """
     if os.path.isfile(path / own.INDEX):  # of a name that is too long pathlib would raise
-        return Episodes(path, Format.own, own.read_spec(path).action, Counter())
+        return Episodes(path, Format.own, own.read_index(path)[0].action, Counter())
     if (file := minari.find(path)) is not None:
         return Episodes(file, Format.minari, minari.read_action(file), Counter())
     files = sorted(path.glob("*.npz")) if os.path.isdir(path) else [path] if path.suffix == ".npz" else []
@@ -94,8 +94,8 @@ def find_episodes(path: Path, key: str = "path") -> Episodes:
         found = "holds no episodes: there is no " + names if os.path.exists(path) else "does not exist"
         raise UserError(f"{key}={path} {found}. Name the folder that has them.")
     if not all(map(dreamerv3.is_chunk, files)):
-        found = f"has npz files, but no {own.INDEX}, and not the names of dreamerv3's replay"
-        raise UserError(f"{key}={path} {found}. Those of dreamerv3-torch: convert them with {CONVERTER}.")
+        found = f"has npz files, but no {own.INDEX}, and they are not named like dreamerv3's replay"
+        raise UserError(f"{key}={path} {found}. Convert dreamerv3-torch's with {CONVERTER}.")
     return Episodes(path, Format.dreamerv3, None, Counter())
 
 

@@ -21,9 +21,9 @@ from .npz import led_arrays, read_steps, write_npz
 INDEX, VERSION = "episodes.json", 1
 
 
-def read_spec(path: Path) -> EpisodeSpec:
-    """Return what a folder says of its episodes; a `UserError` if it says nothing that can be used."""
-    index = read_description(path / INDEX)
+def read_index(path: Path) -> tuple[EpisodeSpec, list[Path]]:
+    """Return what a folder says of its episodes, and their files; a `UserError` if that cannot be used."""
+    index, files = read_description(path / INDEX), sorted(path.glob("*.npz"))
     with judging(path / INDEX):
         if index["version"] != VERSION:
             raise ValueError(f"it has version {index['version']}, and version {VERSION} is read")
@@ -35,15 +35,14 @@ def read_spec(path: Path) -> EpisodeSpec:
         if type(action["is_discrete"]) is not bool:
             raise ValueError("its action is none")
         sizes = several(map(_whole, action.get("parts") or [action["size"]]))
-        return EpisodeSpec(parts, replace(sizes, is_discrete=action["is_discrete"]))
+        if (count := _whole(index["episodes"])) != len(files):
+            raise ValueError(f"it lists {count_text(count, 'episode')}, and the folder has {len(files):,}")
+        return EpisodeSpec(parts, replace(sizes, is_discrete=action["is_discrete"])), files
 
 
 def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
     """Yield the episodes in the order in which they were written, with their files."""
-    spec, files = read_spec(path), sorted(path.glob("*.npz"))
-    with judging(path / INDEX):
-        if (count := _whole(read_description(path / INDEX)["episodes"])) != len(files):
-            raise ValueError(f"it lists {count_text(count, 'episode')}, and the folder has {len(files):,}")
+    spec, files = read_index(path)
     for file in files:
         arrays = read_steps(file, {*spec.observation, *STEP_KEYS}.__contains__, skipped, spec.observation)
         with judging(file):

@@ -48,7 +48,7 @@ def test_files_of_another_layout_are_refused_with_the_way_to_convert_them(
     for name in names:
         np.savez_compressed(tmp_path / name, vector=SEEN, reward=REWARD)
     for path in (tmp_path, tmp_path / "a-4.npz"):
-        with pytest.raises(UserError, match=r"of dreamerv3-torch: convert them with (\S+\.py)\.$") as refused:
+        with pytest.raises(UserError, match=r"Convert dreamerv3-torch's with \S+\.py\.$") as refused:
             find_episodes(path)
         assert str(refused.value).startswith(f"path={path} has npz files")
     assert (Path(__file__).parents[2] / CONVERTER).is_file()

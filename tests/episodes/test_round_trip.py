@@ -1,6 +1,7 @@
 """What is written is read again bit for bit, in every format."""
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,18 @@ def test_episodes_longer_than_a_chunk_come_back(tmp_path: Path, form: Format) ->
     written = [episode(CATCH, length, seed=length) for length in (500, 700, 2, 2500, 1024, 3)]
     write_episodes(tmp_path, form, written, CATCH)
     assert plain(list(find_episodes(tmp_path).read(CATCH.action))) == plain(written)
+
+
+@pytest.mark.parametrize("form", Format)
+def test_episodes_are_written_and_read_one_at_a_time(tmp_path: Path, form: Format) -> None:
+    spec = EpisodeSpec({"image": ArraySpec((64, 64, 3), np.dtype(np.uint8))}, CATCH.action)
+    tracemalloc.start()
+    try:
+        write_episodes(tmp_path / "e", form, (episode(spec, 100, seed=seed) for seed in range(30)), spec)
+        assert sum(1 for _ in find_episodes(tmp_path / "e").read(spec.action)) == 30
+        assert tracemalloc.get_traced_memory()[1] < 12_000_000  # of 37 MB in all
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("form", Format)
