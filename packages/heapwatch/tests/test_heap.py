@@ -156,7 +156,7 @@ def test_what_the_roots_reach_counts_under_their_names() -> None:
     assert list(grown(before, measure_heap({"loop": loop}, is_whole=False))) == ["loop.more.value[*]"]
 
 
-def test_measuring_again_finds_the_same_and_runs_no_code_of_what_it_visits() -> None:
+def measured_twice() -> tuple[Heap, Heap]:
     class Hostile:
         def __sizeof__(self) -> int:
             raise AssertionError("asked for its size")
@@ -165,8 +165,12 @@ def test_measuring_again_finds_the_same_and_runs_no_code_of_what_it_visits() -> 
             raise AssertionError(f"asked for {name}")
 
     KEPT["hostile"] = Hostile()
-    first = measure_heap({}, is_whole=False)
-    assert measure_heap({}, is_whole=False).held == first.held
+    return measure_heap({}, is_whole=False), measure_heap({}, is_whole=False)
+
+
+def test_measuring_again_finds_the_same_and_runs_no_code_of_what_it_visits() -> None:
+    first, second = in_a_fresh_process(measured_twice)
+    assert first.held == second.held
 
 
 def leave_cycles(size: int) -> None:

@@ -1,4 +1,4 @@
-"""A program that nobody edited does the same under `reverie-watch`, and what it leaks has a name."""
+"""A program that nobody edited does the same under `heapwatch`, and what it leaks has a name."""
 
 import gc
 import itertools
@@ -549,7 +549,7 @@ def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True)
 
 
-WATCH = ("-m", "heapwatch.watch", "--report", "report", "--share", "0.5", "--seconds", "0.002")
+WATCH = ("-m", "heapwatch", "--report", "report", "--share", "0.5", "--seconds", "0.002")
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -666,7 +666,7 @@ def test_an_error_reads_as_without_us(tmp_path: Path) -> None:
     write(tmp_path, "def f():\n    raise ValueError('own')\nf()\n")
     alone, seen = python(tmp_path, "train.py"), python(tmp_path, *WATCH, "train.py")
     assert seen.returncode == alone.returncode == 1
-    own = [line for line in seen.stderr.splitlines() if not line.startswith("reverie-watch:")]
+    own = [line for line in seen.stderr.splitlines() if not line.startswith("heapwatch:")]
     assert "\n".join(own).replace(f"{tmp_path}/", "") == alone.stderr.rstrip().replace(f"{tmp_path}/", "")
     assert os.listdir(tmp_path / "report")
 
@@ -681,7 +681,7 @@ def test_a_program_may_change_folder_close_its_errors_and_name_a_module_beside_i
         beside.update()
         os.chdir("/")
         sys.stderr.close()
-        logging.getLogger("reverie.memory").error("of the watch")
+        logging.getLogger("heapwatch").error("of the watch")
         print(sys.argv[1:])
         """,
     )
@@ -718,7 +718,7 @@ def test_wrong_use_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["reverie-watch", *arguments])
+    monkeypatch.setattr(sys, "argv", ["heapwatch", *arguments])
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(SystemExit) as ended:
         command.main()
