@@ -22,30 +22,26 @@ def check_form(
 
     `counted` has those parts of this run's own state that have one form.
     """
-    ratio = state["ratio"]
-    start_step = None if ratio["start_step"] is None else 0
+    environment, frames = state["environment"], state["recorder"]["frames"]
+    start_step = None if state["ratio"]["start_step"] is None else 0
     own = {
         "updates": 0,
         "owes_evaluation": False,
         "ratio": {"start_step": start_step, "paid": 0, "updates_per_step": updates_per_step},
+        "environment": {"starts": 0},
+        "recorder": {"wanted": False, "frames": None},
+        "best_return": None if state["best_return"] is None else 0.0,
         **counted,
     }
-    check_structure({name: state[name] for name in own}, own)
+    # Collectors save only how often they started.
+    if "starts" not in environment:
+        own["environment"] = state_form(env, [len(actions) for actions in environment["actions"].values()])
+    if frames is not None:
+        own["recorder"]["frames"] = np.empty((*frames.shape, 0, 0, 0, 0)[:4], np.uint8)
+    # Version 0.2 saved no games.
     if "last_games" in state:
-        games = state["last_games"]
-        check_structure(games, np.empty((min(len(games), GAMES), 2)), "last_games")
-    environment, recorder = state["environment"], state["recorder"]
-    if "starts" in environment:  # of collectors
-        check_structure(environment, {"starts": 0})
-    else:
-        lengths = [len(actions) for actions in environment["actions"].values()]
-        check_structure(environment, state_form(env, lengths))
-    frames = None if recorder["frames"] is None else np.empty(recorder["frames"].shape, np.uint8)
-    check_structure(recorder, {"wanted": False, "frames": frames})
-    if frames is not None and frames.ndim != 4:
-        raise ValueError(f"recorder/frames has {frames.ndim} axes instead of 4")
-    if not isinstance(state["best_return"], float | None):
-        raise ValueError("best_return is no number")
+        own["last_games"] = np.empty((min(len(state["last_games"]), GAMES), 2))
+    check_structure({name: state[name] for name in own}, own)
 
 
 def require_windows(replay: EpisodeReplayBuffer) -> None:
