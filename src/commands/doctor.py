@@ -1,4 +1,7 @@
-"""`reverie-doctor`: can this machine train, and what to do where it cannot. It changes nothing."""
+"""Check whether this machine can train, and print a repair for each problem. Nothing is changed.
+
+Exit code: 1 if a check failed, else 0. There are no settings.
+"""
 
 import importlib.metadata
 import os
@@ -73,12 +76,7 @@ class Check:
 @exit_on_user_error()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `reverie-doctor`; return 1 if a check failed, else 0. Anything but --help is refused."""
-    parser = FlagParser(
-        description="Check whether this machine can train, and print a repair for each problem.",
-        epilog="Exit code: 1 if a check failed, else 0. Nothing is changed, and there are no settings.",
-        allow_abbrev=False,
-    )
-    parser.parse_args(arguments)
+    FlagParser(description=__doc__, allow_abbrev=False).parse_args(arguments)
     return report(diagnose(), Console(highlight=False))
 
 
@@ -86,13 +84,12 @@ def diagnose() -> list[Check]:
     """Make every check, in the order of the report."""
     here, shared = Path.cwd(), Path("/dev/shm")
     limit = memory_limit_bytes()
-    is_limited = limit < psutil.virtual_memory().total
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU"
     pytorch = f"{torch.__version__} ({build} build), {count_text(torch.get_num_threads(), 'thread')}"
     return [
         judge_system(sys.platform),
         judge_python(sys.version_info[:2]),
-        _check_packages(),
+        judge_packages(importlib.metadata.requires("reverie") or []),
         # The packages check covers whether it is new enough.
         Check("PyTorch", Health.OK, pytorch),
         _check_gpu(),
@@ -100,7 +97,7 @@ def diagnose() -> list[Check]:
         _check_start("Gymnasium", "gymnasium", "gymnasium", "gymnasium[classic-control]"),
         judge_disk(here, shutil.disk_usage(here).free, os.access(here, os.W_OK)),
         judge_shared_memory(shutil.disk_usage(shared).free if shared.is_dir() else None),
-        judge_memory(memory_available_bytes(), limit if is_limited else None),
+        judge_memory(memory_available_bytes(), limit if limit < psutil.virtual_memory().total else None),
         judge_load(os.getloadavg()[0], usable_cpus()),
         judge_ranks(why_no_exchange(), gloo_address()),
     ]
@@ -153,15 +150,6 @@ def judge_packages(requirements: Iterable[str]) -> Check:
             wrong[str(each)] = f"{each.name} {version}, needs {each.specifier or 'any version'}"
     found = "; ".join(wrong.values()) or "all in the ranges of pyproject.toml"
     return Check.of("packages", found, _pip_install(*wrong), fails=bool(wrong), warns=False)
-
-
-def _check_packages() -> Check:
-    """Compare the installed packages with the requirements in Reverie's own metadata."""
-    try:
-        return judge_packages(importlib.metadata.requires("reverie") or [])
-    except importlib.metadata.PackageNotFoundError:
-        fix = _pip_install("-c", "constraints.txt", "-e", ".")
-        return Check.of("packages", "Reverie is not installed, only importable", fix)
 
 
 def _pip_install(*what: str) -> str:
