@@ -176,7 +176,9 @@ def _check_gpu() -> Check:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         is_available = torch.cuda.is_available()
-    driver = collect_env.get_nvidia_driver_version(collect_env.run)
+    query = "nvidia-smi --query-gpu=driver_version --format=csv,noheader"
+    drivers = collect_env.run_and_read_all(collect_env.run, query)
+    driver = drivers.split()[0] if drivers else None
     if not is_available:
         return judge_missing_gpu(torch.version.cuda, driver, " ".join(str(each.message) for each in caught))
     versions = f"driver {driver or 'unknown'}, CUDA {torch.version.cuda}"
