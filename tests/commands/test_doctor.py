@@ -75,7 +75,7 @@ def test_the_script_says_how_to_install_when_nothing_is_installed() -> None:
     done = subprocess.run([sys.executable, "-I", "-S", str(SCRIPT)], capture_output=True, text=True)
     assert done.returncode == 1
     assert "No module named 'reverie'" in done.stderr
-    assert "pip install -c constraints.txt -e ." in done.stderr
+    assert "pip install -c constraints.txt -e packages/heapwatch -e ." in done.stderr
 
 
 @pytest.mark.parametrize(
