@@ -200,4 +200,4 @@ def _without_own_frames(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_own(trace: TracebackType) -> bool:
     name = trace.tb_frame.f_code.co_filename
-    return name.startswith((str(Path(__file__).parent), "<frozen runpy>"))
+    return name.startswith((str(Path(__file__).parents[1]), "<frozen runpy>"))
