@@ -12,7 +12,8 @@ WORKDIR /opt/reverie
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
 COPY configs configs
-RUN pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" -c constraints.txt .
+COPY packages packages
+RUN pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" -c constraints.txt ./packages/heapwatch .
 
 # Runs are written to experiments/ here: mount a folder that this user may write to.
 RUN useradd --create-home reverie

@@ -1,4 +1,5 @@
-# Every target sets up what it needs: .venv is made once, and filled again when pyproject.toml or constraints.txt change.
+# Every target installs what it needs into .venv: training the core, tests and docs their own on top of it. It is
+# installed again when pyproject.toml or constraints.txt change.
 PYTHON ?= python3# any Python from 3.11; used once, to make .venv
 EXPERIMENT ?= dreamer_ataripong
 ARGS ?=# overrides for the command: make train ARGS="seed=2 env.num_envs=4", make test ARGS="-k replay"
@@ -6,19 +7,22 @@ ARGS ?=# overrides for the command: make train ARGS="seed=2 env.num_envs=4", mak
 VIDEO := experiments/pretrained_pong.mp4
 FIRST := experiments/first
 BIN := .venv/bin
+CORE := .venv/.core
 READY := .venv/.installed
+SITE_READY := .venv/.docs
 WORKERS := $(shell expr 2 \* $$(nproc))# of the tests: two for each core, for many wait for processes that they have killed
 PEERS := .venv-peers
 PEERS_READY := .venv-peers/.installed
 unexport PYTHONDONTWRITEBYTECODE # of the hundreds of processes of the tests each would compile everything
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1# no notice of newer versions: constraints.txt decides
 
-.PHONY: help train first test gpu bench bench-peers lint format doctor docs docs-figures clean
+.PHONY: help train first test test-slow gpu bench bench-peers lint format doctor docs docs-figures clean
 
 help:
 	@echo "make train         watch the agent that comes with it, then train on Atari Pong; EXPERIMENT=dreamer_catch for another, ARGS=... for overrides; the same command again resumes"
 	@echo "make first         learn Catch on a CPU in ten minutes, and draw its curve: experiments/first/report.html; continues what is there"
-	@echo "make test          every test that needs no GPU"
+	@echo "make test          the tests of every part, in minutes; they need no GPU"
+	@echo "make test-slow     whole runs, kills, leaks, ranks and compilers, and the tests of heapwatch"
 	@echo "make gpu           the tests that need a CUDA device"
 	@echo "make bench         time everything beside its limits, and beside the peers if they are installed"
 	@echo "make bench-peers   install the peers that make bench compares with, in an environment of their own"
@@ -29,28 +33,47 @@ help:
 	@echo "make docs-figures  draw the figures of README.md and docs/ again from their raw data"
 	@echo "make clean         remove caches and builds; keeps .venv and experiments/"
 
-$(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --no-compile -c constraints.txt -e '.[dev]'  # what is imported is compiled then
+# Without --no-compile pip would compile thousands of files that nothing imports.
+INSTALL := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
+
+$(CORE): pyproject.toml packages/heapwatch/pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing Reverie and heapwatch into .venv"
+	@$(INSTALL) -e packages/heapwatch -e .
+	@touch $@
+
+$(READY): $(CORE)
+	@echo "installing the tests' packages into .venv"
+	@$(INSTALL) -e '.[dev]'
+	@touch $@
+
+$(SITE_READY): $(CORE)
+	@echo "installing the site's packages into .venv"
+	@$(INSTALL) -e '.[docs]'
 	@touch $@
 
 # The agent that comes with Reverie plays first, once; if it cannot, training begins all the same. The same command
 # again continues its run; another EXPERIMENT or other ARGS begin another one.
-train: $(READY) $(if $(filter dreamer_ataripong,$(EXPERIMENT)),$(VIDEO))
+train: $(CORE) $(if $(filter dreamer_ataripong,$(EXPERIMENT)),$(VIDEO))
 	$(BIN)/python scripts/for_make.py --resume scripts/train.py experiment=$(EXPERIMENT) $(ARGS)
 
-$(VIDEO): | $(READY)
+$(VIDEO): | $(CORE)
 	@mkdir -p $(@D)
 	-$(BIN)/python scripts/evaluate.py run=pretrained:pong device=cpu episodes=1 max_steps=400 video=$@ && \
 	  echo "$@ shows a trained agent; training takes hours, and its first lines say how many"
 
 # What is there is continued; a finished run only gets its report again.
-first: $(READY)
+first: $(CORE)
 	$(BIN)/python scripts/for_make.py --resume scripts/train.py experiment=dreamer_catch device=cpu run_dir=$(FIRST) $(ARGS)
 	$(BIN)/python scripts/plot.py $(FIRST) out=$(FIRST)/report.html
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -m "not gpu and not slow" -n $(WORKERS) --dist worksteal $(ARGS)
+
+# pytest ends with 5 if ARGS choose none of its tests.
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m "not gpu and slow" -n $(WORKERS) --dist worksteal $(ARGS) || [ $$? -eq 5 ]
+	cd packages/heapwatch && ../../$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS) || [ $$? -eq 5 ]
 
 gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
@@ -67,7 +90,7 @@ $(PEERS_READY): benchmarks/peers/requirements.txt constraints.txt
 	$(PEERS)/bin/python -m pip install -c $(PEERS)/constraints.txt -r benchmarks/peers/requirements.txt
 	@touch $@
 
-lint: $(READY)
+lint: $(READY) $(SITE_READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
@@ -78,13 +101,13 @@ format: $(READY)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-doctor: $(READY)
+doctor: $(CORE)
 	$(BIN)/python scripts/doctor.py
 
-docs: $(READY)
+docs: $(SITE_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-docs-figures: $(READY)
+docs-figures: $(CORE)
 	$(BIN)/python scripts/make_figures.py $(ARGS)
 
 clean:

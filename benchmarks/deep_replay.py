@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 import psutil
 import torch
+from heapwatch.counters.glibc import in_use_bytes
+from heapwatch.leaks.detector import classify_trend
 
 from benchmarks.peers.serve import peak_mb
 from reverie.buffers import EpisodeReplayBuffer, LatentSpec, ReplayConfig, ReplaySpec, StoredLatent
 from reverie.envs import EnvConfig, make_environment
-from reverie.memory.counters.glibc import in_use_bytes
-from reverie.memory.leaks.detector import classify_trend
 
 CAPACITY, ENVS, BUDGET_GIB, LATENT_EVERY = 10_000_000, 8, 1.4, 16
 LATENT = LatentSpec(deter_size=512, num_latents=32)  # of size1m

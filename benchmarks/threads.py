@@ -19,11 +19,11 @@ from statistics import median
 from typing import Any
 
 import torch
+from heapwatch.counters.cpus import usable_cpus
 
 from reverie.config.compose import compose_jobs
 from reverie.config.resolve import typed
 from reverie.envs import spec_of
-from reverie.memory.counters.cpus import usable_cpus
 from reverie.orchestration.recipes import recipe_of
 from reverie.orchestration.threads import candidates, choose, measure
 

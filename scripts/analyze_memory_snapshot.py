@@ -2,7 +2,7 @@
 
 import sys
 
-from reverie.commands.entry import analyze_snapshots
+from heapwatch.snapshots.command import main
 
 if __name__ == "__main__":
-    sys.exit(analyze_snapshots())
+    sys.exit(main())

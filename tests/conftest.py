@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,19 @@ import torch
 from hypothesis import HealthCheck, settings
 from jaxtyping import config as jaxtyping_config
 
+TESTS = Path(__file__).parent
 pytest_plugins = ["tests.runs.fixtures"]
+# Whole runs, kills, leaks, ranks and compilers: `make test-slow`. Files and folders of tests/.
+SLOW = (
+    "benchmarks",
+    "contracts/test_environments.py",
+    "contracts/test_restore.py",
+    "faults",
+    "orchestration",
+    "test_examples.py",
+    "workflows/test_compiled.py",
+    "workflows/test_ranks.py",
+)
 WHOLE_RUNS = ("api", "benchmarks", "checkpoints", "commands", "config", "orchestration", "planning", "play")
 
 torch.set_num_threads(1)
@@ -29,11 +42,15 @@ def fixed_seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the folders whose tests take long first: at the end no worker is then left alone with them.
+    """Mark slow tests, and put folders whose tests take long first, so that no worker is alone at the end.
 
     The longest test of all, which compiles for minutes, is the very first; then come those that mostly wait.
     """
+    for item in items:
+        if item.path.relative_to(TESTS).as_posix().startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
     files = {"test_compiled.py": 0, "test_ray_engine.py": 1}
     ranks = {name: rank for rank, name in enumerate(("workflows", "faults", *WHOLE_RUNS))}
     last = len(ranks)
@@ -43,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Leave what is imported by now out of every collection of garbage: that is a fifth of the suite's time.
 
-    `gc.get_objects` does not list it then; see `tests/memory/test_heap_graphs.py`.
+    `gc.get_objects` does not list it then.
     """
     gc.collect()
     gc.freeze()

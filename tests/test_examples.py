@@ -7,7 +7,11 @@ import sys
 from pathlib import Path
 
 import jupytext
+import numpy as np
 import pytest
+
+from reverie.episodes import find_action, find_episodes
+from reverie.utils.timestep import ActionSpec
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -20,7 +24,10 @@ SHOWN = {
     "dream_ahead.py 5": r"after 0, 3, \.\.\. 15 steps; mean error 0\.\d\d of 255",
     "replay_buffer.py 10": r"0\.8 MB(?s:.*)episode 10: return \d+, \d+ records",
     "find_a_leak.py": r"leak after \d+ steps",
+    "convert_dreamerv3_torch.py train_eps mine": r"wrote 2 episodes to mine, actions: one of 3",
 }
+CHOICES = np.array([[0, 0, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]], np.float32)
+NUMBERS = np.array([[0, 0], [0.5, -1], [0.25, 1], [-0.5, 0]], np.float32, order="F")
 
 
 def shown_by(arguments: list[str], folder: Path) -> str:
@@ -28,6 +35,24 @@ def shown_by(arguments: list[str], folder: Path) -> str:
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=folder, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def save_episodes(folder: Path, led: np.ndarray = CHOICES) -> None:
+    """Leave two episodes as `add_to_cache` and `save_episodes` of dreamerv3-torch do; one is truncated."""
+    folder.mkdir()
+    position = np.arange(4)
+    arrays = {
+        "vector": position[:, None].astype(np.float32) + 10,
+        "image": np.full((4, 2, 2, 3), position[:, None, None, None], np.uint8),
+        "is_first": position == 0,
+        "reward": np.array([0, 0.5, 0, 1]),
+        "discount": np.ones(4, np.float32),
+        "action": led,
+        "logprob": np.zeros(4, np.float32),
+        "log_achievement": np.zeros(4, np.float32),
+    }
+    for name, is_terminal in (("a", position == 3), ("b", position > 3)):
+        np.savez_compressed(folder / f"20240101T000000-{name}-4.npz", is_terminal=is_terminal, **arrays)
 
 
 def test_each_example_is_short_and_listed() -> None:
@@ -42,7 +67,29 @@ def test_each_example_is_short_and_listed() -> None:
 @pytest.mark.parametrize("line", SHOWN)
 def test_an_example_runs(line: str, tmp_path: Path) -> None:
     script, *arguments = line.split()
+    save_episodes(tmp_path / "train_eps")
     assert re.search(SHOWN[line], shown_by([str(EXAMPLES / script), *arguments], tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("form", "led", "action"),
+    [("own", CHOICES, ActionSpec(3, True)), ("dreamerv3", NUMBERS, ActionSpec(2, False))],
+)
+def test_episodes_of_dreamerv3_torch_are_converted(
+    tmp_path: Path, form: str, led: np.ndarray, action: ActionSpec
+) -> None:
+    save_episodes(tmp_path / "train_eps", led)
+    shown_by([str(EXAMPLES / "convert_dreamerv3_torch.py"), "train_eps", "mine", form], tmp_path)
+    found = find_episodes(tmp_path / "mine")
+    assert found.format.name == form and find_action(found) == action
+    episodes = list(found.read(action))
+    assert [each.is_terminal for each in episodes] == [True, False]
+    for each in episodes:
+        assert each.observation.keys() == {"vector", "image"}
+        assert each.observation["vector"].tolist() == [[10], [11], [12], [13]]
+        assert each.observation["image"][:, 1, 1, 2].tolist() == [0, 1, 2, 3]
+        assert each.action.tolist() == [*led[1:].tolist(), [0] * action.size]
+        assert each.reward.tolist() == [0, 0.5, 0, 1]
 
 
 def test_the_example_with_an_own_environment_is_that_of_its_page() -> None:

@@ -31,12 +31,13 @@ CALLS = {
     *(f"yaml.{name}" for name in ("unsafe_load", "unsafe_load_all", "Loader", "FullLoader", "UnsafeLoader")),
 }
 NUMPY = {"numpy.load", "numpy.lib.npyio.load", "numpy.lib.format.read_array"}
+HEAPWATCH = "packages/heapwatch/src/heapwatch"
 ALLOWED = {
-    "src/memory/snapshots/reader.py": ["pickle"],  # an unpickler that refuses every global
+    f"{HEAPWATCH}/snapshots/reader.py": ["pickle"],  # an unpickler that refuses every global
     # Runs the program that its user names, as `python` does.
-    "src/memory/watch/command.py": ["runpy", "exec", "compile"],
+    f"{HEAPWATCH}/watch/command.py": ["runpy", "exec", "compile"],
 }
-FOLDERS = ("src", "scripts", "docs")
+FOLDERS = ("src", "packages/heapwatch/src", "scripts", "docs")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 

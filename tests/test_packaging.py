@@ -42,6 +42,56 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     return Distributions(sdist, wheel)
 
 
+@pytest.fixture(scope="module")
+def heapwatch_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel of heapwatch in a copy."""
+    copy = tmp_path_factory.mktemp("heapwatch")
+    shutil.copytree(ROOT / "packages" / "heapwatch", copy, dirs_exist_ok=True)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [wheel] = (copy / "dist").glob("*.whl")
+    return wheel
+
+
+def run_installed(site: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Run code with what is installed in a folder, and without the editable installations of this Python."""
+    libraries = Path(pytest.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(libraries)])}
+    # With -S no .pth file is read, which is where editable installations are.
+    command = [sys.executable, "-S", "-c", code]
+    return subprocess.run(command, env=environment, cwd=site, capture_output=True, text=True)
+
+
+def install(site: Path, *wheels: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--target", str(site)]
+    done = subprocess.run([*command, *map(str, wheels)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_both_wheels_install_from_a_folder_and_reverie_uses_heapwatch(
+    built: Distributions, heapwatch_wheel: Path, tmp_path: Path
+) -> None:
+    install(tmp_path, heapwatch_wheel, built.wheel)
+    code = "import reverie.memory as m, heapwatch; print(heapwatch.__file__, m.Watch is heapwatch.Watch)"
+    done = run_installed(tmp_path, code)
+    assert done.stdout.split() == [str(tmp_path / "heapwatch" / "__init__.py"), "True"], done.stderr
+    names = zipfile.ZipFile(heapwatch_wheel).namelist()
+    source = ROOT / "packages" / "heapwatch" / "src"
+    assert {name for name in names if ".dist-info/" not in name} == relative_files(source, "*.py", "py.typed")
+
+
+def test_without_heapwatch_one_sentence_tells_how_to_install_it(built: Distributions, tmp_path: Path) -> None:
+    install(tmp_path, built.wheel)
+    repair = "pip install -c constraints.txt -e packages/heapwatch -e ."
+    done = run_installed(tmp_path, "import reverie; reverie.load")
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: No module named 'heapwatch'") and last.endswith(repair)
+    done = run_installed(tmp_path, "from reverie.commands.entry import train; train()")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("error: No module named 'heapwatch'") and repair in done.stderr
+
+
 def relative_files(folder: Path, *patterns: str) -> set[str]:
     """Return the files below the folder that match one of the patterns, as paths relative to it."""
     return {str(path.relative_to(folder)) for pattern in patterns for path in folder.rglob(pattern)}
@@ -86,7 +136,6 @@ def test_every_command_that_the_wheel_brings_can_be_called(built: Distributions)
     groups.read_string(archive.read(entry_points).decode())
     commands = dict(groups["console_scripts"])
     assert sorted(commands) == [
-        "reverie-analyze-snapshots",
         "reverie-certify",
         "reverie-collect",
         "reverie-doctor",
@@ -98,10 +147,8 @@ def test_every_command_that_the_wheel_brings_can_be_called(built: Distributions)
         "reverie-plot",
         "reverie-probe",
         "reverie-train",
-        "reverie-watch",
     ]
     assert all(callable(pkgutil.resolve_name(target)) for target in commands.values())
-    assert pkgutil.resolve_name(groups["pytest11"]["reverie"]).no_growth_fixture
 
 
 def test_the_wheel_has_the_version_that_the_code_tells(built: Distributions) -> None:

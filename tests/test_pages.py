@@ -9,27 +9,35 @@ from typing import Any
 
 import pytest
 import yaml
+from heapwatch.snapshots import command as snapshots
+from heapwatch.watch.command import options
 
 from benchmarks import compression
 from benchmarks.chaos import ChaosConfig
 from benchmarks.suite.command import BenchConfig
 from benchmarks.sweep import SweepConfig
 from reverie.checkpoints.run_folder import check_change
-from reverie.commands import certify, collect, episodes, evaluate, export, plan, play, plot, probe, snapshots
+from reverie.commands import certify, collect, episodes, evaluate, export, plan, play, plot, probe
 from reverie.commands.command_line import _parse_flags
 from reverie.commands.options import own_settings
 from reverie.config.compose import compose_jobs, with_experiment
 from reverie.config.overrides import parse
 from reverie.config.resolve import typed
 from reverie.config.workflow import setting_types
-from reverie.memory.watch.command import options
 from reverie.utils.errors import FlagParser
 
 ROOT = Path(__file__).parents[1]
 MADE = ("settings.md", "presets.md")
 OTHERS = ("api.md", "find_a_leak.md", "your_environment.md")  # tested next to what they are about
-SCRIPTS = {"plan_memory": "plan", "certify_memory": "certify", "analyze_memory_snapshot": "analyze-snapshots"}
-COMMAND = re.compile(r"(?:^|[\s;(])(?:python scripts/(\w+)\.py|reverie-(\w[\w-]*))(?=\s|$)([^;|&]*)")
+SCRIPTS = {
+    "plan_memory": "plan",
+    "certify_memory": "certify",
+    "analyze_memory_snapshot": "heapwatch-snapshots",
+}
+COMMAND = re.compile(
+    r"(?:^|[\s;(])(?:python scripts/(\w+)\.py|(?:reverie-)?((?<=reverie-)\w[\w-]*|heapwatch[\w-]*))"
+    r"(?=\s|$)([^;|&]*)"
+)
 
 
 def nav(entries: list[Any]) -> Iterator[str]:
@@ -114,9 +122,9 @@ CHECKS: dict[str, Callable[[list[str]], object]] = {
     "play": alone(play.PlayConfig),
     "collect": alone(collect.CollectorsConfig),
     "episodes": check_episodes,
-    "watch": lambda arguments: options().parse_args(arguments),
+    "heapwatch": lambda arguments: options().parse_args(arguments),
     "doctor": FlagParser().parse_args,
-    "analyze-snapshots": snapshots._parser().parse_args,
+    "heapwatch-snapshots": snapshots._parser().parse_args,
     "make_pretrained": lambda arguments: None,  # tested with the networks of the package
     "compression": lambda arguments: alone(compression.Settings)(
         [each for each in arguments if each != "torchrl=1"]  # a Python that is not here

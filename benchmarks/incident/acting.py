@@ -7,9 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from heapwatch.objects.graph_holders import GraphReport, find_graph_holders
+
 from benchmarks.incident.in_use import settled_bytes
 from reverie.config.dreamer import DreamerTrainConfig
-from reverie.memory.objects.graph_holders import GraphReport, find_graph_holders
 from reverie.orchestration.dreamer.recipe import build_dreamer
 from reverie.orchestration.world_model_orchestrator import DreamerParts
 from reverie.testing.faults import Detached, act_with_graph, observe_detaching

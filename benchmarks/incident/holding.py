@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from heapwatch.objects.graph_holders import find_graph_holders
 from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.incident.acting import Actor, num_nodes
 from benchmarks.incident.in_use import held_bytes
 from reverie.config.population import PopulationTrainConfig
-from reverie.memory.objects.graph_holders import find_graph_holders
 from reverie.orchestration.world_model_orchestrator import DreamerParts
 from reverie.utils.timestep import EnvSpec
 from reverie.utils.units import count_text

@@ -6,8 +6,7 @@ from statistics import median_low
 from typing import Any
 
 import torch
-
-from reverie.memory.counters.glibc import in_use_bytes
+from heapwatch.counters.glibc import in_use_bytes
 
 _TRIALS = 5  # freed blocks that the allocator caches move single ones by some 300 bytes
 

@@ -9,6 +9,7 @@ from textwrap import fill
 from typing import Any
 
 import torch
+from heapwatch.counters.glibc import keep_heap
 
 from benchmarks.suite.bench import Bench, BenchConfig
 from benchmarks.suite.load import read_load
@@ -16,7 +17,6 @@ from benchmarks.suite.machine import machine_facts
 from benchmarks.suite.results import Result, table
 from benchmarks.suite.suite import ROWS, chosen_rows
 from reverie.commands.options import own_settings
-from reverie.memory.counters.glibc import keep_heap
 from reverie.utils.errors import exit_on_user_error
 
 _PREFIX = "bench."

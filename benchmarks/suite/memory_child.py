@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import torch
+from heapwatch.counters.glibc import in_use_bytes
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.peers.serve import peak_mb, reset_peak
@@ -14,7 +15,6 @@ from benchmarks.suite.data import random_batch
 from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
-from reverie.memory.counters.glibc import in_use_bytes
 from reverie.orchestration.dreamer.recipe import build_workflow
 from reverie.utils.seeding import seed_global
 

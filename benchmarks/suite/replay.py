@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from heapwatch.counters.glibc import in_use_bytes
 from torch import Tensor
 
 from benchmarks.suite.bench import Bench, pong_spec
@@ -18,7 +19,6 @@ from benchmarks.suite.results import Floor, Result
 from benchmarks.suite.timing import Local, Variant
 from reverie.buffers import EpisodeReplayBuffer, ReplayStorage, StoredLatent
 from reverie.config.dreamer import DreamerTrainConfig
-from reverie.memory.counters.glibc import in_use_bytes
 from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of
 

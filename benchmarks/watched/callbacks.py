@@ -13,6 +13,7 @@ from importlib.metadata import version
 
 import lightning
 import torch
+from heapwatch.watch.callbacks import for_lightning, for_stable_baselines3, for_transformers
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import CallbackList, ConvertCallback
 from torch.nn import functional
@@ -20,7 +21,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from reverie.memory import Watch
-from reverie.memory.watch.callbacks import for_lightning, for_stable_baselines3, for_transformers
 
 STEPS = 1500
 KEPT: list[bytes] = []

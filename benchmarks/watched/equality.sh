@@ -4,7 +4,7 @@
 set -euo pipefail
 export OMP_NUM_THREADS=1
 python=.venv/bin/python folder=$1
-watch=("$python" -m reverie.memory.watch --seconds 0.05 --share 0.2 --report "$folder/watch")
+watch=("$python" -m heapwatch --seconds 0.05 --share 0.2 --report "$folder/watch")
 settings=(
     experiment=dreamer_catch model=debug device=cpu env.num_envs=4 buffer.capacity=2000
     training.batch_size=2 training.sequence_length=6 training.learning_starts=40 training.train_ratio=1.5

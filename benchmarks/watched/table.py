@@ -116,7 +116,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 def run(name: str, leak: str, seconds: float, folder: Path, watched: bool) -> dict[str, float]:
     """Run a program to its end, or until its leak is found; return its times and its exit code."""
     folder.mkdir(parents=True, exist_ok=True)
-    watch = ["-m", "reverie.memory.watch", "--report", str(folder)] if watched else []
+    watch = ["-m", "heapwatch", "--report", str(folder)] if watched else []
     core = ["taskset", "-c", os.environ["WATCH_CPU"]] if "WATCH_CPU" in os.environ else []
     began, found_at = time.monotonic(), 0.0
     with (folder / ("watched.log" if watched else "plain.log")).open("w") as log:

@@ -13,7 +13,6 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import env_checker
 from gymnasium.utils.env_checker import data_equivalence
-from numpy.typing import NDArray
 
 from ..envs import EnvConfig, EnvironmentFailed, make_single
 from ..envs.process_state import KeptState, collected_changes
@@ -101,28 +100,14 @@ def check_env(env: EnvLike | gymnasium.Env[Any, Any], *, steps: int = 500, seed:
     if not isinstance(steps, int) or steps < 1:
         raise UserError(f"steps must be a whole number of at least 1, got {steps!r}.")
     require_seed(seed)
-    with collected_changes() as changes:
-        report = _checked(env, steps, seed)
-    report.notices.extend(changes)
-    return report
-
-
-def _checked(env: EnvLike | gymnasium.Env[Any, Any], steps: int, seed: int) -> EnvReport:
-    is_own = not isinstance(env, gymnasium.Env)
-    made = _made(env) if is_own else env
-    named = made.spec.id if made.spec else type(made.unwrapped).__name__
-    report = EnvReport(env if isinstance(env, str) else named)
-    with KeptState(named, "when it was checked"):
-        _check_made(report, made, env if is_own else None, steps, seed)
-    report.facts.append(("ignored", "info, and render() except for videos"))
-    return report
-
-
-def _check_made(
-    report: EnvReport, made: gymnasium.Env[Any, Any], maker: EnvLike | None, steps: int, seed: int
-) -> None:
-    """Check an environment; without a `maker` it belongs to the caller and is left open."""
-    try:
+    maker = None if isinstance(env, gymnasium.Env) else env
+    with collected_changes() as changes, contextlib.ExitStack() as stack:
+        made = env if isinstance(env, gymnasium.Env) else _made(env)
+        named = made.spec.id if made.spec else type(made.unwrapped).__name__
+        report = EnvReport(env if isinstance(env, str) else named)
+        stack.enter_context(KeptState(named, "when it was checked"))
+        if maker is not None:
+            stack.callback(_close, made)
         try:
             require_no_statistics(made)
         except UserError as error:
@@ -131,12 +116,17 @@ def _check_made(
         _check_interface(report, made)
         if report.spec is not None:
             _play(report, made, steps, seed)
-        if maker is not None:  # last: once another one is closed, what MuJoCo draws is black
-            _check_another(report, made, maker, seed)
-    finally:
+        # The last check, because MuJoCo draws black once another environment is closed.
         if maker is not None:
-            with contextlib.suppress(*CODE_FAULTS):
-                made.close()
+            _check_another(report, made, maker, seed)
+    report.facts.append(("ignored", "info, and render() except for videos"))
+    report.notices.extend(changes)
+    return report
+
+
+def _close(env: gymnasium.Env[Any, Any]) -> None:
+    with contextlib.suppress(*CODE_FAULTS):
+        env.close()
 
 
 def _made(env: EnvLike) -> gymnasium.Env[Any, Any]:
@@ -281,7 +271,7 @@ def _plain(text: str) -> str:
 
 def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int) -> None:
     """Make random steps, and say what they gave."""
-    rewards, returns, ends = [], [0.0], {"terminated": 0, "truncated": 0}
+    played: list[tuple[float, bool, bool]] = []
     env.action_space.seed(seed)
     try:
         with warnings.catch_warnings():
@@ -290,34 +280,29 @@ def _play(report: EnvReport, env: gymnasium.Env[Any, Any], steps: int, seed: int
             for _ in range(steps):
                 convert_observation(env.observation_space, observation, EnvConfig().image_size)
                 observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-                rewards.append(as_number(reward))
-                returns[-1] += rewards[-1]
+                played.append((as_number(reward), bool(terminated), bool(truncated)))
                 if terminated or truncated:
-                    ends["terminated" if terminated else "truncated"] += 1
                     observation, _ = env.reset()
-                    returns.append(0.0)
     except CODE_FAULTS as error:  # of any kind: it is the environment's code that runs
         reason = f"{with_place(error)}. Repair that"
         if isinstance(error, EnvironmentFailed):
             reason = f"{error}. Give finite rewards and what the spaces say, or change the spaces"
-        report.errors.append(f"random play fails after {count_text(len(rewards), 'step')}: {reason}.")
+        report.errors.append(f"random play fails after {count_text(len(played), 'step')}: {reason}.")
         return
-    _judge_rewards(report, np.array(rewards), returns[:-1])
-    said = f"{ends['terminated']} terminated: nothing follows, {ends['truncated']} truncated: value continues"
-    within = count_text(steps, "random step")
-    report.facts.append(("episodes", f"{len(returns) - 1} ended in {within}: {said}"))
-    if len(returns) == 1 and not (env.spec and env.spec.max_episode_steps):
-        limit = "env.time_limit=<frames> cuts those that never end"
-        report.notices.append(f"no episode ended in {within}; {limit}")
-
-
-def _judge_rewards(report: EnvReport, rewards: NDArray[np.float64], returns: list[float]) -> None:
-    """Say how large rewards are."""
-    low, high, steps = rewards.min(), rewards.max(), count_text(len(rewards), "random step")
+    rewards, terminated, truncated = (np.array(column) for column in zip(*played, strict=True))
+    last = np.flatnonzero(terminated | truncated)
+    returns = [episode.sum() for episode in np.split(rewards, last + 1)[:-1]]
+    low, high, within = rewards.min(), rewards.max(), count_text(steps, "random step")
     units = "learned in its own units: symlog needs no scaling"
-    report.facts.append(("reward", f"{low:g} to {high:g} in {steps}, {units}"))
+    report.facts.append(("reward", f"{low:g} to {high:g} in {within}, {units}"))
     if low == high == 0:
-        report.notices.append(f"no reward in {steps}: learning begins with the first one that is found")
+        report.notices.append(f"no reward in {within}: learning begins with the first one that is found")
     elif len(returns) > 1 and 0 < (spread := max(returns) - min(returns)) < _LEAST_SPREAD:
         text = f"returns of random episodes differ by {spread:.2g} only, and are not scaled up"
         report.notices.append(f"{text}; multiply rewards so that good and bad episodes differ by 1 or more")
+    ends = f"{terminated.sum()} terminated: nothing follows, "
+    ends += f"{len(last) - terminated.sum()} truncated: value continues"
+    report.facts.append(("episodes", f"{len(last)} ended in {within}: {ends}"))
+    if not len(last) and not (env.spec and env.spec.max_episode_steps):
+        limit = "env.time_limit=<frames> cuts those that never end"
+        report.notices.append(f"no episode ended in {within}; {limit}")

@@ -37,6 +37,8 @@ from ..utils.durable_io import (
     write_json,
 )
 from ..utils.errors import UserError, printable
+from ..utils.logging.json_lines import COMPRESSED
+from ..utils.logging.writer import METRICS_FILE
 from ..utils.state_files import check_finite, load_state, save_state
 from ..workflows import Agent
 
@@ -206,15 +208,22 @@ def latest_checkpoint(run_dir: Path, verify: Verify = Checkpoint.verify) -> Chec
     """Return the newest whole checkpoint, and warn of newer ones; a `UserError` if none can be read."""
     checkpoint, faults = newest_whole(run_dir, verify)
     if checkpoint is None:
-        raise UserError(
-            f"No checkpoint of {run_dir} is whole: {'; '.join(faults)}. Nothing was changed. "
-            "Put the files back from a copy, or start a new run."
-            if faults
-            else f"{run_dir} holds no checkpoint yet; a run writes one every training.checkpoint_interval."
-        )
+        text = f"{run_dir} has no checkpoint yet; a run writes one every training.checkpoint_interval steps."
+        if is_stored_result(run_dir):
+            repair = "docs/results/README.md says how to get them from the git history"
+            text = f"{run_dir} has no weights; {repair}."
+        if faults:
+            repair = "Nothing was changed. Put the files back from a copy, or start a new run."
+            text = f"No checkpoint of {run_dir} is whole: {'; '.join(faults)}. {repair}"
+        raise UserError(text)
     for fault in faults:
         _LOG.warning("damaged checkpoint: %s; using %s", fault, checkpoint.folder)
     return checkpoint
+
+
+def is_stored_result(run_dir: Path) -> bool:
+    """Return whether a folder has a compressed log, as the results in the repository have."""
+    return (run_dir / f"{METRICS_FILE}{COMPRESSED}").exists()
 
 
 def newest_whole(run_dir: Path, verify: Verify = Checkpoint.verify) -> tuple[Checkpoint | None, list[str]]:

@@ -1,73 +1,240 @@
-"""`checkpoint.mirror`, kept by a daemon thread so that training waits for no network, and `resume=<URL>`."""
+"""`checkpoint.mirror` and `resume=<URL>`: the copy of a run in a remote folder over fsspec.
 
-import errno
+An upload sends files first and the manifest that names them last, so a remote checkpoint with a manifest is
+whole. A daemon thread uploads, and training never waits for the network.
+"""
+
+import hashlib
+import json
 import logging
 import os
+import re
 import shutil
 import threading
+import uuid
 from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.dirfs import DirFileSystem
 
 from ..config.schema import CheckpointConfig, TrainConfig
-from ..utils.durable_io import replacing
-from ..utils.errors import UserError
-from ..utils.remote_urls import check_url, describe_error, redact_url, require_protocol
-from ..utils.side_thread import call_with_timeout
-from .checkpoint import Checkpoint, list_checkpoints, newest_whole
-from .remote import (
-    MirrorConflict,
-    RemoteFolder,
-    UploadCancelled,
-    Uploader,
-    identity_of,
-    receive,
-    require_checkpoint,
-    save_identity,
+from ..utils.durable_io import (
+    MALFORMED,
+    UNFINISHED,
+    Damaged,
+    FileRecord,
+    open_regular,
+    parse_json,
+    read_regular,
+    reading,
+    replace_file,
+    replacing,
+    verify_file,
 )
-from .run_folder import CONFIG_FILE, EXPERIMENTS
+from ..utils.errors import UserError
+from ..utils.logging.writer import METRICS_FILE
+from ..utils.remote_urls import URL_SEPARATOR, check_url, describe_error, redact_url, require_protocol
+from ..utils.side_thread import call_with_timeout
+from .checkpoint import CHECKPOINTS, MANIFEST, SHARED_FOLDER, Checkpoint, list_checkpoints, newest_whole
+from .run_folder import CONFIG_FILE, EXPERIMENTS, LINEAGE_FILE, require_free
 
 _LOG = logging.getLogger(__name__)
-START_SECONDS = 5.0
-"""How long the start of a run waits for a remote to say whether its folder is free."""
+IDENTITY_FILE = "mirror.json"
+EXTRA_FILES = (IDENTITY_FILE, CONFIG_FILE, METRICS_FILE, LINEAGE_FILE)
+"""Files that are copied in addition to the checkpoints, where the run has them."""
 
-LIST_SECONDS = 30.0
-"""How long a remote may take to list its files before `restore` gives up."""
+_CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/(step_\d{{9,18}}|{SHARED_FOLDER})/[^/]+")
+PIECE_BYTES = 2**23
+"""Bytes of a file that are sent at once."""
 
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
-"""Between two tries while a remote takes nothing; each pause is twice as long as the last."""
+_OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"))
+"""They show only whole files and have no folders: `makedirs` might make a bucket."""
+
+START_SECONDS, LIST_SECONDS = 5.0, 30.0
+"""Time for a remote to list its files, at the start of a run and in `restore`."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds between retries, each pause twice as long as the last."""
 
 _JOIN_SECONDS = 1.0
 
 
-def check_mirror(config: TrainConfig) -> None:
-    """Refuse a mirror whose protocol cannot be used, or which holds another run, by a `UserError`.
+class MirrorConflict(Exception):
+    """The remote folder contains another run; the message is its URL."""
 
-    A remote that does not answer within `START_SECONDS` is no mistake: the run logs it and retries.
+
+class UploadCancelled(Exception):
+    """The mirror was closed during an upload."""
+
+
+class Identity(NamedTuple):
+    """Contents of `mirror.json`, in the run folder and in its copy."""
+
+    name: str
+    """Name of the folder in `checkpoint.mirror`, kept when the local folder is renamed."""
+
+    run: str
+    """Random word, so that two runs never write into one remote folder."""
+
+
+def identity_of(run_dir: Path) -> Identity:
+    """Return the identity in a run's folder, or a new one without writing it.
+
+    A new name is the path in `experiments/`, with two parts for a job of a multirun, or else the last part. A
+    file that Reverie did not write raises a `UserError`.
     """
-    url = config.checkpoint.mirror
-    if url is None:
-        return
-    require_protocol("checkpoint.mirror", url)
-    try:
-        os.stat(url.removeprefix("file://"))
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise UserError(f"checkpoint.mirror={url}: {error.strerror}. Choose shorter names.") from error
-    if config.run_dir is None:
-        return  # the folder will have the time in its name
-    identity = identity_of(Path(config.run_dir))
-    remote = RemoteFolder(url, identity.name)
-    try:
-        call_with_timeout(START_SECONDS, partial(remote.owned_sizes, identity))
-    except MirrorConflict as error:
-        raise UserError(
-            f"checkpoint.mirror: {error} already holds another run. Continue that one by resume={error}, "
-            "or choose another checkpoint.mirror or run_dir."
-        ) from error
-    except Exception:
-        return
+    path = run_dir / IDENTITY_FILE
+    if not os.path.lexists(path):
+        folder, experiments = run_dir.resolve(), EXPERIMENTS.resolve()
+        is_inside = experiments in folder.parents
+        return Identity(str(folder.relative_to(experiments)) if is_inside else folder.name, uuid.uuid4().hex)
+    with reading(path):
+        saved = parse_json(read_regular(path))
+        identity = Identity(str(saved["name"]), str(saved["run"]))
+        if not {"", ".", ".."}.isdisjoint(identity.name.split("/")):
+            raise ValueError("it names no folder")
+    return identity
+
+
+def save_identity(identity: Identity, run_dir: Path) -> None:
+    """Write `mirror.json` into a run's folder, whole or not at all; raises as `replace_file` does."""
+    replace_file(run_dir / IDENTITY_FILE, [json.dumps(identity._asdict()).encode()])
+
+
+class RemoteFolder:
+    """Files in `url`/`name`, which need not exist, by relative names.
+
+    Every method may raise whatever the file system raises. Cost: memory of twice `PIECE_BYTES`.
+    """
+
+    def __init__(self, url: str, name: str = "") -> None:
+        self.shown = "/".join(filter(None, (redact_url(url).rstrip("/"), name)))
+        self._url, self._name = url, name
+        self._has_folders = url.partition(URL_SEPARATOR)[0] not in _OBJECT_STORES
+
+    @cached_property
+    def files(self) -> Any:
+        """The file system with this folder as its root, without caches: the server may change."""
+        system, path = url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False)
+        folder = "/".join(filter(None, (path.rstrip("/"), self._name)))
+        return DirFileSystem(folder, system, skip_instance_cache=True)
+
+    def sizes(self, owner: Identity | None = None) -> dict[str, int]:
+        """Return the bytes of every regular file; a `MirrorConflict` for a run other than the `owner`."""
+        found: dict[str, Any] = {}
+        with suppress(FileNotFoundError):
+            found = self.files.find("", detail=True)
+        sizes = {name: int(info["size"] or 0) for name, info in found.items() if info["type"] == "file"}
+        if owner and not sizes.keys().isdisjoint((IDENTITY_FILE, CONFIG_FILE)):
+            with suppress(FileNotFoundError, *MALFORMED):
+                if parse_json(self.files.cat_file(IDENTITY_FILE))["run"] == owner.run:
+                    return sizes
+            raise MirrorConflict(self.shown)
+        return sizes
+
+    def put(self, path: Path, name: str) -> None:
+        """Send a local file, which appears under its name only once it is whole."""
+        begun = f"{name}{UNFINISHED}" if self._has_folders else name
+        with open_regular(path) as source:
+            if self._has_folders:
+                self.files.makedirs(name.rpartition("/")[0], exist_ok=True)
+            with self.files.open(begun, "wb", block_size=PIECE_BYTES) as sink:
+                shutil.copyfileobj(source, sink, PIECE_BYTES)
+        if self._has_folders:
+            self.files.mv(begun, name)
+
+    def delete(self, name: str) -> None:
+        """Delete a file, and its folder if it is then empty."""
+        self.files.rm_file(name)
+        if self._has_folders:
+            with suppress(OSError):
+                self.files.rmdir(name.rpartition("/")[0])
+
+
+@dataclass
+class Uploader:
+    """Sends the new files of a run: files first, then the manifest that names them, deletions last.
+
+    A file counts as sent if it has its size on the remote, and this process sent it or a manifest there names
+    its checksum: a run that continues from an older checkpoint writes the same names again. `is_cancelled` is
+    called before every file.
+    """
+
+    run_dir: Path
+    identity: Identity
+    is_cancelled: Callable[[], bool]
+    _sent: dict[str, FileRecord] = field(default_factory=dict)
+
+    def upload(self, remote: RemoteFolder, newest: Checkpoint, prune: bool) -> None:
+        """Send the checkpoints of a run up to `newest`, the newest first, and its configuration and logs.
+
+        Whenever this ends early, every remote checkpoint with a manifest is whole. A checkpoint that the run
+        deletes during the upload, or that is damaged here, is skipped with a warning. A file that the remote
+        does not delete is logged. Raises `MirrorConflict`, `UploadCancelled` and the remote's errors.
+        """
+        sizes = remote.sizes(self.identity)
+        upto = [each for each in reversed(list_checkpoints(self.run_dir)) if each.step <= newest.step]
+        local = {each.step: files for each in upto if (files := _local_files(each))}
+        wanted = {name: record for files in local.values() for name, (_, record) in files.items()}
+        self._compare(remote, sizes, wanted)
+        for name in EXTRA_FILES:
+            if (self.run_dir / name).exists():
+                self._put(remote, self.run_dir / name, name)
+        is_newest_there, nbytes = False, 0
+        for step, files in local.items():
+            try:
+                for name, (path, record) in files.items():
+                    if self._sent.get(name) != record:
+                        self._sent.pop(name, None)
+                        self._put(remote, path, name, record)
+                        self._sent[name] = record
+                        nbytes += record.nbytes
+                is_newest_there |= step == newest.step
+            except Damaged as fault:
+                _LOG.warning("step %s: not copied to %s: %s", f"{step:,}", remote.shown, fault)
+        if prune and is_newest_there:
+            self._prune(remote, sizes.keys() - wanted)
+        if nbytes and not self.is_cancelled():
+            _LOG.info("step %s: copied to %s, %.1f MB", f"{newest.step:,}", remote.shown, nbytes / 1e6)
+
+    def _compare(self, remote: RemoteFolder, sizes: dict[str, int], wanted: dict[str, FileRecord]) -> None:
+        """Find the files that are there; delete manifests that name a wanted file with other contents."""
+        for name in _manifests_in(sizes):
+            content = remote.files.cat_file(name)
+            try:
+                files = parse_json(content)["files"].items()
+                records = {f"{CHECKPOINTS}/{file}": FileRecord(r["bytes"], r["sha256"]) for file, r in files}
+            except MALFORMED:
+                continue  # It is damaged, and will be written again or deleted.
+            records[name] = _record_of(content)
+            if any(wanted.get(file, record) != record for file, record in records.items()):
+                remote.delete(name)
+                del sizes[name]
+            else:
+                self._sent = records | self._sent
+        self._sent = {name: each for name, each in self._sent.items() if sizes.get(name) == each.nbytes}
+
+    def _put(self, remote: RemoteFolder, path: Path, name: str, record: FileRecord | None = None) -> None:
+        if self.is_cancelled():
+            raise UploadCancelled
+        if record:
+            verify_file(path, record)
+        remote.put(path, name)
+
+    def _prune(self, remote: RemoteFolder, unwanted: set[str]) -> None:
+        """Delete files of other checkpoints, manifests first: half a checkpoint has none."""
+        try:
+            for name in sorted(unwanted, key=lambda name: not name.endswith(MANIFEST)):
+                if _CHECKPOINT_FILE.fullmatch(name) and not self.is_cancelled():
+                    remote.delete(name)
+        except Exception as error:
+            reason = describe_error(error)
+            _LOG.warning("an old checkpoint could not be deleted from %s: %s", remote.shown, reason)
 
 
 class _Job(NamedTuple):
@@ -79,7 +246,7 @@ class _Job(NamedTuple):
 class Mirror:
     """Copies what a run saves to a remote folder; a context manager whose end waits a limited time.
 
-    This process has locked `run_dir`. Only the newest checkpoint waits; after an error it is tried again. The
+    This process has locked `run_dir`. Only the newest checkpoint waits, and an error leads to retries. The
     constructor raises as `identity_of` and `save_identity` do.
     """
 
@@ -89,19 +256,19 @@ class Mirror:
         self._identity = identity_of(run_dir)
         save_identity(self._identity, run_dir)
         self._job: _Job | None = None
-        self._wake, self._is_closed = threading.Event(), False
-        self._outage: str | None = None
+        self._wake, self._is_closed, self._outage = threading.Event(), False, ""
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
 
     def __enter__(self) -> "Mirror":
-        """Begin."""
+        """Start the thread, which asks the remote for its files."""
+        self._wake.set()
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Wait for the last copy, at most `checkpoint.mirror_timeout` seconds; not after a second Ctrl-C."""
-        self._wake.set()  # one more try now, whatever pause the thread is in
-        job = None if self._is_closed else self._job  # by a conflict
+        self._wake.set()  # It tries once more, whatever pause the thread is in.
+        job = None if self._is_closed else self._job  # A conflict has closed it.
         try:
             if job and kind is not KeyboardInterrupt and not job.done.is_set():
                 _LOG.info("waiting up to %g s for the last copy; Ctrl-C ends the wait", self._timeout)
@@ -112,64 +279,73 @@ class Mirror:
             if job is None or job.done.is_set():
                 self._thread.join(_JOIN_SECONDS)
             else:
-                _LOG.warning(
-                    "the checkpoint of step %s is not on the mirror yet%s; resume=%s copies it",
-                    f"{job.checkpoint.step:,}",
-                    f" ({self._outage})" if self._outage else "",
-                    os.path.relpath(self._run_dir),
-                )
+                step, reason = job.checkpoint.step, f" ({self._outage})" if self._outage else ""
+                text = "the checkpoint of step %s is not on the mirror yet%s; resume=%s copies it"
+                _LOG.warning(text, f"{step:,}", reason, os.path.relpath(self._run_dir))
 
     def upload(self, checkpoint: Checkpoint, prune: bool = True) -> None:
-        """Let the thread copy a checkpoint, and those before it that the run still has; return at once.
+        """Let the thread copy a checkpoint and the run's earlier ones; return immediately.
 
         `prune` deletes remote checkpoints that the run does not have. A run that was just resumed must not:
-        the remote may hold a newer one, whole, that is damaged here.
+        the remote may have a newer one, whole, that is damaged here.
         """
         self._job = _Job(checkpoint, prune, threading.Event())
         self._wake.set()
 
     def _work(self) -> None:
-        """Copy one job after the other until the end."""
+        """Copy one job after the other until the end; log when an outage begins and when it ends."""
         # Local variables: the search for leaks walks through this object, and would count the network's.
-        remote = RemoteFolder(self._url, self._identity.name)
-        uploader = Uploader(remote, self._run_dir, self._identity, lambda: self._is_closed)
-        self._attempt(partial(remote.owned_sizes, self._identity), remote.shown)
-        pause: float | None = None
+        uploader = Uploader(self._run_dir, self._identity, lambda: self._is_closed)
+        remote, pause, outage = RemoteFolder(self._url, self._identity.name), 0.0, ""
         while not self._is_closed:
-            is_woken = self._wake.wait(pause)
+            is_woken = self._wake.wait(pause or None)
             self._wake.clear()
             job = self._job
-            if job is None or job.done.is_set():
-                pause = None
-            elif self._attempt(partial(uploader.upload, job.checkpoint, job.prune), remote.shown):
-                pause = None
+            try:
+                if job is None:
+                    remote.sizes(self._identity)
+                elif not job.done.is_set():
+                    uploader.upload(remote, job.checkpoint, job.prune)
+                pause, outage = 0.0, ""
+            except UploadCancelled:
+                return
+            except MirrorConflict as error:
+                text = "%s contains another run: nothing is copied; choose another checkpoint.mirror"
+                _LOG.error(text, error)
+                # The end of the run may wait for a newer job.
+                self._is_closed, job, outage = True, self._job, ""
+            except Exception as error:
+                pause = FIRST_PAUSE if is_woken else min(2 * pause, LONGEST_PAUSE)
+                outage = describe_error(error)
+                remote = RemoteFolder(self._url, self._identity.name)  # Its connection may be lost for good.
+            if outage and not self._outage and not self._is_closed:
+                _LOG.warning("upload to %s failed (%s), retrying", remote.shown, outage)
+            elif self._outage and not outage and not self._is_closed:
+                _LOG.info("upload to %s recovered", remote.shown)
+            self._outage = outage
+            if job and not outage:
                 job.done.set()
-            elif pause is None or is_woken:
-                pause = FIRST_PAUSE_SECONDS
-            else:
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    def _attempt(self, action: Callable[[], object], place: str) -> bool:
-        """Return whether an action works; log when an outage begins and when it ends."""
-        try:
-            action()
-        except UploadCancelled:
-            return False
-        except MirrorConflict:
-            _LOG.error("%s holds another run: nothing is copied; choose another checkpoint.mirror", place)
-            self._is_closed = True
-            if self._job:
-                self._job.done.set()  # there is nothing to wait for
-            return False
-        except Exception as error:
-            if not self._outage and not self._is_closed:
-                _LOG.warning("upload to %s failed (%s), retrying", place, describe_error(error))
-            self._outage = describe_error(error)
-            return False
-        if self._outage and not self._is_closed:
-            _LOG.info("upload to %s recovered", place)
-        self._outage = None
-        return True
+
+def check_mirror(config: TrainConfig) -> None:
+    """Refuse a mirror whose protocol cannot be used, or which contains another run, by a `UserError`.
+
+    A remote that does not answer within `START_SECONDS` is not an error: the run logs it and retries.
+    """
+    url = config.checkpoint.mirror
+    if url is None:
+        return
+    require_protocol("checkpoint.mirror", url)
+    if config.run_dir is None:
+        return  # The folder will have the time in its name.
+    identity = identity_of(Path(config.run_dir))
+    try:
+        call_with_timeout(START_SECONDS, partial(RemoteFolder(url, identity.name).sizes, identity))
+    except MirrorConflict as error:
+        repair = f"Continue that one by resume={error}, or choose another checkpoint.mirror or run_dir."
+        raise UserError(f"checkpoint.mirror: {error} already contains another run. {repair}") from error
+    except Exception:
+        return
 
 
 def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
@@ -181,14 +357,23 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
     check_url("resume", url)
     require_protocol("resume", url)
     folder = Path(run_dir) if run_dir else EXPERIMENTS / url.rstrip("/").rpartition("/")[2]
-    _require_free(folder)
+    require_free(folder)
+    remote = RemoteFolder(url)
     try:
-        remote = RemoteFolder(url)
         sizes = call_with_timeout(LIST_SECONDS, remote.sizes)
-        require_checkpoint(remote, sizes)
+        manifests = _manifests_in(sizes)
+        if CONFIG_FILE not in sizes or not manifests:
+            what = "no whole checkpoint yet" if CONFIG_FILE in sizes else "no copy of a run"
+            raise UserError(f"resume={remote.shown}: there is {what}. Look for its name and try again.")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with replacing(folder) as received:
-            receive(remote, sizes, received)
+            # A checkpoint without a manifest is not whole, and stays there.
+            folders = {f"{CHECKPOINTS}/{SHARED_FOLDER}", *(name.rpartition("/")[0] for name in manifests)}
+            for name in folders:
+                (received / name).mkdir(parents=True)
+            for name in sizes:
+                if name in EXTRA_FILES or name.rpartition("/")[0] in folders:
+                    remote.files.get_file(name, str(received / name))
             newest, faults = newest_whole(received)
             faults = [fault.replace(str(received), remote.shown) for fault in faults]
             if newest is None:
@@ -200,18 +385,26 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
         raise
     except Exception as error:
         raise UserError(
-            f"resume={redact_url(url)} could not be restored: {describe_error(error)}. Nothing was left "
-            "behind; repair that and try again."
+            f"resume={remote.shown} could not be restored: {describe_error(error)}. Nothing was left behind; "
+            "repair that and try again."
         ) from error
     notices = [f"damaged checkpoint: {fault}; using step {newest.step:,}" for fault in faults]
     return str(folder), [*notices, f"restored step {newest.step:,} of {remote.shown} into {folder}"]
 
 
-def _require_free(folder: Path) -> None:
-    if (folder / CONFIG_FILE).exists():
-        raise UserError(
-            f"{folder} is already on this machine. Continue it by resume={folder}, or name another folder "
-            "for the copy by run_dir=."
-        )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is in use, but holds no run. Name another folder by run_dir=.")
+def _manifests_in(sizes: dict[str, int]) -> list[str]:
+    """Return the names of the remote manifests; the checkpoints that have one are whole."""
+    return [name for name in sizes if _CHECKPOINT_FILE.fullmatch(name) and name.endswith(f"/{MANIFEST}")]
+
+
+def _local_files(checkpoint: Checkpoint) -> dict[str, tuple[Path, FileRecord]]:
+    """Return the files of a checkpoint by their remote names, the manifest last; none if it is damaged."""
+    path, name = checkpoint.folder / MANIFEST, f"{CHECKPOINTS}/step_{checkpoint.step:09d}/{MANIFEST}"
+    with suppress(Damaged, UserError, OSError):
+        files = {f"{CHECKPOINTS}/{file}": record for file, record in checkpoint.files().items()}
+        return files | {name: (path, _record_of(read_regular(path)))}
+    return {}
+
+
+def _record_of(content: bytes) -> FileRecord:
+    return FileRecord(len(content), hashlib.sha256(content).hexdigest())

@@ -71,51 +71,34 @@ def _fetch_networks(source: str) -> Path:
         UserError: If huggingface_hub is missing, the name is none, there is no such repository, revision or
             file, or nothing can be fetched.
     """
-    hub = _huggingface_hub()
-    name, _, revision = source.removeprefix(HUB_PREFIX).partition("@")
-    errors: Any = hub.errors
     try:
-        found = Path(
-            hub.snapshot_download(name, revision=revision or None, allow_patterns=[*_NEEDED, CARD_FILE])
-        )
-    except errors.HFValidationError as error:
-        raise UserError(f"{source} is no repository: write hub:<owner>/<name>.") from error
-    except errors.RevisionNotFoundError as error:
-        raise UserError(
-            f"{source}: {name} has no revision {revision}. Leave it out for the newest."
-        ) from error
-    except errors.RepositoryNotFoundError as error:  # GatedRepoError is one
-        raise UserError(
-            f"{source} is not on the hub, or not for you. Check the name, or log in: hf auth login."
-        ) from error
-    except (errors.LocalEntryNotFoundError, errors.IncompleteSnapshotError) as error:
-        raise UserError(
-            f"{source} cannot be fetched: the hub does not answer, and no earlier copy is here. Try again "
-            "with a network, or name a folder of networks."
-        ) from error
-    except (errors.HfHubHTTPError, OSError) as error:
-        raise UserError(f"{source} cannot be fetched: {first_line(error)}") from error
-    if missing := [file for file in _NEEDED if not (found / file).is_file()]:
+        import huggingface_hub as hub
+        from huggingface_hub import errors
+    except ImportError as error:
+        repair = "Install it: pip install 'reverie[hub]'."
+        raise UserError(f"hub:<owner>/<name> needs huggingface_hub. {repair}") from error
+    name, _, revision = source.removeprefix(HUB_PREFIX).partition("@")
+    refusals = {
+        errors.HFValidationError: "is no repository: write hub:<owner>/<name>.",
+        errors.RevisionNotFoundError: f"has no revision {revision}. Leave it out for the newest.",
+        # A GatedRepoError is one too.
+        errors.RepositoryNotFoundError: "is not on the hub, or not for you. "
+        "Check the name, or log in: hf auth login.",
+        errors.LocalEntryNotFoundError: "cannot be fetched: the hub does not answer, and no earlier copy "
+        "is here. Try again with a network, or name a folder of networks.",
+    }
+    try:
+        patterns = [*_NEEDED, CARD_FILE]
+        snapshot = Path(hub.snapshot_download(name, revision=revision or None, allow_patterns=patterns))
+    except (errors.HFValidationError, OSError) as error:
+        known = (text for kind, text in refusals.items() if isinstance(error, kind))
+        raise UserError(f"{source} {next(known, f'cannot be fetched: {first_line(error)}')}") from error
+    if missing := [file for file in _NEEDED if not (snapshot / file).is_file()]:
         raise UserError(f"{source} has no {missing[0]}. reverie-export writes what can be loaded.")
-    return _plain_copy(hub, found, name)
-
-
-def _plain_copy(hub: Any, snapshot: Path, name: str) -> Path:
-    """Return a folder of regular files: the cache of the hub consists of links, which no reader follows."""
-    folder: Path = hub.cached_assets_path("reverie", name, snapshot.name)
-    for file in (*_NEEDED, CARD_FILE):
+    # The cache of the hub consists of links, which no reader follows: this folder has regular files.
+    folder = hub.cached_assets_path("reverie", name, snapshot.name)
+    for file in patterns:
         if (snapshot / file).is_file() and not (folder / file).exists():
             with replacing(folder / file) as unfinished:
                 shutil.copyfile(snapshot / file, unfinished)
     return folder
-
-
-def _huggingface_hub() -> Any:
-    try:
-        import huggingface_hub
-        import huggingface_hub.errors
-    except ImportError as error:
-        raise UserError(
-            "hub:<owner>/<name> needs huggingface_hub. Install it: pip install 'reverie[hub]'."
-        ) from error
-    return huggingface_hub

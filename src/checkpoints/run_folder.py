@@ -30,7 +30,14 @@ from ..envs.registered import find_maker, is_maker
 from ..utils.durable_io import UNFINISHED, reading, replace_file
 from ..utils.errors import UserError
 from ..utils.logging.console import LOG_FILE
-from .checkpoint import CHECKPOINTS, Checkpoint, Verify, latest_checkpoint, list_checkpoints
+from .checkpoint import (
+    CHECKPOINTS,
+    Checkpoint,
+    Verify,
+    is_stored_result,
+    latest_checkpoint,
+    list_checkpoints,
+)
 from .pretrained import CONFIG_FILE as CONFIG_FILE
 from .pretrained import holds_networks_alone, resolve_pretrained
 
@@ -80,14 +87,17 @@ SETTINGS_KEY = "made_with"
 
 def check_run_folder(config: TrainConfig) -> None:
     """Refuse a `run_dir` that cannot be a folder, or already holds a run other than the one to resume."""
-    if config.run_dir is None or config.resume is not None:
-        return
-    folder = Path(config.run_dir)
+    if config.run_dir is not None and config.resume is None:
+        require_free(Path(config.run_dir))
+
+
+def require_free(folder: Path) -> None:
+    """Refuse a folder for a new run that cannot be one, or already has contents."""
     _check_name(folder, f"run_dir={folder}")
     require_no_run(folder)
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
-        raise UserError(f"run_dir={config.run_dir} cannot be a folder: {existing} is a file.")
+        raise UserError(f"run_dir={folder} cannot be a folder: {existing} is a file.")
     if existing == folder and not _is_free(folder):
         raise UserError(
             f"run_dir={folder} is not empty and does not contain a run. Choose a new folder, as in "
@@ -234,6 +244,8 @@ def _single_settings(
 def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
     """Return the configuration with which the run in `folder` continues, and its changes as sentences."""
     before = _read(folder, "resume")  # unchecked: its device may be gone
+    if is_stored_result(Path(folder)):
+        latest_checkpoint(Path(folder))  # It raises if there is none: the run must not begin again here.
     changes = _single_settings(changes, before)
     config = load_run(folder, changes, key="resume")
     config.resume = folder

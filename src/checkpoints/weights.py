@@ -19,7 +19,7 @@ def networks_of(agent: Any) -> dict[str, dict[str, Tensor]]:
     """Return an agent's live parameters and buffers by part and name; a `UserError` for a population."""
     state = agent.state_dict()
     if "world_model" not in state:
-        raise UserError("A population has no world model: name the folder of its run, not weights.")
+        raise UserError("A population has no world model: name the folder of its run, not networks.")
     return {name: state[name] for name in ("world_model", "controller")}
 
 
@@ -36,22 +36,20 @@ def load_weights(source: str, parts: Mapping[str, Mapping[str, Tensor]], asked: 
             values that are not finite.
     """
     path, typed = Path(resolve_pretrained(source)), asked or f"model.init={source}"
-    if not os.path.exists(path):  # of a name that is too long pathlib would raise
+    if not os.path.exists(path):  # pathlib would raise for a name that is too long
         raise UserError(f"{typed} does not exist. Name a safetensors file or the folder of a run.")
-    file = path
     if path.is_dir():
         weights = path / WEIGHTS_FILE
-        file = weights if weights.is_file() else latest_checkpoint(path).folder / f"{MODEL}.safetensors"
-    found = read_tensors(file)
+        path = weights if weights.is_file() else latest_checkpoint(path).folder / f"{MODEL}.safetensors"
     own = {f"{name}/{key}": value for name, part in parts.items() for key, value in part.items()}
-    found = {name: tensor for name, tensor in found.items() if name in own}
+    found = {name: tensor for name, tensor in read_tensors(path).items() if name in own}
     try:
         check_structure(found, own)
     except ValueError as error:
-        settings = "the environment, the model.* settings, and world_model.objective, decoder and harmony"
-        repair = f"Choose {settings} that it was trained with."
-        if asked:
-            repair = "The config.yaml of their folder is that of other networks."
+        repair = "The config.yaml of their folder is that of other networks."
+        if not asked:
+            settings = "the environment, the model.* settings, and world_model.objective, decoder and harmony"
+            repair = f"Choose {settings} that it was trained with."
         raise UserError(f"{typed} does not fit the networks: {error}. {repair}") from error
     try:
         check_finite(found)

@@ -8,6 +8,9 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from heapwatch.counters.glibc import in_use_bytes
+from heapwatch.leaks.detector import watched_counters
+from heapwatch.leaks.verdict import MIN_SAMPLES
 from omegaconf import DictConfig
 
 from ..checkpoints.shards import folder_of_rank
@@ -16,9 +19,6 @@ from ..config.population import Engine, PopulationTrainConfig
 from ..config.resolve import typed
 from ..config.schema import Compile, Device, TrainConfig, WorkflowName
 from ..memory.config import OnLeak
-from ..memory.counters.glibc import in_use_bytes
-from ..memory.leaks.detector import watched_counters
-from ..memory.leaks.verdict import MIN_SAMPLES
 from ..orchestration.dreamer.agreement import in_turn
 from ..orchestration.recipes import recipe_of
 from ..orchestration.run import join, open_run

@@ -1,11 +1,11 @@
-"""Runs that are compared: read from their folders, grouped by settings, brought onto one grid over seeds."""
+"""Compared runs: read from their folders, grouped by settings, averaged on one grid over seeds."""
 
-import difflib
 import glob
 import math
 import os
+import re
 import sys
-from array import array
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -20,7 +20,7 @@ from ..checkpoints.run_folder import CONFIG_FILE
 from ..checkpoints.shards import RANKS
 from ..config.saved import read_config
 from ..config.schema import leaves
-from ..utils.errors import UserError, printable
+from ..utils.errors import UserError, did_you_mean, printable
 from ..utils.logging import read_lines
 from ..utils.logging.json_lines import COMPRESSED
 from ..utils.logging.writer import METRICS_FILE
@@ -29,26 +29,24 @@ from ..utils.units import count_text
 
 RETURN = "return"
 RETURN_TAGS = ("evaluation/return_mean", "episode/return", "population/fitness_best")
-"""What `return` is: the first of them that every run logs."""
+"""`return` is the first of these tags that every run logs."""
 
-Points = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""Where on the axis, and the values there; both (N,), finite, in the order of the run."""
+Points = NDArray[np.float64]
+"""(2, N) places on the axis, and the values there, in the order of the run."""
 
-Logged = tuple["array[float]", "array[float]"]
-"""Steps and values of a tag, one for each line that has it."""
+_NOT_COMPARED = tuple(
+    "seed. run_dir. resume. checkpoint. memory. logger. training.total_timesteps. training.generations. "
+    "training.checkpoint_interval. training.keep_checkpoints. training.log_interval. "
+    "training.video_interval. training.evaluation_interval. training.probe_interval.".split()
+)
+"""Beginnings of keys, each with a dot behind it, that do not part runs into groups."""
 
-_UPDATES, _SPEED = "train/updates", "speed/steps_per_second"
-_NOT_COMPARED = (
-    "seed run_dir resume checkpoint memory logger training.total_timesteps training.generations "
-    "training.checkpoint_interval training.keep_checkpoints training.log_interval training.video_interval "
-    "training.evaluation_interval training.probe_interval"
-).split()
 _NAMED_LAST = ("device", "precision", "compile", "deterministic", "buffer.")
 _MOST_PARTS = 60
 
 
 class Axis(Enum):
-    """What a run is drawn against; its value is the label."""
+    """The horizontal axis of the curves; its value is the label."""
 
     steps = "agent steps"
     updates = "updates"
@@ -58,44 +56,45 @@ class Axis(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as its folder has it."""
+    """The settings and metrics in a run's folder."""
 
     path: Path
     settings: Mapping[str, Any]
     """Every setting by its dotted key."""
-    logged: Mapping[str, Logged]
-    """By tag."""
+    logged: Mapping[str, Points]
+    """Agent steps and values, by tag."""
 
     def points(self, tag: str, axis: Axis) -> Points:
         """Return the finite values of a tag against an axis; a `UserError` if the run lacks one of them."""
-        steps, values = (np.array(column) for column in self._column(tag, "metric"))
-        kept = np.isfinite(values)
-        if not kept.any():
-            raise UserError(f"{self.path} has logged no finite {tag}, so there is nothing to draw for it.")
-        return self._places(steps[kept], axis), values[kept]
+        steps, values = self._column(tag, f"metric={tag}")
+        return np.stack([self._places(steps, axis), values])
 
     def end(self, axis: Axis) -> float:
-        """Return how far the run is, in units of the axis; a `UserError` if the run does not log it."""
-        last = max(steps[-1] for steps, _ in self.logged.values())
-        return float(self._places(np.array([last]), axis)[0])
+        """Return the length of the run in units of the axis; NaN if the run does not log it."""
+        try:
+            last = max(steps[-1] for steps, _ in self.logged.values())
+            return float(self._places(np.array([last]), axis)[0])
+        except UserError:
+            return math.nan
 
-    def _column(self, tag: str, setting: str) -> Logged:
-        if tag not in self.logged:
-            raise UserError(f"{self.path} has logged no {tag} so far, so {setting} cannot be drawn for it.")
-        return self.logged[tag]
+    def _column(self, tag: str, setting: str) -> Points:
+        column = self.logged.get(tag, np.empty((2, 0)))
+        column = column[:, np.isfinite(column[1])]
+        if not column.size:
+            raise UserError(f"{self.path} has no finite {tag} so far, so {setting} cannot be drawn for it.")
+        return column
 
     def _places(self, steps: NDArray[np.float64], axis: Axis) -> NDArray[np.float64]:
-        if axis is Axis.steps:
-            return steps
-        if axis is Axis.frames:
-            return steps * self.settings["env.action_repeat"]
-        tag = _UPDATES if axis is Axis.updates else _SPEED
-        known, values = (np.array([0.0, *column]) for column in self._column(tag, f"x={axis.name}"))
+        if axis in (Axis.steps, Axis.frames):
+            return steps * (self.settings["env.action_repeat"] if axis is Axis.frames else 1)
+        tag = "train/updates" if axis is Axis.updates else "speed/steps_per_second"
+        known, values = np.pad(self._column(tag, f"x={axis.name}"), ((0, 0), (1, 0)))
         if axis is Axis.wall:
             spans = np.diff(known)
-            spans[0] = spans[:2].min()  # a log may begin in the middle of a run
-            hours = spans / np.where(values[1:] > 0, values[1:], math.inf) / 3600
-            values = np.array([0.0, *np.cumsum(hours)])
+            # A log may begin in the middle of a run.
+            spans[0] = spans[:2].min()
+            speeds = np.where(values[1:] > 0, values[1:], math.inf)
+            values = np.append(0.0, np.cumsum(spans / speeds / 3600))
         return np.interp(steps, known, values)
 
 
@@ -117,25 +116,23 @@ class Group:
     def title(self) -> str:
         """Name, seeds, and what the curve is."""
         count = len(self.runs)
-        kind = count_text(count, "seed")
-        if count > 1:
-            kind = f"{'IQM' if count >= LEAST_SEEDS else 'mean'} of {kind}"
-        return f"{printable(self.name)}: {kind}"
+        kind = "" if count == 1 else "IQM of " if count >= LEAST_SEEDS else "mean of "
+        return f"{printable(self.name)}: {kind}{count_text(count, 'seed')}"
 
 
 def find_runs(names: Sequence[str]) -> list[Path]:
-    """Return the folders of all runs that are named: each itself, in a folder of runs, or by a pattern.
+    """Return the folders of all named runs: each itself, in a folder of runs, or by a pattern.
 
-    What further processes of `torchrun` have logged is no run of its own next to that of the first.
+    The logs of further `torchrun` processes in a run's folder do not count as runs.
 
     Raises:
-        UserError: If a name is no folder, or there is no run in it.
+        UserError: If a name does not exist or contains no run.
     """
     found: dict[Path, Path] = {}
     for name in names:
-        folders = [Path(name)] if os.path.exists(name) else [Path(each) for each in sorted(glob.glob(name))]
+        folders = [name] if os.path.exists(name) else sorted(glob.glob(name))
         logs = (METRICS_FILE, METRICS_FILE + COMPRESSED)
-        runs = sorted({path.parent for folder in folders for log in logs for path in folder.rglob(log)})
+        runs = sorted({path.parent for folder in folders for log in logs for path in Path(folder).rglob(log)})
         runs = [run for run in runs if run.parent.name != RANKS or run.parents[1] not in runs]
         if not runs:
             what = f"holds no run: there is no {METRICS_FILE} in it" if folders else "does not exist"
@@ -150,15 +147,13 @@ def read_run(path: Path) -> Run:
     if not os.path.lexists(path / CONFIG_FILE):
         raise UserError(f"{path} holds no run: it has no {CONFIG_FILE}.")
     config = OmegaConf.to_container(read_config(path / CONFIG_FILE), enum_to_str=True)
-    logged: dict[str, Logged] = {}
+    logged: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for line in read_lines(path / METRICS_FILE):
         step = line.pop("step")
         for tag, value in line.items():
             if not isinstance(value, list):
-                steps, values = logged.setdefault(tag, (array("d"), array("d")))
-                steps.append(step)
-                values.append(float(value))
-    return Run(path, dict(leaves(config)), logged)
+                logged[tag].append((step, float(value)))
+    return Run(path, dict(leaves(config)), {tag: np.array(pairs, float).T for tag, pairs in logged.items()})
 
 
 def with_returns(runs: Sequence[Run]) -> list[Run]:
@@ -180,40 +175,33 @@ def with_returns(runs: Sequence[Run]) -> list[Run]:
 
 
 def find_tag(metric: str, runs: Sequence[Run]) -> str:
-    """Return the tag that is typed: itself, parts of it in order, or `return`; a `UserError` if none."""
+    """Return the tag for `metric`: itself, parts of it in order, or `return`; a `UserError` if none fits."""
     tags = sorted({tag for run in runs for tag in run.logged})
     if metric == RETURN:
         common = [tag for tag in RETURN_TAGS if all(tag in run.logged for run in runs)]
         if not common:
             raise UserError(f"no tag of {', '.join(RETURN_TAGS)} is in every run. Name one by metric=<tag>.")
         return common[0]
-    if metric in tags:
-        return metric
-    meant = [tag for tag in tags if _is_short_for(metric.split("/"), tag.split("/"))]
-    if len(meant) == 1:
-        return meant[0]
-    near = meant or difflib.get_close_matches(metric, tags, n=3, cutoff=0.4)
-    hint = f" The closest are {', '.join(near[:3])};" if near else ""
-    why = "is not one tag" if meant else "is no tag of these runs"
-    raise UserError(f"metric={metric} {why}.{hint} metric=list lists all.")
-
-
-def _is_short_for(parts: list[str], whole: list[str]) -> bool:
-    left = iter(whole)
-    return parts[-1] == whole[-1] and all(part in left for part in parts)
+    parts = "/(.*/)?".join(map(re.escape, metric.split("/")))
+    meant = [tag for tag in tags if re.fullmatch(f"(.*/)?{parts}", tag)]
+    if metric in tags or len(meant) == 1:
+        return metric if metric in tags else meant[0]
+    why = f"fits {', '.join(meant[:3])}" if meant else "is no tag of these runs"
+    raise UserError(f"metric={metric} {why}.{did_you_mean(metric, tags)} metric=list lists all.")
 
 
 def group_runs(runs: Sequence[Run], tag: str, axis: Axis) -> tuple[list[Group], dict[str, list[str]]]:
-    """Return the groups of runs, and of each setting that differs its text in each group.
+    """Return the groups of runs, and the text of each differing setting in each group.
 
     Seed, folder, length, and what is shown and stored do not part runs. A group is named by the fewest
     settings that tell all groups apart, and how many more differ. A `UserError` if a run lacks tag or axis.
     """
-    of_group: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    members: dict[tuple[tuple[str, str], ...], list[Run]] = {}
     for run in runs:
-        kept = ((key, str(value)) for key, value in run.settings.items() if not _is_left_out(key))
-        of_group.setdefault(tuple(kept), []).append(run)
-    settings = [dict(kept) for kept in of_group]
+        compared = {key: str(value) for key, value in run.settings.items()}
+        kept = tuple(pair for pair in compared.items() if not f"{pair[0]}.".startswith(_NOT_COMPARED))
+        members.setdefault(kept, []).append(run)
+    settings = [dict(kept) for kept in members]
     keys = {key: None for each in settings for key in each}
     texts = {key: [each.get(key, "-") for each in settings] for key in keys}
     differing = {key: each for key, each in texts.items() if len(set(each)) > 1}
@@ -221,23 +209,18 @@ def group_runs(runs: Sequence[Run], tag: str, axis: Axis) -> tuple[list[Group], 
     chosen: list[str] = []
 
     def count_parted(keys: list[str]) -> int:
-        return len(set(zip(*(texts[key] for key in keys), strict=True))) if keys else 1
+        return len({tuple(texts[key][group] for key in keys) for group in range(len(settings))})
 
     while count_parted(chosen) < len(settings):
         chosen.append(max(by_use, key=lambda key: count_parted([*chosen, key])))
-    hidden = len(differing) - len(chosen)
+    more = f" (+{hidden} more)" if (hidden := len(differing) - len(chosen)) else ""
     groups = []
-    for members, each in zip(of_group.values(), settings, strict=True):
-        name = ", ".join(f"{key}={each.get(key, '-')}" for key in chosen) or each["name"]
-        points = [run.points(tag, axis) for run in members]
-        last = [1 if is_evaluation(tag) else math.ceil(len(values) / 10) for _, values in points]
-        scores = np.array([values[-count:].mean() for count, (_, values) in zip(last, points, strict=True)])
-        groups.append(Group(name + f" (+{hidden} more)" * (hidden > 0), members, *on_grid(points), scores))
+    for number, (each, inside) in enumerate(zip(settings, members.values(), strict=True)):
+        name = ", ".join(f"{key}={texts[key][number]}" for key in chosen) or each["name"]
+        points = [run.points(tag, axis) for run in inside]
+        tails = [values[-1 if is_evaluation(tag) else -math.ceil(len(values) / 10) :] for _, values in points]
+        groups.append(Group(name + more, inside, *on_grid(points), np.array([tail.mean() for tail in tails])))
     return groups, differing
-
-
-def _is_left_out(key: str) -> bool:
-    return any(f"{key}.".startswith(f"{name}.") for name in _NOT_COMPARED)
 
 
 def is_evaluation(tag: str) -> bool:
@@ -255,12 +238,11 @@ def on_grid(seeds: Sequence[Points]) -> tuple[NDArray[np.float64], NDArray[np.fl
     count = min(_MOST_PARTS, max(1, round(len(places) / len(seeds) / 2)))
     edges = np.linspace(places.min(), places.max(), count + 1)
     middles = (edges[1:] + edges[:-1]) / 2
-    rows = np.full((len(seeds), count), np.nan)
-    for row, (at, values) in zip(rows, seeds, strict=True):
+    rows = []
+    for at, values in seeds:
         part = np.clip(np.searchsorted(edges, at, side="right") - 1, 0, count - 1)
         size = np.bincount(part, minlength=count)
-        held = np.flatnonzero(size)
-        means = np.bincount(part, values, minlength=count)[held] / size[held]
-        inside = slice(held[0], held[-1] + 1)
-        row[inside] = np.interp(middles[inside], middles[held], means)
-    return middles, rows
+        filled = np.flatnonzero(size)
+        means = np.bincount(part, values, minlength=count)[filled] / size[filled]
+        rows.append(np.interp(middles, middles[filled], means, left=np.nan, right=np.nan))
+    return middles, np.array(rows)

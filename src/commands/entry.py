@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from ..utils.errors import (
+    INSTALL,
     UserError,
     address_space_error,
     exit_on_user_error,
@@ -47,8 +48,7 @@ def load(module: str) -> Callable[[], Any]:
     except (ImportError, OSError, MemoryError) as error:  # OSError: a shared library that PyTorch lacks
         if refused := address_space_error(error):
             raise refused from error
-        repair = "Install Reverie with all it needs into this Python: pip install -c constraints.txt -e ."
-        raise UserError(f"{error}, in {sys.executable}. {repair}") from error
+        raise UserError(f"{error}, in {sys.executable}. {INSTALL}") from error
     finally:
         if is_default:
             signal.signal(signal.SIGINT, before)
@@ -83,5 +83,4 @@ episodes = command(".episodes")
 play = command(".play")
 plot = command(".plot")
 export = command(".export")
-analyze_snapshots = command(".snapshots")
 collect = command(".collect")

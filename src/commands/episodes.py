@@ -4,20 +4,17 @@ import sys
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from ..checkpoints.run_folder import checkpoint_of, load_run
 from ..checkpoints.shards import checkpoint_of_rank
 from ..config.schema import Device
 from ..episodes import (
+    CONVERTER,
     MOST_CHOICES,
     EpisodeSpec,
     Format,
-    action_text,
     find_action,
     find_episodes,
     require_new,
@@ -31,7 +28,6 @@ from ..utils.timestep import ActionSpec
 from ..utils.units import count_text
 from .options import own_settings
 
-_FORMATS = [form.value for form in Format]
 _USAGE = """\
 Episodes in and out: reverie-episodes show|export|import [key=value ...]
 
@@ -40,8 +36,9 @@ Episodes in and out: reverie-episodes show|export|import [key=value ...]
   reverie-episodes import path=<folder> to=<new folder>     from any format to our own, checked
   reverie-train buffer.prefill=<folder> ...                 begin with them; training.offline=true: no others
 
+Formats: own, dreamerv3 (danijar's) and minari. For dreamerv3-torch: examples/convert_dreamerv3_torch.py
+
 """
-_WIDTH = 150  # of a table that is not shown on a terminal
 
 
 @dataclass(kw_only=True, slots=True)
@@ -50,9 +47,6 @@ class ShowConfig:
 
     path: str | None = None
     """Folder or file of episodes, in any of the formats."""
-
-    def __post_init__(self) -> None:
-        _require(self, "path")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,14 +59,8 @@ class ExportConfig:
     to: str | None = None
     """New folder for the episodes."""
 
-    format: str = "own"
-    """Layout to write: own, dreamerv3, dreamerv3-torch or minari."""
-
-    def __post_init__(self) -> None:
-        _require(self, "run", "to")
-        if self.format not in _FORMATS:
-            hint = did_you_mean(self.format, _FORMATS)
-            raise UserError(f"format={self.format} is none of {', '.join(_FORMATS)}.{hint}")
+    format: Format = Format.own
+    """Layout to write."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -89,14 +77,7 @@ class ImportConfig:
     """Number of discrete actions, where files say it by the actions taken alone; null for what they say."""
 
     def __post_init__(self) -> None:
-        _require(self, "path", "to")
         require_range("", self, "choices", ge=1, le=MOST_CHOICES)
-
-
-def _require(settings: Any, *names: str) -> None:
-    for name in names:
-        if not getattr(settings, name):
-            raise UserError(f"{name} is missing: write {name}=<folder>.")
 
 
 @exit_on_user_error()
@@ -114,39 +95,38 @@ def main(arguments: list[str] | None = None) -> None:
         hint = did_you_mean(word, actions)
         raise UserError(f"{word} is not an action of episodes; they are {', '.join(actions)}.{hint}")
     schema, action = actions[word]
-    settings, rest = own_settings(schema, others, f"episodes {word}", _USAGE)
-    assert not rest
+    if "format=dreamerv3-torch" in others:
+        raise UserError(
+            "format=dreamerv3-torch is not written: dreamerv3-torch reads format=own, and "
+            f"{CONVERTER} converts its episodes."
+        )
+    settings, _ = own_settings(schema, others, f"episodes {word}", _USAGE)
+    for name in ("path", "run", "to"):
+        if not getattr(settings, name, "."):
+            raise UserError(f"{name} is missing: write {name}=<folder>.")
     action(settings)
 
 
 def _show(config: ShowConfig) -> None:
     episodes = find_episodes(Path(str(config.path)))
     action = find_action(episodes)
-    spec, lengths, returns = None, [], []
+    lengths, returns, parts = [], [], {}
     for episode in episodes.read(action):
-        spec = spec or spec_of(episode, action)
+        parts = spec_of(episode, action).observation
         lengths.append(len(episode.reward) - 1)
         returns.append(float(episode.reward.sum(dtype=np.float64)))
-    if spec is None:
-        raise UserError(f"{episodes.path} holds no whole episode. Name a folder that has one.")
     rows = {
         "format": episodes.format.value,
         "episodes": f"{len(lengths):,}",
         "steps": f"{sum(lengths):,}, {np.mean(lengths):,.1f} in an episode",
-        **{
-            f"observation {printable(key)}": f"{part.dtype} {part.shape}"
-            for key, part in spec.observation.items()
-        },
-        "action": action_text(action),
+        **{f"observation {printable(key)}": f"{part.dtype} {part.shape}" for key, part in parts.items()},
+        "action": action.text,
         "return": f"mean {np.mean(returns):.4g}, least {min(returns):.4g}, most {max(returns):.4g}",
     }
     if episodes.skipped_text:
         rows["skipped"] = printable(episodes.skipped_text)
-    table = Table(show_header=False)
     for name, text in rows.items():
-        table.add_row(name, text)
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _WIDTH)
-    console.print(table)
+        print(f"{name:<{max(map(len, rows))}}  {text}")
 
 
 def _export(config: ExportConfig) -> None:
@@ -157,9 +137,9 @@ def _export(config: ExportConfig) -> None:
     checkpoint = checkpoint_of_rank(run, folder, ALONE) or checkpoint_of(run, folder)
     replay, request = replay_of(checkpoint, run, folder)
     spec = EpisodeSpec(dict(request.observation), request.action)
-    count = write_episodes(Path(str(config.to)), Format(config.format), replay.episodes(), spec)
+    count = write_episodes(Path(str(config.to)), config.format, replay.episodes(), spec)
     written = f"wrote {count_text(count, 'episode')} of step {checkpoint.step:,} to {config.to}"
-    print(f"{written}, as {config.format}")
+    print(f"{written}, as {config.format.value}")
 
 
 def _import(config: ImportConfig) -> None:
@@ -167,12 +147,10 @@ def _import(config: ImportConfig) -> None:
     episodes = find_episodes(Path(str(config.path)))
     action = ActionSpec(config.choices, True) if config.choices else find_action(episodes)
     read = episodes.read(action)
-    first = next(read, None)
-    if first is None:
-        raise UserError(f"{episodes.path} holds no whole episode. Name a folder that has one.")
+    first = next(read)
     spec = spec_of(first, action)
     count = write_episodes(Path(str(config.to)), Format.own, chain([first], read), spec)
     written = f"wrote {count_text(count, 'episode')} of {episodes.format.value} to {config.to}"
-    print(f"{written}, with {action_text(action)}")
+    print(f"{written}, actions: {action.text}")
     if episodes.skipped_text:
         print(f"skipped: {printable(episodes.skipped_text)}")

@@ -9,23 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
-from numpy.typing import NDArray
 from safetensors.torch import save
 
 from .. import __version__
 from ..checkpoints.pretrained import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, resolve_pretrained
 from ..checkpoints.weights import networks_of
-from ..config.dreamer import DreamerTrainConfig
 from ..config.saved import read_config, saved_text
-from ..config.schema import Device, TrainConfig
+from ..config.schema import Device
 from ..orchestration.reports import write_video
 from ..orchestration.trained import load_agent
 from ..utils.durable_io import replacing
 from ..utils.errors import UserError, exit_on_user_error
 from ..utils.units import count_text
-from ..workflows import Agent
 from .entry import INTERRUPTED
 from .evaluate import INTERRUPTED_EXIT_CODE, EvaluateConfig, evaluate_run, require_writable
 from .options import own_settings
@@ -44,7 +40,7 @@ _PAGE = """\
 # {name}: DreamerV3 on {environment}
 
 Mean return of {played}: **{score}** (policy `{policy}`, seed
-{evaluation_seed}, {cut}). Trained for {steps} with seed {seed}, by Reverie {reverie}.
+{evaluation_seed}{cut}). Trained for {steps} with seed {seed}, by Reverie {reverie}.
 
 ```python
 import reverie
@@ -105,18 +101,21 @@ def export_run(asked: ExportConfig, more: Mapping[str, object] | None = None) ->
         UserError: If the run is a population, cannot be played, or the folder cannot be written.
         SystemExit: After Ctrl-C, with code 130; nothing is written then.
     """
-    assert asked.out is not None
-    video = str(Path(asked.out) / VIDEO_FILE) if asked.video else None
+    run, out = str(asked.run), Path(str(asked.out))
     playing = EvaluateConfig(
-        run=asked.run,
-        episodes=asked.episodes,
-        max_steps=asked.max_steps,
-        seed=asked.seed,
-        video=video,
+        **{name: getattr(asked, name) for name in ("run", "episodes", "max_steps", "seed")},
+        video=str(out / VIDEO_FILE) if asked.video else None,
         device=Device.cpu,
     )
-    loaded = load_agent(str(asked.run), Device.cpu)  # once: the run may save another checkpoint meanwhile
-    weights, config = _networks(str(asked.run), *loaded[:2])
+    loaded = load_agent(run, Device.cpu)  # Once: the run may save another checkpoint while this plays.
+    parts = networks_of(loaded[1]).items()
+    weights = save(
+        {f"{part}/{name}": one.contiguous() for part, state in parts for name, one in state.items()}
+    )
+    # The configuration leaves without folders and addresses of its user.
+    config: Any = read_config(Path(resolve_pretrained(run)) / CONFIG_FILE)
+    config.run_dir = config.resume = config.model.init = None
+    config.buffer.prefill = config.checkpoint.mirror = config.collect.address = None
     result, frames = evaluate_run(playing, loaded)
     if "open_returns" in result:
         print(f"{INTERRUPTED}; nothing is written", file=sys.stderr)
@@ -134,12 +133,18 @@ def export_run(asked: ExportConfig, more: Mapping[str, object] | None = None) ->
         WEIGHTS_FILE: weights,
         CONFIG_FILE: saved_text(config),
         CARD_FILE: f"{json.dumps(card, indent=2)}\n".encode(),
-        PAGE_FILE: page(card, config.name, asked.max_steps).encode(),
+        PAGE_FILE: _page(card, config.name, asked.max_steps).encode(),
     }
     try:
-        _write(Path(asked.out), files, frames)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out) as begun:
+            begun.mkdir()
+            for name, content in files.items():
+                (begun / name).write_bytes(content)
+            if frames is not None:
+                write_video(begun / VIDEO_FILE, frames)
     except OSError as error:
-        raise UserError(f"out={asked.out} cannot be written: {error.strerror}.") from error
+        raise UserError(f"out={out} cannot be written: {error.strerror}.") from error
     return card
 
 
@@ -148,12 +153,11 @@ def _score(card: Mapping[str, Any]) -> str:
     return f"{card['mean']:.2f}" + ("" if error is None else f" +/- {error:.2f}")
 
 
-def page(card: Mapping[str, Any], name: str, max_steps: int | None) -> str:
+def _page(card: Mapping[str, Any], name: str, max_steps: int | None) -> str:
     """Return the model card that the hub shows, with its front matter."""
-    environment = card["environment"]
-    score, played = _score(card), count_text(card["episodes"], "episode")
-    metric = {"type": "mean_reward", "name": "mean_reward", "value": score, "verified": False}
+    environment, score, step = card["environment"], _score(card), card["step"]
     task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
+    metric = {"type": "mean_reward", "name": "mean_reward", "value": score, "verified": False}
     result = {"task": task, "dataset": {"name": environment, "type": environment}, "metrics": [metric]}
     front = {
         "library_name": "reverie",
@@ -161,39 +165,13 @@ def page(card: Mapping[str, Any], name: str, max_steps: int | None) -> str:
         "tags": ["reverie", "dreamerv3", "world-models", "reinforcement-learning", environment],
         "model-index": [{"name": name, "results": [result]}],
     }
-    cut = (
-        "episodes as long as they are"
-        if max_steps is None
-        else f"episodes cut after {count_text(max_steps, 'step')}"
-    )
-    steps = (
-        "an unknown number of agent steps" if card["step"] is None else count_text(card["step"], "agent step")
-    )
     text = _PAGE.format(
-        **card, name=name, cut=cut, steps=steps, score=score, played=played, reverie=__version__
+        **card,
+        name=name,
+        score=score,
+        played=count_text(card["episodes"], "episode"),
+        cut="" if max_steps is None else f", episodes cut after {count_text(max_steps, 'step')}",
+        steps="an unknown number of agent steps" if step is None else count_text(step, "agent step"),
+        reverie=__version__,
     )
     return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n{text}"
-
-
-def _networks(run: str, config: TrainConfig, agent: Agent) -> tuple[bytes, Any]:
-    """Return the weights as safetensors, and the configuration without folders and addresses of its user."""
-    if not isinstance(config, DreamerTrainConfig):
-        raise UserError(f"run={run} is a population; only networks of Dreamer can be exported.")
-    parts = networks_of(agent).items()
-    weights = save(
-        {f"{part}/{name}": one.contiguous() for part, state in parts for name, one in state.items()}
-    )
-    saved = read_config(Path(resolve_pretrained(run)) / CONFIG_FILE)
-    saved.run_dir = saved.resume = saved.model.init = None
-    saved.buffer.prefill = saved.checkpoint.mirror = saved.collect.address = None
-    return weights, saved
-
-
-def _write(folder: Path, files: Mapping[str, bytes], frames: NDArray[np.uint8] | None) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(folder) as begun:
-        begun.mkdir()
-        for name, content in files.items():
-            (begun / name).write_bytes(content)
-        if frames is not None:
-            write_video(begun / VIDEO_FILE, frames)

@@ -19,7 +19,7 @@ from ..checkpoints.run_folder import CONFIG_FILE, MOVED
 from ..checkpoints.shards import folder_of_run
 from ..config.schema import TrainConfig
 from ..envs import EnvironmentCrashed
-from ..memory.leaks.guard import LEAK_EXIT_CODE
+from ..memory.guard import LEAK_EXIT_CODE
 from ..orchestration.dreamer.nonfinite import NONFINITE_EXIT_CODE
 from ..orchestration.orchestrator import Orchestrator, StopReason
 from ..orchestration.ray_cluster import ClusterLost, EngineFailed

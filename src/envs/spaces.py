@@ -68,8 +68,6 @@ def action_spec(space: spaces.Space) -> ActionSpec:
             f"has actions in {space}, of shape {space.shape}, so an action would have no numbers. "
             "Give the action space at least one number."
         )
-    if isinstance(space, spaces.Discrete):
-        return ActionSpec(size=int(space.n), is_discrete=True)
     if parts := _choices(space):
         return ActionSpec(size=sum(parts), is_discrete=True, parts=parts if len(parts) > 1 else ())
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
@@ -167,7 +165,9 @@ def as_array(value: Any) -> NDArray:
 
 
 def _choices(space: spaces.Space) -> tuple[int, ...]:
-    """Return how many values each part of several choices at once has; () for other spaces."""
+    """Return the number of values of each choice that an action makes; () for other spaces."""
+    if isinstance(space, spaces.Discrete):
+        return (int(space.n),)
     if isinstance(space, spaces.MultiDiscrete):
         return tuple(space.nvec.reshape(-1).tolist())
     return (2,) * int(np.prod(space.shape)) if isinstance(space, spaces.MultiBinary) else ()
@@ -290,9 +290,7 @@ def _convert_part(key: str, space: spaces.Space, value: Any, image_size: int) ->
         choice = array.item() - space.start if array.size == 1 else -1
         if not 0 <= choice < space.n or choice % 1:
             raise EnvironmentFailed(f"its observation `{key}` is {value!r}, which is not in {space}")
-        one_hot = np.zeros(space.n, np.float32)
-        one_hot[int(choice)] = 1
-        return one_hot
+        return (np.arange(space.n) == choice).astype(np.float32)
     assert isinstance(space, spaces.Box)
     is_image = _is_image(space)
     if array.shape != space.shape and (is_image or array.size != np.prod(space.shape)):

@@ -1,11 +1,11 @@
-"""Episodes in and out: our own files, and those of danijar/dreamerv3, dreamerv3-torch and Minari.
+"""Episodes in and out: our own files, and those of danijar/dreamerv3 and Minari.
 
 Files may come from a stranger: nothing in them is run, and every size is checked before it is allocated.
 """
 
 from .episode import EpisodeSpec as EpisodeSpec
-from .episode import action_text as action_text
 from .episode import spec_of as spec_of
+from .formats import CONVERTER as CONVERTER
 from .formats import MOST_CHOICES as MOST_CHOICES
 from .formats import Episodes as Episodes
 from .formats import Format as Format

@@ -14,16 +14,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..buffers import EpisodeRecords
 from ..utils.units import count_text
-from .dreamerv3_torch import flags, led_arrays, require
-from .episode import STEP_KEYS, UNFINISHED, EpisodeSpec, RawEpisode, check_total, counting, judging
-from .npz import read_npz, write_npz
+from .episode import STEP_KEYS, UNFINISHED, EpisodeSpec, RawEpisode, check_total, judging
+from .npz import led_arrays, read_steps, write_npz
 
 _NAME = re.compile(r"(\d{8}T\d{6}F?\d*)-([0-9A-Za-z]{1,22})-([0-9A-Za-z]{1,22})-(\d{1,9})\.npz")
 _OTHER_KEYS = ("id", "stepid", "consec", "reset")
@@ -31,10 +29,8 @@ _LATENTS = ("enc/", "dyn/", "dec/")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of `elements.UUID`
 
 
-class _Chunk(NamedTuple):
-    file: Path
-    successor: str
-    length: int
+Chunks = dict[str, tuple[Path, str, int]]
+"""File, successor and number of records of each chunk, by its number."""
 
 
 def is_chunk(file: Path) -> bool:
@@ -47,47 +43,42 @@ def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]
 
     Episodes without a beginning or an end are skipped: those open when a run ended.
     """
-    chunks = {}
+    chunks: Chunks = {}
     for file in sorted(path.glob("*.npz")) if path.is_dir() else [path]:
         if (name := _NAME.fullmatch(file.name)) is not None:
-            chunks[name[2]] = _Chunk(file, name[3], int(name[4]))
-    followers = {chunk.successor for chunk in chunks.values()}
+            chunks[name[2]] = file, name[3], int(name[4])
+    followers = {successor for _, successor, _ in chunks.values()}
     for first in [number for number in chunks if number not in followers]:
         yield from _read_stream(chunks, first, skipped)
-    for chunk in chunks.values():  # what remains are circles
-        with judging(chunk.file):
+    for file, _, _ in chunks.values():  # what remains are circles
+        with judging(file):
             raise ValueError("the chunks that follow it lead back to it")
 
 
-def _read_stream(
-    chunks: dict[str, _Chunk], number: str, skipped: Counter[str]
-) -> Iterator[tuple[Path, RawEpisode]]:
+def _read_stream(chunks: Chunks, number: str, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
     """Yield the episodes from one chunk on, and take what is read out of `chunks`."""
     pieces: list[dict[str, NDArray]] = []
-    while (chunk := chunks.pop(number, None)) is not None:
-        arrays = read_npz(chunk.file, counting(_is_read, skipped))
-        with judging(chunk.file):
-            require(arrays, "is_last")
-            is_first, is_last = flags(arrays, "is_first"), flags(arrays, "is_last")
-            if wrong := [name for name, values in arrays.items() if len(values) != chunk.length]:
-                named = count_text(chunk.length, "record")
-                raise ValueError(
-                    f"`{wrong[0]}` has {len(arrays[wrong[0]])} of the {named} in the file's name"
-                )
-        cuts = {0, *np.flatnonzero(is_first).tolist(), *(np.flatnonzero(is_last) + 1).tolist(), chunk.length}
-        for start, stop in pairwise(sorted(cuts)):
-            if is_first[start]:
-                skipped[UNFINISHED] += _length(pieces)
-                pieces = []
-            elif not pieces:
-                skipped[UNFINISHED] += stop - start
-                continue
-            pieces.append({name: values[start:stop] for name, values in arrays.items()})
-            if is_last[stop - 1]:
-                with judging(chunk.file):
+    while number in chunks:
+        file, number, length = chunks.pop(number)
+        arrays = read_steps(file, _is_read, skipped)
+        with judging(file):
+            if wrong := [name for name, values in arrays.items() if len(values) != length]:
+                found, named = len(arrays[wrong[0]]), count_text(length, "record")
+                raise ValueError(f"`{wrong[0]}` has {found} of the {named} in the file's name")
+            is_first, is_last = arrays["is_first"], arrays["is_last"]
+            cuts = {0, *np.flatnonzero(is_first).tolist(), *(np.flatnonzero(is_last) + 1).tolist(), length}
+            for start, stop in pairwise(sorted(cuts)):
+                if is_first[start]:
+                    skipped[UNFINISHED] += _length(pieces)
+                    pieces = []
+                elif not pieces:
+                    skipped[UNFINISHED] += stop - start
+                    continue
+                pieces.append({name: values[start:stop] for name, values in arrays.items()})
+                check_total(sum(values.nbytes for piece in pieces for values in piece.values()))
+                if is_last[stop - 1]:
                     episode, pieces = _join(pieces), []
-                yield chunk.file, episode
-        number = chunk.successor
+                    yield file, episode
     skipped[UNFINISHED] += _length(pieces)
 
 
@@ -96,13 +87,11 @@ def _length(pieces: list[dict[str, NDArray]]) -> int:
 
 
 def _join(pieces: list[dict[str, NDArray]]) -> RawEpisode:
-    check_total(sum(values.nbytes for piece in pieces for values in piece.values()))
     whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    is_terminal = flags(whole, "is_terminal")
-    if is_terminal[:-1].any():
+    if whole["is_terminal"][:-1].any():
         raise ValueError("an episode goes on behind its terminal record")
     observation = {name: values for name, values in whole.items() if name not in STEP_KEYS}
-    return RawEpisode(observation, whole["action"], whole["reward"], bool(is_terminal[-1]))
+    return RawEpisode(observation, whole["action"], whole["reward"], bool(whole["is_terminal"][-1]))
 
 
 def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:

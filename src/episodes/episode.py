@@ -1,8 +1,7 @@
 """One episode as a file has it, its checks, and what all episodes of a set have in common."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,16 +81,6 @@ def read_description(path: Path) -> Any:
         return parse_json(file.read())
 
 
-def counting(is_read: Callable[[str], bool], skipped: Counter[str]) -> Callable[[str], bool]:
-    """Return `is_read` as a function that also counts, by name, the arrays for which it is false."""
-
-    def is_wanted(name: str) -> bool:
-        skipped[name] += not (wanted := is_read(name))
-        return wanted
-
-    return is_wanted
-
-
 def check_size(name: str, shape: tuple[int, ...], dtype: np.dtype) -> int:
     """Return the bytes of an array that a file describes, before anything is allocated for it.
 
@@ -150,10 +139,10 @@ def _actions(values: NDArray, action: ActionSpec, taken: int) -> NDArray[np.floa
             begin += size
         return result
     if values.dtype.kind != "f" or values[:1].size != action.size:
-        raise ValueError(f"its actions are {values.dtype} {values.shape[1:]}, not {size_text(action)}")
+        raise ValueError(f"its actions are {values.dtype} {values.shape[1:]}, not {action.text}")
     result[:taken] = values.reshape(len(values), -1)[:taken]
     if action.is_discrete and not is_one_hot(result[:taken], blocks):
-        raise ValueError(f"its actions are no one-hot vectors of {size_text(action)}")
+        raise ValueError(f"its actions are not one-hot vectors, {action.text}")
     return result
 
 
@@ -171,13 +160,6 @@ def several(sizes: Iterable[int]) -> ActionSpec:
     return ActionSpec(sum(parts), True, parts if len(parts) > 1 else ())
 
 
-def choices_of(rows: NDArray, action: ActionSpec) -> NDArray[np.int64]:
-    """Return the choices, (rows,), or (rows, parts) of several at once, of one-hot actions."""
-    if action.is_onehot:
-        return rows.argmax(1)
-    return np.stack([block.argmax(1) for block in np.split(rows, np.cumsum(action.parts)[:-1], axis=1)], 1)
-
-
 def spec_of(records: EpisodeRecords, action: ActionSpec) -> EpisodeSpec:
     """Return what a set has in common of which this is an episode."""
     parts = {key: ArraySpec(values.shape[1:], values.dtype) for key, values in records.observation.items()}
@@ -187,21 +169,7 @@ def spec_of(records: EpisodeRecords, action: ActionSpec) -> EpisodeSpec:
 def difference(found: Mapping[str, ArraySpec], needed: Mapping[str, ArraySpec]) -> str | None:
     """Return "observation `image` is uint8 (96, 96, 3) instead of uint8 (64, 64, 3)", None if all agree."""
     for key in sorted(found.keys() | needed.keys()):
-        if found.get(key) != needed.get(key):
-            return f"observation `{key}` is {_text(found.get(key))} instead of {_text(needed.get(key))}"
+        if (is_now := found.get(key)) != (wanted := needed.get(key)):
+            texts = [f"{part.dtype} {part.shape}" if part else "missing" for part in (is_now, wanted)]
+            return f"observation `{key}` is {texts[0]} instead of {texts[1]}"
     return None
-
-
-def _text(spec: ArraySpec | None) -> str:
-    return f"{spec.dtype} {spec.shape}" if spec else "missing"
-
-
-def action_text(action: ActionSpec) -> str:
-    """Return "actions of 3 choices"."""
-    return f"actions of {size_text(action)}"
-
-
-def size_text(action: ActionSpec) -> str:
-    """Return "3 choices", "3 + 2 choices" of two at once, or "3 numbers"."""
-    *first, last = action.parts or (action.size,)
-    return " + ".join([*map(str, first), count_text(last, "choice" if action.is_discrete else "number")])

@@ -11,7 +11,7 @@ from ..buffers import EpisodeRecords
 from ..utils.durable_io import replacing
 from ..utils.errors import UserError
 from ..utils.timestep import ActionSpec
-from . import dreamerv3, dreamerv3_torch, minari, own
+from . import dreamerv3, minari, own
 from .episode import UNFINISHED, EpisodeSpec, RawEpisode, difference, is_one_hot, judging, spec_of, to_records
 
 
@@ -20,16 +20,13 @@ class Format(Enum):
 
     own = "own"
     dreamerv3 = "dreamerv3"
-    dreamerv3_torch = "dreamerv3-torch"
     minari = "minari"
 
 
-_MODULES = {
-    Format.own: own,
-    Format.dreamerv3: dreamerv3,
-    Format.dreamerv3_torch: dreamerv3_torch,
-    Format.minari: minari,
-}
+_MODULES = {Format.own: own, Format.dreamerv3: dreamerv3, Format.minari: minari}
+
+CONVERTER = "examples/convert_dreamerv3_torch.py"
+"""Script that converts episodes of NM512/dreamerv3-torch."""
 
 MOST_CHOICES = 100_000
 """Most discrete actions that are read."""
@@ -57,14 +54,14 @@ class Episodes(NamedTuple):
         """What the last reading skipped, such as "dyn/deter, stepid, 3 records of unfinished episodes"."""
         counts = +self.skipped  # those above zero
         count = counts.pop(UNFINISHED, 0)
-        names = sorted(counts)
-        return ", ".join([*names, f"{count:,} {UNFINISHED}"] if count else names)
+        return ", ".join(sorted(counts) + [f"{count:,} {UNFINISHED}"] * (count > 0))
 
     def read(self, action: ActionSpec) -> Iterator[EpisodeRecords]:
         """Yield the episodes, checked, all with the observations of the first one.
 
         Raises:
-            UserError: Naming the file of the first episode that is no episode with these actions.
+            UserError: Naming the file of the first episode that is no episode with these actions; or if there
+                is no episode.
         """
         first: EpisodeSpec | None = None
         for file, raw in self.raw():
@@ -75,6 +72,8 @@ class Episodes(NamedTuple):
                 if differs := difference(spec.observation, first.observation):
                     raise ValueError(f"its {differs} in the episodes before it")
             yield records
+        if first is None:
+            raise UserError(f"{self.path} holds no whole episode. Name a folder that has one.")
 
 
 def find_episodes(path: Path, key: str = "path") -> Episodes:
@@ -86,7 +85,7 @@ def find_episodes(path: Path, key: str = "path") -> Episodes:
         UserError: If nothing there is named as one of the formats names it.
     """
     if os.path.isfile(path / own.INDEX):  # of a name that is too long pathlib would raise
-        return Episodes(path, Format.own, own.read_spec(path).action, Counter())
+        return Episodes(path, Format.own, own.read_index(path)[0].action, Counter())
     if (file := minari.find(path)) is not None:
         return Episodes(file, Format.minari, minari.read_action(file), Counter())
     files = sorted(path.glob("*.npz")) if os.path.isdir(path) else [path] if path.suffix == ".npz" else []
@@ -94,8 +93,10 @@ def find_episodes(path: Path, key: str = "path") -> Episodes:
         names = f"{own.INDEX}, *.npz or {minari.DATA_FILE}"
         found = "holds no episodes: there is no " + names if os.path.exists(path) else "does not exist"
         raise UserError(f"{key}={path} {found}. Name the folder that has them.")
-    is_replay = all(map(dreamerv3.is_chunk, files))
-    return Episodes(path, Format.dreamerv3 if is_replay else Format.dreamerv3_torch, None, Counter())
+    if not all(map(dreamerv3.is_chunk, files)):
+        found = f"has npz files, but no {own.INDEX}, and they are not named like dreamerv3's replay"
+        raise UserError(f"{key}={path} {found}. Convert dreamerv3-torch's with {CONVERTER}.")
+    return Episodes(path, Format.dreamerv3, None, Counter())
 
 
 def find_action(episodes: Episodes) -> ActionSpec:
@@ -120,7 +121,7 @@ def find_action(episodes: Episodes) -> ActionSpec:
                 size = rows.shape[1]
                 is_discrete = is_discrete and size > 1 and is_one_hot(rows, (size,))
     if not size:
-        raise UserError(f"{episodes.path} holds no whole episode. Name a folder that has one.")
+        raise UserError(f"{episodes.path} holds no whole episode with actions. Name a folder that has one.")
     return ActionSpec(size, is_discrete)
 
 

@@ -5,6 +5,9 @@ By `minari/dataset/_storages/hdf5_storage.py` and `docs/content/dataset_standard
 with one row more than `actions`, `rewards`, `terminations` and `truncations`. Row t of these is the step
 **from** observation t: the action chosen after seeing it, and the reward received on arriving at the next.
 Images recorded as JPEG are not read. The spaces are JSON in `metadata.json` (`minari/serialization.py`).
+
+Minari's library is not used. It imports and calls what `env_spec` in the metadata names if a space is
+missing, follows links to other files, and reads arrays of any size; what it writes is not compressed.
 """
 
 import json
@@ -12,7 +15,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +24,8 @@ from numpy.typing import NDArray
 from ..buffers import EpisodeRecords
 from ..utils.durable_io import open_regular, parse_json, write_json
 from ..utils.errors import UserError
-from ..utils.timestep import ActionSpec
-from ..utils.units import count_text
-from .episode import (
-    EpisodeSpec,
-    RawEpisode,
-    check_size,
-    check_total,
-    choices_of,
-    judging,
-    read_description,
-    several,
-)
+from ..utils.timestep import ActionSpec, ArraySpec
+from .episode import EpisodeSpec, RawEpisode, check_size, check_total, judging, read_description, several
 
 DATA_FILE, METADATA = "main_data.hdf5", "metadata.json"
 _NAME = re.compile(r"episode_(\d{1,9})")
@@ -54,17 +46,15 @@ def find(path: Path) -> Path | None:
 
 def read_action(file: Path) -> ActionSpec | None:
     """Return the actions that the metadata describes, None without metadata."""
-    space = _spaces(file).get("action_space")
+    space, _ = _spaces(file)
     if space is None:
         return None
     with judging(file.with_name(METADATA)):
-        if space["type"] == "Discrete":
-            return ActionSpec(int(space["n"]), is_discrete=True)
-        if space["type"] == "MultiDiscrete":
-            return several([int(size) for size in space["nvec"]])
-        if space["type"] != "Box":
-            read = "Discrete, MultiDiscrete and Box"
-            raise ValueError(f"its actions are a {space['type']}, and {read} are read")
+        kind = space["type"]
+        if kind in ("Discrete", "MultiDiscrete"):
+            return several(int(size) for size in (space["nvec"] if kind == "MultiDiscrete" else [space["n"]]))
+        if kind != "Box":
+            raise ValueError(f"its actions are a {kind}, and Discrete, MultiDiscrete and Box are read")
         if not (size := int(np.prod(space["shape"], dtype=np.int64))):
             raise ValueError("its actions have no numbers")
         return ActionSpec(size, is_discrete=False)
@@ -77,56 +67,44 @@ def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]
         UserError: If h5py is missing, or the file holds what no dataset has: links, data in other files,
             other filters, dtypes or shapes.
     """
-    h5py, spaces = _h5py(), _spaces(path)
-    with judging(path.with_name(METADATA)):
-        _check_observations(spaces.get("observation_space"))
-    with ExitStack() as opened:
-        with judging(path):
-            file = opened.enter_context(h5py.File(opened.enter_context(open_regular(path)), "r"))
-            names = sorted((int(name[1]), name[0]) for key in file if (name := _NAME.fullmatch(key)))
-        for _, name in names:
-            with judging(path):
-                group = _member(h5py, file, name)
-                skipped.update(key for key in group if key not in _ARRAYS)
-                episode = _read_episode(_Group(h5py, group), spaces)
-            yield path, episode
+    h5py, (space, parts) = _h5py(), _spaces(path)
+    with judging(path), open_regular(path) as opened, h5py.File(opened, "r") as file:
+        for _, name in sorted((int(name[1]), name[0]) for key in file if (name := _NAME.fullmatch(key))):
+            group = _member(h5py, file, name)
+            skipped.update(group.keys() - _ARRAYS)
+            yield path, _read_episode(_arrays(h5py, group), parts, space)
 
 
-class _Group:
-    """A group whose arrays are read within bounds, summed over all of them."""
+def _arrays(h5py: Any, episode: Any) -> dict[str, Any]:
+    """Return the datasets of an episode, unread, by name: `observations/<key>` for the parts of a Dict.
 
-    def __init__(self, h5py: Any, group: Any) -> None:
-        self._h5py, self._group, self._nbytes = h5py, group, 0
-
-    def arrays(self, name: str, only: str) -> dict[str, Any]:
-        """Return the datasets in the group `name`, or the one that it is under the name `only`, unread."""
-        found = _member(self._h5py, self._group, name)
-        if not isinstance(found, self._h5py.Group):
-            return {only: self._checked(name, found)}
-        if "_index_0" in found:  # Minari's name for the first part of a Tuple
-            raise ValueError(f"`{name}` are a Tuple, and an array or a flat Dict of them is read")
-        return {key: self._checked(key, _member(self._h5py, found, key)) for key in found}
-
-    def read(self, name: str) -> NDArray:
-        """Return one array."""
-        found = _member(self._h5py, self._group, name)
-        if isinstance(found, self._h5py.Group):
-            raise ValueError(f"`{name}` is a group, as of a Tuple or Dict, and one array is read")
-        return np.asarray(self._checked(name, found)[()])
-
-    def _checked(self, name: str, dataset: Any) -> Any:
-        if not isinstance(dataset, self._h5py.Dataset):
-            raise ValueError(f"`{name}` is a group of groups, and arrays are read")
-        created = dataset.id.get_create_plist()
-        filters = {created.get_filter(index)[0] for index in range(created.get_nfilters())}
-        if dataset.external or dataset.is_virtual or not filters <= _FILTERS:
-            raise ValueError(f"`{name}` lies in other files, or behind filters other than gzip and lzf")
-        if dataset.dtype == object:
-            raise ValueError(f"`{name}` holds {_NOT_PLAIN}")
-        self._nbytes += check_size(name, dataset.shape, dataset.dtype)
-        check_total(self._nbytes)
-        check_total(int(np.prod(dataset.chunks or (0,), dtype=object)) * dataset.dtype.itemsize)
-        return dataset
+    Raises:
+        ValueError: If one is missing, no dataset of plain numbers in this file, or all are too large.
+    """
+    found: dict[str, Any] = {}
+    nbytes = 0
+    for name in _ARRAYS:
+        member = _member(h5py, episode, name)
+        names = [f"{name}/{key}" for key in member] if isinstance(member, h5py.Group) else [name]
+        if names != [name] and (name != "observations" or "_index_0" in member):  # the first of a Tuple
+            raise ValueError(
+                f"`{name}` is a group, as of a Tuple; arrays and a Dict of observations are read"
+            )
+        for part in names:
+            dataset = _member(h5py, episode, part)
+            if not isinstance(dataset, h5py.Dataset):
+                raise ValueError(f"`{part}` is a group of groups, and arrays are read")
+            created = dataset.id.get_create_plist()
+            filters = {created.get_filter(index)[0] for index in range(created.get_nfilters())}
+            if dataset.external or dataset.is_virtual or not filters <= _FILTERS:
+                raise ValueError(f"`{part}` lies in other files, or behind filters other than gzip and lzf")
+            if dataset.dtype == object:
+                raise ValueError(f"`{part}` holds {_NOT_PLAIN}")
+            nbytes += check_size(part, dataset.shape, dataset.dtype)
+            check_total(nbytes)
+            check_total(int(np.prod(dataset.chunks or (0,), dtype=object)) * dataset.dtype.itemsize)
+            found[part] = dataset
+    return found
 
 
 def _member(h5py: Any, group: Any, name: str) -> Any:
@@ -139,36 +117,20 @@ def _member(h5py: Any, group: Any, name: str) -> Any:
     return group[name]
 
 
-def _check_observations(space: dict[str, Any] | None) -> None:
-    """Raise ValueError if the metadata describes observations that are not plain arrays."""
-    if space is None:
-        return
-    parts = space["subspaces"] if space["type"] == "Dict" else {"": space}
-    for key, part in parts.items():
-        if part["type"] not in _SPACES:
-            what = f"observation `{key}` is a" if key else "observations are a"
-            read = f"{', '.join(_SPACES)} and a flat Dict of them are read"
-            raise ValueError(f"its {what} {part['type']}, and {read}")
-
-
-def _read_episode(group: _Group, spaces: dict[str, Any]) -> RawEpisode:
-    """Return one episode in the arrival convention."""
-    rewards, truncations = group.read("rewards"), group.read("truncations").astype(np.bool_)
-    terminations = group.read("terminations").astype(np.bool_)
-    steps, ends = len(rewards), terminations | truncations
-    if rewards.ndim != 1 or ends.shape != (steps,) or ends[:-1].any():
+def _read_episode(arrays: dict[str, Any], parts: dict[str, Any], space: dict[str, Any] | None) -> RawEpisode:
+    """Return one episode in the arrival convention, with the spaces of its observations and actions."""
+    actions, rewards, terminations, truncations = (arrays.pop(name)[...] for name in _ARRAYS[1:])
+    ends = terminations.astype(np.bool_) | truncations.astype(np.bool_)
+    if rewards.ndim != 1 or ends.shape != rewards.shape or ends[:-1].any():
         found = f"rewards {rewards.shape} and ends {ends.shape}"
         raise ValueError(f"{found} need one number per step, and an end only at the last")
-    observation, actions = {}, _scaled(group.read("actions"), spaces.get("action_space"))
-    for key, dataset in group.arrays("observations", only="").items():
-        space = spaces.get("observation_space") or {}
-        space = space.get("subspaces", {}).get(key, {}) if key else space
-        if dataset.ndim == 2 and len(space.get("shape", ())) == 3:
-            raise ValueError(f"`{key or 'observations'}` holds {_NOT_PLAIN}")
-        name = key or ("image" if dataset.ndim == 4 and dataset.dtype == np.uint8 else "vector")
-        observation[name] = np.asarray(dataset[()])
-    if len(actions) != steps:
-        raise ValueError(f"it has {count_text(len(actions), 'action')} and {count_text(steps, 'reward')}")
+    observation, actions = {}, _scaled(actions, space)
+    for name, dataset in arrays.items():
+        key = name.partition("/")[2]
+        if dataset.ndim == 2 and len(parts.get(key, {}).get("shape", ())) == 3:
+            raise ValueError(f"`{name}` holds {_NOT_PLAIN}")
+        default = "image" if dataset.ndim == 4 and dataset.dtype == np.uint8 else "vector"
+        observation[key or default] = dataset[...]
     last = np.zeros((1, *actions.shape[1:]), actions.dtype)
     reward = np.concatenate([np.zeros(1, rewards.dtype), rewards])
     return RawEpisode(observation, np.concatenate([actions, last]), reward, bool(terminations[-1:].any()))
@@ -182,10 +144,9 @@ def _scaled(actions: NDArray, space: dict[str, Any] | None) -> NDArray:
         raise ValueError(f"continuous actions need the bounds in {METADATA} next to it, and there are none")
     low, high = (np.asarray(space[end], np.float64).reshape(-1) for end in ("low", "high"))
     is_bounded = np.isfinite(low) & np.isfinite(high) & (low < high)
-    if (~is_bounded | ((low == -1) & (high == 1))).all():
-        return actions
     low, high = np.where(is_bounded, low, -1), np.where(is_bounded, high, 1)
-    return (actions.reshape(len(actions), -1) - low) / (high - low) * 2 - 1
+    # In this form numbers within -1 and 1 stay bit for bit what they are.
+    return (actions.reshape(len(actions), low.size) - (high + low) / 2) / ((high - low) / 2)
 
 
 def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
@@ -193,17 +154,21 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
 
     Its continuous actions are those of the model, in [-1, 1], as its space says.
     """
-    h5py, count, steps = _h5py(), 0, 0
+    h5py, size, sizes = _h5py(), spec.action.size, spec.action.parts
+    count, steps = 0, 0
     (folder / "data").mkdir()
     with h5py.File(folder / "data" / DATA_FILE, "x", track_order=True) as file:
         for count, episode in enumerate(episodes, 1):
-            taken = len(episode.reward) - 1
-            actions = episode.action[:-1]
+            actions, taken = episode.action[:-1], len(episode.reward) - 1
+            if spec.action.is_discrete:
+                blocks = np.split(actions, np.cumsum(sizes)[:-1], axis=1)
+                chosen = np.stack([block.argmax(1) for block in blocks], axis=1)
+                actions = chosen if sizes else chosen[:, 0]
             ends = np.arange(taken) == taken - 1
             group = file.create_group(f"episode_{count - 1}")
             group.attrs.update({"id": count - 1, "total_steps": taken})
             arrays = {
-                "actions": choices_of(actions, spec.action) if spec.action.is_discrete else actions,
+                "actions": actions,
                 "rewards": episode.reward[1:],
                 "terminations": ends & episode.is_terminal,
                 "truncations": ends & (not episode.is_terminal),
@@ -212,12 +177,12 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
             for name, values in arrays.items():
                 group.create_dataset(name, data=values, compression="gzip" if values.size else None)
             steps += taken
-    box = {"type": "Box", "dtype": "float32", "shape": [spec.action.size]}
-    box |= {"low": [-1.0] * spec.action.size, "high": [1.0] * spec.action.size}
-    discrete = {"type": "Discrete", "dtype": "int64", "start": 0, "n": spec.action.size}
-    if spec.action.parts:
-        discrete = {"type": "MultiDiscrete", "dtype": "int64", "nvec": spec.action.parts}
-    parts = {key: _box(part.shape, part.dtype) for key, part in spec.observation.items()}
+    space = _box(ArraySpec((size,)), bound=1.0)
+    if sizes:
+        space = {"type": "MultiDiscrete", "dtype": "int64", "nvec": sizes}
+    elif spec.action.is_discrete:
+        space = {"type": "Discrete", "dtype": "int64", "start": 0, "n": size}
+    parts = {key: _box(part) for key, part in spec.observation.items()}
     metadata = {
         "dataset_id": f"reverie/{_NO_LETTER.sub('_', folder.name)}-v0",
         "minari_version": _VERSION,
@@ -226,18 +191,18 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
         "data_format": "hdf5",
         "jpeg_encoding": False,
         "observation_space": json.dumps({"type": "Dict", "subspaces": parts}),
-        "action_space": json.dumps(discrete if spec.action.is_discrete else box),
+        "action_space": json.dumps(space),
     }
     write_json(folder / "data" / METADATA, metadata)
     return count
 
 
-def _box(shape: tuple[int, ...], dtype: np.dtype) -> dict[str, Any]:
-    """Return the space of all values of a dtype."""
-    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
-    low, high = (limits.min, limits.max) if limits else (0, 1) if dtype.kind == "b" else (-np.inf, np.inf)
-    ends = {"low": np.full(shape, low).tolist(), "high": np.full(shape, high).tolist()}
-    return {"type": "Box", "dtype": str(dtype), "shape": list(shape), **ends}
+def _box(part: ArraySpec, bound: float = np.inf) -> dict[str, Any]:
+    """Return the space of all values of a dtype, or of floats up to a bound."""
+    kind, limits = part.dtype.kind, np.iinfo(part.dtype) if part.dtype.kind in "iu" else None
+    low, high = (limits.min, limits.max) if limits else (0, 1) if kind == "b" else (-bound, bound)
+    ends = {"low": np.full(part.shape, low).tolist(), "high": np.full(part.shape, high).tolist()}
+    return {"type": "Box", "dtype": str(part.dtype), "shape": list(part.shape), **ends}
 
 
 def can_hold(key: str) -> bool:
@@ -245,15 +210,24 @@ def can_hold(key: str) -> bool:
     return bool(key) and "/" not in key
 
 
-def _spaces(file: Path) -> dict[str, Any]:
-    """Return the spaces in the metadata next to a file, by their names there; {} without metadata."""
+def _spaces(file: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """Return the space of the actions, None if unknown, and those of the observations, by key or "".
+
+    Raises:
+        UserError: If the metadata next to the file is damaged, or an observation is not a plain array.
+    """
     path = file.with_name(METADATA)
-    if not path.exists():
-        return {}
-    metadata = read_description(path)
+    metadata = read_description(path) if path.exists() else {}
     with judging(path):
-        names = ("action_space", "observation_space")
-        return {name: parse_json(metadata[name]) for name in names if name in metadata}
+        action, shown = (
+            parse_json(metadata.get(f"{name}_space", "null")) for name in ("action", "observation")
+        )
+        parts = shown["subspaces"] if shown and shown["type"] == "Dict" else {"": shown} if shown else {}
+        for key, kind in [(key, part["type"]) for key, part in parts.items()]:
+            if kind not in _SPACES:
+                what = f"observation `{key}` is a {kind}" if key else f"observations are a {kind}"
+                raise ValueError(f"its {what}, and {', '.join(_SPACES)} and a flat Dict of them are read")
+        return action, parts
 
 
 def _h5py() -> Any:

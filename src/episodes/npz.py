@@ -2,42 +2,71 @@
 
 import io
 import os
-import re
 import struct
+import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
+import numpy.lib.format as npy
 from numpy.typing import NDArray
 
+from ..buffers import EpisodeRecords
 from ..utils.durable_io import open_regular, write_file
 from ..utils.units import count_text
-from .episode import DTYPES, MOST_BYTES, check_size, check_total, judging
+from .episode import MOST_BYTES, STEP_KEYS, check_size, check_total, judging
 
 _MOST_MEMBERS, _MOST_DIRECTORY_BYTES = 256, 2**16
 _DEFLATE_RATIO = 1032  # the most that deflate gains: 258 bytes for 2 bits
-_MAGIC = b"\x93NUMPY\x01\x00"
-_HEADER = re.compile(
-    r"\{'descr': '([^'\\]{1,20})', 'fortran_order': (True|False), 'shape': \(([-\d, ]{0,200})\), \} *\n"
-)
-"""The header of version 1.0 as numpy writes it; other versions, and structured dtypes, are not read."""
+# Besides `judging`'s: what the libraries raise for a damaged zip, and for a header that is no Python literal.
+_WRONG_FILE = (zipfile.BadZipFile, zlib.error, struct.error, SyntaxError, tokenize.TokenError, MemoryError)
 
 
-def read_npz(path: Path, is_wanted: Callable[[str], bool]) -> dict[str, NDArray]:
-    """Return the arrays of an npz file whose names are wanted, read-only.
+def read_steps(
+    path: Path, is_read: Callable[[str], bool], skipped: Counter[str], keys: Iterable[str] = ()
+) -> dict[str, NDArray]:
+    """Return the arrays of an npz file as `read_npz` does, its flags as (records,) of bool.
+
+    Raises:
+        UserError: If `read_npz` does, one of `STEP_KEYS` or `keys` is missing, or a flag has another shape.
+    """
+    arrays = read_npz(path, is_read, skipped)
+    with judging(path):
+        if missing := {*STEP_KEYS, *keys} - arrays.keys():
+            raise ValueError(f"it has no `{min(missing)}`, but {', '.join(sorted(arrays)) or 'nothing'}")
+        for name in STEP_KEYS[2:]:
+            if arrays[name].ndim != 1:
+                raise ValueError(f"`{name}` has the shape {arrays[name].shape}, not one flag for each record")
+            arrays[name] = arrays[name].astype(np.bool_)
+    return arrays
+
+
+def led_arrays(episode: EpisodeRecords) -> dict[str, NDArray]:
+    """Return the arrays of an episode with each action next to the record that it led to."""
+    position = np.arange(len(episode.reward))
+    is_last = position == len(position) - 1
+    led = np.concatenate([np.zeros_like(episode.action[:1]), episode.action[:-1]])
+    of_step = (led, episode.reward, position == 0, is_last, is_last & episode.is_terminal)
+    return {**episode.observation, **dict(zip(STEP_KEYS, of_step, strict=True))}
+
+
+def read_npz(path: Path, is_read: Callable[[str], bool], skipped: Counter[str]) -> dict[str, NDArray]:
+    """Return the arrays of an npz file whose names are read; count the others by name.
 
     Raises:
         UserError: If it is no regular file, too large, damaged, or holds what is no plain array.
     """
-    with judging(path, zipfile.BadZipFile, zlib.error, struct.error), open_regular(path, MOST_BYTES) as file:
+    with judging(path, *_WRONG_FILE), open_regular(path, MOST_BYTES) as file:
         _check_directory(file)
         with zipfile.ZipFile(file) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             if len(members) < len(archive.infolist()):
                 raise ValueError("it holds two arrays of one name")
-            wanted = {name: info for name, info in members.items() if is_wanted(name)}
+            wanted = {name: info for name, info in members.items() if is_read(name)}
+            skipped.update(members.keys() - wanted.keys())
             check_total(sum(info.file_size for info in wanted.values()))
             return {name: _read(archive, name, info) for name, info in wanted.items()}
 
@@ -62,22 +91,17 @@ def _read(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> NDArray
     if info.file_size > _DEFLATE_RATIO * (info.compress_size + 1):
         raise ValueError(f"`{name}` would grow from {info.compress_size:,} to {info.file_size:,} bytes")
     with archive.open(info) as member:
-        start = member.read(len(_MAGIC) + 2)
-        header_bytes = int.from_bytes(start[len(_MAGIC) :], "little")
-        header = _HEADER.fullmatch(member.read(header_bytes).decode("latin1"))
-        if start[: len(_MAGIC)] != _MAGIC or header is None or header[1] not in DTYPES:
-            raise ValueError(f"`{name}` is no array of plain numbers as numpy writes it")
-        dtype, shape = DTYPES[header[1]], tuple(int(size) for size in re.findall(r"-?\d+", header[3]))
-        nbytes, held = check_size(name, shape, dtype), info.file_size - len(start) - header_bytes
+        if npy.read_magic(member) != (1, 0):
+            raise ValueError(f"`{name}` is not an array of version 1.0, as numpy writes plain numbers")
+        shape, _, dtype = npy.read_array_header_1_0(member)
+        nbytes, held = check_size(name, shape, dtype), info.file_size - member.tell()
         if nbytes != held:
             raise ValueError(
                 f"`{name}` says it has {nbytes:,} bytes, of {shape} {dtype}, but {held:,} follow"
             )
-        data = member.read(nbytes)
-        if len(data) != nbytes or member.read(1):  # the second read also compares the checksum
-            raise ValueError(f"`{name}` ends early")
-    flat = np.frombuffer(data, np.uint8) != 0 if dtype == np.bool_ else np.frombuffer(data, dtype)
-    return flat.reshape(shape[::-1]).T if header[2] == "True" else flat.reshape(shape)
+    with archive.open(info) as member:
+        values = npy.read_array(member, allow_pickle=False)
+    return values.view(np.uint8) != 0 if dtype == np.bool_ else values
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray]) -> None:
@@ -86,5 +110,5 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray]) -> None:
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, values in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.ascontiguousarray(values), allow_pickle=False)
+                npy.write_array(member, np.ascontiguousarray(values), allow_pickle=False)
     write_file(path, [stream.getbuffer()])

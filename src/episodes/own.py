@@ -1,30 +1,29 @@
 """Reverie's own episodes: a folder that dreamerv3-torch reads too, with `episodes.json`, its description.
 
-The files are those of `dreamerv3_torch.py` with our dtypes, `is_last` and no other keys. `episodes.json` is
-written last, so a folder that has it is whole.
+One npz file for each episode, named `episode_000001-<records>.npz`. Row t of `action` is the one that **led
+to** record t; row 0 is zeros. `episodes.json` is written last, so a folder that has it is whole.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 
 from ..buffers import EpisodeRecords
 from ..utils.durable_io import fsync_dir, write_json
-from ..utils.timestep import ActionSpec, ArraySpec
+from ..utils.timestep import ArraySpec
 from ..utils.units import count_text
-from .dreamerv3_torch import file_name, led_arrays, read_file
 from .episode import DTYPES, STEP_KEYS, EpisodeSpec, RawEpisode, judging, read_description, several
-from .npz import write_npz
+from .npz import led_arrays, read_steps, write_npz
 
 INDEX, VERSION = "episodes.json", 1
 
 
-def read_spec(path: Path) -> EpisodeSpec:
-    """Return what a folder says of its episodes; a `UserError` if it says nothing that can be used."""
-    index = read_description(path / INDEX)
+def read_index(path: Path) -> tuple[EpisodeSpec, list[Path]]:
+    """Return what a folder says of its episodes, and their files; a `UserError` if that cannot be used."""
+    index, files = read_description(path / INDEX), sorted(path.glob("*.npz"))
     with judging(path / INDEX):
         if index["version"] != VERSION:
             raise ValueError(f"it has version {index['version']}, and version {VERSION} is read")
@@ -32,29 +31,34 @@ def read_spec(path: Path) -> EpisodeSpec:
             str(key): ArraySpec(tuple(map(_whole, part["shape"])), DTYPES[part["dtype"]])
             for key, part in index["observation"].items()
         }
-        size, is_discrete = index["action"]["size"], index["action"]["is_discrete"]
-        if type(is_discrete) is not bool or _whole(size) < 1:
+        action = index["action"]
+        if type(action["is_discrete"]) is not bool:
             raise ValueError("its action is none")
-        if not (several_at_once := index["action"].get("parts")):
-            return EpisodeSpec(parts, ActionSpec(size, is_discrete))
-        return EpisodeSpec(parts, several(map(_whole, several_at_once)))
+        sizes = several(map(_whole, action.get("parts") or [action["size"]]))
+        if (count := _whole(index["episodes"])) != len(files):
+            raise ValueError(f"it lists {count_text(count, 'episode')}, and the folder has {len(files):,}")
+        return EpisodeSpec(parts, replace(sizes, is_discrete=action["is_discrete"])), files
 
 
 def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
     """Yield the episodes in the order in which they were written, with their files."""
-    spec, files = read_spec(path), sorted(path.glob("*.npz"))
-    with judging(path / INDEX):
-        if (count := _whole(read_description(path / INDEX)["episodes"])) != len(files):
-            raise ValueError(f"it lists {count_text(count, 'episode')}, and the folder has {len(files):,}")
+    spec, files = read_index(path)
     for file in files:
-        yield file, read_file(file, skipped, spec.observation)
+        arrays = read_steps(file, {*spec.observation, *STEP_KEYS}.__contains__, skipped, spec.observation)
+        with judging(file):
+            is_first, is_terminal, led = arrays["is_first"], arrays["is_terminal"], arrays["action"]
+            if is_first[:1].tolist() != [True] or is_first[1:].any() or is_terminal[:-1].any():
+                raise ValueError("it is not one episode from its first to its last record")
+            chosen = np.concatenate([led[1:], np.zeros_like(led[:1])])
+            observation = {key: arrays[key] for key in spec.observation}
+            yield file, RawEpisode(observation, chosen, arrays["reward"], bool(is_terminal[-1]))
 
 
 def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
     """Write episodes of one spec; return their number."""
     count = 0
     for count, episode in enumerate(episodes, 1):
-        write_npz(folder / file_name(count, episode), led_arrays(episode))
+        write_npz(folder / f"episode_{count:06d}-{len(episode.reward)}.npz", led_arrays(episode))
     parts = spec.observation.items()
     index = {
         "version": VERSION,

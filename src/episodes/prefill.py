@@ -1,14 +1,15 @@
 """Fill the replay of a new run with episodes from disk."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from ..buffers import EpisodeRecords, EpisodeReplayBuffer, ReplaySpec
+from ..buffers import EpisodeReplayBuffer, ReplaySpec
 from ..utils.errors import UserError
 from ..utils.timestep import ArraySpec
 from ..utils.units import count_text
-from .episode import action_text, difference, spec_of
+from .episode import difference, spec_of
 from .formats import find_episodes
 
 
@@ -21,17 +22,15 @@ def prefill(replay: EpisodeReplayBuffer, path: Path, spec: ReplaySpec) -> None:
         UserError: If there are none, they are not of this environment, or more than the capacity.
     """
     episodes, key = find_episodes(path, "buffer.prefill"), f"buffer.prefill={path}"
-    if episodes.action is not None and episodes.action != spec.action:
-        found, needed = action_text(episodes.action), action_text(spec.action)
-        raise UserError(
-            f"{key} has {found}, but the environment {needed}. Name episodes of this environment."
-        )
+    if episodes.action and episodes.action != spec.action:
+        found, needed = episodes.action.text, spec.action.text
+        repair = "Name episodes of this environment."
+        raise UserError(f"{key} has actions ({found}) other than the environment's ({needed}). {repair}")
     count, fitting, total = 0, 0, 0
     for episode in episodes.read(spec.action):
-        observation = {
-            name: _fit(values, spec.observation.get(name)) for name, values in episode.observation.items()
-        }
-        episode = EpisodeRecords(observation, episode.action, episode.reward, episode.is_terminal)
+        parts = episode.observation.items()
+        fitted = {name: _fit(values, spec.observation.get(name)) for name, values in parts}
+        episode = replace(episode, observation=fitted)
         if differs := difference(spec_of(episode, spec.action).observation, spec.observation):
             repair = "as the environment has it. Name episodes of this environment."
             raise UserError(f"{key} is of another environment: its {differs} {repair}")
@@ -53,8 +52,6 @@ def prefill(replay: EpisodeReplayBuffer, path: Path, spec: ReplaySpec) -> None:
             f"and {budget} holds the codes of {replay.total_steps:,} of them. "
             "Raise buffer.memory_budget_gib, or name fewer episodes."
         )
-    if not count:
-        raise UserError(f"{key} holds no whole episode. Name a folder that has one.")
 
 
 def _fit(values: np.ndarray, needed: ArraySpec | None) -> np.ndarray:

@@ -116,10 +116,9 @@ class Video(Instrument):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the frames so far."""
         recorder = state["recorder"]
-        frames = None if recorder["frames"] is None else np.empty(recorder["frames"].shape, np.uint8)
-        check_structure(recorder, {"wanted": False, "frames": frames})
-        if frames is not None and frames.ndim != 4:
-            raise ValueError(f"recorder/frames has {frames.ndim} axes instead of 4")
+        if (frames := recorder["frames"]) is not None:
+            frames = np.empty((*frames.shape, 0, 0, 0, 0)[:4], np.uint8)
+        check_structure(recorder, {"wanted": False, "frames": frames}, "recorder/")
         self.recorder.load_state_dict(recorder)
 
     def _request(self, run: Run) -> None:
@@ -201,9 +200,10 @@ class Evaluator(Instrument):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the best mean return, and whether an evaluation is postponed."""
+        best_return = None if state["best_return"] is None else 0.0
+        own = {"best_return": best_return, "owes_evaluation": False}
+        check_structure({name: state[name] for name in own}, own)
         self._best_return, self.is_postponed = state["best_return"], state["owes_evaluation"]
-        if not isinstance(self._best_return, float | None) or not isinstance(self.is_postponed, bool):
-            raise ValueError("best_return must be a number or null, and owes_evaluation true or false")
 
     def _evaluate(self, run: Run) -> None:
         """Play on the first rank, and compare the mean return with the best on all ranks."""

@@ -8,14 +8,15 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from heapwatch.counters.glibc import keep_heap
+from heapwatch.counters.process import footprint_stats
+from heapwatch.objects.census import Component
+
 from ..buffers import EpisodeReplayBuffer, ReplaySpec, ReplayStorage
 from ..checkpoints.checkpoint import Checkpoint, list_checkpoints, save_checkpoint
 from ..checkpoints.run_folder import require_run_folder
 from ..config.schema import TrainConfig
-from ..memory.counters.glibc import keep_heap
-from ..memory.counters.process import footprint_stats
-from ..memory.leaks.guard import MemoryGuard
-from ..memory.objects.census import Component
+from ..memory.guard import RunGuard
 from ..memory.snapshots import SnapshotRecorder
 from ..utils.metrics import PhaseTimer
 from ..utils.ranks import ALONE, Ranks
@@ -85,7 +86,7 @@ class Orchestrator(ABC, Generic[Config, PartsOfRun]):
         self.updates = 0
         self.checkpoints_to_keep = self.config.training.keep_checkpoints
         self.watch = PhaseTimer(*phases, "save", "memory")
-        self.guard: MemoryGuard  # subclasses know which first times it has to wait for
+        self.guard: RunGuard  # subclasses know which first times it has to wait for
         self.is_best = False  # and no checkpoint holds it yet
         self.mirror: Mirror | None = None  # `open_run` gives it
         self._outlook = OutlookOnce(self.parts.replay)

@@ -18,7 +18,7 @@ from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Compile
 from ..envs import VectorEnvironment
 from ..envs.episodes import EpisodeTracker
-from ..memory.leaks.guard import MemoryGuard
+from ..memory.guard import RunGuard
 from ..utils.compilation import Compilations
 from ..utils.durable_io import reading
 from ..utils.metrics import MetricMeans
@@ -63,7 +63,7 @@ class WorldModelOrchestrator(Orchestrator[DreamerTrainConfig, DreamerParts]):
             self._restore(checkpoint)
         if training.offline:
             require_windows(parts.replay)
-        self.guard = MemoryGuard(config.memory, first_times(training, self.step, self.instruments))
+        self.guard = RunGuard(config.memory, first_times(training, self.step, self.instruments))
         self.start_updates = self.updates
         self._has_begun = self._has_learned = False
         self.check_due = Every(config.memory.check_interval, self.updates)

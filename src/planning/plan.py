@@ -6,6 +6,8 @@ from pathlib import Path
 
 import psutil
 import torch
+from heapwatch.counters.limits import memory_available_bytes, memory_limit_bytes, thread_bytes
+from heapwatch.counters.process import folder_disk_bytes
 
 from ..buffers import LATENT_FIELDS, LATENT_FILE_BYTES, ReplayPlan, ReplayStorage, plan_unchecked
 from ..checkpoints.checkpoint import CHECKPOINTS
@@ -13,8 +15,6 @@ from ..checkpoints.run_folder import EXPERIMENTS
 from ..config.schema import Compile, Device, Precision, TrainConfig
 from ..envs import Suite, Vectorization
 from ..envs.episodes import MAX_FRAMES
-from ..memory.counters.limits import memory_available_bytes, memory_limit_bytes, thread_bytes
-from ..memory.counters.process import folder_disk_bytes
 from ..utils.compilation import load_compiler
 from ..utils.durable_io import PIECE_BYTES
 from ..utils.errors import address_space_limit_bytes

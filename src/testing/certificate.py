@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from heapwatch.counters.glibc import in_use_source
+from heapwatch.leaks.table import Finding
+from heapwatch.leaks.verdict import TrendClass
 from matplotlib.figure import Figure
 
 from .. import __version__
-from ..memory.counters.glibc import in_use_source
-from ..memory.leaks.table import Finding
-from ..memory.leaks.verdict import TrendClass
 from ..utils.html_page import cards, document, image, png, table
 from ..utils.units import count_text
 from .judged import AT_REST, Judged, ToDecide

@@ -19,7 +19,7 @@ from ..checkpoints.run_folder import LINEAGE_FILE, load_run
 from ..checkpoints.shards import RANKS, RANKS_KEY
 from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import Device
-from ..orchestration.dreamer.shares import share_of
+from ..orchestration.dreamer.recipe import share_of
 from ..orchestration.trained import replay_of
 from ..utils.errors import UserError, exit_on_user_error
 from ..utils.logging import read_lines

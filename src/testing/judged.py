@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from heapwatch.leaks.detector import WatchedCounter, accounted_tag, classify_resident
+from heapwatch.leaks.verdict import MIN_SAMPLES, TrendClass, TrendTest, classify_trend
 from numpy.typing import NDArray
 
 from ..config.dreamer import DreamerTrainConfig
 from ..config.schema import TrainConfig
-from ..memory.leaks.detector import WatchedCounter, accounted_tag, classify_resident
-from ..memory.leaks.verdict import MIN_SAMPLES, TrendClass, TrendTest, classify_trend
 from ..utils.logging import read_lines
 from ..utils.logging.writer import METRICS_FILE
 from ..utils.units import count_text

@@ -37,20 +37,10 @@ PIECE_BYTES = 8_000_000
 JSON_BYTES = 256 * 2**20
 """Largest JSON file that is read: the manifest of a replay of 800,000 files."""
 
+_DTYPES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"
 SAFETENSORS_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint64: "U64",
-    torch.uint32: "U32",
-    torch.uint16: "U16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
+    getattr(torch, name): name.replace("float", "f").replace("uint", "u").replace("int", "i").upper()
+    for name in _DTYPES.split()
 }
 """The dtypes that `write_tensors` writes, and their names in the format."""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 USER_ERROR_EXIT_CODE = 2
+INSTALL = "Install Reverie with all it needs: pip install -c constraints.txt -e packages/heapwatch -e ."
 _MOST_CHARACTERS = 200
 _NO_MEMORY = ("annot allocate memory", "failed to map segment")
 _LEAST_ADDRESS_BYTES = 650 * 2**20  # measured: VmSize is 630 MiB once all is imported, 702 MiB after a plan

@@ -78,10 +78,8 @@ def tidy(axis: "Axes") -> None:
 
 def png(figure: "Figure") -> bytes:
     """Return the figure as a PNG file; without pyplot nothing global is set, and nothing stays."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(buffer)
+    figure.savefig(buffer, format="png")
     return buffer.getvalue()
 
 
@@ -91,13 +89,12 @@ def svg(figure: "Figure", name: str) -> str:
     Black becomes the colour of the page's text, and the background is that of what is behind the figure.
     """
     from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     buffer = io.StringIO()
     figure.patch.set_visible(False)
     for axis in figure.axes:
         axis.patch.set_visible(False)
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue().replace("#000000", "var(--ink)")
     return text[text.index("<svg") :].replace("<svg ", f"<svg role='img' aria-label='{escape(name)}' ", 1)

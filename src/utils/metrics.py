@@ -1,7 +1,7 @@
 """Means of metrics between two log lines, and where the time between them went."""
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -39,8 +39,7 @@ class MetricMeans:
     """
 
     def __init__(self) -> None:
-        self._totals: dict[tuple[str, ...], Tensor] = {}  # (names,) float64
-        self._counts: Counter[tuple[str, ...]] = Counter()
+        self._totals: dict[tuple[str, ...], tuple[Tensor, int]] = {}  # (names,) float64, and how many of each
 
     def add(self, metrics: Mapping[str, Tensor]) -> None:
         """Add one value of each metric, of any dtype, or raise as `require_detached_scalar` does.
@@ -53,42 +52,30 @@ class MetricMeans:
 
     def flush(self) -> dict[str, float]:
         """Return the means and forget them: one copy to the host for each set of names."""
-        totals: dict[str, float] = defaultdict(float)
-        counts: dict[str, int] = defaultdict(int)
-        for names, sums in self._totals.items():
-            for name, total in zip(names, sums.tolist(), strict=True):
-                totals[name] += total
-                counts[name] += self._counts[names]
-        self._clear()
+        totals, counts = Counter[str](), Counter[str]()
+        for names, (sums, count) in self._totals.items():
+            totals.update(dict(zip(names, sums.tolist(), strict=True)))
+            counts.update(dict.fromkeys(names, count))
+        self._totals.clear()
         return {name: total / counts[name] for name, total in totals.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums so far, of an interval that a resumed run continues."""
-        return {
-            "tensors": [
-                {"names": list(names), "total": total, "count": self._counts[names]}
-                for names, total in self._totals.items()
-            ]
-        }
+        sums = self._totals.items()
+        return {"tensors": [{"names": list(names), "total": t, "count": count} for names, (t, count) in sums]}
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
         """Restore the sums, on the device where the run is now."""
-        self._clear()
+        self._totals.clear()
         numbers = state.get("floats", {}).items()  # version 0.2 saved those of host numbers apart
         old = [{"names": [name], "total": [each[0]], "count": each[1]} for name, each in numbers]
         for each in [*state["tensors"], *old]:
             total = torch.as_tensor(each["total"], dtype=torch.float64, device=device)
             self._add(tuple(each["names"]), total, each["count"])
 
-    def _add(self, names: tuple[str, ...], total: Tensor, count: int) -> None:
-        if names not in self._totals:
-            self._totals[names] = torch.zeros_like(total)
-        self._totals[names] += total
-        self._counts[names] += count
-
-    def _clear(self) -> None:
-        self._totals.clear()
-        self._counts.clear()
+    def _add(self, names: tuple[str, ...], values: Tensor, count: int) -> None:
+        total, before = self._totals.get(names) or (torch.zeros_like(values), 0)
+        self._totals[names] = (total.add_(values), before + count)
 
 
 class PhaseTimer:

@@ -6,13 +6,15 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
+from .errors import INSTALL
+
 
 def public_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return `__getattr__` and `__dir__` of a package, which import and list its public names.
 
     Args:
         package: Name of the package.
-        homes: Dotted path of each public name, relative to the package.
+        homes: Dotted path of each public name; one with a leading dot is relative to the package.
     """
 
     def get(name: str) -> Any:
@@ -23,7 +25,12 @@ def public_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[..., 
             # With `name` set here, Python adds no suggestion of its own.
             raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}", name=name)
         module, _, own_name = homes[name].rpartition(".")
-        value = getattr(import_module(f".{module}", package), own_name)
+        try:
+            value = getattr(import_module(module, package), own_name)
+        except ModuleNotFoundError as error:
+            if error.name == "heapwatch":
+                raise ImportError(f"{error}, which {package} needs. {INSTALL}") from error
+            raise
         setattr(sys.modules[package], name, value)
         return value
 

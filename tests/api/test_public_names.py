@@ -71,7 +71,7 @@ def test_completion_shows_the_public_names_and_nothing_else() -> None:
 
 def test_the_memory_tools_are_imported_on_first_use_and_listed() -> None:
     code = "import sys; from reverie import memory; listed = dir(memory)"
-    code += "; first = 'reverie.memory.watch' in sys.modules; from reverie.memory import *"
+    code += "; first = 'heapwatch.watch' in sys.modules; from reverie.memory import *"
     code += "; print(*listed, first, Watch.__name__, graph_holders.__name__)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.split() == [*sorted(memory.__all__), "False", "Watch", "find_graph_holders"]

@@ -17,7 +17,7 @@ from reverie.config.resolve import typed
 from reverie.orchestration.recipes import recipe_of
 from reverie.testing.faults import Detached
 
-from ..memory.fresh import in_a_fresh_process
+from ..runs.fresh import in_a_fresh_process
 from ..runs.helpers import CARTPOLE, CATCH, error_of
 
 STEPS = 20

@@ -5,11 +5,11 @@ import weakref
 
 import numpy as np
 import pytest
+from heapwatch.counters.process import process_rss_mb
 
 from reverie.buffers import EpisodeReplayBuffer
-from reverie.memory.counters.process import process_rss_mb
 
-from ..memory.fresh import in_a_fresh_process
+from ..runs.fresh import in_a_fresh_process
 from .memory import in_use_bytes
 from .reference import ToyWorld, advance, fill, make_buffer
 

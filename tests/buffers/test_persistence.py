@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from heapwatch.counters.glibc import in_use_bytes
 from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -23,7 +24,6 @@ from reverie.buffers import (
     SequenceBatch,
     StoredLatent,
 )
-from reverie.memory.counters.glibc import in_use_bytes
 from reverie.utils.errors import UserError
 from reverie.utils.timestep import ArraySpec
 

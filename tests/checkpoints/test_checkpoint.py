@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 
 from reverie.buffers import EpisodeReplayBuffer
 from reverie.checkpoints.checkpoint import Checkpoint, latest_checkpoint, list_checkpoints, save_checkpoint
+from reverie.checkpoints.run_folder import resume_run
 from reverie.utils.errors import UserError
 
 from ..buffers.reference import ToyWorld, advance, fill, make_buffer
@@ -305,8 +307,19 @@ def test_the_files_of_a_checkpoint_that_cannot_be_read_are_not_deleted(tmp_path:
 
 
 def test_without_a_checkpoint_the_error_names_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"holds no checkpoint yet; .* training\.checkpoint_interval"):
+    with pytest.raises(UserError, match=r"has no checkpoint yet; .* training\.checkpoint_interval"):
         latest_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("use", [latest_checkpoint, lambda folder: resume_run(str(folder), [])])
+def test_a_result_without_weights_says_where_they_are(use: Callable[[Path], object], tmp_path: Path) -> None:
+    results = Path(__file__).parents[2] / "docs" / "results"
+    folder = shutil.copytree(results / "dreamer_catch" / "seed_0", tmp_path / "seed_0")
+    before = files_in(folder)
+    with pytest.raises(UserError, match=r"seed_0 has no weights; docs/results/README\.md says how to get"):
+        use(folder)
+    assert files_in(folder) == before
+    assert "weights.safetensors" in (results / "README.md").read_text()
 
 
 def test_the_format_of_a_newer_reverie_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_a_repository_is_fetched_once_and_played_as_the_package_s_own(
     ("source", "message"),
     [
         ("hub:someone/cat", r"hub:someone/cat is not on the hub, or not for you\. Check the name"),
-        (f"{SOURCE}@v2", "someone/catch has no revision v2"),
+        (f"{SOURCE}@v2", "hub:someone/catch@v2 has no revision v2"),
         ("hub:a/b/c", "hub:a/b/c is no repository: write hub:<owner>/<name>"),
     ],
 )

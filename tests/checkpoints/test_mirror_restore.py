@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from reverie.checkpoints.checkpoint import latest_checkpoint
-from reverie.checkpoints.mirror import restore
-from reverie.checkpoints.remote import Identity, identity_of, save_identity
+from reverie.checkpoints.mirror import Identity, identity_of, restore, save_identity
 from reverie.commands.command_line import run_from_command_line
 from reverie.commands.train import train
 from reverie.utils.errors import UserError
@@ -71,8 +70,14 @@ START = ("run_dir=new", *CARTPOLE)
     [
         (["resume=file://{remote}/none"], "there is no copy of a run"),
         (["resume=file://{remote}/early"], "there is no whole checkpoint yet"),
-        (["resume=file://{remote}/pole", "run_dir=there"], "there is already on this machine"),
-        (["resume=file://{remote}/pole", "run_dir=remote"], "remote is in use, but holds no run"),
+        (
+            ["resume=file://{remote}/pole", "run_dir=there"],
+            "run_dir=there already holds a run. Continue it with resume=there",
+        ),
+        (
+            ["resume=file://{remote}/pole", "run_dir=remote"],
+            "run_dir=remote is not empty and does not contain a run. Choose a new folder",
+        ),
         (["resume=s3://bucket/runs/pole"], "resume=s3://bucket/runs/pole could not be restored: "),
         (["resume=s3://me:{marker}@bucket/pole"], "credentials or a query"),
         (["resume=s4://bucket/pole"], "fsspec knows no protocol s4. The most useful are s3, gs"),
@@ -81,16 +86,16 @@ START = ("run_dir=new", *CARTPOLE)
         ([*START, "checkpoint.mirror=/backup"], "Write a folder as checkpoint.mirror=file:///backup."),
         ([*START, "checkpoint.mirror=s3://"], "names no folder"),
         ([*START, "checkpoint.mirror=s4://bucket"], "The most useful are s3, gs"),
-        ([*START, "checkpoint.mirror=oss://bucket"], "Run `pip install 'ossfs'`."),
+        ([*START, "checkpoint.mirror=oss://bucket"], "a package that is missing: Install ossfs to access"),
         (
             [*START, "checkpoint.mirror_timeout=-1"],
             "checkpoint.mirror_timeout must be in [0, 86400], got -1.",
         ),
         (
             ["run_dir=pole", *CARTPOLE, "checkpoint.mirror=file://{remote}"],
-            "/pole already holds another run. Continue that one by resume=file://",
+            "/pole already contains another run. Continue that one by resume=file://",
         ),
-        (["resume=there", "checkpoint.mirror=file://{remote}"], "already holds another run"),
+        (["resume=there", "checkpoint.mirror=file://{remote}"], "already contains another run"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(
@@ -123,7 +128,7 @@ def test_without_s3fs_the_sentence_says_what_to_install(
     monkeypatch.delitem(loaded, "s3", raising=False)
     for arguments in ([*CARTPOLE, "checkpoint.mirror=s3://bucket"], ["resume=s3://bucket/pole"]):
         message = error_of(capsys, lambda arguments=arguments: run_from_command_line(train, arguments))
-        assert message.endswith("a package that is not installed. Run `pip install 'reverie[s3]'`.")
+        assert message.endswith("needs a package that is missing: Install s3fs to access S3.")
 
 
 def test_a_run_keeps_its_remote_name(empty_folder: Path) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reverie.checkpoints import mirror as module
 from reverie.checkpoints.checkpoint import list_checkpoints
-from reverie.checkpoints.mirror import Mirror
-from reverie.checkpoints.remote import (
+from reverie.checkpoints.mirror import (
     EXTRA_FILES,
     PIECE_BYTES,
     Identity,
+    Mirror,
     RemoteFolder,
     UploadCancelled,
     Uploader,
@@ -50,8 +51,8 @@ def config_of(folder: Path) -> CheckpointConfig:
 
 def upload(run: Path, copy: Path, is_cancelled: Callable[[], bool] = lambda: False) -> None:
     """Upload all checkpoints as a new process does."""
-    uploader = Uploader(RemoteFolder(f"file://{copy}"), run, identity_of(run), is_cancelled)
-    uploader.upload(list_checkpoints(run)[-1], prune=True)
+    uploader = Uploader(run, identity_of(run), is_cancelled)
+    uploader.upload(RemoteFolder(f"file://{copy}"), list_checkpoints(run)[-1], prune=True)
 
 
 def ends_before(file: int) -> Callable[[], bool]:
@@ -200,6 +201,29 @@ def test_an_outage_is_logged_once_and_ends_by_itself(
     assert "checkpoints/step_000000300/manifest.json" in s3.files("comeback")
 
 
+def test_a_connection_that_is_lost_for_good_is_made_again(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[RemoteFolder] = []
+
+    class Connection(RemoteFolder):
+        """One that fails if it is the first, as those of SFTP do once the server has closed them."""
+
+        def __init__(self, url: str, name: str = "") -> None:
+            super().__init__(url, name)
+            made.append(self)
+
+        def sizes(self, owner: Identity | None = None) -> dict[str, int]:
+            if self is made[0]:
+                raise OSError("Socket is closed")
+            return super().sizes(owner)
+
+    monkeypatch.setattr(module, "RemoteFolder", Connection)
+    with Mirror(config_of(tmp_path / "copy"), run) as mirror:
+        mirror.upload(list_checkpoints(run)[-1])
+    assert len(made) == 2 and saved_steps(tmp_path / "copy" / "run") == [150, 300]
+
+
 def test_a_folder_of_another_run_is_never_written_to(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -209,15 +233,14 @@ def test_a_folder_of_another_run_is_never_written_to(
     with Mirror(config_of(copy.parent), run) as mirror:
         mirror.upload(list_checkpoints(run)[-1])
     assert list(files_in(copy)) == ["mirror.json"]
-    assert "holds another run: nothing is copied" in caplog.text
+    assert "contains another run: nothing is copied" in caplog.text
 
 
 def test_a_file_larger_than_a_piece_goes_there_and_back(s3: S3Server, tmp_path: Path) -> None:
     content = np.random.default_rng(0).bytes(2 * PIECE_BYTES + 12_345)
     (tmp_path / "large").write_bytes(content)
     remote = RemoteFolder(S3_MIRROR, "large")
-    with (tmp_path / "large").open("rb") as source:
-        remote.put(source, "a/b")
+    remote.put(tmp_path / "large", "a/b")
     assert remote.sizes() == {"a/b": len(content)}
     remote.files.get_file("a/b", str(tmp_path / "back"))
     assert (tmp_path / "back").read_bytes() == content

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from heapwatch.leaks.detector import watched_counters
+from heapwatch.leaks.table import Finding
+from heapwatch.leaks.verdict import TrendClass
 
 from reverie.checkpoints.run_folder import load_run
 from reverie.commands.certify import main
 from reverie.config.population import PopulationTrainConfig
-from reverie.memory.leaks.detector import watched_counters
-from reverie.memory.leaks.table import Finding
-from reverie.memory.leaks.verdict import TrendClass
 from reverie.testing.certificate import Certificate, Outcome
 from reverie.testing.judged import judged_series, to_decide
 

@@ -26,6 +26,7 @@ from reverie.commands.doctor import (
     report,
     why_no_exchange,
 )
+from reverie.envs import EnvConfig
 
 from ..runs.helpers import error_of
 from ..runs.ranks import LOOPBACK
@@ -38,6 +39,20 @@ GIB = 2**30
 def test_on_this_machine_everything_that_is_installed_works() -> None:
     states = {check.subject: check.health for check in diagnose()}
     assert {states[subject] for subject in ("packages", "PyTorch", "Atari", "Gymnasium")} == {Health.OK}
+
+
+def test_an_environment_that_does_not_start_fails_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(_: EnvConfig) -> None:
+        raise ImportError("no library")
+
+    monkeypatch.setattr("reverie.envs.make_single", broken)
+    checks = {check.subject: check for check in diagnose()}
+    assert checks["Atari"].health is checks["Gymnasium"].health is Health.FAIL
+    assert checks["Atari"].found == "ale-py does not start: ImportError: no library"
+    assert checks["Atari"].fix.endswith(" -m pip install --force-reinstall --no-deps ale-py")
+    assert checks["Gymnasium"].fix.endswith(" -m pip install 'gymnasium[classic-control]'")
 
 
 def test_the_script_prints_every_check_and_fails_only_with_a_failed_check() -> None:
@@ -60,7 +75,7 @@ def test_the_script_says_how_to_install_when_nothing_is_installed() -> None:
     done = subprocess.run([sys.executable, "-I", "-S", str(SCRIPT)], capture_output=True, text=True)
     assert done.returncode == 1
     assert "No module named 'reverie'" in done.stderr
-    assert "pip install -c constraints.txt -e ." in done.stderr
+    assert "pip install -c constraints.txt -e packages/heapwatch -e ." in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_a_run_is_exported_shown_and_imported(
         capsys.readouterr()
         main(["show", f"path=again/{form.value}"])
         shown = capsys.readouterr().out
-        assert "own" in shown and "uint8 (64, 64, 3)" in shown and "actions of 3 choices" in shown
+        assert "own" in shown and "uint8 (64, 64, 3)" in shown and "one of 3" in shown
     finished = int(saved_records(catch_run, 300, "is_last").sum())
     episodes = [list(find_episodes(Path("again") / form.value).read(ActionSpec(3, True))) for form in Format]
     assert all(plain(each) == plain(episodes[0]) for each in episodes)
@@ -51,7 +51,12 @@ def test_a_run_is_exported_shown_and_imported(
         ),
         (
             ["export", "run=r", "to=e", "format=minary"],
-            "format=minary is none of own, dreamerv3, dreamerv3-torch, ",
+            "format=minary: format must be one of own, dreamerv3, minari, got `minary`. Did you mean",
+        ),
+        (
+            ["export", "run=r", "to=e", "format=dreamerv3-torch"],
+            "format=dreamerv3-torch is not written: dreamerv3-torch reads format=own, and "
+            "examples/convert_dreamerv3_torch.py converts its episodes.",
         ),
         (
             ["import", "path=e", "too=f"],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import reverie
-from reverie.commands import certify, episodes, evaluate, export, plan, plot, probe, snapshots
+from reverie.commands import certify, episodes, evaluate, export, plan, plot, probe
 from reverie.commands.command_line import run_from_command_line
 from reverie.commands.train import train
 from reverie.utils.errors import UserError
@@ -57,7 +57,6 @@ CASES: dict[str, Callable[[str, Path], Callable[[], object]]] = {
     "reverie-probe run=": lambda long, run: typed(probe.main, f"run={long}"),
     "reverie-plot": lambda long, run: lambda: plot.main([long]),
     "reverie-plot out=": lambda long, run: lambda: plot.main([str(run), f"out={long}.html"]),
-    "snapshots": lambda long, run: typed(snapshots.main, "--snapshots-dir", long),
 }
 
 

@@ -31,7 +31,7 @@ def make(folder: Path, target: str, *variables: str) -> "subprocess.Popen[str]":
     """Start make with this Python, in a group of its own, as a terminal does."""
     ready = folder / "ready"
     ready.touch()  # newer than pyproject.toml: nothing is installed
-    settings = [f"READY={ready}", f"BIN={Path(sys.executable).parent}"]
+    settings = [f"CORE={ready}", f"BIN={Path(sys.executable).parent}"]
     return subprocess.Popen(
         ["make", target, *settings, *variables],
         cwd=ROOT,

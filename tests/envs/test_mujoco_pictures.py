@@ -11,7 +11,7 @@ import pytest
 from reverie.envs import EnvConfig, Suite, make_environment
 from reverie.envs.registered import register_maker
 
-from ..memory.fresh import in_a_fresh_process
+from ..runs.fresh import in_a_fresh_process
 
 
 def pole() -> gymnasium.Env:

@@ -15,7 +15,7 @@ import pytest
 
 from reverie.buffers import EpisodeRecords
 from reverie.commands import episodes as commands
-from reverie.episodes import Format, find_action, find_episodes
+from reverie.episodes import CONVERTER, Format, find_action, find_episodes
 from reverie.utils.errors import UserError
 from reverie.utils.timestep import ActionSpec
 
@@ -23,8 +23,7 @@ CHOICES = ActionSpec(3, True)
 SEEN = np.array([[10], [11], [12], [13]], np.float32)
 REWARD = np.array([0, 0.5, 0, 1], np.float32)
 AFTER = [[0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 0, 0]]
-LED = [[0, 0, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]]
-FIRST, LAST = np.array([True, False, False, False]), np.array([False, False, False, True])
+LAST = np.array([False, False, False, True])
 
 
 def only(path: Path, form: Format, action: ActionSpec = CHOICES) -> EpisodeRecords:
@@ -42,36 +41,17 @@ def assert_is_the_episode(episode: EpisodeRecords, key: str = "vector") -> None:
     assert episode.is_terminal
 
 
-def torch_file(path: Path, **changes: Any) -> None:
-    """As `add_to_cache` and `save_episodes` of dreamerv3-torch leave it."""
-    arrays = {
-        "vector": SEEN,
-        "is_terminal": LAST,
-        "is_first": FIRST,
-        "reward": REWARD,
-        "discount": 1 - LAST.astype(np.float32),
-        "action": np.array(LED, np.float32),
-        "logprob": np.zeros(4, np.float32),
-        "log_achievement": np.zeros(4, np.float32),
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, **(arrays | changes))
-
-
-def test_dreamerv3_torch(tmp_path: Path) -> None:
-    torch_file(tmp_path / "train_eps" / "20240101T000000-0a1b-4.npz")
-    assert_is_the_episode(only(tmp_path / "train_eps", Format.dreamerv3_torch))
-    assert_is_the_episode(only(tmp_path / "train_eps" / "20240101T000000-0a1b-4.npz", Format.dreamerv3_torch))
-    assert find_action(find_episodes(tmp_path / "train_eps")) == CHOICES
-
-
-def test_dreamerv3_torch_with_continuous_actions_in_fortran_order(tmp_path: Path) -> None:
-    led = np.array([[0, 0], [0.5, -1], [0.25, 1], [-0.5, 0]], np.float32, order="F")
-    torch_file(tmp_path / "e-4.npz", action=led)
-    action = find_action(find_episodes(tmp_path))
-    assert action == ActionSpec(2, False)
-    chosen = only(tmp_path, Format.dreamerv3_torch, action).action
-    assert chosen.tolist() == [[0.5, -1], [0.25, 1], [-0.5, 0], [0, 0]]
+@pytest.mark.parametrize("names", [["a-4.npz"], ["a-4.npz", f"20240711T091409F123-{1:022d}-{2:022d}-4.npz"]])
+def test_files_of_another_layout_are_refused_with_the_way_to_convert_them(
+    tmp_path: Path, names: list[str]
+) -> None:
+    for name in names:
+        np.savez_compressed(tmp_path / name, vector=SEEN, reward=REWARD)
+    for path in (tmp_path, tmp_path / "a-4.npz"):
+        with pytest.raises(UserError, match=r"Convert dreamerv3-torch's with \S+\.py\.$") as refused:
+            find_episodes(path)
+        assert str(refused.value).startswith(f"path={path} has npz files")
+    assert (Path(__file__).parents[2] / CONVERTER).is_file()
 
 
 STREAM = {  # an episode without its beginning, the episode, one that is abandoned, one that is still open
@@ -123,17 +103,10 @@ def test_dreamerv3_keeps_observations_with_a_slash_and_reports_all_that_it_skips
     assert "robot/pose" in shown and "skipped" not in shown
 
 
-def test_other_layouts_report_what_they_skip(tmp_path: Path) -> None:
-    torch_file(tmp_path / "e-4.npz", log_speed=np.zeros(4), discount=np.ones(4))
-    (tmp_path / "minari").mkdir()
-    minari(tmp_path / "minari", SEEN, np.array([2, 0, 1]))
-    for path, skipped in (
-        (tmp_path, "discount, log_achievement, log_speed, logprob"),
-        (tmp_path / "minari", "infos"),
-    ):
-        found = find_episodes(path)
-        assert len(list(found.read(CHOICES))) == 1
-        assert skipped in found.skipped_text
+def test_minari_reports_what_it_skips(tmp_path: Path) -> None:
+    found = find_episodes(minari(tmp_path, SEEN, np.array([2, 0, 1])))
+    assert len(list(found.read(CHOICES))) == 1
+    assert found.skipped_text == "infos"
 
 
 def test_dreamerv3_of_2023_with_one_hot_actions(tmp_path: Path) -> None:
@@ -148,7 +121,8 @@ def test_dreamerv3_with_a_chunk_missing_keeps_what_is_whole(tmp_path: Path) -> N
     min(tmp_path.glob("*-2.npz")).unlink()
     assert_is_the_episode(only(tmp_path, Format.dreamerv3))
     min(tmp_path.glob("*-4.npz")).unlink()
-    assert list(find_episodes(tmp_path).read(CHOICES)) == []
+    with pytest.raises(UserError, match="holds no whole episode"):
+        list(find_episodes(tmp_path).read(CHOICES))
 
 
 def test_dreamerv3_with_chunks_in_a_circle_is_refused(tmp_path: Path) -> None:

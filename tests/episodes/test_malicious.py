@@ -6,6 +6,7 @@ import os
 import struct
 import tracemalloc
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,11 @@ FLOATS = "{'descr': '<f4', 'fortran_order': False, 'shape': "
 
 
 def refusal(path: Path) -> str:
-    """The one sentence with which a path is refused; it may take 8 MB to find out."""
+    """The one sentence with which a path, or a file in its folder, is refused; it may take 8 MB."""
     tracemalloc.start()
     try:
         with pytest.raises(UserError) as refused:
-            for _ in find_episodes(path).read(CHOICES):
+            for _ in find_episodes(folder_of(path)).read(CHOICES):
                 pass
         assert tracemalloc.get_traced_memory()[1] < 8_000_000
     finally:
@@ -40,19 +41,37 @@ def refusal(path: Path) -> str:
     return text
 
 
+def folder_of(path: Path) -> Path:
+    return path.parent if path.suffix == ".npz" else path
+
+
 def arrays(**changes: Any) -> dict[str, Any]:
-    """The arrays of one episode of dreamerv3-torch."""
-    flags = {"is_first": np.arange(4) == 0, "is_terminal": np.arange(4) == 3}
+    """The arrays of one episode of our own."""
+    last = np.arange(4) == 3
+    flags = {"is_first": np.arange(4) == 0, "is_last": last, "is_terminal": last}
     action = np.eye(3, dtype=np.float32)[[0, 1, 2, 0]]
     whole = {"vector": np.ones((4, 2), np.float32), "action": action, "reward": np.zeros(4), **flags}
     whole["reward"][3] = 1
     return {name: values for name, values in (whole | changes).items() if values is not None}
 
 
-def saved(folder: Path, **changes: Any) -> Path:
-    path = folder / "episode-4.npz"
-    np.savez_compressed(path, **arrays(**changes))
-    return path
+def saved(folder: Path, name: str = "episode_000001-4.npz", **changes: Any) -> Path:
+    """Add a file with one episode, changed, to a folder of our own episodes."""
+    np.savez_compressed(folder / name, **arrays(**changes))
+    describe(folder)
+    return folder / name
+
+
+def describe(folder: Path) -> None:
+    """Write the index of all files in a folder."""
+    index = {"version": 1, "observation": {"vector": {"shape": [2], "dtype": "<f4"}}}
+    index |= {"action": {"size": 3, "is_discrete": True}, "episodes": len(list(folder.glob("*.npz")))}
+    (folder / "episodes.json").write_text(json.dumps(index))
+
+
+def test_what_the_cases_here_change_is_an_episode(tmp_path: Path) -> None:
+    [found] = find_episodes(saved(tmp_path).parent).read(CHOICES)
+    assert found.observation["vector"].shape == (4, 2) and found.action.shape == (4, 3)
 
 
 def with_member(folder: Path, data: bytes, name: str = "vector.npy", **options: Any) -> Path:
@@ -82,7 +101,7 @@ class Payload:
 
 def test_an_array_of_pickled_objects_runs_nothing(tmp_path: Path) -> None:
     objects = np.array([Payload(tmp_path / "ran")] * 4, dtype=object)
-    assert "`vector` is no array of plain numbers" in refusal(saved(tmp_path, vector=objects))
+    assert "`vector` has the dtype object, and only bool" in refusal(saved(tmp_path, vector=objects))
     assert not (tmp_path / "ran").exists()
 
 
@@ -96,15 +115,19 @@ def test_an_array_of_pickled_objects_runs_nothing(tmp_path: Path) -> None:
         (npy("(4, 2)", bytes(33)), "but 33 follow"),
         (npy("(1152921504606846976, 0)", b""), "it has 4 rewards, but `vector` has the shape"),
         (npy("(1, 1, 1, 1, 1, 1, 8)"), "0 to 6 sizes"),
-        (npy("(4, 2)", start=FLOATS.replace("<f4", ">f4")), "no array of plain numbers"),
-        (npy("(4, 2)", start=FLOATS.replace("<f4", "|O")), "no array of plain numbers"),
-        (npy("(4, 2)", start=FLOATS.replace("<f4", "<U1")), "no array of plain numbers"),
-        (npy("(4, 2)", start=FLOATS.replace("'<f4'", "[('a', '<f4')]")), "no array of plain numbers"),
-        (npy("().__class__"), "no array of plain numbers"),
-        (npy("(" * 5000), "no array of plain numbers"),
-        (npy("(4, 2)", version=2), "no array of plain numbers"),
-        (b"", "no array of plain numbers"),
-        (b"\x93NUMPY\x01\x00\xff\xff", "no array of plain numbers"),
+        (npy("(4, 2)", start=FLOATS.replace("<f4", ">f4")), "`vector` has the dtype >f4"),
+        (npy("(4, 2)", start=FLOATS.replace("<f4", "|O")), "`vector` has the dtype object"),
+        (npy("(4, 2)", start=FLOATS.replace("<f4", "<U1")), "`vector` has the dtype <U1"),
+        (npy("(4, 2)", start=FLOATS.replace("'<f4'", "[('a', '<f4')]")), "the dtype [('a', '<f4')]"),
+        (npy("().__class__"), "malformed node or string"),
+        (npy("__import__('os').mkdir('ran')"), "malformed node or string"),
+        (npy("(4, 2)", start=FLOATS.replace("<f4", "V2000000000")), "`vector` has the dtype |V2000000000"),
+        (npy("(" * 5000), "is refused: "),
+        (npy("-" * 9000 + "1"), "is refused: "),
+        (npy("(4, 2)" + " " * 20_000), "is refused: Header info length (20"),
+        (npy("(4, 2)", version=2), "`vector` is not an array of version 1.0"),
+        (b"", "EOF: reading magic string"),
+        (b"\x93NUMPY\x01\x00\xff\xff", "EOF: reading array header"),
     ],
 )
 def test_an_array_that_lies_about_itself(tmp_path: Path, data: bytes, reason: str) -> None:
@@ -152,8 +175,9 @@ def test_zips_that_numpy_does_not_write(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="Duplicate name"):
         path = with_member(tmp_path, npy("(4, 2)"), name="reward.npy")
     assert "two arrays of one name" in refusal(path)
-    path = saved(tmp_path, **{f"key_{index}": np.zeros(4) for index in range(300)})
-    assert "it holds 305 arrays, and at most 256 are read" in refusal(path)
+    many: dict[str, Any] = {f"key_{index}": np.zeros(4) for index in range(300)}
+    path = saved(tmp_path, **many)
+    assert "it holds 306 arrays, and at most 256 are read" in refusal(path)
     with zipfile.ZipFile(path, "a") as archive:
         archive.comment = b"more"
     assert "does not end as an npz file does" in refusal(path)
@@ -161,7 +185,7 @@ def test_zips_that_numpy_does_not_write(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"PK\5\6", b"text" * 20, bytes(4096)])
 def test_files_that_are_no_zip(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "episode-4.npz"
+    path = saved(tmp_path)
     path.write_bytes(content)
     assert "does not end as an npz file does" in refusal(path)
 
@@ -178,18 +202,21 @@ def test_a_file_cut_or_changed_anywhere(tmp_path: Path) -> None:
         data[chance.integers(len(data))] ^= 1 << chance.integers(8)
         path.write_bytes(data)
         try:
-            list(find_episodes(path).read(CHOICES))
+            list(find_episodes(tmp_path).read(CHOICES))
         except UserError as error:
             assert "\n" not in str(error)
 
 
 def test_links_and_pipes(tmp_path: Path) -> None:
-    (tmp_path / "away").mkdir()
+    for name in ("away", "link", "pipe"):
+        (tmp_path / name).mkdir()
     path = saved(tmp_path / "away")
-    (tmp_path / "link-4.npz").symlink_to(path)
-    assert "it is a link, not a regular file" in refusal(tmp_path / "link-4.npz")
-    os.mkfifo(tmp_path / "pipe-4.npz")
-    assert "it is a pipe, not a regular file" in refusal(tmp_path / "pipe-4.npz")
+    (tmp_path / "link" / "a-4.npz").symlink_to(path)
+    describe(tmp_path / "link")
+    assert "it is a link, not a regular file" in refusal(tmp_path / "link" / "a-4.npz")
+    os.mkfifo(tmp_path / "pipe" / "a-4.npz")
+    describe(tmp_path / "pipe")
+    assert "it is a pipe, not a regular file" in refusal(tmp_path / "pipe" / "a-4.npz")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "main_data.hdf5").symlink_to(hdf5(tmp_path / "away"))
     assert "it is a link, not a regular file" in refusal(tmp_path / "data")
@@ -198,10 +225,10 @@ def test_links_and_pipes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"reward": None}, "it has no `reward`, but action, is_first, is_terminal, vector."),
+        ({"reward": None}, "it has no `reward`, but action, is_first, is_last, is_terminal, vector."),
         ({"action": None}, "it has no `action`"),
         ({"is_first": None}, "it has no `is_first`"),
-        ({"vector": None}, "at least one observation"),
+        ({"vector": None}, "it has no `vector`, but action, is_first"),
         ({"vector": np.ones((3, 2))}, "it has 4 rewards, but `vector` has the shape (3, 2)"),
         ({"vector": np.float32(1)}, "it has 4 rewards, but `vector` has the shape ()"),
         ({"vector": np.full((4, 2), np.inf)}, "`vector` holds numbers that are not finite"),
@@ -209,9 +236,9 @@ def test_links_and_pipes(tmp_path: Path) -> None:
         ({"reward": np.array([0, 1e300, 0, 0])}, "`reward` holds numbers that are not finite"),
         ({"reward": np.array([2.0, 0, 0, 0])}, "its first reward is 2"),
         ({"reward": np.zeros((4, 1))}, "each with one reward"),
-        ({"action": np.full((4, 3), np.nan, np.float32)}, "no one-hot vectors of 3 choices"),
-        ({"action": np.ones((4, 3), np.float32)}, "no one-hot vectors of 3 choices"),
-        ({"action": np.ones((4, 2), np.float32)}, "its actions are float32 (2,), not 3 choices"),
+        ({"action": np.full((4, 3), np.nan, np.float32)}, "not one-hot vectors, one of 3"),
+        ({"action": np.ones((4, 3), np.float32)}, "not one-hot vectors, one of 3"),
+        ({"action": np.ones((4, 2), np.float32)}, "its actions are float32 (2,), not one of 3"),
         ({"action": np.array([0, 1, 3, 0])}, "its actions go up to 3, but there are 3 to choose from"),
         ({"action": np.array([0, -1, 2, 0])}, "but there are 3 to choose from"),
         ({"is_first": np.array([1, 0, 1, 0])}, "not one episode from its first to its last record"),
@@ -225,7 +252,8 @@ def test_arrays_that_are_no_episode(tmp_path: Path, changes: dict[str, Any], rea
 
 
 def test_actions_without_bound_take_no_memory(tmp_path: Path) -> None:
-    path = saved(tmp_path, action=np.array([0, 1, 2**60, 0]))
+    name = f"20240711T091409F123-{1:022d}-{2:022d}-4.npz"
+    path = saved(tmp_path, name, action=np.array([0, 1, 2**60, 0]))
     with pytest.raises(
         UserError, match=r"actions go up to 1,152,921,504,606,846,976, and fewer than 100,000"
     ):
@@ -233,8 +261,8 @@ def test_actions_without_bound_take_no_memory(tmp_path: Path) -> None:
 
 
 def test_episodes_that_differ_from_each_other(tmp_path: Path) -> None:
-    saved(tmp_path).rename(tmp_path / "a-4.npz")
-    saved(tmp_path, vector=np.ones((4, 3), np.float32)).rename(tmp_path / "b-4.npz")
+    saved(tmp_path, "a-4.npz")
+    saved(tmp_path, "b-4.npz", vector=np.ones((4, 3), np.float32))
     with pytest.raises(UserError, match=r"b-4.npz is refused: its observation `vector` is float32 \(3,\)"):
         list(find_episodes(tmp_path).read(CHOICES))
 
@@ -349,7 +377,7 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
         lambda g: g.create_dataset("observations", (4,), [("a", "f4"), ("b", "f4")]),
         "`observations` has the dtype [('a', '<f4'), ('b', '<f4')]",
     ),
-    ("observations", lambda g: g.create_group("observations/a/b"), "`a` is a group of groups"),
+    ("observations", lambda g: g.create_group("observations/a/b"), "`observations/a` is a group of groups"),
     ("observations", lambda g: g.create_group("observations"), "at least one observation"),
     (
         "observations",
@@ -368,7 +396,7 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
     (
         "actions",
         lambda g: g.create_dataset("actions", data=np.zeros(4, int)),
-        "it has 4 actions and 3 rewards",
+        "it has 4 rewards, but `action` has the shape (5,)",
     ),
     ("actions", lambda g: g.create_dataset("actions", data=np.array([0, 1, 9])), "go up to 9"),
     (
@@ -408,8 +436,11 @@ def test_hdf5_that_is_none(tmp_path: Path, content: bytes) -> None:
     [
         ({"type": "Text"}, "its actions are a Text, and Discrete, MultiDiscrete and Box are read"),
         ({"type": "MultiDiscrete", "nvec": [3, 0]}, "its action is none"),
-        ({"type": "MultiDiscrete", "nvec": [3, 2]}, "its actions are int64 (), not 3 + 2 choices"),
-        ({"type": "Box", "shape": [2], "low": [0], "high": [1]}, "its actions are int64 (), not 2 numbers"),
+        ({"type": "MultiDiscrete", "nvec": [3, 2]}, "its actions are int64 (), not one of 3 and one of 2"),
+        (
+            {"type": "Box", "shape": [2], "low": [0], "high": [1]},
+            "its actions are int64 (), not 2 numbers in [-1, 1]",
+        ),
         ({"type": "Box", "shape": [2**40, 2**40]}, ""),
         ({"type": "Discrete", "n": 3, "start": "a"}, ""),
         ([], "TypeError"),
@@ -422,6 +453,16 @@ def test_metadata_that_lies(tmp_path: Path, space: Any, reason: str) -> None:
         found = find_episodes(path)
         list(found.read(found.action or CHOICES))
     assert reason in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_metadata_that_names_code_runs_nothing(tmp_path: Path) -> None:
+    """Minari's own library makes an environment by `env_spec` if a space is missing."""
+    path = hdf5(tmp_path)
+    spec = {"id": "A-v0", "entry_point": "os:mkdir", "kwargs": {"path": str(tmp_path / "ran")}}
+    text = json.dumps(spec | {"additional_wrappers": [], "vector_entry_point": None})
+    (tmp_path / "metadata.json").write_text(json.dumps({"data_format": "hdf5", "env_spec": text}))
+    [found] = find_episodes(path).read(CHOICES)
+    assert found.is_terminal and not (tmp_path / "ran").exists()
 
 
 def test_hdf5_changed_anywhere(tmp_path: Path) -> None:
@@ -454,5 +495,5 @@ def test_what_is_read_is_what_numpy_reads(tmp_path: Path) -> None:
         stream = io.BytesIO()
         np.savez(stream, a=values)
         (tmp_path / "a.npz").write_bytes(stream.getvalue())
-        found = npz.read_npz(tmp_path / "a.npz", lambda name: True)["a"]
+        found = npz.read_npz(tmp_path / "a.npz", lambda name: True, Counter())["a"]
         assert (found.dtype, found.shape, found.tolist()) == (values.dtype, values.shape, values.tolist())

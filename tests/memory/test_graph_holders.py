@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
-
-from reverie.memory.counters.glibc import in_use_bytes, in_use_source
-from reverie.memory.objects.graph_holders import (
+from heapwatch.counters.glibc import in_use_bytes, in_use_source
+from heapwatch.objects.graph_holders import (
     GraphGrowth,
     GraphHolder,
     GraphReport,
     find_graph_holders,
 )
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
 from reverie.models import RSSM, LatentState, RSSMOutput
 
 from ..models.tiny import ACTION_SIZE, TINY, TOKEN_SIZE, seeded

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from heapwatch.objects.graph_holders import first_graph
+from heapwatch.objects.walk import walk
 from torch import nn
 
-from reverie.memory.objects.graph_holders import first_graph
-from reverie.memory.objects.walk import walk
 from reverie.utils.metrics import MetricMeans
 from reverie.workflows.world_models import DreamerWorkflow
 
@@ -42,8 +42,8 @@ def keep_state(workflow: DreamerWorkflow, roots: dict[str, Any]) -> None:
 
 def keep_mean(workflow: DreamerWorkflow, roots: dict[str, Any]) -> None:
     totals = roots["means"]._totals
-    for key, total in totals.items():
-        totals[key] = 0.99 * total + workflow.world_model.rssm.core.mix_bias.sum()
+    for key, (total, count) in totals.items():
+        totals[key] = (0.99 * total + workflow.world_model.rssm.core.mix_bias.sum(), count)
 
 
 def keep_hook(workflow: DreamerWorkflow, roots: dict[str, Any]) -> None:

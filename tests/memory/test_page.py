@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from reverie.memory.watch.command import options
+from heapwatch.watch.command import options
 
 PAGE = (Path(__file__).parents[2] / "docs" / "find_a_leak.md").read_text()
 

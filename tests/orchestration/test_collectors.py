@@ -25,7 +25,7 @@ from reverie.config.overrides import parse
 from reverie.config.resolve import typed
 from reverie.config.schema import Device
 from reverie.envs import make_environment
-from reverie.orchestration.dreamer.shares import check_share
+from reverie.orchestration.dreamer.recipe import check_share
 from reverie.orchestration.ray_cluster import require_token
 from reverie.orchestration.trained import load_agent
 from reverie.utils.errors import UserError

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from heapwatch.objects.census import measure_components
 
 from reverie.buffers import ReplayStorage
 from reverie.checkpoints.run_folder import load_run
-from reverie.memory.objects.census import measure_components
 from reverie.models import LEARNERS
 from reverie.orchestration.orchestrator import Parts, components
 from reverie.orchestration.recipes import recipe_of

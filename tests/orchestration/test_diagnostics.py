@@ -6,9 +6,9 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from heapwatch.counters.process import memory_counters
 
 from reverie.checkpoints.run_folder import load_run
-from reverie.memory.counters.process import memory_counters
 from reverie.orchestration.orchestrator import Parts, diagnostics
 from reverie.orchestration.recipes import recipe_of
 

@@ -80,7 +80,7 @@ def test_a_resumed_run_is_not_filled_again(episodes: Path, tmp_path: Path) -> No
 
 def test_a_population_begins_with_a_prefill(tmp_path: Path) -> None:
     spec = EpisodeSpec({"vector": ArraySpec((3,), np.dtype(np.float64))}, ActionSpec(1, False))
-    write_episodes(tmp_path / "e", Format.dreamerv3_torch, [episode(spec, 21)], spec)
+    write_episodes(tmp_path / "e", Format.dreamerv3, [episode(spec, 21)], spec)
     run = start(tmp_path / "run", *POPULATION, f"buffer.prefill={tmp_path / 'e'}", "training.generations=1")
     [step] = saved_steps(run)
     reward = saved_records(run, step, "reward")
@@ -160,9 +160,13 @@ def test_offline_learning_from_nothing_is_refused(
         (
             EpisodeSpec(VECTOR.observation, ActionSpec(3, True)),
             (),
-            "has actions of 3 choices, but the environment actions of 2 choices.",
+            "has actions (one of 3) other than the environment's (one of 2). Name episodes",
         ),
-        (EpisodeSpec(VECTOR.observation, ActionSpec(2, False)), (), "has actions of 2 numbers, but the"),
+        (
+            EpisodeSpec(VECTOR.observation, ActionSpec(2, False)),
+            (),
+            "has actions (2 numbers in [-1, 1]) other than",
+        ),
         (
             VECTOR,
             ("buffer.capacity=100",),

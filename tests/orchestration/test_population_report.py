@@ -48,11 +48,12 @@ def has_colour(picture: np.ndarray, colour: str) -> bool:
     return bool((picture == [int(colour[i : i + 2], 16) for i in (1, 3, 5)]).all(-1).any())
 
 
-def cells(page: str) -> dict[str, list[str]]:
-    """The table by its first column."""
-    rows = re.findall(r"<tr>(<td>.*?)</tr>", page)
-    texts = [re.findall(r"<td>(.*?)</td>", row) for row in rows]
-    return {first: rest for first, *rest in texts}
+def tables(page: str) -> list[list[list[str]]]:
+    """The cells of each table, without its headings."""
+    bodies = re.findall(r"<tbody>(.*?)</tbody>", page, re.DOTALL)
+    return [
+        [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>.*</tr>", body)] for body in bodies
+    ]
 
 
 def test_the_page_tells_the_best_member_and_what_operators_led_to(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_the_page_tells_the_best_member_and_what_operators_led_to(tmp_path: Path
     assert re.search(r"<strong>-[\d.e-]+ \(generation \d+, member \d+\)</strong>best fitness ever", page)
     for value, name in (("25", "generations"), ("16", "members"), ("25,000", "agent steps")):
         assert f"<strong>{value}</strong>{name}" in page
-    rows = cells(page)
+    rows = {first: rest for first, *rest in tables(page)[1]}
     assert rows["learner"][0] == rows["injection"][0] == "23"
     assert sum(int(row[0]) for row in rows.values()) == 23 * 16
     assert sum(int(row[1].split(" ")[0]) for row in rows.values()) == 23 * 3
@@ -81,16 +82,34 @@ def test_the_page_opens_offline_and_runs_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "generations"), [(16, 25), (10, 100), (2, 3), (1, 1)])
-def test_the_pictures_fit_the_population_and_show_its_operators(
+def test_the_picture_shows_every_curve_and_the_ancestry_leads_from_the_best_to_the_beginning(
     tmp_path: Path, size: int, generations: int
 ) -> None:
     evolved(tmp_path, size, generations)
     page = save_population_report(tmp_path, PopulationConfig(size=size).num_elites).read_text("utf-8")
-    fitness, lineage = pictures(page)
-    assert has_colour(fitness, "#1f2430") and has_colour(lineage, "#1f2430"), "the best ever and its ancestry"
-    assert lineage.shape[1] / 110 >= 0.2 * generations and lineage.shape[0] / 110 >= 0.3 * size
-    for colour in ("#e69f00", "#0072b2", "#56b4e9", "#009e73", "#cc79a7"):
-        assert has_colour(lineage, colour) == (size > 2 or (size == 2 and colour in ("#0072b2", "#56b4e9")))
+    [fitness] = pictures(page)
+    drawn = [has_colour(fitness, colour) for colour in ("#1f2430", "#0072b2", "#d55e00", "#009e73")]
+    assert all(drawn) or generations == 1, drawn
+    ancestors = tables(page)[0]
+    [(best, member)] = re.findall(r"\(generation (\d+), member (\d+)\)", page)
+    spans = [[int(number) for number in row[0].split(" to ")] for row in ancestors]
+    assert (spans[0][-1], ancestors[0][1]) == (int(best), member)
+    assert [end for *_, end in spans[1:]] == [begin - 1 for begin, *_ in spans[:-1]] and spans[-1][0] == 0
+    assert ancestors[-1][2:4] == ["initial", ""]
+
+
+def test_members_of_one_origin_in_successive_generations_are_one_row_of_the_ancestry(tmp_path: Path) -> None:
+    origins = [INITIAL, Origin((0, 1), ("crossover", "mutation")), *[Origin((1,), ("elite",))] * 3]
+    lineage = lineage_of(tmp_path)
+    for generation, origin in enumerate(origins):
+        other = Origin((0,), ("learner",)) if generation else INITIAL
+        lineage.write(*lineage_lines(generation, generation, [0.0, float(generation)], [other, origin]))
+    lineage.close()
+    assert tables(save_population_report(tmp_path, 1).read_text("utf-8"))[0] == [
+        ["2 to 4", "1", "elite", "1", "4"],
+        ["1", "1", "crossover + mutation", "0, 1", "1"],
+        ["0", "0", "initial", "", "0"],
+    ]
 
 
 def test_members_without_a_number_are_counted_and_left_out(tmp_path: Path) -> None:

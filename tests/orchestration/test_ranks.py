@@ -25,7 +25,7 @@ from reverie.envs import EnvConfig, make_environment, spec_of, state_form
 from reverie.envs.config import Suite
 from reverie.episodes import find_episodes
 from reverie.orchestration.dreamer.loop_state import check_form
-from reverie.orchestration.dreamer.shares import check_share, share_of
+from reverie.orchestration.dreamer.recipe import check_share, share_of
 from reverie.orchestration.signals import RESUME_ME_EXIT_CODE
 from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
 from reverie.testing.certificate import CERTIFICATE_JSON, Outcome

@@ -11,9 +11,9 @@ import psutil
 import pytest
 import torch
 import yaml
+from heapwatch.counters.cpus import cgroup_quotas
 
 from reverie.envs import EnvConfig, Suite, Vectorization, make_environment
-from reverie.memory.counters.cpus import cgroup_quotas
 from reverie.orchestration.threads import PaceWatch, candidates, choose, measure
 
 from ..runs.helpers import CATCH, error_of, resume, start

@@ -5,9 +5,9 @@ import weakref
 
 import pytest
 import torch
+from heapwatch.counters.glibc import in_use_bytes, in_use_source
 from torch import Tensor, nn
 
-from reverie.memory.counters.glibc import in_use_bytes, in_use_source
 from reverie.planning.torch_modes import LiveBytes
 
 ROWS = 256

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from heapwatch.counters.glibc import in_use_bytes, in_use_source
+from heapwatch.counters.process import folder_disk_bytes
 from torch.nn import functional as F
 
 from reverie.checkpoints.checkpoint import CHECKPOINTS, save_checkpoint
@@ -19,8 +21,6 @@ from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import multiplies_bfloat16, typed
 from reverie.config.schema import Device, Precision
 from reverie.envs import make_environment
-from reverie.memory.counters.glibc import in_use_bytes, in_use_source
-from reverie.memory.counters.process import folder_disk_bytes
 from reverie.orchestration.dreamer import dry_run as module
 from reverie.orchestration.dreamer.dry_run import CUDA_GRANULARITY, dry_run
 from reverie.orchestration.dreamer.recipe import build_workflow

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from heapwatch.counters.process import folder_disk_bytes
 
 from reverie.buffers import EpisodeRecords
 from reverie.checkpoints.checkpoint import CHECKPOINTS
 from reverie.config.compose import compose_jobs
 from reverie.config.population import PopulationTrainConfig
 from reverie.config.resolve import typed
-from reverie.memory.counters.process import folder_disk_bytes
 from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.population.dry_run import generation_steps
 from reverie.orchestration.population.recipe import PopulationRecipe, build_engine

@@ -20,7 +20,7 @@ def become_macos() -> None:
 
     What is imported before has chosen by the real system. Processes that are started later are whole again.
     """
-    from reverie.memory.counters import glibc
+    from heapwatch.counters import glibc
 
     for name, instead in {"is_file": False, "is_dir": False, "exists": False, "glob": ()}.items():
         _hide(name, instead)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from heapwatch.counters.glibc import in_use_bytes
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reverie.buffers import EpisodeReplayBuffer, StoredLatent
@@ -22,7 +23,6 @@ from reverie.config.compose import compose_jobs
 from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
 from reverie.envs import VectorEnvironment, make_environment
-from reverie.memory.counters.glibc import in_use_bytes
 from reverie.orchestration.dreamer.recipe import build_workflow
 from reverie.orchestration.orchestrator import build_replay
 from reverie.orchestration.recipes import recipe_of

@@ -14,7 +14,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from reverie.utils.durable_io import Damaged, FileRecord, verify_file, write_file, write_tensors
+from reverie.utils.durable_io import (
+    SAFETENSORS_DTYPES,
+    Damaged,
+    FileRecord,
+    verify_file,
+    write_file,
+    write_tensors,
+)
 from reverie.utils.state_files import load_state, save_state
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.uint8, torch.int64]
@@ -78,6 +85,14 @@ def test_the_library_of_the_format_reads_the_file_and_finds_it_aligned(tmp_path:
     assert [*loaded] == ["number", "half", "flag"]
     assert all(same(tensors[name], loaded[name]) for name in tensors)
     assert int.from_bytes((tmp_path / "file").read_bytes()[:8], "little") % 8 == 0
+
+
+def test_the_library_of_the_format_knows_the_name_of_every_dtype(tmp_path: Path) -> None:
+    tensors = {str(dtype): torch.ones(3).to(dtype) for dtype in SAFETENSORS_DTYPES}
+    write_tensors(tmp_path / "file", tensors)
+    loaded = load_file(tmp_path / "file")
+    assert loaded.keys() == tensors.keys() and len(loaded) == 13
+    assert all(same(tensors[name], loaded[name]) for name in tensors)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def command(tool: str, leak: str, steps: int, out: Path) -> list[str]:
     test = out / "test_program.py"
     test.write_text(begin + TEST)
     pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--memray", "--stacks=60", str(test)]
-    watch = [python, "-m", "reverie.memory.watch", "--report", str(out)]
+    watch = [python, "-m", "heapwatch", "--report", str(out)]
     return {
         "alone": [python, *own],
         "alone_short": [python, *own],

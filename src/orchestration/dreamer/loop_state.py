@@ -20,20 +20,18 @@ def check_form(
 
     `counted` has those parts of this run's own state that have one form.
     """
-    ratio = state["ratio"]
-    start_step = None if ratio["start_step"] is None else 0
+    environment = state["environment"]
+    start_step = None if state["ratio"]["start_step"] is None else 0
     own = {
         "updates": 0,
         "ratio": {"start_step": start_step, "paid": 0, "updates_per_step": updates_per_step},
+        "environment": {"starts": 0},
         **counted,
     }
+    # Collectors save only how often they started.
+    if "starts" not in environment:
+        own["environment"] = state_form(env, [len(actions) for actions in environment["actions"].values()])
     check_structure({name: state[name] for name in own}, own)
-    environment = state["environment"]
-    if "starts" in environment:  # of collectors
-        check_structure(environment, {"starts": 0})
-    else:
-        lengths = [len(actions) for actions in environment["actions"].values()]
-        check_structure(environment, state_form(env, lengths))
 
 
 def require_windows(replay: EpisodeReplayBuffer) -> None:

@@ -1,7 +1,8 @@
 """The recipe of a Dreamer run: what it needs, what it is made of, and who runs it."""
 
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
 
@@ -31,7 +32,50 @@ from ..orchestrator import AnyParts, OpenedRun, Parts, begin_run, build_replay
 from ..world_model_orchestrator import WorldModelOrchestrator
 from .dry_run import autocast_dtype, dry_run, replay_spec, updates_on_zeros, workflow_config
 from .loop_state import require_windows
-from .shares import check_share, share_of
+
+
+def check_share(config: DreamerTrainConfig, size: int) -> None:
+    """Refuse a run that `size` ranks cannot share."""
+    if size == 1:
+        return
+    values = {"env.num_envs": config.env.num_envs, "training.batch_size": config.training.batch_size}
+    for key, value in values.items():
+        if value % size:
+            below, above = value // size * size, (value // size + 1) * size
+            repair = f"Set {key}={f'{below} or {above}' if below else above}"
+            if config.resume is not None:  # a resumed run cannot change these two
+                common = math.gcd(*values.values())
+                fitting = [str(number) for number in range(1, common + 1) if common % number == 0]
+                repair = f"Continue the run with {' or '.join(fitting)} of them"
+            problem = f"{key}={value} cannot be divided evenly among {count_text(size, 'rank')}"
+            raise UserError(f"{problem}. {repair}.")
+    do_without = "Leave it out, or do without torchrun"
+    refused = {
+        "buffer.prefill": (config.buffer.prefill is not None, do_without),
+        "training.offline": (config.training.offline, "Set training.offline=false"),
+        "checkpoint.mirror": (config.checkpoint.mirror is not None, "Set checkpoint.mirror=null"),
+        "training.probe_interval": (config.training.probe_interval > 0, "Set training.probe_interval=0"),
+        "collect.collectors": (config.collect.collectors > 0, do_without),
+    }
+    for key, repair in ((key, repair) for key, (is_set, repair) in refused.items() if is_set):
+        raise UserError(f"{key} is for one process, and {count_text(size, 'rank')} share this run. {repair}.")
+
+
+def share_of(config: DreamerTrainConfig, size: int) -> DreamerTrainConfig:
+    """Return the part of a run that one of `size` ranks has, as a run of its own."""
+    if size == 1:
+        return config
+    buffer, training = config.buffer, config.training
+    return replace(
+        config,
+        env=replace(config.env, num_envs=config.env.num_envs // size),
+        buffer=replace(
+            buffer,
+            capacity=buffer.capacity // size,
+            memory_budget_gib=buffer.memory_budget_gib / size,
+        ),
+        training=replace(training, batch_size=training.batch_size // size),
+    )
 
 
 def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> AnyParts:

@@ -106,16 +106,13 @@ def best_place(generations: Generations) -> Place | None:
     return max(places, key=lambda place: generations[place[0]][place[1]].fitness, default=None)
 
 
-def ancestry(generations: Generations, place: Place) -> list[tuple[Place, Place]]:
-    """Return the pairs of parent and child on the line of first parents to a member, the latest first.
-
-    Second parents of members on that line are in it too, without their ancestors.
-    """
-    pairs: list[tuple[Place, Place]] = []
+def ancestry(generations: Generations, place: Place) -> list[Place]:
+    """Return a member and its ancestors by first parents, the newest first."""
+    places = [place]
     while parents := generations[place[0]][place[1]].origin.parents:
-        pairs += [((place[0] - 1, parent), place) for parent in parents]
         place = (place[0] - 1, parents[0])
-    return pairs
+        places.append(place)
+    return places
 
 
 def outcomes(generations: Generations, num_elites: int) -> dict[str, Counter[str]]:

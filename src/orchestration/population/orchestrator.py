@@ -12,7 +12,7 @@ import numpy as np
 
 from ...checkpoints.run_folder import LINEAGE_FILE, SETTINGS_KEY, checkpoint_settings, require_run_folder
 from ...config.population import PopulationTrainConfig
-from ...memory.leaks.guard import MemoryGuard
+from ...memory.guard import RunGuard
 from ...utils.durable_io import reading
 from ...utils.errors import UserError
 from ...utils.logging import JsonLines
@@ -54,7 +54,7 @@ class PopulationOrchestrator(Orchestrator[PopulationTrainConfig, PopulationParts
         interval = config.training.checkpoint_interval
         is_first = 0 < interval <= config.population.num_rollouts
         due = {"first training phase": config.population.gradient, "first checkpoint": is_first}
-        self.guard = MemoryGuard(config.memory, [name for name, holds in due.items() if holds])
+        self.guard = RunGuard(config.memory, [name for name, holds in due.items() if holds])
 
     def close(self) -> None:
         """Close the file of the lineage."""

@@ -2,10 +2,10 @@
 
 import contextlib
 import logging
+import math
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -30,11 +30,10 @@ CONSOLE = Console(stderr=True)
 _ROOT = logging.getLogger("reverie")
 _LOG = logging.getLogger(__name__)
 _OWN_HANDLER = "reverie"  # the name by which handlers are found again
-_LIVE_SAMPLES, _LASTING_SAMPLES = 20, 300  # of the pace: 40 seconds for the bar, 10 minutes for the time left
-_UNKNOWN = "time left unknown"
-_LIVE_SECONDS = 2.0  # between two samples of the pace
+_PACE_SECONDS, _SAMPLE_SECONDS = 600.0, 0.6  # rich keeps at most 1,000 samples of the pace
 _KNOWN_UPDATES = 5  # before a pace gives the time left
-_SURE_SECONDS, _SURE_UPDATES = 20.0, 20  # before a pace is told as hours
+_SURE_SECONDS = 20.0  # before the time left is logged for the first time
+_UNKNOWN = "time left unknown"
 _SILENT_SECONDS = 25.0  # a line at least every 30 seconds, also on a busy machine
 _BAR, _NARROW_BAR, _WIDE = 20, 6, 110  # columns
 
@@ -168,28 +167,28 @@ class Progress:
         start_step: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._total_steps, self._clock = total_steps, clock
-        self._step, self._updates = start_step, 0
-        self._live: deque[tuple[float, int, int]] = deque(maxlen=_LIVE_SAMPLES)
-        self._lasting: deque[tuple[float, int, int]] = deque(maxlen=_LASTING_SAMPLES)
-        self._phase, self._has_told, self._is_last_phase = "starting", False, False
+        self._total_steps, self._clock, self._sampled = total_steps, clock, -math.inf
+        self._step, self._first_update = start_step, 0
+        self._phase, self._has_logged_pace, self._is_last_phase = "starting", False, False
         self._status: tuple[str, float] | None = None
         self._played = self._memory = ""
-        self._bar = None
-        if shows_bar(mode):
-            bar_width = _BAR if CONSOLE.width >= _WIDE else _NARROW_BAR
-            self._room = len(f"{total_steps:,} of {total_steps:,}") + bar_width + len("* 100%  ") + 2
-            self._bar = progress.Progress(
-                progress.SpinnerColumn(),  # moves when nothing else does
-                progress.TextColumn("{task.completed:,} of {task.total:,}"),
-                progress.BarColumn(bar_width),
-                progress.TaskProgressColumn(),
-                progress.TextColumn("{task.description}", markup=False),
-                console=CONSOLE,
-                refresh_per_second=2,  # its thread shares the interpreter with the training loop
-            )
-            self._task = self._bar.add_task(self._phase, total=total_steps, completed=start_step)
-            self._bar.start()
+        bar_width = _BAR if CONSOLE.width >= _WIDE else _NARROW_BAR
+        self._taken = len(f"{total_steps:,} of {total_steps:,}") + bar_width + len("* 100%  ") + 2
+        self._bar = progress.Progress(
+            progress.SpinnerColumn(),  # moves when nothing else does
+            progress.TextColumn("{task.completed:,} of {task.total:,}"),
+            progress.BarColumn(bar_width),
+            progress.TaskProgressColumn(),
+            progress.TextColumn("{task.description}", markup=False),
+            console=CONSOLE,
+            refresh_per_second=2,  # its thread shares the interpreter with the training loop
+            get_time=clock,
+            disable=not shows_bar(mode),
+        )
+        self._bar.add_task(self._phase, total=total_steps, completed=start_step)
+        self._bar.add_task("updates", total=None, visible=False)
+        self._steps, self._updates = self._bar.tasks
+        self._bar.start()
 
     def update(
         self,
@@ -204,46 +203,41 @@ class Progress:
 
         The return is in raw units, None before the first episode has ended; memory is in units of 1e6 bytes.
         """
-        self._step = step = min(step, self._total_steps)
+        self._step = min(step, self._total_steps)
+        self._bar.update(self._steps.id, completed=self._step)
         self._played = "no episode finished" if episode_return is None else f"return {episode_return:.4g}"
         self._memory = f"memory {memory_mb:,.0f}{'' if planned_mb is None else f' of {planned_mb:,.0f}'} MB"
         pace = _pace_text(updates_per_second)
-        if self._bar:
-            self._describe(step, pace, self._time_left())
-        else:
-            words = f"{self._played}, {pace}, {self._memory}, {self._time_left()}"
-            _LOG.info("%s, %s", self._done(), words)
+        self._describe(pace)
+        if self._bar.disable:
+            words = self._done(), self._played, pace, self._memory, self._time_left()
+            _LOG.info(", ".join(words))
 
     def advance(self, step: int, updates: int, phase: str, until: int | None = None) -> None:
-        """Move the bar, and log once in each phase with updates how long it will take at its pace.
+        """Move the bar, and log once in each phase the time that is left at its pace, as soon as it is known.
 
         Cheap: call it at every step. `phase` names what the run does, up to step `until`; the last phase has
         None. It is the slowest, so the pace of an earlier one gives the least time left. `updates` are those
         so far.
         """
-        now, self._step, self._updates = self._clock(), min(step, self._total_steps), updates
-        self._is_last_phase = until is None
+        self._step, self._is_last_phase = min(step, self._total_steps), until is None
         if phase != self._phase:
-            self._phase, self._has_told = phase, False
-            self._forget_pace()
-        if self._live and now - self._live[-1][0] < _LIVE_SECONDS:
-            if self._bar:
-                self._bar.update(self._task, completed=self._step)
+            self._phase, self._has_logged_pace = phase, False
+            self._forget_pace(updates)
+        now, before = self._clock(), self._sampled
+        if now - before < _SAMPLE_SECONDS:
             return
-        self._live.append((now, step, updates))
-        if until is None or updates:
-            self._lasting.append((now, step, updates))
-        then, then_step, then_updates = self._live[0]
-        seconds, made = now - then, updates - then_updates
-        if self._bar:
-            pace = _pace_text(made / seconds) if made and seconds else phase
-            self._describe(self._step, pace, self._time_left())
-        if not self._has_told and made >= _SURE_UPDATES and seconds >= _SURE_SECONDS:
-            self._has_told = True
-            left = max((until or self._total_steps) - step, 0)
-            what = f"the steps to {until:,}" if until else f"the remaining {count_text(left, 'step')}"
-            lasts = _rough(left * seconds / max(step - then_step, 1))
-            _LOG.info("%s at %s: %s in about %s", phase, _pace_text(made / seconds), what, lasts)
+        self._sampled = now
+        # A pace needs two samples, however long a generation of a population takes.
+        self._bar.speed_estimate_period = max(_PACE_SECONDS, 3 * (now - before))
+        self._bar.advance(self._steps.id, self._step - self._steps.completed)
+        self._bar.advance(self._updates.id, updates - self._updates.completed)
+        pace = _pace_text(self._updates.speed) if self._updates.speed else ""
+        self._describe(pace or phase)
+        is_sure = pace and (self._steps.elapsed or 0.0) >= _SURE_SECONDS
+        if is_sure and not self._has_logged_pace and (left := self._time_left()) != _UNKNOWN:
+            self._has_logged_pace = True
+            _LOG.info("%s at %s: %s", phase, pace, left)
 
     def set_status(self, text: str | None, *, is_once: bool = False) -> None:
         """Show what the run does between two updates; None ends it.
@@ -251,11 +245,9 @@ class Progress:
         `is_once` leaves the time out of the pace, since it does not come again.
         """
         self._status = (text, time.monotonic()) if text else None
-        self._live.clear()
         if is_once:
-            self._forget_pace()
-        if self._bar:
-            self._bar.update(self._task, description=text or self._phase)
+            self._forget_pace(self._updates.completed)
+        self._bar.update(self._steps.id, description=text or self._phase)
 
     def describe(self) -> str:
         """Return what the run is doing, and how far it is."""
@@ -263,51 +255,38 @@ class Progress:
         return f"{self._done()}, {doing}, {self._time_left()}"
 
     def _done(self) -> str:
-        step, total = self._step, self._total_steps
-        return f"step {step:,} of {total:,} ({step / total:.1%})"
+        return f"step {self._step:,} of {self._total_steps:,} ({self._step / self._total_steps:.1%})"
 
-    def _forget_pace(self) -> None:
-        self._live.clear()
-        self._lasting.clear()
+    def _forget_pace(self, updates: float) -> None:
+        """Measure the pace from the next step on, after so many updates."""
+        self._bar.reset(self._steps.id, completed=self._step)
+        self._bar.reset(self._updates.id, completed=int(updates))
+        self._first_update, self._sampled = updates, -math.inf
 
-    def _describe(self, step: int, pace: str, left: str) -> None:
+    def _describe(self, pace: str) -> None:
         """Show the numbers, as many as there is room for."""
-        assert self._bar
-        parts = [part for part in (self._played, pace, self._memory, left) if part]
-        room = CONSOLE.width - self._room
-        for dropped in (self._memory, self._played, left):
-            if len(", ".join(parts)) <= room:
-                break
-            if dropped in parts:
-                parts.remove(dropped)
-        self._bar.update(self._task, completed=step, description=", ".join(parts))
+        words = [self._played, pace, self._memory, self._time_left()]
+        for dropped in (2, 0, 1):  # memory, then the return, then the time left
+            if len(", ".join(filter(None, words))) > CONSOLE.width - self._taken:
+                del words[dropped]
+        self._bar.update(self._steps.id, description=", ".join(filter(None, words)))
 
     def close(self) -> None:
         """Leave the bar as it stands and give the terminal back; a second call does nothing."""
-        if self._bar:
+        if not self._bar.disable:
+            self._bar.update(self._steps.id, completed=self._step)
             self._bar.stop()
 
     def _time_left(self) -> str:
-        left, now = self._total_steps - self._step, self._clock()
-        then, then_step, then_updates = (
-            self._lasting[0] if self._lasting else (now, self._step, self._updates)
-        )
-        # Some populations learn without updates.
-        is_known = self._updates - then_updates >= _KNOWN_UPDATES or not self._updates
-        if left and (self._step <= then_step or not is_known):
+        seconds = self._steps.time_remaining if self._steps.remaining else 0
+        is_known = self._updates.completed >= self._first_update + _KNOWN_UPDATES
+        if not self._updates.completed:  # Some populations learn without updates.
+            is_known = self._is_last_phase
+        if seconds is None or (seconds and not is_known):
             return _UNKNOWN
-        minutes, seconds = divmod(round(left * (now - then) / max(self._step - then_step, 1)), 60)
-        bound = "" if self._is_last_phase or not left else "at least "
-        return f"{bound}{minutes // 60}:{minutes % 60:02}:{seconds:02} left"
-
-
-def _rough(seconds: float) -> str:
-    """Return a time with two digits, in the unit that people would use."""
-    if seconds < 90:
-        return count_text(round(seconds), "second")
-    if seconds < 5400:
-        return count_text(round(seconds / 60), "minute")
-    return count_text(float(f"{seconds / 3600:.2g}"), "hour")
+        minutes, rest = divmod(int(seconds), 60)
+        bound = "" if self._is_last_phase or not seconds else "at least "
+        return f"{bound}{minutes // 60}:{minutes % 60:02}:{rest:02} left"
 
 
 def _pace_text(updates_per_second: float) -> str:

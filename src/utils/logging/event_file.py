@@ -11,12 +11,8 @@ from PIL import Image
 
 # Protocol buffers make their classes when they are imported, where no type checker sees them.
 # pyright: reportAttributeAccessIssue=false
-from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.types_pb2 import DT_STRING
-from tensorboard.plugins.custom_scalar import layout_pb2
-from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG, PLUGIN_NAME
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from ..durable_io import writing
@@ -40,20 +36,17 @@ class EventFile:
         self._write(file_version="brain.Event:2")
         if is_first or resume_step is not None:
             # A start after the first start makes TensorBoard drop the events from its step on.
-            step = 0 if resume_step is None else resume_step + 1
-            self._write(step=step, session_log=SessionLog(status=SessionLog.START))
+            self._write(step=0 if resume_step is None else resume_step + 1, session_log={"status": "START"})
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write one event with all scalars of a step."""
-        shown = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        self._write(step=step, summary=Summary(value=shown))
+        self._show(step, *({"tag": tag, "simple_value": value} for tag, value in values.items()))
 
     def image(self, step: int, tag: str, encoded: bytes) -> None:
         """Write an encoded PNG as it is, an animated one too."""
         with Image.open(io.BytesIO(encoded)) as opened:
-            width, height = opened.size
-        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=encoded)
-        self._write(step=step, summary=Summary(value=[Summary.Value(tag=tag, image=image)]))
+            size = {"height": opened.height, "width": opened.width}
+        self._show(step, {"tag": tag, "image": {**size, "colorspace": 3, "encoded_image_string": encoded}})
 
     def text(self, step: int, tag: str, markdown: str) -> None:
         """Write a text, which TensorBoard renders as Markdown."""
@@ -61,12 +54,10 @@ class EventFile:
 
     def band(self, step: int, group: str) -> None:
         """Write the layout of a chart of a value between two others; the last one holds for the whole run."""
-        names = {"value": "return", "lower": "low", "upper": "high"}
-        tags = {role: f"{group}/{name}" for role, name in names.items()}
-        margin = layout_pb2.MarginChartContent(series=[layout_pb2.MarginChartContent.Series(**tags)])
-        chart = layout_pb2.Chart(title=group, margin=margin)
-        layout = layout_pb2.Layout(category=[layout_pb2.Category(title=group, chart=[chart])])
-        self._bytes(step, CONFIG_SUMMARY_TAG, PLUGIN_NAME, layout.SerializeToString())
+        tags = {"value": f"{group}/return", "lower": f"{group}/low", "upper": f"{group}/high"}
+        chart = {"title": group, "margin": {"series": [tags]}}
+        layout = Layout(category=[{"title": group, "chart": [chart]}])
+        self._bytes(step, "custom_scalars__config__", "custom_scalars", layout.SerializeToString())
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -75,10 +66,12 @@ class EventFile:
 
     def _bytes(self, step: int, tag: str, plugin: str, content: bytes) -> None:
         """Write what a plugin of TensorBoard shows in its own way."""
-        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name=plugin))
-        tensor = TensorProto(dtype=DT_STRING, string_val=[content])
-        shown = Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
-        self._write(step=step, summary=Summary(value=[shown]))
+        metadata = {"plugin_data": {"plugin_name": plugin}}
+        tensor = {"dtype": "DT_STRING", "string_val": [content]}
+        self._show(step, {"tag": tag, "metadata": metadata, "tensor": tensor})
+
+    def _show(self, step: int, *values: Mapping[str, Any]) -> None:
+        self._write(step=step, summary={"value": values})
 
     def _write(self, **content: Any) -> None:
         with writing(self._path):

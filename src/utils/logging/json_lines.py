@@ -4,7 +4,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,25 +35,19 @@ class JsonLines:
                 f"{stored} is compressed and cannot be continued. Run zstd -d --rm {stored} first."
             )
         if os.path.lexists(path):
-            wanted = (
-                line
-                for number, line in _whole_lines(path)
-                if resume_step is None or _parsed(line, path, number)["step"] <= resume_step
-            )
-            replace_file(path, wanted)
+            self._keep(lambda values: resume_step is None or values["step"] <= resume_step)
         self._file = path.open("a", encoding="utf-8")
 
     def drop(self, step: int, groups: tuple[str, ...]) -> None:
         """Drop the lines of a step that have a key which begins with one of `groups`."""
         self.close()
-        wanted = (
-            line
-            for number, line in _whole_lines(self._path)
-            if (values := _parsed(line, self._path, number))["step"] != step
-            or not any(key.startswith(groups) for key in values)
-        )
-        replace_file(self._path, wanted)
+        self._keep(lambda values: values["step"] != step or not any(key.startswith(groups) for key in values))
         self._file = self._path.open("a", encoding="utf-8")
+
+    def _keep(self, is_wanted: Callable[[dict[str, Any]], bool]) -> None:
+        path = self._path
+        numbered = _whole_lines(path)
+        replace_file(path, (line for number, line in numbered if is_wanted(_parsed(line, path, number))))
 
     def write(self, *lines: Mapping[str, object]) -> None:
         """Write flat objects, each with an integer `step`, as a line each."""
@@ -123,9 +117,7 @@ def malformed_line_error(path: Path, number: int) -> UserError:
 
 def _named(value: object) -> object:
     """Return the value, or its name in protocol buffers' JSON if it is a number that is not finite."""
-    if not isinstance(value, float) or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value if not isinstance(value, float) or math.isfinite(value) else json.dumps(value)
 
 
 def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:

@@ -19,6 +19,10 @@ from ..video import encode_animation, encode_image, upscale
 from .json_lines import JsonLines
 
 METRICS_FILE = "metrics.jsonl"
+# No counters, no code and no output of W&B's own.
+_QUIET: dict[str, Any] = dict.fromkeys(
+    ("disable_code", "disable_git", "silent", "x_disable_meta", "x_disable_stats"), True
+)
 OnLine = Callable[[int, dict[str, float]], object]
 
 
@@ -149,22 +153,13 @@ class WandbRun:
             closing.callback(wandb.teardown)
             if mode is WandbMode.online:
                 _require_login(wandb)
-            self._wandb: Any = wandb
             self._run: Any = wandb.init(
                 dir=str(run_dir),
                 project=os.environ.get("WANDB_PROJECT", "reverie"),
                 name=run_dir.name,
                 group=run_dir.name,
                 mode=mode.value,
-                settings=wandb.Settings(  # no output, no counters, no code and no list of packages
-                    console="off",
-                    disable_code=True,
-                    disable_git=True,
-                    silent=True,
-                    x_disable_meta=True,
-                    x_disable_stats=True,
-                    x_save_requirements=False,
-                ),
+                settings=wandb.Settings(console="off", x_save_requirements=False, **_QUIET),
             )
             closing.callback(self._run.finish)
             # The own axis: W&B's would refuse a second row of a step, and one of an earlier step.
@@ -179,11 +174,13 @@ class WandbRun:
 
     def image(self, step: int, tag: str, encoded: bytes) -> None:
         """Write an encoded PNG as it is, an animated one too."""
+        import wandb
+
         self._media.write_bytes(encoded)
         # Given a file, W&B copies its bytes; given pixels, it would keep the first frame alone.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # it forgets to close the file of an animation
-            shown = self._wandb.Image(str(self._media))
+            shown = wandb.Image(str(self._media))
         self._run.log({"step": step, tag: shown})
         self._media.unlink()
 

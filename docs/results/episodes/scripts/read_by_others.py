@@ -2,8 +2,8 @@
 
     read_by_others.py <out.json> <folder> <checkout of danijar/dreamerv3> <checkout of dreamerv3-torch>
 
-<folder> has the export of one run in every format: own, dreamerv3, dreamerv3-torch, minari. Run it by an
-interpreter with elements and minari, outside of Reverie's environment. All arrays must equal those of `own`.
+<folder> has the export of one run in every format: own, dreamerv3, minari. dreamerv3-torch reads own. Run
+this by an interpreter with elements and minari, outside of ours. All arrays must equal those of own.
 """
 
 import json
@@ -57,7 +57,7 @@ def dreamerv3_torch(folder: Path, checkout: Path, episodes: list[dict[str, np.nd
     loaded = tools.load_episodes(folder, reverse=False)
     assert len(loaded) == len(episodes)
     for found, expected in zip(loaded.values(), episodes, strict=True):
-        for key in expected.keys() - {"is_last"}:
+        for key in expected.keys():
             np.testing.assert_array_equal(found[key], expected[key], err_msg=key)
     windows = tools.from_generator(tools.sample_episodes(loaded, LENGTH), BATCH)
     assert next(windows)["image"].shape == (BATCH, LENGTH, *episodes[0]["image"].shape[1:])
@@ -86,7 +86,7 @@ def main(out: str, exports: str, dreamer: str, torch_dreamer: str) -> None:
     found = {
         "versions": {name: metadata.version(name) for name in ("elements", "minari", "numpy", "h5py")},
         "dreamerv3": dreamerv3(folder / "dreamerv3", Path(dreamer), episodes),
-        "dreamerv3-torch": dreamerv3_torch(folder / "dreamerv3-torch", Path(torch_dreamer), episodes),
+        "dreamerv3-torch": dreamerv3_torch(folder / "own", Path(torch_dreamer), episodes),
         "minari": in_minari(folder / "minari", episodes),
     }
     Path(out).write_text(json.dumps(found, indent=1) + "\n")

@@ -4,11 +4,10 @@ import timeit
 from collections.abc import Callable
 
 import torch
-
-from reverie.memory.counters import glibc, limits, process
-from reverie.memory.leaks.verdict import classify_trend
-from reverie.memory.objects.graph_holders import find_graph_holders, first_graph
-from reverie.memory.objects.walk import walk
+from heapwatch.counters import glibc, limits, process
+from heapwatch.leaks.verdict import classify_trend
+from heapwatch.objects.graph_holders import find_graph_holders, first_graph
+from heapwatch.objects.walk import walk
 
 READINGS, REPEATS = 4, 40
 THINGS = 1000

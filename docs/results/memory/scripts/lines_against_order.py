@@ -1,12 +1,13 @@
-"""Four ways to call a leak: `PYTHONPATH=. python docs/results/memory/scripts/lines_against_order.py`.
+"""Four ways to call a leak: `lines_against_order.py`.
 
-The series are those of `tests/memory/test_verdict_simulation.py`; 6 seconds.
+The series are those of `test_verdict_simulation.py`; it takes 6 seconds. From the root of the repository:
+
+    PYTHONPATH=packages/heapwatch/tests python docs/results/memory/scripts/lines_against_order.py
 """
 
 import numpy as np
+import test_verdict_simulation as study  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
-
-from tests.memory import test_verdict_simulation as study
 
 Flags = NDArray[np.bool_]
 

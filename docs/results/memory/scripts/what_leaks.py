@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from heapwatch.counters.glibc import in_use_bytes, kernel_counts
+from heapwatch.objects.graph_holders import find_graph_holders
 from torch import Tensor, nn
-
-from reverie.memory.counters.glibc import in_use_bytes, kernel_counts
-from reverie.memory.objects.graph_holders import find_graph_holders
 
 COUNT, NUMBERS = 50, 250_000  # float32: 1 MB
 NET = nn.Sequential(nn.Linear(64, 256), nn.SiLU(), nn.Linear(256, 256), nn.SiLU(), nn.Linear(256, 1))

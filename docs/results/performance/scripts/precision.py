@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 
 import torch
+from heapwatch.counters.glibc import keep_heap
 
 from reverie.config.compose import compose_jobs
 from reverie.config.resolve import typed
-from reverie.memory.counters.glibc import keep_heap
 from reverie.orchestration.recipes import recipe_of
 
 CASES = {

@@ -15,10 +15,10 @@ import time
 from collections import defaultdict
 
 import torch
+from heapwatch.counters.glibc import keep_heap
 from precision import CASES, prepared
 
 import reverie.workflows.world_models.dreamer as dreamer
-from reverie.memory.counters.glibc import keep_heap
 from reverie.workflows.world_models.dreamer import DreamerWorkflow
 
 WINDOWS, WARM_UP, ROUNDS = (8, 4, 1), 4, 12

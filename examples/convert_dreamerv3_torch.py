@@ -1,0 +1,50 @@
+"""Convert episodes of NM512/dreamerv3-torch: `convert_dreamerv3_torch.py <train_eps> <new folder> [format]`.
+
+Its folders have an npz file for each episode, in which row t of `action` led to record t. In Reverie's
+records row t was chosen after seeing record t. The format is own, dreamerv3 or minari; `reverie-episodes show
+path=<new folder>` checks what was written, and `buffer.prefill=<new folder>` trains with it.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import reverie
+from reverie.episodes import Format, spec_of, write_episodes
+
+NO_OBSERVATION = ("action", "reward", "is_first", "is_last", "is_terminal", "discount", "logprob", "reset")
+
+
+def is_one_hot(file: Path) -> bool:
+    """Return whether all actions in a file are choices; row 0 led to the first record, and is zeros."""
+    with np.load(file) as arrays:  # this reads `action` alone
+        taken = arrays["action"][1:]
+    return bool(np.isin(taken, (0, 1)).all() and (taken.sum(axis=1) == 1).all())
+
+
+def read(file: Path) -> reverie.EpisodeRecords:
+    """Return the episode in a file; keys with `log_` are left out, as in training there."""
+    with np.load(file) as arrays:  # numpy refuses files with pickled objects
+        led = arrays["action"].astype(np.float32)
+        shown = [name for name in arrays.files if name not in NO_OBSERVATION and "log_" not in name]
+        return reverie.EpisodeRecords(
+            {name: arrays[name] for name in shown},
+            np.concatenate([led[1:], np.zeros_like(led[:1])]),
+            arrays["reward"].astype(np.float32),
+            bool(arrays["is_terminal"][-1]),
+        )
+
+
+if len(sys.argv) < 3:
+    sys.exit(__doc__)
+folder, target, *rest = sys.argv[1:]
+files = sorted(Path(folder).glob("*.npz"))
+if not files:
+    sys.exit(f"{folder} has no npz files. Name a folder such as <logdir>/train_eps.")
+first = read(files[0])
+action = reverie.ActionSpec(first.action.shape[1], is_discrete=all(map(is_one_hot, files)))
+form = Format[rest[0] if rest else "own"]
+# `map` reads one file at a time.
+count = write_episodes(Path(target), form, map(read, files), spec_of(first, action))
+print(f"wrote {count} episodes to {target}, actions: {action.text}")

@@ -1,0 +1,37 @@
+"""Find which object holds the memory that grows, in any PyTorch program."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .checks import budget as budget
+    from .checks import no_growth as no_growth
+    from .errors import UsageError as UsageError
+    from .objects.graph_holders import find_graph_holders as graph_holders
+    from .watch.watch import Watch as Watch
+    from .watch.watch import track as track
+
+__version__ = "0.1.0"
+__all__ = ["UsageError", "Watch", "budget", "graph_holders", "no_growth", "track"]
+
+# Each public name is imported on first use, because torch takes seconds to import.
+_HOMES = {
+    "UsageError": "errors.UsageError",
+    "Watch": "watch.watch.Watch",
+    "budget": "checks.budget",
+    "graph_holders": "objects.graph_holders.find_graph_holders",
+    "no_growth": "checks.no_growth",
+    "track": "watch.watch.track",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, own_name = _HOMES[name].rpartition(".")
+    value = globals()[name] = getattr(import_module(f".{module}", __name__), own_name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,41 @@
+"""Errors that a user can repair, and how a command reports them."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from .texts import printable
+
+USAGE_EXIT_CODE = 2
+
+
+class UsageError(ValueError):
+    """An argument that cannot be used: what was given, the limit, and how to fix it, in one message."""
+
+
+class FlagParser(argparse.ArgumentParser):
+    """Raises a `UsageError` for a wrong flag, without the usage lines of `argparse`."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise `message`."""
+        raise UsageError(f"{message}; --help lists the flags.")
+
+
+@contextmanager
+def exit_on_usage_error() -> Iterator[None]:
+    """Print a `UsageError`, or a failure of standard output, as one line on stderr; exit with code 2."""
+    try:
+        yield
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            # Python would fail once more when it closes the descriptor.
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())
+            raise UsageError(f"the output cannot be written: {error.strerror}.") from error
+    except UsageError as error:
+        sys.stderr.write(f"error: {printable(' '.join(str(error).split()), None)}\n")
+        raise SystemExit(USAGE_EXIT_CODE) from None

@@ -1,0 +1,429 @@
+"""Guard the memory of a run while it runs: take samples, classify them, name what grows."""
+
+import contextlib
+import gc
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..counters.cuda import driver_paging_warning
+from ..counters.glibc import in_use_bytes, system_bytes, trim_heap
+from ..counters.limits import memory_available_bytes
+from ..counters.process import memory_counters
+from ..objects.census import Component
+from ..objects.graph_holders import find_graph_holders, first_graph
+from ..objects.heap import ELSEWHERE, NATIVE, GrowthSources, Heap, growth_sources, measure_heap, sources_of
+from .detector import (
+    BEYOND_COMPONENTS,
+    WINDOW,
+    LeakDetector,
+    WatchedCounter,
+    accounted_tag,
+    classify_resident,
+    confirm,
+    hours_to_limit,
+    watched_counters,
+)
+from .table import Finding
+from .tracker import MemoryTracker
+from .verdict import TrendClass, TrendTest, classify_trend, saturates
+
+_LOG = logging.getLogger(__name__)
+_BYTES_PER_MB = 1e6
+_MOST_FINDINGS = 100
+_MOST_GRAPHS = 3
+_SAMPLES_PER_GRAPH_CHECK = 8
+_PATIENCE = 480
+_GARBAGE = "only the garbage collector frees it: objects in reference cycles"
+_Roots = Mapping[str, Any]
+_PRIVATE_TAG, _MAPPED_TAG = "debug/cpu/rss_anon_mb", "debug/cpu/mapped_mb"
+_MAPPED = "no Python object holds it: memory that a library maps itself, past the C allocator"
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspicion:
+    """What was held when something began to look like growth."""
+
+    step: int
+    heap: Heap
+    counters: Mapping[str, float]
+    system_bytes: int | None
+
+    def rise(self, counter: WatchedCounter) -> float:
+        """Return by how much a counter has risen since."""
+        return _now(counter) - self.counters[counter.tag] * counter.scale
+
+    def rise_of(self, tag: str) -> float | None:
+        """Return by how many bytes a counter in MB has risen since; None where the system has none."""
+        now = memory_counters()
+        return (now[tag] - self.counters[tag]) * _BYTES_PER_MB if tag in now else None
+
+
+@dataclass(slots=True)
+class _Growth:
+    """What is known of a counter that grows."""
+
+    found: GrowthSources
+    is_searched_for: bool = True
+    """Whether a search of the heap can name it."""
+    since: _Suspicion | None = None
+    """What was held when it was named last; growth is compared with that from then on."""
+    trend_tests: int = 0
+    reported: tuple[TrendClass, str | None] | None = None
+    """The verdict, and who was named."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to search, which takes seconds: after 1, 2, 4, 8 ... tests, or 1, 4, 16 ... with a name."""
+        is_power_of_2 = self.trend_tests & (self.trend_tests - 1) == 0
+        is_power_of_4 = is_power_of_2 and self.trend_tests.bit_length() % 2 == 1
+        return is_power_of_4 or (is_power_of_2 and (not self.found.is_named or self.found.is_filling))
+
+
+class MemoryGuard:
+    """Takes one sample of each counter per log interval, classifies the series, and names what holds growth.
+
+    What components account for is subtracted, so a replay that fills is no growth. `events` are what this run
+    will do for a first time, by the names given to `mark_first`: nothing is judged before all of them, as
+    each takes memory that stays. Keeps numbers and texts, no reference to a part.
+
+    Args:
+        events: Names of the first times to wait for.
+        threshold_mb: Growth over the judged window, in MB of 1e6 bytes, below which memory counts as flat.
+        leak_share: Share of the free memory, in [0, 1], that growth must use before it is a leak for certain.
+        searches_graphs: Whether samples look for autograd graphs that outlive their update.
+        patience: Samples of unbroken growth after which growth that has a name is a leak.
+        log: Where findings are reported.
+    """
+
+    def __init__(
+        self,
+        events: Sequence[str] = (),
+        *,
+        threshold_mb: float = 1.0,
+        leak_share: float = 0.05,
+        searches_graphs: bool = True,
+        patience: int = _PATIENCE,
+        log: logging.Logger = _LOG,
+    ) -> None:
+        self._leak_share = leak_share
+        self._searches_graphs = searches_graphs
+        self._patience = patience
+        self._log = log
+        self.tracker = MemoryTracker(threshold_mb)
+        self.findings: list[Finding] = []
+        self.trim_heap = False  # before each sample: resident memory is exact then
+        self.accuses = True
+        """Whether growth can be a leak; while a program only loads it cannot."""
+        self.searches, self.search_seconds = 0, 0.0
+        """Searches of the heap, and the wall-clock time that they took."""
+        self.steady_since = 0  # step of the last first time; what comes after it is comparable
+        on_cuda = torch.cuda.device_count() > 0  # unlike `is_available`, it lets the program fork later
+        self._devices = ("cpu", "cuda") if on_cuda else ("cpu",)
+        self._watched = {
+            counter: LeakDetector(counter.tolerance, wait_for=events)
+            for counter in watched_counters(threshold_mb, on_cuda)
+        }
+        self._awaited = set(events)
+        self._began, self._samples = 0.0, 0  # when comparable samples began, and how many there are
+        self._began_at = self._step = 0  # the steps of the first and of the last of them
+        self._suspicion: _Suspicion | None = None
+        self._growths: dict[WatchedCounter, _Growth] = {}
+        self._grown_components: dict[str, _Growth] = {}
+        self._own_bytes = 0  # what searches have left behind in host memory
+        self._shown_graphs: set[str] = set()
+        saturates(np.arange(float(WINDOW)))  # what NumPy sets up at its first use is none of the run's growth
+        classify_trend(np.arange(float(WINDOW)), tolerance_bytes=1.0)
+
+    @property
+    def has_leak(self) -> bool:
+        """Whether a leak is certain."""
+        return any(finding.verdict is TrendClass.leak for finding in self.findings)
+
+    def mark_first(self, step: int, name: str) -> None:
+        """Begin anew after a first update, evaluation, checkpoint: more memory is normal from here."""
+        if name in self._awaited:
+            self._awaited.remove(name)
+            self.restart(step, name)
+
+    def restart(self, step: int, reason: str) -> None:
+        """Judge only what comes after this step."""
+        for detector in self._watched.values():
+            detector.restart(step, reason)
+        self.tracker.restart(step, reason)
+        self.steady_since = step
+        self._samples = 0
+        self._forget()
+
+    def trends(self) -> dict[str, TrendTest]:
+        """Return the test of each counter that this system has, over the samples that are judged now."""
+        tests = {counter.name: detector.trend_test() for counter, detector in self._watched.items()}
+        return {name: test for name, test in tests.items() if test.samples}
+
+    def counters(self) -> dict[str, float]:
+        """Return what the process and its GPU hold now, by the tag of a log line."""
+        if self.trim_heap:
+            trim_heap()
+        return memory_counters()
+
+    def sample(
+        self,
+        step: int,
+        counters: dict[str, float],
+        roots: _Roots,
+        components: Mapping[str, Component],
+        is_after_pause: bool = False,
+    ) -> dict[str, float]:
+        """Take a sample of everything, at the loop's fixed phase; return what else to log."""
+        if not self._samples:
+            # Garbage from earlier must not be freed during the judged window, nor counted as what grew in it.
+            gc.collect()
+            warning = driver_paging_warning()
+            if warning is not None:
+                self._log.warning(warning)
+            self._began, self._began_at = time.monotonic(), step
+        self._samples += 1
+        self._step = step
+        is_judged_anew = self.tracker.sample(step, components, roots, is_after_pause)
+        held = {device: self.tracker.accounted_bytes(device) for device in self._devices}
+        held["cpu"] += self._own_bytes
+        accounted = {accounted_tag(device): nbytes / _BYTES_PER_MB for device, nbytes in held.items()}
+        tags = counters | accounted
+        for counter, detector in self._watched.items():
+            value = counter.read(tags)
+            if value is not None:
+                is_judged_anew |= detector.add(step, value, is_after_pause)
+        if is_judged_anew:
+            self._judge_all(step, roots)
+        if self._searches_graphs and self._samples % _SAMPLES_PER_GRAPH_CHECK == 1:
+            self.check_graphs(step, roots)  # updates may be rare, and acting leaks too
+        return accounted
+
+    def check_graphs(self, step: int, roots: _Roots) -> None:
+        """Look for an autograd graph that long-lived objects hold between updates; there must be none."""
+        path = first_graph(roots)
+        if path is not None and path not in self._shown_graphs:
+            self._shown_graphs.add(path)
+            what = "an autograd graph that outlives its update"
+            holders = find_graph_holders(roots).holders[:_MOST_GRAPHS]
+            self._report(Finding(step, what, TrendClass.leak, tuple(holder.text() for holder in holders)))
+
+    def _forget(self) -> None:
+        """Forget what was suspected and what grew."""
+        self._suspicion = None
+        self._growths.clear()
+        self._grown_components.clear()
+
+    def _judge_all(self, step: int, roots: _Roots) -> None:
+        """Look at every counter and component that may grow."""
+        detectors = (*self._watched.values(), *self.tracker.detectors().values())
+        if not any(detector.is_suspect for detector in detectors):
+            with self._uncounted():
+                self._forget()
+            return
+        if self._suspicion is None:
+            if not self._report_garbage(step):
+                self._suspect(step, roots, is_whole=False)  # what grows is named later, against this
+            return
+        for counter, detector in self._watched.items():
+            if not detector.grows:
+                self._growths.pop(counter, None)
+            elif detector.alarm or self._is_urgent(counter, detector):
+                self._judge(step, counter, self._suspicion, roots)
+        self._judge_components(step, self._suspicion, roots)
+
+    def _report_garbage(self, step: int) -> bool:
+        """Report what a collection explains, before a search collects too; return whether there is any."""
+        found = False
+        for counter, detector in self._watched.items():
+            if detector.is_suspect and counter.source is None:
+                rise = detector.trend_test().rise_bytes
+                if confirm(rise, lambda counter=counter: _now(counter)) is TrendClass.collectable:
+                    self._report_growth(step, counter, TrendClass.collectable, (_GARBAGE,))
+                    detector.restart(step, "finding")
+                    found = True
+        return found
+
+    def _suspect(self, step: int, roots: _Roots, is_whole: bool) -> None:
+        """Remember what is held now, with which what grows will be compared."""
+        with self._searching():
+            held = measure_heap(roots, is_whole)
+        trim_heap()  # as before an alarm about resident memory
+        self._suspicion = _Suspicion(step, held, memory_counters(), system_bytes())
+
+    @contextlib.contextmanager
+    def _uncounted(self) -> Iterator[None]:
+        """Account for what a search leaves behind in memory."""
+        before = in_use_bytes()
+        yield
+        self._own_bytes += in_use_bytes() - before
+
+    @contextlib.contextmanager
+    def _searching(self) -> Iterator[None]:
+        """Count a search of the heap, its time, and what it leaves behind in memory."""
+        began = time.monotonic()
+        with self._uncounted():
+            yield
+        self.searches += 1
+        self.search_seconds += time.monotonic() - began
+
+    def _judge(self, step: int, counter: WatchedCounter, suspicion: _Suspicion, roots: _Roots) -> None:
+        """Say what an alarm means, and what holds the growth."""
+        detector = self._watched[counter]
+        growth = self._growths.get(counter)
+        if growth is None:
+            verdict, sources = self._explain(counter, suspicion, detector.trend_test())
+            if verdict is not TrendClass.growing:
+                if verdict is not TrendClass.flat:
+                    self._report_growth(step, counter, verdict, sources)
+                detector.restart(step, "given back" if verdict is TrendClass.flat else "finding")
+                return
+            known = GrowthSources(sources, is_named=bool(sources))
+            growth = self._growths[counter] = _Growth(known, is_searched_for=not sources)
+        growth.trend_tests += 1
+        # Also what has a name: its holder may rest by now, and another one grow.
+        is_due = growth.is_searched_for and growth.is_due
+        if is_due and not self._search(step, counter, growth, suspicion, roots):
+            return
+        is_filling = growth.found.is_filling
+        is_leak = not is_filling and self._is_certain(counter, detector, growth.found.is_named)
+        grows = TrendClass.filling if is_filling else TrendClass.growing
+        seen = (TrendClass.leak if is_leak else grows, growth.found.holder)
+        if seen != growth.reported:
+            growth.reported = seen
+            self._report_growth(step, counter, seen[0], growth.found.lines)
+
+    def _explain(
+        self, counter: WatchedCounter, suspicion: _Suspicion, test: TrendTest
+    ) -> tuple[TrendClass, tuple[str, ...]]:
+        """Return what an alarm is, and what holds the growth where no search is needed for that."""
+        known = (counter.source,) if counter.source is not None else ()
+        if counter.kept_from is None:
+            verdict = confirm(test.rise_bytes, lambda: _now(counter))
+            return verdict, (_GARBAGE,) if verdict is TrendClass.collectable else known
+        held = next(detector for each, detector in self._watched.items() if each.name == counter.kept_from)
+        resident = self._watched[counter]
+        found = classify_resident(
+            held.trend_test(), resident.values(), held.tolerance_bytes, resident.steps()
+        )
+        if found.verdict is not TrendClass.retention:
+            return TrendClass.flat, ()  # what live objects hold grows too, and that has its own alarm
+        before = _now(counter)
+        trim_heap()
+        if before - _now(counter) >= test.rise_bytes / 2:  # the allocator had only kept it for later
+            return TrendClass.flat, ()
+        touched, mapped = suspicion.rise(counter), suspicion.rise_of(_MAPPED_TAG)
+        if counter.tag == _PRIVATE_TAG and mapped is not None and mapped < touched / 2:
+            return TrendClass.filling, (_filling_text(),)
+        system, was = system_bytes(), suspicion.system_bytes
+        if system is not None and was is not None and system - was < suspicion.rise(counter) / 2:
+            return TrendClass.growing, ()  # the C allocator never had it: maps of Python or a library
+        return TrendClass.retention, known
+
+    def _search(
+        self, step: int, counter: WatchedCounter, growth: _Growth, suspicion: _Suspicion, roots: _Roots
+    ) -> bool:
+        """Find what holds the growth since it was named, or else suspected; False if the next test can."""
+        device, since = "cuda" if counter.on_gpu else "cpu", growth.since or suspicion
+        with self._searching():
+            heap = measure_heap(roots, since.heap.is_whole, since.heap)
+        found = sources_of(since.heap, heap, step - since.step, since.rise(counter), device)
+        if ELSEWHERE in found.lines:
+            self._suspect(step, roots, is_whole=True)
+            growth.since, growth.trend_tests = None, 0
+            return False
+        if found.is_named:
+            is_native = any(line.startswith(NATIVE) for line in found.lines)
+            growth.found = replace(found, lines=(_MAPPED,)) if counter.kept_from and is_native else found
+            growth.since = _Suspicion(step, heap, memory_counters(), system_bytes())
+        elif not growth.found.is_named:
+            growth.found = found
+        return True
+
+    def _judge_components(self, step: int, suspicion: _Suspicion, roots: _Roots) -> None:
+        """Report parts of the run that hold more than planned; they are named by what they are."""
+        grown, self._grown_components = self._grown_components, {}
+        for name, detector in self.tracker.detectors().items():
+            if not detector.alarm:
+                continue
+            growth = grown.get(name, _Growth(GrowthSources(())))
+            self._grown_components[name] = growth
+            growth.trend_tests += 1
+            device = self.tracker.device_kind(name)
+            counter = next(each for each in self._watched if each.on_gpu is (device == "cuda"))
+            is_leak = self._is_certain(counter, detector, is_named=True)
+            verdict = TrendClass.leak if is_leak else TrendClass.growing
+            is_due = growth.is_due if growth.found.is_filling else growth.reported != (verdict, name)
+            if is_due:
+                with self._searching():
+                    growth.found = growth_sources(roots, suspicion.heap, step - suspicion.step, 0.0, device)
+            if growth.found.is_filling:
+                verdict = TrendClass.filling
+            if growth.reported != (verdict, name):
+                growth.reported = (verdict, name)
+                lines = growth.found.lines if growth.found.is_named else ()
+                rate = self._rate(counter, detector.trend_test(), verdict)
+                self._report(Finding(step, f"the component {name}", verdict, lines, rate))
+
+    def _is_certain(self, counter: WatchedCounter, detector: LeakDetector, is_named: bool) -> bool:
+        """Return whether growth is a leak: it is urgent, or has a name and has lasted long, or is no memory.
+
+        A cache may fill for long, so growth is urgent only once it has used `leak_share` of the free memory.
+        """
+        if not self.accuses:
+            return False
+        is_patient = is_named and detector.growing_samples >= self._patience
+        return counter.source_is_certain or is_patient or self._is_urgent(counter, detector)
+
+    def _is_urgent(self, counter: WatchedCounter, detector: LeakDetector) -> bool:
+        taken = detector.trend_test().slope_bytes_per_sample * detector.growing_samples
+        return counter.unit == "MB" and taken >= self._leak_share * _headroom_bytes(counter)
+
+    def _rate(self, counter: WatchedCounter, test: TrendTest, verdict: TrendClass) -> str:
+        """Return how fast a counter grows, and when nothing is left of it, as text."""
+        steps = max(1, self._step - self._began_at) / max(1, self._samples - 1)  # between two samples
+        slope = 1000 * test.slope_bytes_per_sample / counter.scale / steps
+        text = f", {slope:+,.3f} {counter.unit} per 1,000 steps"
+        if counter.unit == "MB":
+            seconds = (time.monotonic() - self._began) / max(1, self._samples - 1)
+            hours = hours_to_limit(test, seconds, _headroom_bytes(counter))
+            if hours is not None and verdict is not TrendClass.filling:  # which ends by itself
+                text += f"; at this rate nothing is left in {hours:,.1f} h"
+        return text
+
+    def _report_growth(
+        self, step: int, counter: WatchedCounter, verdict: TrendClass, sources: tuple[str, ...]
+    ) -> None:
+        rate = self._rate(counter, self._watched[counter].trend_test(), verdict)
+        self._report(Finding(step, counter.name, verdict, sources, rate))
+
+    def _report(self, finding: Finding) -> None:
+        if not self.tracker.detectors():  # nothing is accounted for
+            finding = replace(finding, resource=finding.resource.removesuffix(BEYOND_COMPONENTS))
+        is_leak = finding.verdict is TrendClass.leak
+        if is_leak or len(self.findings) < _MOST_FINDINGS:
+            self.findings.append(finding)
+        is_news = finding.verdict is not TrendClass.filling
+        level = logging.ERROR if is_leak else logging.WARNING if is_news else logging.INFO
+        self._log.log(level if self.accuses else logging.DEBUG, finding.text())
+
+
+def _now(counter: WatchedCounter) -> int:
+    """Return the counter as it is at this moment, what is planned of it included."""
+    return int(memory_counters()[counter.tag] * counter.scale)
+
+
+def _filling_text() -> str:
+    """Return what is known of memory that was asked for at once and is touched little by little."""
+    counters = memory_counters()
+    left = counters[_MAPPED_TAG] - counters[_PRIVATE_TAG]
+    return f"memory that was asked for before is used for the first time: at most {left:,.0f} MB more"
+
+
+def _headroom_bytes(counter: WatchedCounter) -> int:
+    return torch.cuda.mem_get_info()[0] if counter.on_gpu else memory_available_bytes()

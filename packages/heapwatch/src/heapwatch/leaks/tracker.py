@@ -1,0 +1,203 @@
+"""Track how much each part of a run holds, and how that changes."""
+
+import math
+from collections.abc import Container, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UsageError
+from ..objects.census import Census, Component, Size, measure_components, parent_component
+from ..objects.walk import resolve
+from .detector import LeakDetector
+from .table import ComponentRow, MemoryReport
+
+_BYTES_PER_MB = 1e6
+_NOTHING = Size(0, 0, ())
+_TOTAL = "total"
+_MOST_SAMPLED_SHOWN = 3
+_OTHER_NAME = "Register it under another name, such as `my/{}`."
+
+
+@dataclass(slots=True)
+class _Followed:
+    """Numbers about one component."""
+
+    detector: LeakDetector
+    size: Size = _NOTHING
+    planned_bytes: int | None = None
+    reported_bytes: int | None = None
+    """At the report before; at its first sample if there was none yet."""
+    is_gone: bool = False
+
+
+class MemoryTracker:
+    """Follows the sizes of a run's parts, and of objects that a user registers by path.
+
+    It holds names, paths and numbers. What it measures is reached again from the run's roots at each sample:
+    an attribute that is bound anew is followed, and nothing is kept alive. Samples and reports add nothing to
+    the window of 96 samples of each component.
+
+    A registered object is measured by itself: what it holds may belong to one of the run's own components,
+    too, so it is not part of the total.
+    """
+
+    def __init__(self, threshold_mb: float = 1.0) -> None:
+        self._tolerance_bytes = threshold_mb * _BYTES_PER_MB
+        self._thresholds: dict[str, float] = {}  # in bytes, of those that have their own
+        self._paths: dict[str, str] = {}
+        self._followed: dict[str, _Followed] = {}
+        self._total = self._new(_TOTAL)
+        self._bytes_by_device: dict[str, int] = {}
+        self._notes: tuple[str, ...] = ()
+        self._since_step: int | None = None  # of the report before, or else of the first sample
+
+    def register(self, name: str, path: str) -> None:
+        """Follow one more object, found anew at each sample by its path from the roots.
+
+        Args:
+            name: As in report and metrics; with `/`, a part of the object named before it.
+            path: Such as `workflow.world_model.rssm._state` or `replay._store`; it may lead nowhere yet.
+
+        Raises:
+            UsageError: If the name is taken or no name.
+        """
+        require_free_name(name, self._followed.keys() | self._paths)
+        self._paths[name] = path
+
+    def set_threshold(self, name: str, threshold_mb: float) -> None:
+        """Let a component that is not sampled yet count as flat while it grows by no more than this."""
+        self._thresholds[name] = threshold_mb * _BYTES_PER_MB
+
+    def sample(
+        self,
+        step: int,
+        components: Mapping[str, Component],
+        roots: Mapping[str, Any],
+        is_after_pause: bool = False,
+    ) -> bool:
+        """Measure everything once, and return whether any component was judged anew.
+
+        Call it at equally spaced steps and one fixed phase, with components in order (`measure_components`).
+        `is_after_pause` marks the first sample of a phase of updates.
+
+        Raises:
+            UsageError: If a registered object has the name of one of the run's own components.
+        """
+        taken = min(components.keys() & self._paths, default=None)
+        if taken is not None:
+            what = f"The registered memory component `{taken}` has the name of one of the run's own."
+            raise UsageError(f"{what} {_OTHER_NAME.format(taken)}")
+        there = {}
+        for name, path in self._paths.items():
+            with suppress(KeyError):
+                there[name] = Component((resolve(roots, path),))
+        own, registered = measure_components(components), measure_components(there)
+        beyond_plan, total_beyond_plan = _beyond_plan(own, components)
+        sizes = own.sizes | registered.sizes
+        self._since_step = step if self._since_step is None else self._since_step
+        # In the order of the census, components before their parts; then what is gone.
+        names = dict.fromkeys((*sizes, *self._paths, *self._followed))
+        self._followed = {name: self._followed.get(name) or self._new(name) for name in names}
+        is_judged_anew = False
+        for name, followed in self._followed.items():
+            followed.size, followed.is_gone = sizes.get(name, _NOTHING), name not in sizes
+            followed.planned_bytes = components[name].planned_bytes if name in components else None
+            value = beyond_plan.get(name, followed.size.pinned_bytes)
+            is_judged_anew |= followed.detector.add(step, value, is_after_pause)
+        self._total.size = own.total
+        is_judged_anew |= self._total.detector.add(step, total_beyond_plan, is_after_pause)
+        for followed in (self._total, *self._followed.values()):
+            if followed.reported_bytes is None:
+                followed.reported_bytes = followed.size.pinned_bytes
+        self._bytes_by_device = own.bytes_by_device
+        self._notes = (*_notes(own), *_notes(registered))
+        return is_judged_anew
+
+    def restart(self, step: int, reason: str) -> None:
+        """Judge only what comes after this event; see `LeakDetector`."""
+        for followed in (self._total, *self._followed.values()):
+            followed.detector.restart(step, reason)
+
+    def report(self, step: int) -> MemoryReport:
+        """Return the sizes of the last sample, and the growth since the report before, or the first sample.
+
+        What is gone is shown once more; a registered object that is gone, always.
+        """
+        steps = 0 if self._since_step is None else step - self._since_step
+        self._since_step = step
+        rows = [_row(name, each, self._paths.get(name), steps) for name, each in self._followed.items()]
+        total = _row(_TOTAL, self._total, None, steps)
+        for followed in (self._total, *self._followed.values()):
+            followed.reported_bytes = followed.size.pinned_bytes
+        self._followed = {n: f for n, f in self._followed.items() if n in self._paths or not f.is_gone}
+        return MemoryReport(step, tuple(rows), total, self._notes)
+
+    def detectors(self) -> dict[str, LeakDetector]:
+        """Return the detector of each component by its name; the total's is not among them."""
+        return {name: followed.detector for name, followed in self._followed.items()}
+
+    def device_kind(self, name: str) -> str:
+        """Return `cuda` for a component of which any part lies on a CUDA device, else `cpu`."""
+        devices = self._followed[name].size.devices
+        return "cuda" if any(device.startswith("cuda") for device in devices) else "cpu"
+
+    def accounted_bytes(self, device: str) -> int:
+        """Return what the run's own components held on `cpu` or `cuda` at the last sample."""
+        held = self._bytes_by_device.items()
+        return sum(nbytes for place, nbytes in held if place.partition(":")[0] == device)
+
+    def _new(self, name: str) -> _Followed:
+        return _Followed(LeakDetector(self._thresholds.get(name, self._tolerance_bytes)))
+
+
+def require_free_name(name: str, taken: Container[str]) -> None:
+    """Raise a `UsageError` if a component cannot have this name, or it is taken."""
+    if not name or name != name.strip("/") or "//" in name:
+        raise UsageError(f"A memory component is named by words with `/` between them, got {name!r}.")
+    if name in taken or name == _TOTAL:
+        raise UsageError(f"The memory component `{name}` exists already. {_OTHER_NAME.format(name)}")
+
+
+def _beyond_plan(census: Census, components: Mapping[str, Component]) -> tuple[dict[str, int], int]:
+    """Return by how much each component, and the total, exceeds its plan, or else that of its parts."""
+    beyond: dict[str, int] = {}
+    planned_parts: dict[str | None, int] = {}
+    for name in reversed(census.sizes):  # parts before the component they belong to
+        held, planned = census.sizes[name].pinned_bytes, components[name].planned_bytes
+        allowed = min(held, planned_parts.get(name, 0) if planned is None else planned)
+        beyond[name] = held - allowed
+        parent = parent_component(name, census.sizes)
+        planned_parts[parent] = planned_parts.get(parent, 0) + allowed
+    return beyond, census.total.pinned_bytes - planned_parts.get(None, 0)
+
+
+def _row(name: str, followed: _Followed, path: str | None, steps: int) -> ComponentRow:
+    """Return the row of a component, which grew over so many steps."""
+    size, planned, test = followed.size, followed.planned_bytes, followed.detector.trend_test()
+    growth_mb = (size.pinned_bytes - (followed.reported_bytes or 0)) / _BYTES_PER_MB
+    return ComponentRow(
+        name=name,
+        size_mb=size.pinned_bytes / _BYTES_PER_MB,
+        pinned_per_shown=size.pinned_bytes / size.logical_bytes if size.logical_bytes else math.nan,
+        device="+".join(size.devices),
+        growth_mb=growth_mb,
+        growth_mb_per_1000_steps=1000 * growth_mb / steps if steps else 0.0,
+        planned_mb=None if planned is None else planned / _BYTES_PER_MB,
+        verdict=test.verdict,
+        samples=test.samples,
+        path=path,
+        is_gone=followed.is_gone,
+    )
+
+
+def _notes(census: Census) -> list[str]:
+    """Return what makes sizes of a census less than exact."""
+    notes = []
+    if not census.is_complete:
+        notes.append("Too many objects to visit them all: these sizes are too low.")
+    if census.sampled:
+        shown = ", ".join(census.sampled[:_MOST_SAMPLED_SHOWN])
+        more = len(census.sampled) - _MOST_SAMPLED_SHOWN
+        notes.append(f"Extrapolated from a sample: {shown}" + (f" and {more} more." if more > 0 else "."))
+    return notes

@@ -1,0 +1,1 @@
+"""CUDA memory snapshots: read without trust, summed, compared and judged."""

@@ -1,0 +1,46 @@
+"""Numbers, names and errors as text, and text as files."""
+
+import os
+import traceback
+from pathlib import Path
+
+_MOST_CHARACTERS = 400
+
+
+def count_text(number: float, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> count_text(1, "update"), count_text(12_365, "update")
+    ('1 update', '12,365 updates')
+    """
+    text = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{text} {noun}" if number == 1 else f"{text} {noun}s"
+
+
+def printable(text: str, most: int | None = _MOST_CHARACTERS) -> str:
+    r"""Return at most `most` characters of a text, with `?` for those that would steer a terminal.
+
+    >>> printable("red: \x1b[31m")
+    'red: ?[31m'
+    """
+    return "".join(c if c.isprintable() else "?" for c in text[:most])
+
+
+def with_place(error: BaseException) -> str:
+    """Return 'FileNotFoundError: no level.bin (world.py, line 12)' for an error of the user's code."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    # A syntax error names its place itself.
+    is_placed = frames and not isinstance(error, SyntaxError)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if is_placed else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file under another name, then rename it: a process that is killed leaves the previous file."""
+    # Another program may write into this folder, too.
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Watch the memory of a program while it runs."""

@@ -1,0 +1,203 @@
+"""Run any PyTorch program, unchanged, and say whether its memory grows and who holds it."""
+
+import argparse
+import logging
+import os
+import runpy
+import sys
+import types
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ..errors import UsageError, exit_on_usage_error
+from ..leaks.verdict import TrendClass
+from .phase import find_module
+from .report import WATCH_HTML, write_report
+from .watch import LEAST_SECONDS, Watch
+
+LEAK_EXIT_CODE = 1
+_LOGGED = __name__.partition(".")[0]
+_DESCRIPTION = """\
+Run a program and judge its memory: flat, filling, leak, or undecided. Everything after the script is its own.
+
+  heapwatch train.py --epochs 3
+  heapwatch --fail-on-leak -m package.train --epochs 3
+  torchrun --no-python --nproc-per-node 2 heapwatch train.py
+"""
+
+
+class _Program:
+    """A script or a module, to be run as `__main__` in this process."""
+
+    def __init__(self, name: str, arguments: Sequence[str], is_module: bool) -> None:
+        self.name = name.rpartition(".")[2] if is_module else Path(name).stem
+        self._name, self._arguments, self._is_module = name, arguments, is_module
+        if not is_module and not Path(name).is_file():
+            raise UsageError(f"There is no script {name}. Name a file, or a module with -m.")
+
+    def prepare(self) -> None:
+        """Let what is imported find modules and arguments as under `python`.
+
+        Raises:
+            UsageError: If there is no such module.
+        """
+        sys.argv = [self._name, *self._arguments]
+        sys.path[0] = os.getcwd() if self._is_module else str(Path(self._name).resolve().parent)
+        if self._is_module and _is_missing(self._name):
+            raise UsageError(
+                f"-m {self._name} finds no module to run. Name one that python -m runs, or a script."
+            )
+
+    def run(self) -> None:
+        """Run it as `python` would."""
+        if self._is_module:
+            runpy.run_module(self._name, run_name="__main__", alter_sys=True)
+            return
+        path = Path(self._name)
+        module = types.ModuleType("__main__")
+        module.__dict__.update(__file__=str(path.absolute()), __builtins__=__builtins__, __spec__=None)
+        sys.modules["__main__"] = module
+        exec(compile(path.read_bytes(), str(path.absolute()), "exec"), module.__dict__)
+
+
+def _is_missing(module: str) -> bool:
+    """Return whether `python -m` would find no such module, or one that cannot be run: C, a bare package."""
+    try:
+        found = find_module(module)
+        if found is not None and found.submodule_search_locations is not None:
+            found = find_module(f"{module}.__main__")
+        code_of = getattr(found and found.loader, "get_code", None)
+        return found is None or code_of is None or code_of(found.name) is None
+    except ValueError:  # an empty name, or one without a file
+        return True
+    except Exception:  # of a package's own code, which the program shows
+        return False
+
+
+def options() -> argparse.ArgumentParser:
+    """Return what reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="heapwatch", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--report", metavar="FOLDER", help="for watch.json and watch.html; watch_<program> without it"
+    )
+    parser.add_argument(
+        "--fail-on-leak", action="store_true", help=f"exit with {LEAK_EXIT_CODE} if memory leaks"
+    )
+    parser.add_argument(
+        "--at", metavar="MODULE:FUNCTION", help="count calls of this, not steps of the optimiser"
+    )
+    parser.add_argument(
+        "--trace", action="store_true", help="after a leak, name the lines that allocate (slower)"
+    )
+    parser.add_argument("--seconds", type=float, default=LEAST_SECONDS, help="least time between two samples")
+    parser.add_argument("--share", type=float, default=0.01, help="part of the time that samples may take")
+    parser.add_argument("--threshold-mb", type=float, default=1.0, help="growth up to which memory is flat")
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE ...", help="run a module"
+    )
+    parser.add_argument(
+        "script", nargs=argparse.REMAINDER, metavar="SCRIPT ...", help="the program and its own arguments"
+    )
+    return parser
+
+
+def main() -> None:
+    """Command `heapwatch`."""
+    asked = options().parse_args()
+    with exit_on_usage_error():
+        is_module = asked.module is not None
+        named = [*(asked.module or ()), *asked.script]  # a module's arguments from "--" on are in the second
+        if not is_module and named[:1] == ["--"]:
+            del named[0]
+        if not named:
+            raise UsageError("No program is named. Give a script and its arguments, or -m and a module.")
+        for name, value in (("--seconds", asked.seconds), ("--threshold-mb", asked.threshold_mb)):
+            if not value > 0:
+                raise UsageError(f"{name} must be over 0, got {value}.")
+        if not 0 < asked.share <= 1:
+            raise UsageError(f"--share must be over 0 and at most 1, got {asked.share}.")
+        program = _Program(named[0], named[1:], is_module)
+        program.prepare()
+        folder = Path(asked.report or f"watch_{program.name}").absolute()  # the program may change its own
+        if "RANK" in os.environ:  # of torchrun
+            folder /= f"rank_{os.environ['RANK']}"
+        _log_to_stderr()
+        try:
+            watch = Watch(
+                seconds=asked.seconds,
+                share=asked.share,
+                threshold_mb=asked.threshold_mb,
+                folder=folder,
+                trace=asked.trace,
+                automatic=True,
+                at=asked.at,
+            )
+        except UsageError as error:  # of `at`: the numbers are known to be right
+            raise UsageError(f"--{error}") from error
+        try:
+            write_report(watch.report(), folder)
+        except OSError as error:
+            raise UsageError(
+                f"The report cannot be written: {error}. Name another folder by --report."
+            ) from error
+    _run(program, watch, folder, asked.fail_on_leak)
+
+
+def _run(program: _Program, watch: Watch, folder: Path, fail_on_leak: bool) -> None:
+    """Run the program to its end, whatever that is, and say what was seen."""
+    process = os.getpid()
+    hook = sys.excepthook
+    _say(f"watching {program.name}; the report is kept in {folder}")
+    error = None
+    try:
+        with watch:
+            program.run()
+    except BaseException as raised:
+        error = raised
+    if os.getpid() == process:
+        for line in (*watch.report().lines(), str(folder / WATCH_HTML)):
+            _say(line)
+        has_ended = error is None or isinstance(error, SystemExit)
+        if fail_on_leak and has_ended and watch.verdict == TrendClass.leak.value:
+            sys.exit(LEAK_EXIT_CODE)
+        if sys.excepthook is hook:
+            sys.excepthook = _without_own_frames(hook)
+    if error is not None:
+        raise error
+
+
+def _say(line: str) -> None:
+    with suppress(OSError, ValueError):  # nobody reads: that must not change how the program ends
+        print(f"heapwatch: {line}", file=sys.stderr)
+
+
+def _log_to_stderr() -> None:
+    """Keep our lines out of whatever handlers the program sets up."""
+    log = logging.getLogger(_LOGGED)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.handleError = lambda record: None  # nobody reads
+    handler.setFormatter(logging.Formatter("heapwatch: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+
+def _without_own_frames(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook that shows an exception of the program as Python would without us."""
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        while trace is not None and trace.tb_next is not None and _is_own(trace):
+            trace = trace.tb_next
+        hook(kind, error.with_traceback(trace), trace)
+
+    return show
+
+
+def _is_own(trace: TracebackType) -> bool:
+    name = trace.tb_frame.f_code.co_filename
+    return name.startswith((str(Path(__file__).parents[1]), "<frozen runpy>"))

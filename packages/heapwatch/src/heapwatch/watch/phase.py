@@ -1,0 +1,256 @@
+"""Find a fixed phase of a program that nobody edited: after steps of its optimiser, else by a clock."""
+
+import ctypes
+import inspect
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from itertools import accumulate
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from ..errors import UsageError
+from ..texts import with_place
+
+_LOG = logging.getLogger(__name__)
+_SILENT_SECONDS = 2.0  # from the start, before the clock counts
+_OTHER_STEPS = 200  # of other optimisers in a row, after which one of them counts
+
+_Sample = Callable[[int], int]  # returns the count before which it need not be called again
+
+
+class _Tick:
+    """A call for the main thread: its truth is asked for, which passes on whatever is raised."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def __bool__(self) -> bool:
+        _WAITING.discard(self)
+        self._call()
+        return False  # as a pending call that went well
+
+
+_WAITING: set[_Tick] = set()  # the interpreter has their addresses alone: they live until they are called
+
+
+class _Calls:
+    """The calls of a function, each of which is told when it ends."""
+
+    def __init__(self, place: str, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        module_name, _, path = place.partition(":")
+        *owners, self._name = path.split(".")
+        repair = "Name one as package.module:function, in a module that the program imports."
+        if not all([*module_name.split("."), *owners, self._name]):
+            raise UsageError(f"at={place} names no function. {repair}")
+        try:
+            owner = _imported(module_name)
+            for each in owners:
+                owner = getattr(owner, each)
+            get = inspect.getattr_static if isinstance(owner, type) else getattr  # of a class, as it is kept
+            self._owner, self._found = owner, get(owner, self._name)
+            is_wrapped = isinstance(self._found, (staticmethod, classmethod))
+            self._wrap = type(self._found) if is_wrapped else lambda function: function
+            self._function = self._found.__func__ if is_wrapped else self._found
+            if not inspect.isroutine(self._function):
+                raise TypeError(f"it is of type {type(self._found).__name__}")
+            self._is_inherited = self._name not in vars(owner)
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise UsageError(f"at={place} leads to no function ({error}). {repair}") from error
+
+    def start(self) -> None:
+        """Put a function in its place that tells."""
+        function, tell = self._function, self._tell
+
+        @wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            finally:
+                tell()
+
+        setattr(self._owner, self._name, self._wrap(counted))
+
+    def stop(self) -> None:
+        """Put it back."""
+        if self._is_inherited:
+            delattr(self._owner, self._name)
+        else:
+            setattr(self._owner, self._name, self._found)
+
+
+class Phase:
+    """Calls `sample` with a count, at one phase of the program, in a thread of the program.
+
+    The count is of steps of one optimiser: the first one that steps, until it stops. Before the first step,
+    in which the program calls `begin`, ticks of a clock are counted: the main thread itself then samples,
+    between two of its instructions, but not during an import.
+    """
+
+    def __init__(
+        self, sample: _Sample, begin: Callable[[int], None], seconds: float, at: str | None = None
+    ) -> None:
+        self._sample, self._begin, self._seconds = sample, begin, seconds
+        self.is_timed = at is None
+        """Whether no optimiser has stepped yet."""
+        self._count = self._next_count = 0
+        self._optimizer: Callable[[], Optimizer | None] = lambda: None
+        self._others = 0
+        self._created_at = time.monotonic()
+        self._turns = set[object]()  # at a sample
+        self._stopped = threading.Event()
+        self._hook: Any = None
+        self._clock = threading.Thread(target=self._run_clock, name="heapwatch", daemon=True)
+        self._pending = _Tick(self._tick)
+        self._pid = os.getpid()
+        self._calls = None if at is None else _Calls(at, self._count_one)
+
+    def start(self) -> None:
+        """Begin to count."""
+        if self._calls is None:
+            self._hook = register_optimizer_step_post_hook(self._after_step)
+            self._clock.start()
+        else:
+            self._calls.start()
+
+    def stop(self) -> None:
+        """End it; the program continues as without."""
+        self._stopped.set()
+        if self._calls is not None:
+            self._calls.stop()
+        elif self._hook is not None:
+            self._hook.remove()
+
+    @torch._disable_dynamo  # a compiled step calls it, too
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer is not self._optimizer():
+            self._others += 1
+            if self._optimizer() is not None and self._others < _OTHER_STEPS:
+                return
+            self._optimizer = weakref.ref(optimizer)
+        self._others = 0
+        if self.is_timed:
+            self._guarded(self._begin_steps)
+        self._count_one()
+
+    def _count_one(self) -> None:
+        self._count += 1
+        if self._count >= self._next_count:  # a loop may step 50,000 times a second
+            self._guarded(self._take)
+
+    def _take(self, count: int) -> None:
+        self._next_count = self._sample(count)
+
+    def _begin_steps(self, count: int) -> None:
+        self.is_timed, self._next_count = False, 0
+        self._begin(count)
+
+    def _run_clock(self) -> None:
+        while self.is_timed and not self._stopped.wait(self._seconds):
+            if os.getpid() != self._pid:
+                return
+            if self._is_due() and self._pending not in _WAITING:
+                _WAITING.add(self._pending)
+                api, tick = ctypes.pythonapi, ctypes.py_object(self._pending)
+                if api.Py_AddPendingCall(api.PyObject_IsTrue, tick):
+                    _WAITING.discard(self._pending)  # too many wait already
+
+    def _is_due(self) -> bool:
+        """Return whether the clock has to count, because nothing else does."""
+        return not self._turns and self.is_timed and time.monotonic() - self._created_at > _SILENT_SECONDS
+
+    def _tick(self) -> None:
+        """Sample in the main thread, which has come to a point where it handles signals, too."""
+        is_ours = self._is_due() and not self._stopped.is_set() and os.getpid() == self._pid
+        if is_ours and not torch.compiler.is_compiling() and not _is_importing(sys._getframe()):
+            self._count += 1
+            self._guarded(self._take)
+
+    def _guarded(self, call: Callable[[int], None]) -> None:
+        """Watch no more rather than break the program, whose threads do not sample at once."""
+        if self._stopped.is_set():
+            return
+        turn = object()
+        try:
+            self._turns.add(turn)  # no lock: a signal could raise when it is taken, before that is known
+            if len(self._turns) == 1:
+                call(self._count)
+        except Exception as error:
+            if any(_handles_signal(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
+                raise  # the program's own
+            self._stopped.set()
+            _LOG.exception(
+                "the watch has ended at step %s by an error of its own; the program continues", self._count
+            )
+        finally:
+            self._turns.discard(turn)
+
+
+def find_module(name: str) -> ModuleSpec | None:
+    """Return where a module lies, None if there is none; of it only the packages around it are imported.
+
+    Raises:
+        ValueError: If the name is empty or has an empty part.
+        Exception: Whatever a package around it raises.
+    """
+    found = None
+    for part in accumulate(name.split("."), "{}.{}".format):
+        if found is not None and found.submodule_search_locations is None:
+            return None  # no package: to look into it would run it
+        found = find_spec(part)
+        if found is None:
+            return None
+    return found
+
+
+def _imported(name: str) -> Any:
+    """Import a module, unless it is the program itself, which would run once more.
+
+    Raises:
+        ImportError: If it is, there is none, or it raises.
+    """
+    found, program = None, sys.argv[0]
+    try:
+        if name in sys.modules:
+            return sys.modules[name]
+        found = find_module(name)
+        if found is not None and name != program and not _are_one_file(found.origin, program):
+            return import_module(name)
+    except (Exception, SystemExit) as error:
+        raise ImportError(with_place(error)) from error
+    is_program = "it is in the program itself, which an import would run once more"
+    raise ImportError(f"there is no module {name}" if found is None else is_program)
+
+
+def _are_one_file(one: str | None, other: str) -> bool:
+    return one is not None and Path(one).resolve() == Path(other).resolve()
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Return whether an import is in progress: its growth is code, and stays."""
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
+
+
+def _handles_signal(frame: FrameType) -> bool:
+    """Return whether it is that of a handler of a signal, which is given the frame that it interrupts."""
+    names, rest, _, values = inspect.getargvalues(frame)
+    others = values.get(rest or "")
+    given = [*(values.get(name) for name in names), *(others if isinstance(others, tuple) else ())]
+    return frame.f_back is not None and any(each is frame.f_back for each in given)

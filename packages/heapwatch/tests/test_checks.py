@@ -1,0 +1,83 @@
+"""`no_growth` and `budget`, as decorator, marker, fixture and block."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from heapwatch import UsageError, budget, no_growth
+from heapwatch.checks import MemoryGrows
+
+KEPT: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Any:
+    yield
+    KEPT.clear()
+
+
+def leak() -> None:
+    KEPT.append(np.empty(20_000))
+
+
+def test_growth_with_the_calls_fails_with_bytes_a_call_and_the_holder() -> None:
+    with pytest.raises(MemoryGrows, match=r"leak leaves \+160,[0-9]{3} bytes a call") as raised:
+        no_growth(steps=24)(leak)()
+    assert f"module {__name__}.KEPT[*] holds" in str(raised.value)
+
+
+def test_the_fixture_checks_a_function(no_growth: Callable[..., Any]) -> None:
+    assert no_growth(lambda value: value + 1, 41, steps=24) == 42
+    with pytest.raises(MemoryGrows):
+        no_growth(leak, steps=24)
+
+
+CALLS: list[int] = []
+
+
+@pytest.mark.no_growth(steps=24)
+def test_a_marked_test_runs_often() -> None:
+    CALLS.append(1)
+
+
+def test_the_marker_has_called_it_with_its_warm_up() -> None:
+    assert len(CALLS) == 36
+
+
+def test_too_few_calls_are_refused() -> None:
+    with pytest.raises(ValueError, match="24 or more"):
+        no_growth(steps=3)
+
+
+@pytest.mark.parametrize("call", [lambda: no_growth(leak, steps=50), lambda: no_growth(leak)])  # pyright: ignore
+def test_a_function_in_the_place_of_the_numbers_is_refused(call: Callable[[], Any]) -> None:
+    with pytest.raises(UsageError, match=r"Write @no_growth\(steps=50\) above the function, or no_growth\("):
+        call()
+    assert not KEPT
+
+
+def test_a_device_that_is_not_measured_is_refused() -> None:
+    with pytest.raises(ValueError, match="device=cuda:0 is none of cpu, cuda"), budget(mb=1, device="cuda:0"):
+        pass
+
+
+def test_a_block_has_a_budget() -> None:
+    with budget(mb=1) as spent:
+        leak()
+    assert spent.mb == pytest.approx(0.16, abs=0.02)
+    with pytest.raises(MemoryGrows, match=r"leaves 1\.6[0-9] MB in memory, 1 are allowed"), budget(mb=1):
+        for _ in range(10):
+            leak()
+
+
+def leave_garbage() -> None:
+    cycle: list[Any] = [np.empty(20_000)]
+    cycle.append(cycle)
+
+
+def test_garbage_in_cycles_is_no_growth() -> None:
+    no_growth(steps=24)(leave_garbage)()
+    with budget(mb=1):
+        for _ in range(20):
+            leave_garbage()

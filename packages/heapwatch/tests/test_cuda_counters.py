@@ -1,0 +1,120 @@
+"""CUDA's counters and the warnings about paging; what needs no card is tested from numbers."""
+
+import pytest
+import torch
+from heapwatch.counters.cuda import (
+    device_stats_mb,
+    driver_paging_warning,
+    gpu_memory_stats,
+    is_windows_driver,
+    paging_warning,
+)
+
+GB = 1_000_000_000
+without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+
+
+def test_freed_blocks_that_wait_for_a_stream_are_pending() -> None:
+    counters = {
+        "allocated_bytes.all.current": 30_000_000,
+        "allocated_bytes.small_pool.current": 10_000_000,
+        "allocated_bytes.large_pool.current": 20_000_000,
+        "active_bytes.all.current": 34_000_000,
+        "reserved_bytes.all.current": 60_000_000,
+        "inactive_split_bytes.all.current": 5_000_000,
+        "allocated_bytes.all.peak": 40_000_000,
+        "reserved_bytes.all.peak": 60_000_000,
+    }
+    assert device_stats_mb(counters) == {
+        "alloc_mb": 30,
+        "small_pool_mb": 10,
+        "large_pool_mb": 20,
+        "pending_free_mb": 4,
+        "reserved_mb": 60,
+        "inactive_split_mb": 5,
+        "max_alloc_mb": 40,
+        "max_reserved_mb": 60,
+    }
+
+
+def test_before_the_first_use_of_a_device_nothing_is_held() -> None:
+    assert set(device_stats_mb({}).values()) == {0}
+
+
+@without_cuda
+def test_without_cuda_there_are_no_counters_and_no_warning() -> None:
+    assert gpu_memory_stats() == {}
+    assert driver_paging_warning() is None
+
+
+def test_more_than_the_card_has_means_that_the_driver_is_paging() -> None:
+    # The incident's numbers: 12.15 GiB allocated on a card of 6 GB.
+    warning = paging_warning(int(12.15 * 2**30), 6 * GB, windows_driver=False)
+    assert warning is not None
+    assert warning.startswith(
+        "13.05 GB are allocated on a card of 6.00 GB: the driver is paging to system memory"
+    )
+
+
+def test_windows_is_told_beforehand_and_a_linux_driver_is_left_in_peace() -> None:
+    warning = paging_warning(1 * GB, 6 * GB, windows_driver=True)
+    assert warning is not None and "no out-of-memory error comes" in warning
+    assert paging_warning(6 * GB, 6 * GB, windows_driver=False) is None
+
+
+@pytest.mark.parametrize(
+    ("system", "release", "expected"),
+    [
+        ("Windows", "11", True),
+        ("Linux", "5.15.167.4-microsoft-standard-WSL2", True),
+        ("Linux", "4.4.0-19041-Microsoft", True),
+        ("Linux", "6.8.0-45-generic", False),
+        ("Darwin", "23.1.0", False),
+    ],
+)
+def test_wsl_is_a_windows_driver(system: str, release: str, expected: bool) -> None:
+    assert is_windows_driver(system, release) is expected
+
+
+@pytest.mark.gpu
+def test_gpu_pools_follow_small_and_large_tensors_to_the_byte() -> None:
+    torch.cuda.init()  # before its first use nothing is counted
+    torch.cuda.empty_cache()
+    before = gpu_memory_stats()
+    small = [torch.empty(512 * 1024, dtype=torch.uint8, device="cuda") for _ in range(8)]
+    large = torch.empty(64 * 2**20, dtype=torch.uint8, device="cuda")
+    during = gpu_memory_stats()
+    assert during["small_pool_mb"] - before["small_pool_mb"] == pytest.approx(8 * small[0].nbytes / 1e6)
+    assert during["large_pool_mb"] - before["large_pool_mb"] == pytest.approx(large.nbytes / 1e6)
+    assert during["small_pool_mb"] + during["large_pool_mb"] == pytest.approx(during["alloc_mb"])
+    # Every other one of a segment's small blocks: what is free between them cannot be given back.
+    del small[::2]
+    assert gpu_memory_stats()["inactive_split_mb"] > before["inactive_split_mb"]
+
+
+@pytest.mark.gpu
+def test_gpu_memory_freed_while_another_stream_uses_it_is_pending() -> None:
+    stream = torch.cuda.Stream()
+    held = torch.empty(64 * 2**20, dtype=torch.uint8, device="cuda")
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(1_000_000_000)
+    held.record_stream(stream)
+    before = gpu_memory_stats()["pending_free_mb"]
+    size_mb = held.nbytes / 1e6
+    del held
+    assert gpu_memory_stats()["pending_free_mb"] - before == pytest.approx(size_mb)
+    torch.cuda.synchronize()
+
+
+@pytest.mark.gpu
+def test_gpu_pinned_memory_is_rounded_up_and_stays_reserved() -> None:
+    before = gpu_memory_stats().get("pinned_reserved_mb", 0)
+    held = torch.empty(48 * 2**20, dtype=torch.uint8).pin_memory()
+    during = gpu_memory_stats()
+    if "pinned_reserved_mb" not in during:
+        pytest.skip("this PyTorch has no counters of pinned memory")
+    assert held.is_pinned()
+    # 48 MiB round up to 64 MiB.
+    assert during["pinned_reserved_mb"] - before == pytest.approx(64 * 2**20 / 1e6)
+    del held
+    assert gpu_memory_stats()["pinned_reserved_mb"] == pytest.approx(during["pinned_reserved_mb"])

@@ -1,0 +1,262 @@
+"""The heap by path: every way to hold memory counts its bytes under a name that a reader can follow."""
+
+import array
+import collections
+import ctypes
+import functools
+import json
+import mmap
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from heapwatch.objects.heap import ELSEWHERE, NATIVE, TOO_SMALL, Heap, growth_sources, measure_heap
+from torch import nn
+
+from .fresh import in_a_fresh_process
+
+pytestmark = pytest.mark.usefixtures("thawed")
+MB = 1_000_000
+KEPT: dict[str, Any] = {}
+
+
+@dataclass(slots=True)
+class Slotted:
+    value: Any
+    next: Any = None
+
+
+class Owner:
+    shared: list[Any] = []  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.text = "x" * MB
+        self.more = Slotted(None)
+
+
+@functools.lru_cache(maxsize=8)
+def cached(number: int) -> bytes:
+    return bytes(MB)
+
+
+def linked_list() -> Slotted:
+    first = Slotted(None)
+    for _ in range(1000):
+        first = Slotted(np.ones(MB // 1000, np.uint8), first)
+    return first
+
+
+def generator() -> Iterator[int]:
+    def run() -> Iterator[int]:
+        frame = np.ones(MB, np.uint8)
+        yield frame.nbytes
+
+    started = run()
+    next(started)
+    return started
+
+
+def exception() -> ValueError:
+    frame = np.ones(MB, np.uint8)
+    try:
+        raise ValueError(frame.nbytes)
+    except ValueError as error:
+        return error
+
+
+def touched_map() -> mmap.mmap:
+    block = mmap.mmap(-1, MB)
+    block.write(bytes(MB))
+    return block
+
+
+HOLDERS: dict[str, tuple[Callable[[], Any], str]] = {
+    "array": (lambda: [np.ones(MB, np.uint8)], "[*]"),
+    "tensor": (lambda: [torch.ones(MB, dtype=torch.uint8)], "[*]"),
+    "view": (lambda: [np.ones((10, MB // 10), np.uint8)[0]], "[*]"),
+    "text": (lambda: ["x" * MB], ""),
+    "floats": (lambda: [float(i) for i in range(MB // 32)], ""),
+    "numbers": (lambda: array.array("b", bytes(MB)), ""),
+    "map": (lambda: [touched_map()], "[*]"),
+    "buffer": (lambda: [ctypes.create_string_buffer(MB)], "[*]"),
+    "method": (lambda: [bytes(MB)].append, ".__self__"),
+    "dict": (lambda: {7: {"obs": np.ones(MB, np.uint8)}}, "[*]['obs']"),
+    "deque": (lambda: collections.deque([bytes(MB)]), ""),
+    "instance": (Owner, ""),
+    "generator": (generator, ".gi_frame.<local frame>"),
+    "exception": (exception, ".<traceback exception:frame>"),
+    "list of links": (linked_list, ".next.next"),
+}
+"""What holds a megabyte, and the path to it."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    yield
+    KEPT.clear()
+    Owner.shared.clear()
+    cached.cache_clear()
+
+
+def grown(before: Heap, after: Heap) -> dict[str, float]:
+    held = before.held["cpu"]
+    found = {path: nbytes - held.get(path, 0.0) for path, nbytes in after.held["cpu"].items()}
+    return {path: nbytes for path, nbytes in found.items() if nbytes > 0.1 * MB}
+
+
+def test_what_is_held_counts_once_under_the_name_of_its_holder() -> None:
+    before = measure_heap({}, is_whole=False)
+    KEPT.update({holder: hold() for holder, (hold, _) in HOLDERS.items()})
+    Owner.shared.append(np.ones(MB, np.uint8))
+    cached(1)
+    after = measure_heap({}, is_whole=False)
+    found = grown(before, after)
+    expected = {f"module {__name__}.KEPT['{holder}']": path for holder, (_, path) in HOLDERS.items()}
+    expected |= {f"class {__name__}.Owner.shared": "[*]", f"module {__name__}.cached": ""}
+    for start, path in expected.items():
+        held = {each: nbytes for each, nbytes in found.items() if each.startswith(start)}
+        assert held and all(each.startswith(start + path) for each in held), (start, found)
+        assert sum(held.values()) == pytest.approx(MB, rel=0.1), (start, held)
+    assert after.totals["cpu"] - before.totals["cpu"] == pytest.approx(MB * len(expected), rel=0.05)
+
+
+def test_a_local_variable_of_another_thread_is_named_by_its_function() -> None:
+    begin, ready, done = threading.Event(), threading.Event(), threading.Event()
+
+    def collect() -> None:
+        gathered: list[bytes] = []
+        begin.wait()
+        gathered.append(bytes(MB))
+        ready.set()
+        done.wait()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    before = measure_heap({}, is_whole=False)
+    begin.set()
+    ready.wait()
+    found = grown(before, measure_heap({}, is_whole=False))
+    done.set()
+    thread.join()
+    assert list(found) == ["frame collect gathered"]
+
+
+def test_what_the_roots_reach_counts_under_their_names() -> None:
+    loop = Owner()
+    before = measure_heap({"loop": loop}, is_whole=False)
+    KEPT["loop"] = loop
+    loop.more.value = [np.ones(MB, np.uint8)]
+    assert list(grown(before, measure_heap({"loop": loop}, is_whole=False))) == ["loop.more.value[*]"]
+
+
+def measured_twice() -> tuple[Heap, Heap]:
+    class Hostile:
+        def __sizeof__(self) -> int:
+            raise AssertionError("asked for its size")
+
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"asked for {name}")
+
+    KEPT["hostile"] = Hostile()
+    return measure_heap({}, is_whole=False), measure_heap({}, is_whole=False)
+
+
+def test_measuring_again_finds_the_same_and_runs_no_code_of_what_it_visits() -> None:
+    first, second = in_a_fresh_process(measured_twice)
+    assert first.held == second.held
+
+
+def leave_cycles(size: int) -> None:
+    """Leave 20 parameters and gradients that keep each other alive, and that only C++ holds."""
+    for _ in range(20):
+        parameter = nn.Parameter(torch.zeros(size))
+        (parameter**3).sum().backward(create_graph=True)
+
+
+def c_library() -> ctypes.CDLL:
+    found = ctypes.CDLL(None)
+    found.malloc.restype = ctypes.c_void_p
+    found.free.argtypes = [ctypes.c_void_p]
+    return found
+
+
+def search_everything() -> None:
+    """Have a library, a module and C++ hold memory in turn, and check what each is called."""
+    warnings.simplefilter("ignore")  # torch warns of create_graph
+    library = c_library()
+    leave_cycles(4001)  # held before: not to blame
+    before = measure_heap({}, is_whole=True)
+    library.malloc(MB)
+    found = growth_sources({}, before, 1, MB)
+    assert found.is_named and [line.startswith(NATIVE) for line in found.lines] == [True], found.lines
+    json.forgotten = [bytes(MB)]  # type: ignore[attr-defined]
+    leave_cycles(4001)
+    found = growth_sources({}, before, 1, MB)
+    assert found.is_named, found.lines
+    assert found.lines[0].startswith("module json.forgotten holds 1.00 MB more"), found.lines
+    assert any("(4001,)" in line and "held by C++ only" in line for line in found.lines), found.lines
+
+
+def test_the_whole_heap_tells_libraries_and_what_cpp_holds_from_native_memory() -> None:
+    in_a_fresh_process(search_everything)
+
+
+def test_a_library_is_not_looked_at_before_the_user_s_own_code_explains_nothing() -> None:
+    before = measure_heap({}, is_whole=False)
+    try:
+        json.forgotten = [bytes(MB)]  # type: ignore[attr-defined]
+        found = growth_sources({}, before, 1, MB)
+    finally:
+        del json.forgotten  # type: ignore[attr-defined]
+    assert found.lines == (ELSEWHERE,) and not found.is_named
+
+
+def test_a_library_of_another_environment_is_a_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "lib" / "site-packages"
+    folder.mkdir(parents=True)
+    (folder / "installed_elsewhere.py").write_text("cache = [bytes(1_000_000)]\n")
+    monkeypatch.syspath_prepend(folder)
+    import_module("installed_elsewhere")
+    held = (measure_heap({}, is_whole).held["cpu"] for is_whole in (False, True))
+    assert [any(path.startswith("module installed_elsewhere") for path in each) for each in held] == [
+        False,
+        True,
+    ]
+
+
+def test_growth_below_what_can_be_told_from_noise_is_too_small_to_name_yet() -> None:
+    before = measure_heap({}, is_whole=False)
+    KEPT["small"] = bytes(2_000)
+    found = growth_sources({}, before, 1, 2_000)
+    assert not found.is_named and found.lines == (TOO_SMALL,)
+
+
+def test_a_small_graph_is_not_blamed_for_native_memory() -> None:
+    library = c_library()
+    before = measure_heap({}, is_whole=False)
+    address = library.malloc(MB)
+    KEPT["mean"] = torch.ones(3, requires_grad=True) * 2
+    found = growth_sources({}, before, 1, MB)
+    library.free(address)
+    assert found.lines == (ELSEWHERE,) and not found.is_named
+
+
+def test_what_a_library_is_called_with_has_the_name_that_the_users_module_gives_it() -> None:
+    @functools.singledispatch  # a frame of functools holds the argument
+    def search(value: np.ndarray) -> Heap:
+        del value
+        return measure_heap({}, is_whole=False)
+
+    KEPT["it"] = np.ones(MB, np.uint8)
+    held = search(KEPT["it"]).held["cpu"]
+    KEPT.clear()
+    assert [path for path, nbytes in held.items() if nbytes == MB] == [f"module {__name__}.KEPT['it']"]

@@ -1,0 +1,159 @@
+"""The system's counts are held against files, processes and memory that are really made."""
+
+import mmap
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+from multiprocessing import shared_memory
+from pathlib import Path
+
+import numpy as np
+import pytest
+from heapwatch.counters.glibc import kernel_counts, parse_status
+from heapwatch.counters.process import (
+    folder_disk_bytes,
+    footprint_stats,
+    host_memory_stats,
+    live_children_count,
+    open_files_count,
+    process_rss_mb,
+    process_tree_pss_bytes,
+    shared_memory_used_bytes,
+)
+
+from .fresh import in_a_fresh_process
+
+LONG_ENOUGH_SECONDS = 600.0
+
+MB = 1_000_000
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+CHILD_BYTES = 512 * MB
+WAITING_CHILD = (
+    f"import sys; held = bytearray(b'1') * {CHILD_BYTES}; print('ready', flush=True); sys.stdin.read()"
+)
+
+
+def test_the_text_of_status_is_read_in_bytes() -> None:
+    text = "Name:\tpython\nVmRSS:\t 300 kB\nRssAnon:\t  112 kB\nRssFile:\t 1636 kB\nRssShmem:\t 0 kB\n"
+    text += "VmData:\t 1024 kB\nThreads:\t3\n"
+    sizes = {"rss_anon": 112 * 1024, "rss_file": 1636 * 1024, "rss_shmem": 0, "mapped": 1 << 20}
+    assert parse_status(text) == sizes | {"threads": 3}
+
+
+def test_a_system_that_does_not_tell_the_kinds_apart_has_no_keys() -> None:
+    assert parse_status("Name:\tpython\nVmRSS:\t 300 kB\n") == {}
+
+
+def rise_by_kinds(file: Path) -> dict[str, int]:
+    """Return by how many bytes each kind rises with 64 MB of private, 32 of file and 24 of shared memory."""
+    # Over 32 MiB, so glibc maps it anew: it cannot lie in memory that was freed before.
+    before = kernel_counts()
+    private = np.ones(64 * MB, np.uint8)
+    mapped = np.memmap(file, np.uint8, mode="r")
+    assert private.sum() == 64 * MB and mapped.sum() == 32 * MB * ord("1")
+    with mmap.mmap(-1, 24 * MB) as shared:  # anonymous and shared: what worker processes write into
+        for _ in range(24):
+            shared.write(b"1" * MB)
+        after = kernel_counts()
+    return {kind: after[kind] - before[kind] for kind in before}
+
+
+@linux_only
+def test_private_file_and_shared_memory_are_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(b"1" * 32 * MB)
+    rise = in_a_fresh_process(partial(rise_by_kinds, file))
+    assert rise["rss_anon"] == pytest.approx(64 * MB, abs=4 * MB)
+    assert rise["rss_file"] == pytest.approx(32 * MB, abs=4 * MB)
+    assert rise["rss_shmem"] == pytest.approx(24 * MB, abs=MB)
+
+
+@linux_only
+def test_the_tree_counts_a_child_and_its_memory_while_it_runs() -> None:
+    children, before = live_children_count(), process_tree_pss_bytes()
+    assert before is not None
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITING_CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+        during = process_tree_pss_bytes()
+        assert during is not None
+        assert live_children_count() == children + 1
+        # Other processes that map the same libraries come and go, and each changes our share of them.
+        assert during - before > CHILD_BYTES / 2
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, not yet waited for
+        assert live_children_count() == children
+    after = process_tree_pss_bytes()
+    assert after == pytest.approx(before, abs=CHILD_BYTES / 2)
+
+
+@linux_only
+def test_open_files_are_counted_one_by_one(tmp_path: Path) -> None:
+    before = open_files_count()
+    with open(tmp_path / "a", "w"), open(tmp_path / "b", "w"):
+        assert open_files_count() == before + 2
+    assert open_files_count() == before
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
+def test_shared_memory_of_a_worker_is_seen_until_it_is_unlinked() -> None:
+    # Others use shared memory too: a moment in which none of them does is waited for.
+    deadline = time.monotonic() + LONG_ENOUGH_SECONDS
+    while (changes := changes_by_a_block()) != pytest.approx([16 * MB, 0], abs=MB):
+        assert time.monotonic() < deadline, changes
+
+
+def changes_by_a_block() -> list[int]:
+    """Return by how much shared memory differs from before: with a block of 16 MB, and without it."""
+    before = shared_memory_used_bytes()
+    block = shared_memory.SharedMemory(create=True, size=16 * MB)
+    assert block.buf is not None
+    try:
+        block.buf[:] = b"1" * len(block.buf)
+        during = shared_memory_used_bytes()
+    finally:
+        block.close()
+        block.unlink()
+    after = shared_memory_used_bytes()
+    assert before is not None and during is not None and after is not None
+    return [during - before, after - before]
+
+
+def test_a_folder_counts_each_files_blocks_once_and_follows_no_link(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "large").write_bytes(b"1" * 4 * MB)
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "checkpoints" / "model").write_bytes(b"1" * MB)
+    os.link(folder / "checkpoints" / "model", folder / "second_name")
+    (folder / "link").symlink_to(elsewhere / "large")
+    (folder / "linked_folder").symlink_to(elsewhere)
+    with open(folder / "sparse", "wb") as sparse:
+        sparse.truncate(8 * MB)
+    assert folder_disk_bytes(folder) == pytest.approx(MB, abs=64_000)
+    assert folder_disk_bytes(tmp_path / "missing") == 0
+
+
+@linux_only
+def test_a_log_line_has_every_count_under_a_name_with_its_unit() -> None:
+    stats = host_memory_stats()
+    assert set(stats) == {
+        "rss_mb", "in_use_mb", "rss_anon_mb", "rss_file_mb", "rss_shmem_mb", "shared_memory_mb",
+        "mapped_mb", "threads_count", "open_files_count", "children_count",
+    }  # fmt: skip
+    kinds = stats["rss_anon_mb"] + stats["rss_file_mb"] + stats["rss_shmem_mb"]
+    assert kinds == pytest.approx(stats["rss_mb"], rel=0.05)
+    assert stats["rss_mb"] == pytest.approx(process_rss_mb(), rel=0.05)
+
+
+@linux_only
+def test_a_report_has_the_memory_of_the_tree_and_the_disk_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_bytes(bytes(2_000_000))
+    stats = in_a_fresh_process(partial(footprint_stats, tmp_path))  # which has no children
+    assert stats["disk_mb"] == pytest.approx(2, rel=0.01)
+    assert 1 < stats["tree_pss_mb"] < 2000  # of itself and the libraries that it shares
+    assert set(stats) == {"disk_mb", "tree_pss_mb"}

@@ -1,0 +1,332 @@
+"""Sizes are followed by path; the tracker itself holds nothing and does not grow."""
+
+import gc
+import sys
+import weakref
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from heapwatch import UsageError
+from heapwatch.counters.glibc import in_use_bytes, in_use_source
+from heapwatch.leaks.table import ComponentRow, MemoryReport
+from heapwatch.leaks.tracker import MemoryTracker
+from heapwatch.leaks.verdict import TrendClass
+from heapwatch.objects.census import Component
+from torch import nn
+
+from .fresh import in_a_fresh_process
+
+INTERVAL = 1000
+BASE_MB = 8.0
+
+
+class Thing:
+    """An object with whatever attributes a test gives it."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def __delattr__(self, name: str) -> None:
+        del self.__dict__[name]
+
+
+def megabytes(count: float) -> torch.Tensor:
+    return torch.empty(int(count * 1e6), dtype=torch.uint8)  # untouched: it costs no resident memory
+
+
+def tracker_of(threshold_mb: float = 1.0) -> MemoryTracker:
+    return MemoryTracker(threshold_mb)
+
+
+def row_of(report: MemoryReport, name: str) -> ComponentRow:
+    (row,) = (row for row in report.rows if row.name == name)
+    return row
+
+
+def alarms(tracker: MemoryTracker) -> list[str]:
+    return [name for name, detector in tracker.detectors().items() if detector.alarm]
+
+
+def follow(tracker: MemoryTracker, store: list[Any], per_sample_mb: float, **component: Any) -> MemoryReport:
+    """Sample 96 times while a store grows, and report."""
+    for index in range(96):
+        store.append(megabytes(per_sample_mb))
+        tracker.sample(index * INTERVAL, {"store": Component((store,), **component)}, {})
+    return tracker.report(95 * INTERVAL)
+
+
+def test_growth_is_counted_since_the_report_before_and_per_1000_steps() -> None:
+    tracker, store = tracker_of(), [megabytes(BASE_MB)]
+    for step, expected_growth, expected_rate in ((5000, 0.0, 0.0), (9000, 2.0, 0.5), (13_000, 2.0, 0.5)):
+        tracker.sample(step, {"store": Component((store,))}, {})
+        report = tracker.report(step)
+        row = row_of(report, "store")
+        assert row.growth_mb == pytest.approx(expected_growth)
+        assert row.growth_mb_per_1000_steps == pytest.approx(expected_rate)
+        assert report.total.growth_mb == pytest.approx(expected_growth)
+        store.append(megabytes(2))
+    assert row.size_mb == BASE_MB + 4
+
+
+def test_the_first_report_counts_from_the_first_sample_of_each() -> None:
+    tracker, store, late = tracker_of(), [megabytes(BASE_MB)], megabytes(5)
+    components = {"store": Component((store,))}
+    tracker.sample(1000, components, {})
+    store.append(megabytes(2))
+    tracker.sample(3000, components | {"late": Component((late,))}, {})
+    report = tracker.report(3000)
+    assert (row_of(report, "store").growth_mb, row_of(report, "store").growth_mb_per_1000_steps) == (2.0, 1.0)
+    assert (row_of(report, "late").growth_mb, report.total.growth_mb) == (0.0, 7.0)
+
+
+def test_tags_carry_the_names_of_the_incident_reports() -> None:
+    tracker, store = tracker_of(), [megabytes(2)]
+    components = {"replay": Component(), "replay/observations": Component((store,))}
+    tracker.sample(0, components, {})
+    tracker.report(0)
+    store.append(megabytes(1))
+    tracker.sample(1000, components, {})
+    assert tracker.report(1000).tags() == {
+        "memory/replay/size_mb": 3.0,
+        "memory/replay/growth_mb_per_report": 1.0,
+        "memory/replay/observations/size_mb": 3.0,
+        "memory/replay/observations/growth_mb_per_report": 1.0,
+    }
+
+
+def test_unplanned_growth_is_a_leak_and_raises_the_alarm() -> None:
+    tracker = tracker_of()
+    report = follow(tracker, [], per_sample_mb=0.1)
+    assert row_of(report, "store").verdict is TrendClass.growing
+    assert report.total.verdict is TrendClass.growing
+    assert alarms(tracker) == ["store"]
+
+
+def test_growth_below_the_threshold_is_flat() -> None:
+    tracker = tracker_of(threshold_mb=20.0)
+    assert row_of(follow(tracker, [], per_sample_mb=0.1), "store").verdict is TrendClass.flat
+    assert alarms(tracker) == []
+
+
+def test_growth_within_the_plan_is_planned_and_beyond_it_a_leak() -> None:
+    tracker, store = tracker_of(), []
+    tracker.sample(-INTERVAL, {"store": Component((store,))}, {})
+    tracker.report(-INTERVAL)
+    filling = row_of(follow(tracker, store, per_sample_mb=0.1, planned_bytes=20_000_000), "store")
+    assert (filling.verdict, filling.remark, filling.planned_mb) == (TrendClass.flat, "planned", 20.0)
+    assert filling.growth_mb == pytest.approx(9.6)
+    overflowing = follow(tracker_of(), [], per_sample_mb=0.1, planned_bytes=2_000_000)
+    assert row_of(overflowing, "store").verdict is TrendClass.growing
+
+
+def test_a_whole_may_hold_what_is_planned_of_its_parts_and_no_more() -> None:
+    tracker, part, rest = tracker_of(), [], []
+    for leaks, expected in ((False, TrendClass.flat), (True, TrendClass.growing)):
+        for index in range(96):
+            part.append(megabytes(0.1))
+            if leaks:
+                rest.append(megabytes(0.1))
+            components = {
+                "replay": Component((rest,)),
+                "replay/observations": Component((part,), planned_bytes=10**9),
+            }
+            tracker.sample(index * INTERVAL + leaks * 96 * INTERVAL, components, {})
+        report = tracker.report(0)
+        assert row_of(report, "replay/observations").verdict is TrendClass.flat
+        assert row_of(report, "replay").verdict is expected
+        assert report.total.verdict is expected
+
+
+def test_after_a_restart_earlier_growth_does_not_count() -> None:
+    tracker, store = tracker_of(), []
+    assert row_of(follow(tracker, store, per_sample_mb=0.1), "store").verdict is TrendClass.growing
+    tracker.restart(95 * INTERVAL, "first update")
+    for index in range(96, 96 + 60):
+        tracker.sample(index * INTERVAL, {"store": Component((store,))}, {})
+    assert row_of(tracker.report(0), "store").verdict is TrendClass.flat
+    assert alarms(tracker) == []
+
+
+def test_an_attribute_that_is_bound_anew_is_followed_and_the_old_value_is_free() -> None:
+    agent = Thing(buffer=[megabytes(1)])
+    tracker, roots = tracker_of(), {"agent": agent}
+    tracker.register("my/buffer", "agent.buffer")
+    tracker.sample(0, {}, roots)
+    assert row_of(tracker.report(0), "my/buffer").size_mb == 1.0
+    gone = weakref.ref(agent.buffer[0])
+    agent.buffer = [megabytes(40)]
+    assert gone() is None
+    tracker.sample(1000, {}, roots)
+    row = row_of(tracker.report(1000), "my/buffer")
+    assert (row.size_mb, row.growth_mb, row.path) == (40.0, 39.0, "agent.buffer")
+
+
+def test_attributes_that_appear_later_appear() -> None:
+    agent = Thing()
+    tracker, roots = tracker_of(), {"agent": agent}
+    tracker.register("cache", "agent.cache")
+    for step, expected in ((0, (0.0, 0.0, True)), (1000, (3.0, 3.0, False))):
+        tracker.sample(step, {"agent": Component((agent,))}, roots)
+        report = tracker.report(step)
+        row = row_of(report, "cache")
+        assert (row.size_mb, row.growth_mb, row.is_gone) == expected
+        agent.cache = megabytes(3)
+    assert row_of(report, "agent").size_mb == 3.0
+
+
+def test_a_registered_object_takes_nothing_from_the_runs_own_components() -> None:
+    state = megabytes(2)
+    workflow = Thing(rssm=Thing(state=state))
+    tracker, roots = tracker_of(), {"workflow": workflow}
+    tracker.register("state", "workflow.rssm.state")
+    tracker.sample(0, {"networks": Component((workflow,))}, roots)
+    report = tracker.report(0)
+    assert {row.name: row.size_mb for row in report.rows} == {"networks": 2.0, "state": 2.0}
+    assert report.total.size_mb == 2.0
+    assert (tracker.accounted_bytes("cpu"), tracker.accounted_bytes("cuda")) == (2_000_000, 0)
+
+
+def test_what_vanishes_is_shown_as_gone_and_then_no_more_unless_it_is_registered() -> None:
+    agent = Thing(cache=megabytes(1))
+    tracker, roots = tracker_of(), {"agent": agent}
+    tracker.register("cache", "agent.cache")
+    tracker.sample(0, {"video": Component((megabytes(5),))}, roots)
+    tracker.report(0)
+    del agent.cache
+    tracker.sample(1000, {}, roots)
+    report = tracker.report(1000)
+    assert {row.name: (row.size_mb, row.growth_mb, row.remark) for row in report.rows} == {
+        "cache": (0.0, -1.0, "gone"),
+        "video": (0.0, -5.0, "gone"),
+    }
+    tracker.sample(2000, {}, roots)
+    assert [(row.name, row.remark) for row in tracker.report(2000).rows] == [("cache", "gone")]
+
+
+def test_a_name_that_is_taken_is_refused() -> None:
+    tracker = tracker_of()
+    tracker.sample(0, {"replay": Component()}, {})
+    with pytest.raises(UsageError, match=r"`replay` exists already\. .* such as `my/replay`"):
+        tracker.register("replay", "agent")
+    tracker.register("mine", "agent")
+    with pytest.raises(UsageError, match="`mine` exists already"):
+        tracker.register("mine", "agent")
+    with pytest.raises(UsageError, match="`mine` has the name of one of the run's own"):
+        tracker.sample(1000, {"mine": Component()}, {})
+
+
+@pytest.mark.parametrize("name", ["", "/replay", "replay/", "a//b"])
+def test_a_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="named by words"):
+        tracker_of().register(name, "agent")
+
+
+def test_the_table_shows_every_number_and_leaves_brackets_alone() -> None:
+    base = np.zeros((1000, 3000), np.uint8)
+    tracker, roots = tracker_of(), {"agent": Thing(cache={"[bold]": [megabytes(1)]})}
+    components = {
+        "replay": Component(),
+        "replay/observations": Component((megabytes(1550.25),), planned_bytes=2 * 10**9),
+        "views": Component(([base[3]],)),
+    }
+    tracker.register("my/cache", "agent.cache['[bold]']")
+    tracker.sample(0, components, roots)
+    tracker.report(0)
+    components["views"] = Component(([base[3], megabytes(1)],))
+    tracker.sample(10_000, components, roots)
+    cells = [
+        [cell.strip() for cell in line.split("│")] for line in tracker.report(10_000).table().splitlines()
+    ]
+    assert [row[1:-1] for row in cells if len(row) > 2] == [
+        ["replay", "1,550.25", "1.00", "+0.00", "+0.000", "", "cpu", "undecided"],
+        ["replay/observations", "1,550.25", "1.00", "+0.00", "+0.000", "2,000.00", "cpu", "undecided"],
+        ["views", "4.00", "3.99", "+1.00", "+0.100", "", "cpu", "undecided"],
+        ["my/cache = agent.cache['[bold]']", "1.00", "1.00", "+0.00", "+0.000", "", "cpu", "undecided"],
+        ["total", "1,554.25", "1.00", "+1.00", "+0.100", "", "cpu", "undecided"],
+    ]
+
+
+def test_a_sampled_container_is_noted_under_the_table() -> None:
+    tracker = tracker_of()
+    tracker.sample(0, {"metrics": Component(({"history": [np.zeros(10) for _ in range(5000)]},))}, {})
+    assert tracker.report(0).table().splitlines()[-1] == (
+        "Extrapolated from a sample: metrics[0]['history']."
+    )
+
+
+def test_the_tracker_keeps_nothing_alive() -> None:
+    network = nn.Linear(10, 10)
+    agent = Thing(network=network)
+    gone = [weakref.ref(network), weakref.ref(network.weight), weakref.ref(agent)]
+    tracker = tracker_of()
+    tracker.register("weight", "agent.network.weight")
+    tracker.sample(0, {"networks": Component((network,))}, {"agent": agent})
+    report = tracker.report(0)
+    del network, agent
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None, None]
+    assert row_of(report, "weight").size_mb == 400 / 1e6
+
+
+def counts_of_2_500_samples() -> list[tuple[int, int]]:
+    """Return live blocks of Python and bytes of all in use after 500 to 2,500 samples and reports.
+
+    The tracker is one of the things that it measures.
+    """
+    agent = Thing(state=torch.zeros(10))
+    tracker, roots = tracker_of(), {"agent": agent}
+    tracker.register("my/state", "agent.state")
+
+    def run(samples: range) -> tuple[int, int]:
+        for index in samples:
+            agent.state = torch.zeros(10 + index % 3)
+            tracker.sample(index * INTERVAL, {"instruments": Component((tracker,))}, roots)
+            tracker.report(index * INTERVAL).tags()
+        gc.collect()
+        return sys.getallocatedblocks(), in_use_bytes()
+
+    return [run(range(*span)) for span in pairwise((0, 500, 1000, 1750, 2500))]
+
+
+def test_1_500_samples_and_reports_grow_the_process_by_nothing() -> None:
+    counts = in_a_fresh_process(counts_of_2_500_samples)
+    blocks, in_use = zip(*counts[1:], strict=True)  # its own result is of the same kind then
+    # Dictionaries and caches of the interpreter make up for single blocks; a reference that was kept at
+    # each sample would be 1,500.
+    assert abs(blocks[-1] - blocks[0]) <= 100
+    if in_use_source().startswith("mallinfo2"):
+        # A table of the interpreter grows once, what is kept at each sample grows in both halves: by 24,000
+        # where it is one of malloc's smallest blocks, of 32 bytes.
+        assert min(abs(later - before) for before, later in pairwise(in_use)) <= 3_000
+
+
+def test_a_report_without_news_is_a_line_and_one_with_news_is_not() -> None:
+    tracker = tracker_of()
+    assert tracker.report(0).summary() == "not measured before the first log line"
+    assert follow(tracker, [megabytes(BASE_MB)], per_sample_mb=0.0).is_still
+    tracker.register("mine", "agent.cache")
+    agent = Thing(cache=megabytes(1))
+    for index in range(96, 98):
+        tracker.sample(index * INTERVAL, {"store": Component((megabytes(BASE_MB),))}, {"agent": agent})
+    quiet = tracker.report(97 * INTERVAL)
+    assert quiet.is_still  # `mine` has two samples: nobody knows yet
+    assert quiet.summary() == "8.0 MB in 2 parts, 1 of them not judged yet"
+    del agent.cache
+    tracker.sample(98 * INTERVAL, {"store": Component((megabytes(BASE_MB),))}, {"agent": agent})
+    assert not tracker.report(98 * INTERVAL).is_still  # a registered object is gone
+
+    assert not follow(tracker_of(), [], per_sample_mb=1.0).is_still
+    planned = follow(tracker_of(), [], per_sample_mb=1.0, planned_bytes=10**9)
+    assert (planned.is_still, planned.summary()) == (
+        True,
+        "96.0 MB in 1 part, none grows beyond its plan",
+    )

@@ -1,0 +1,55 @@
+"""The memory guard of a training run, set up from `memory.*`."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from heapwatch.leaks.guard import MemoryGuard
+from heapwatch.leaks.table import MemoryReport
+from heapwatch.objects.census import Component
+
+from .config import MemoryConfig, OnLeak
+
+LEAK_EXIT_CODE = 3
+_LOG = logging.getLogger(__name__)
+
+
+class RunGuard(MemoryGuard):
+    """Watches the memory of a run as `memory.*` asks; without `memory.tracking_enabled` it does nothing.
+
+    Args:
+        config: The settings.
+        events: What this run will do for a first time, by the names given to `mark_first`.
+    """
+
+    def __init__(self, config: MemoryConfig, events: Sequence[str] = ()) -> None:
+        super().__init__(
+            events,
+            threshold_mb=config.leak_threshold_mb,
+            leak_share=config.leak_share,
+            searches_graphs=config.check_interval > 0,
+            log=_LOG,
+        )
+        self._config = config
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether a leak is certain and `memory.on_leak=stop`."""
+        return self.has_leak and self._config.on_leak is OnLeak.stop
+
+    def report(self, step: int) -> MemoryReport | None:
+        """Return the memory of each component, or `None` without tracking."""
+        return self.tracker.report(step) if self._config.tracking_enabled else None
+
+    def sample(
+        self,
+        step: int,
+        counters: dict[str, float],
+        roots: Mapping[str, Any],
+        components: Mapping[str, Component],
+        is_after_pause: bool = False,
+    ) -> dict[str, float]:
+        """Take a sample at the loop's fixed phase; return further values to log."""
+        if not self._config.tracking_enabled:
+            return {}
+        return super().sample(step, counters, roots, components, is_after_pause)

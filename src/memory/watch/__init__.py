@@ -1,1 +1,0 @@
-"""Watch the memory of any PyTorch program: `python -m reverie.memory.watch script.py`."""
