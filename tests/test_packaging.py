@@ -98,7 +98,7 @@ def relative_files(folder: Path, *patterns: str) -> set[str]:
 
 
 def test_the_wheel_holds_the_code_and_the_configurations_and_nothing_else(built: Distributions) -> None:
-    expected = {f"reverie/{name}" for name in relative_files(ROOT / "src", "*.py", "py.typed")}
+    expected = {f"reverie/{name}" for name in relative_files(ROOT / "src", "*.py", "*.pyi", "py.typed")}
     expected |= {f"reverie/configs/{name}" for name in relative_files(ROOT / "configs", "*.py", "*.yaml")}
     expected |= {"reverie/orchestration/pong/on_track.json", "reverie/play/page.html"}
     networks = ROOT / "src" / "pretrained"

@@ -13,7 +13,7 @@ import zstandard
 from jaxtyping import Int64, UInt64
 from torch import Tensor
 
-from .config import FieldSpec
+from .fields import FieldSpec
 
 WORD = 8
 LEVEL = 3

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..utils.errors import UserError
 from .codec import Changes, ChunkCodec, RecordLayout, Rows
-from .config import FieldSpec, ReplaySpec, step_fields_of
+from .fields import FieldSpec, ReplaySpec, step_fields_of
 from .pages import PAGE_BYTES, Pages, pages_needed
 from .plan import ReplayPlan
 from .storage import allocate

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int64
 from ..utils.units import count_text
 from .batch import SampledPositions
 from .chunked_queues import COUNTER_DTYPE, ChunkedQueues, locate, rows_needed
-from .config import ReplaySpec
+from .fields import ReplaySpec
 
 
 @runtime_checkable

@@ -13,9 +13,9 @@ from ..utils.timestep import TimeStep
 from ..utils.units import count_text
 from .batch import EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
 from .compressed import CompressedStore
-from .config import LATENT_FIELDS, OBSERVATION_PREFIX, ReplaySpec, observation_keys, step_fields_of
 from .divided import SavedPart, load_streams
 from .episode_index import EpisodeIndex
+from .fields import LATENT_FIELDS, OBSERVATION_PREFIX, ReplaySpec, observation_keys, step_fields_of
 from .persistence import ReplayFiles, SavedReplay
 from .plan import plan_replay
 from .records import episode_fields, read_windows, record_forms, step_fields

@@ -8,8 +8,9 @@ from ..utils.errors import UserError
 from ..utils.units import count_text
 from .chunked_queues import rows_needed
 from .codec import WORD, RecordLayout
-from .config import LATENT_FIELDS, FieldSpec, ReplaySpec, largest_divisor, record_fields, step_fields_of
+from .config import largest_divisor
 from .episode_index import EpisodeIndex
+from .fields import LATENT_FIELDS, FieldSpec, ReplaySpec, record_fields, step_fields_of
 from .pages import BYTES_PER_PAGE, BYTES_PER_STRING, PAGE_BYTES, pages_needed
 
 GIB = 2**30

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..utils.timestep import TimeStep
 from .batch import NO_POSITIONS, STEP_FIELDS, EpisodeRecords, SampledPositions, SequenceBatch, StoredLatent
-from .config import LATENT_FIELDS, OBSERVATION_PREFIX, FieldSpec, observation_keys, step_fields_of
+from .fields import LATENT_FIELDS, OBSERVATION_PREFIX, FieldSpec, observation_keys, step_fields_of
 from .storage import Arena, RecordStore
 
 Forms = dict[str, tuple[tuple[int, ...], np.dtype]]

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ..utils.durable_io import FileRecord, corrupt_file_error, read_tensors, reading, write_tensors
 from .compressed import decode_saved
-from .config import LATENT_FIELDS, FieldSpec
 from .episode_index import EpisodeIndex
+from .fields import LATENT_FIELDS, FieldSpec
 from .storage import Arena, RecordStore
 
 BEGINS = "begins"  # the field of a file that says which records begin an episode

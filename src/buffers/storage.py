@@ -14,8 +14,9 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from ..utils.errors import UserError
-from .config import FieldSpec, ReplaySpec, ReplayStorage
+from .config import ReplayStorage
 from .episode_index import Room
+from .fields import FieldSpec, ReplaySpec
 from .plan import GIB, ReplayPlan, in_gib, largest_capacity
 
 _NUMPY_DTYPES = (torch.uint8, torch.bool, torch.float16, torch.float32)

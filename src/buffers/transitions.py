@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float32, Int64, Shaped
 from torch import Tensor
 
 from ..utils.units import count_text
-from .config import OBSERVATION_PREFIX, observation_keys
+from .fields import OBSERVATION_PREFIX, observation_keys
 from .plan import ReplayPlan
 
 _OTHER_FIELDS = ("action", "reward", "is_terminal")

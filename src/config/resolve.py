@@ -1,17 +1,14 @@
 """From what Hydra composed to checked dataclasses, with device, precision and compiler decided."""
 
-import re
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..envs import Suite
 from ..utils.errors import UserError
 from .dreamer import DreamerTrainConfig
 from .schema import Compile, Device, Precision, TrainConfig, WorkflowName, actual_device
@@ -31,18 +28,13 @@ COMPILE_SECONDS = {Device.cpu: 60.0, Device.cuda: 100.0}
 SAVED_PER_ACTION, SAVED_PER_UPDATE = 0.001, 0.01
 """Seconds that compiling saves: of a step 0.8 to 1.5 ms, of an update 0 to 40 ms (docs/performance.md)."""
 
-_MOST_BYTES = 100
-"""Length of an environment's name as a part of the run's name."""
-
 _CPU_BFLOAT16 = ("avx512_bf16", "amx_bf16")
 """Names that torch gives to x86's products of bfloat16: the first is measured. Arm has its own, not used."""
 
 
 @cache
 def register_schemas() -> None:
-    """Give Hydra its schemas and its resolvers.
-
-    `${by_device:value on CPU,value on CUDA}` depends on the device, `${name_of_env:}` on the environment.
+    """Give Hydra its schemas.
 
     The files of a group begin with `<group>_schema`, its settings with their defaults: a choice of the
     command line then leaves nothing of what an experiment said.
@@ -51,8 +43,6 @@ def register_schemas() -> None:
     store.store(name="train_schema", node=AnyTrainConfig)
     for group, names in GROUPS.items():
         store.store(name=f"{group}_schema", node=OmegaConf.masked_copy(whole, names), package="_global_")
-    OmegaConf.register_new_resolver("by_device", _by_device, replace=True)
-    OmegaConf.register_new_resolver("name_of_env", _name_of_env, replace=True)
 
 
 def group_choices(config_dir: str | None = None) -> dict[str, list[str]]:
@@ -81,18 +71,18 @@ def typed(composed: DictConfig, kind: type[Config] = TrainConfig, *, must_run_he
     config = composed.copy()
     try:
         config.device = actual_device(config.device)
-        if config.precision is Precision.auto:
-            is_dreamer = config.workflow is WorkflowName.dreamer  # a population learns in float32 alone
-            has_bfloat16 = is_dreamer and multiplies_bfloat16(config.device, must_run_here)
-            config.precision = Precision.bfloat16 if has_bfloat16 else Precision.float32
         result = OmegaConf.to_object(config)
-        assert isinstance(result, kind)
-        if result.compile is Compile.auto:
-            result.compile = _compile_that_pays(result)
     except OmegaConfBaseException as error:
         raise UserError(f"{error.full_key}: {error.msg or error}".splitlines()[0]) from error
+    assert isinstance(result, kind)
+    if result.precision is Precision.auto:
+        is_dreamer = result.workflow is WorkflowName.dreamer  # a population learns in float32 alone
+        has_bfloat16 = is_dreamer and multiplies_bfloat16(result.device, must_run_here)
+        result.precision = Precision.bfloat16 if has_bfloat16 else Precision.float32
+    if result.compile is Compile.auto:
+        result.compile = _compile_that_pays(result)
     if must_run_here:
-        if result.device is Device.cuda and not torch.cuda.is_available():
+        if result.device is Device.cuda and actual_device(Device.auto) is Device.cpu:
             raise UserError("device=cuda was asked for, but torch sees no CUDA device here. Set device=cpu.")
         if result.precision is Precision.bfloat16 and not multiplies_bfloat16(result.device):
             refused = f"precision=bfloat16 is not supported on this device={result.device.value}"
@@ -112,20 +102,10 @@ def _compile_that_pays(config: TrainConfig) -> Compile:
     return Compile.graph if config.device is Device.cuda else Compile.none
 
 
-def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:
-    return on_cuda if actual_device(_root_.device) is Device.cuda else on_cpu
-
-
-def _name_of_env(*, _root_: DictConfig) -> str:
-    """Return the environment's name as a part of a folder's name, without the module of its id."""
-    env = _root_.env
-    name = {Suite.atari: env.game, Suite.catch: Suite.catch.value}.get(env.suite, env.id)
-    word = re.sub(r"[^\w.-]", "-", re.split("[/:.]", name)[-1]) or Suite.gymnasium.value
-    return word.encode()[:_MOST_BYTES].decode(errors="ignore")
-
-
 def multiplies_bfloat16(device: Device, must_run_here: bool = True) -> bool:
     """Return whether the device has instructions for products of bfloat16."""
+    import torch  # not before every setting is in its range
+
     if device is not Device.cuda:  # others convert each number: slower than float32
         capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in older torch
         return any(capabilities.get(name) for name in _CPU_BFLOAT16)

@@ -9,8 +9,6 @@ from dataclasses import Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-import torch
-
 from ..buffers import ReplayConfig, ReplayStorage
 from ..envs import EnvConfig
 from ..memory.config import MemoryConfig
@@ -180,17 +178,20 @@ class TrainConfig:
 
     def _check_device(self) -> None:
         """Refuse what the device cannot do, wherever it is."""
-        device = actual_device(self.device)
-        if self.buffer.storage is ReplayStorage.cuda and device is not Device.cuda:
-            found = f"got device={device.value}. Set buffer.storage=ram."
-            raise UserError(f"buffer.storage=cuda needs device=cuda, {found}")
-        if self.compile is Compile.graph and device is not Device.cuda:
-            raise UserError(f"compile=graph needs device=cuda, got device={device.value}. Set compile=none.")
+        needs = {
+            "buffer.storage=cuda": (self.buffer.storage is ReplayStorage.cuda, "buffer.storage=ram"),
+            "compile=graph": (self.compile is Compile.graph, "compile=none"),
+        }
+        for setting, (is_set, instead) in needs.items():
+            if is_set and (device := actual_device(self.device)) is not Device.cuda:
+                raise UserError(f"{setting} needs device=cuda, got device={device.value}. Set {instead}.")
 
 
 def actual_device(asked: Device) -> Device:
     """Return `asked`, with `auto` decided by whether torch sees a CUDA device."""
     if asked is Device.auto:
+        import torch  # takes seconds, and a mistake in a setting is reported without it
+
         return Device.cuda if torch.cuda.is_available() else Device.cpu
     return asked
 

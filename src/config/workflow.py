@@ -2,6 +2,7 @@
 
 # pyright: reportIncompatibleVariableOverride=false
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
@@ -10,16 +11,20 @@ from typing import Any, cast, get_args, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 
 from ..buffers import ReplayConfig
-from ..envs import EnvConfig
+from ..envs import EnvConfig, Suite
 from ..utils.errors import UserError
 from .dreamer import DreamerTrainConfig, DreamerTraining
 from .population import PopulationTrainConfig, PopulationTraining
-from .schema import LoggerConfig, TrainConfig, WorkflowName, is_setting, leaves
+from .schema import Device, LoggerConfig, TrainConfig, WorkflowName, actual_device, is_setting, leaves
 
 SCHEMAS: dict[WorkflowName, type[TrainConfig]] = {
     WorkflowName.dreamer: DreamerTrainConfig,
     WorkflowName.population: PopulationTrainConfig,
 }
+
+
+_MOST_BYTES = 100
+"""Length of an environment's name as a part of the run's name."""
 
 
 @dataclass(kw_only=True)
@@ -88,3 +93,24 @@ def _type_of(path: list[str], owner: Any) -> Any:
     if getattr(kind, "__origin__", None) is dict:
         return get_args(kind)[1]
     return _type_of(path[1:], kind)
+
+
+def _by_device(on_cpu: Any, on_cuda: Any, *, _root_: DictConfig) -> Any:
+    if "hydra" in _root_ and not OmegaConf.is_struct(_root_):
+        # Hydra merges files, and only asks whether the value is a mapping. Importing torch can wait.
+        return on_cpu
+    return on_cuda if actual_device(_root_.device) is Device.cuda else on_cpu
+
+
+def _name_of_env(*, _root_: DictConfig) -> str:
+    """Return the environment's name as a part of a folder's name, without the module of its id."""
+    env = _root_.env
+    name = {Suite.atari: env.game, Suite.catch: Suite.catch.value}.get(env.suite, env.id)
+    word = re.sub(r"[^\w.-]", "-", re.split("[/:.]", name)[-1]) or Suite.gymnasium.value
+    return word.encode()[:_MOST_BYTES].decode(errors="ignore")
+
+
+# `${by_device:value on CPU,value on CUDA}` depends on the device, `${name_of_env:}` on the environment. Here,
+# because processes that a launcher of Hydra starts import this module with the schema, and nothing else.
+OmegaConf.register_new_resolver("by_device", _by_device, replace=True)
+OmegaConf.register_new_resolver("name_of_env", _name_of_env, replace=True)

@@ -2,14 +2,9 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
 from typing import Any
 
-import ale_py  # noqa: F401, its import registers the Atari games
-import gymnasium
-
-from ..utils.errors import UserError, did_you_mean, require_range
-from .registered import check_arguments, check_id, wrapper_class
+from ..utils.errors import UserError, require_range
 
 
 class Suite(Enum):
@@ -94,37 +89,6 @@ class EnvConfig:
             raise UserError(f"{limit}, got {self.image_size}. Set env.image_size=64.")
         require_range("env", self, "noop_max", "max_restarts", "worker_timeout", ge=0)
         require_range("env", self, "sticky_actions", ge=0, le=1)
-
-
-def validate_env(config: EnvConfig) -> None:
-    """Check that the environment exists, without starting it.
-
-    Raises:
-        UserError: If the game, the id or a wrapper is unknown; it names the key and the nearest known name.
-    """
-    if config.suite is Suite.atari and config.game not in atari_games():
-        raise UserError(
-            f"env.game={config.game} is not one of the {len(atari_games())} Atari games of ale-py."
-            f"{did_you_mean(config.game.lower(), atari_games())} Names are snake_case, as in "
-            f"env.game=ms_pacman."
-        )
-    if config.suite is Suite.gymnasium:
-        check_id(config.id)
-        check_arguments(config.kwargs or {})
-        for entry in config.wrappers:
-            wrapper_class(entry)
-    elif config.kwargs or config.wrappers:
-        repair = "Leave them out, or play its Gymnasium id by env=gymnasium env.id=ID"
-        raise UserError(
-            f"env.kwargs and env.wrappers need env=gymnasium, got {config.suite.value}. {repair}."
-        )
-
-
-@lru_cache(maxsize=1)
-def atari_games() -> list[str]:
-    """Return the games that ale-py registers; it ends the process on its other ROMs, made for two players."""
-    specs = (spec for env_id, spec in gymnasium.registry.items() if env_id.startswith("ALE/"))
-    return sorted({spec.kwargs["game"] for spec in specs})
 
 
 def check_is_pong(env: EnvConfig, asked: str) -> None:

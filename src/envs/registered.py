@@ -6,15 +6,18 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+import ale_py  # noqa: F401, its import registers the Atari games
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from ..utils.errors import UserError, did_you_mean, with_place
+from .config import EnvConfig, Suite
 from .process_state import KeptState
 
 _OWN_ARGUMENTS = {
@@ -249,3 +252,34 @@ def _import(module: str) -> ModuleType:
         sys.path.append("")  # behind all that is installed
     with KeptState(module, "when it was imported"):
         return importlib.import_module(module)
+
+
+def validate_env(config: EnvConfig) -> None:
+    """Check that the environment exists, without starting it.
+
+    Raises:
+        UserError: If the game, the id or a wrapper is unknown; it names the key and the nearest known name.
+    """
+    if config.suite is Suite.atari and config.game not in atari_games():
+        raise UserError(
+            f"env.game={config.game} is not one of the {len(atari_games())} Atari games of ale-py."
+            f"{did_you_mean(config.game.lower(), atari_games())} Names are snake_case, as in "
+            f"env.game=ms_pacman."
+        )
+    if config.suite is Suite.gymnasium:
+        check_id(config.id)
+        check_arguments(config.kwargs or {})
+        for entry in config.wrappers:
+            wrapper_class(entry)
+    elif config.kwargs or config.wrappers:
+        repair = "Leave them out, or play its Gymnasium id by env=gymnasium env.id=ID"
+        raise UserError(
+            f"env.kwargs and env.wrappers need env=gymnasium, got {config.suite.value}. {repair}."
+        )
+
+
+@lru_cache(maxsize=1)
+def atari_games() -> list[str]:
+    """Return the games that ale-py registers; it ends the process on its other ROMs, made for two players."""
+    specs = (spec for env_id, spec in gymnasium.registry.items() if env_id.startswith("ALE/"))
+    return sorted({spec.kwargs["game"] for spec in specs})

@@ -16,11 +16,11 @@ from ..utils.units import count_text
 from .atari import AtariBackend, AtariEnv
 from .backend import EnvBackend, EnvironmentCrashed, EnvironmentFailed, Restarts
 from .catch import CATCH_ID
-from .config import EnvConfig, Suite, Vectorization, validate_env
+from .config import EnvConfig, Suite, Vectorization
 from .episode_log import ActionLog, EpisodeLog, matches, replay_actions
 from .gymnasium_vector import GymnasiumBackend
 from .process_state import KeptState
-from .registered import find_registration
+from .registered import find_registration, validate_env
 from .workers import LocalEnv
 
 

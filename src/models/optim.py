@@ -1,7 +1,6 @@
 """The optimiser: adaptive gradient clipping, then LaProp, over all parameters at once."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,69 +8,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from ..utils.errors import UserError, require_range
-
-LEARNERS = ("world_model", "actor", "critic")
-"""What has its own optimiser, and may have its own learning rate."""
-
-
-@dataclass(kw_only=True, slots=True)
-class OptimizerConfig:
-    """Settings of `LaProp`."""
-
-    learning_rate: float = 4e-5
-    """Step size after the warm-up."""
-
-    world_model_learning_rate: float | None = None
-    """Step size of the world model. None: `learning_rate`."""
-
-    actor_learning_rate: float | None = None
-    """Step size of the actor. None: `learning_rate`. A small model needs large steps, but a step of LaProp
-    is as large as the rate whatever the gradient: an actor with that rate loses its entropy to noise."""
-
-    critic_learning_rate: float | None = None
-    """Step size of the critic. None: `learning_rate`."""
-
-    warmup_updates: int = 1000
-    """Updates over which the step size grows linearly from 0, its value at the first update. 0 for none."""
-
-    decay_from: int = 0
-    """Updates after which the step size falls as `decay_from` / updates; 0 for never. It needs no end of the
-    run, so a run can be made longer."""
-
-    least_learning_rate: float = 1e-4
-    """Step size below which the decay does not go; a smaller one stays as it is."""
-
-    agc_clip: float = 0.3
-    """Largest gradient norm of a tensor, as a share of the tensor's own norm."""
-
-    agc_floor: float = 1e-3
-    """A tensor's norm counts as at least this, so that a tensor of zeros can move."""
-
-    beta1: float = 0.9
-    """Decay of the momentum."""
-
-    beta2: float = 0.999  # the reference code's value in every release; the paper's text says 0.99
-    """Decay of the mean square."""
-
-    eps: float = 1e-20
-    """Added to the root mean square."""
-
-    def __post_init__(self) -> None:
-        rates = ("learning_rate", *(f"{part}_learning_rate" for part in LEARNERS))
-        require_range("optimizer", self, *rates, "least_learning_rate", "agc_clip", "agc_floor", "eps", gt=0)
-        require_range("optimizer", self, "warmup_updates", "decay_from", ge=0)
-        require_range("optimizer", self, "beta1", "beta2", ge=0, lt=1)
-        if 0 < self.decay_from < self.warmup_updates:
-            raise UserError(
-                f"optimizer.decay_from={self.decay_from} is within optimizer.warmup_updates="
-                f"{self.warmup_updates}. Set it to {self.warmup_updates} or more, or 0 for no decay."
-            )
-
-    def of(self, learner: str) -> "OptimizerConfig":
-        """Return the settings of one of `LEARNERS`: its own learning rate, or the common one."""
-        own = getattr(self, f"{learner}_learning_rate")
-        return self if own is None else replace(self, learning_rate=own)
+from .config import OptimizerConfig
 
 
 def falling(value: float, least: float, start: int, updates: Tensor) -> float | Tensor:

@@ -1,21 +1,25 @@
 """Public names of a package that are imported on first use, because torch takes seconds to import."""
 
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from .errors import INSTALL
 
 
-def public_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return `__getattr__` and `__dir__` of a package, which import and list its public names.
+def public_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package, which import and list its public names.
 
-    Args:
-        package: Name of the package.
-        homes: Dotted path of each public name; one with a leading dot is relative to the package.
+    The stub `__init__.pyi` of the package has a line `from .module import name as name` for each of them, so
+    type checkers and editors read the same list.
     """
+    stub = Path(str(sys.modules[package].__file__)).with_suffix(".pyi").read_text()
+    found = re.findall(r"^from (\S+) import (\w+) as (\w+)$", stub, re.MULTILINE)
+    homes = {name: (module, own_name) for module, own_name, name in found}
 
     def get(name: str) -> Any:
         """Import a public name."""
@@ -24,7 +28,7 @@ def public_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[..., 
             hint = f". Did you mean: {names[close[0]]!r}?" if close else ""
             # With `name` set here, Python adds no suggestion of its own.
             raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}", name=name)
-        module, _, own_name = homes[name].rpartition(".")
+        module, own_name = homes[name]
         try:
             value = getattr(import_module(module, package), own_name)
         except ModuleNotFoundError as error:
@@ -34,4 +38,4 @@ def public_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[..., 
         setattr(sys.modules[package], name, value)
         return value
 
-    return get, lambda: sorted(homes)
+    return get, lambda: sorted(homes), sorted(homes)

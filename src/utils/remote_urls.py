@@ -5,8 +5,6 @@ import re
 from pathlib import Path
 from urllib.parse import quote
 
-import fsspec
-
 from .errors import UserError, did_you_mean, printable
 
 URL_SEPARATOR = "://"
@@ -42,6 +40,8 @@ def check_url(key: str, url: str) -> None:
 
 def require_protocol(key: str, url: str) -> None:
     """Refuse a protocol that fsspec does not know, or whose package is missing; it is imported in 0.5 s."""
+    import fsspec
+
     protocol, shown = url.partition(URL_SEPARATOR)[0], f"{key}={redact_url(url)}"
     try:
         fsspec.get_filesystem_class(protocol)

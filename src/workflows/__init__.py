@@ -1,5 +1,5 @@
 """Algorithms: how to act and how to learn."""
 
-from .base import Agent as Agent
-from .base import PolicyOutput as PolicyOutput
-from .base import UpdateOutput as UpdateOutput
+from ..utils.public_names import public_names
+
+__getattr__, __dir__, __all__ = public_names(__name__)

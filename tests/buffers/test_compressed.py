@@ -21,7 +21,7 @@ from reverie.buffers import (
 )
 from reverie.buffers.codec import ChunkCodec, RecordLayout
 from reverie.buffers.compressed import CompressedStore
-from reverie.buffers.config import FieldSpec
+from reverie.buffers.fields import FieldSpec
 from reverie.buffers.pages import PAGE_BYTES, Pages
 from reverie.utils.errors import UserError
 from reverie.utils.timestep import ActionSpec, ArraySpec, TimeStep

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from enum import Enum
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -19,6 +18,7 @@ from rich.logging import RichHandler
 from ..durable_io import open_regular, reading
 from ..errors import printable
 from ..units import count_text
+from .config import ProgressMode
 
 LOG_FILE = "train.log"
 LEARNING = "learning"
@@ -103,15 +103,6 @@ def _remove_own_handlers() -> None:
         handler.close()
     _ROOT.setLevel(logging.NOTSET)
     _ROOT.propagate = True
-
-
-class ProgressMode(Enum):
-    """Where progress is shown; members are as the user types them: `logger.progress=plain`."""
-
-    auto = "auto"
-    """A bar when stderr is a terminal, else plain lines."""
-    bar = "bar"
-    plain = "plain"
 
 
 def shows_bar(mode: ProgressMode) -> bool:

@@ -1,11 +1,9 @@
 """Metrics, images and text of a run, as `metrics.jsonl`, TensorBoard events and W&B rows."""
 
-import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from ..durable_io import writing
 from ..environment_variables import environment_variables
 from ..errors import UserError, first_line
 from ..video import encode_animation, encode_image, upscale
+from .config import WandbMode
 from .json_lines import JsonLines
 
 METRICS_FILE = "metrics.jsonl"
@@ -24,23 +23,6 @@ _QUIET: dict[str, Any] = dict.fromkeys(
     ("disable_code", "disable_git", "silent", "x_disable_meta", "x_disable_stats"), True
 )
 OnLine = Callable[[int, dict[str, float]], object]
-
-
-class WandbMode(Enum):
-    """Where metrics for Weights & Biases go; the names are what users type."""
-
-    off = "off"
-    offline = "offline"
-    online = "online"
-
-
-def require_wandb(mode: WandbMode) -> None:
-    """Raise a `UserError` if the package is asked for and missing; it is not imported."""
-    if mode is not WandbMode.off and importlib.util.find_spec("wandb") is None:
-        raise UserError(
-            f"logger.wandb={mode.value} needs the package wandb, which is not installed here. "
-            "Run `pip install 'reverie[wandb]'`, or set logger.wandb=off."
-        )
 
 
 class MetricsWriter:
