@@ -1,11 +1,9 @@
 """Check the overrides of the command line one by one, so that each mistake gets its own sentence.
 
-Hydra would refuse them in several lines each, without what is allowed. Old names of settings work for one
-version, here and in a saved `config.yaml`.
+Hydra would refuse them in several lines each, without what is allowed.
 """
 
 import difflib
-import logging
 import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -25,26 +23,15 @@ from .resolve import group_choices
 from .schema import check_number
 from .workflow import AnyTrainConfig, setting_types
 
-RENAMED = {
-    "checkpoint.mirror_wait": "checkpoint.mirror_timeout",
-    "world_model.kl.rep_scale": "world_model.kl.representation_scale",
-    "training.max_updates_owed": "training.max_updates_per_step",
-    "training.max_nonfinite": "training.max_consecutive_nonfinite",
-    "td3.target_rate": "td3.tau",
-}
-"""New keys by the old ones of version 0.2."""
-
 FREE = "env.kwargs"
 """The mapping whose keys the user chooses."""
 
 _BOOLEANS = ("true", "false", "yes", "no", "on", "off", "y", "n", "1", "0")
 _MAY_BE_NEW = "++"  # Hydra's mark of such a key
 
-_LOG = logging.getLogger(__name__)
-
 
 def parse(arguments: Iterable[str], loader: ConfigLoader | None = None) -> list[Override]:
-    """Return the overrides that `arguments` spell in Hydra's grammar, old keys replaced by new ones.
+    """Return the overrides that `arguments` spell in Hydra's grammar.
 
     Raises:
         UserError: If one is not `key=value`, or has no value, or has the value `???`.
@@ -161,17 +148,12 @@ def explain(error: Exception) -> UserError:
         file, group = found.groups()
         place = f"which would take the place of its own values of {group}"
         return UserError(f"{file} has `override /{group}`, {place}. Write `/{group}/<choice>` there.")
-    if found := re.match(r"(In '.+'): \w+ raised while composing config: (.+) full_key: (\S+)", text):
-        file, problem, key = found.groups()
-        return UserError(f"{file}: {problem}." + (f" {key} is now {RENAMED[key]}." if key in RENAMED else ""))
+    if found := re.match(r"(In '.+'): \w+ raised while composing config: (.+) full_key: ", text):
+        return UserError(": ".join(found.groups()) + ".")
     return UserError(text)
 
 
 def _parse_one(argument: str, parser: OverridesParser) -> Override:
-    old = argument.partition("=")[0].lstrip("+~")
-    if old in RENAMED:
-        note_new_name(old)
-        argument = argument.replace(old, RENAMED[old], 1)
     key, sign, value = argument.partition("=")
     if not sign and not argument.startswith("~"):
         hint = _hint_for_word(argument)
@@ -234,23 +216,3 @@ def _of_the_same_words(key: str, known: Iterable[str]) -> list[str]:
     asked, names = set(re.split(r"[._]", key)), {name: name.rpartition(".")[2].split("_") for name in known}
     found = [name for name, words in names.items() if asked.issuperset(words)]
     return sorted(found, key=lambda name: -len(names[name]))
-
-
-def rename_saved(values: dict[str, Any]) -> None:
-    """Rename the keys of version 0.2 in place, without a warning: its user typed none of them.
-
-    A new key that is already there takes precedence.
-    """
-    for old, new in RENAMED.items():
-        *path, name = old.split(".")
-        section: Any = values
-        for part in path:
-            section = section.get(part) if isinstance(section, dict) else None
-        if isinstance(section, dict) and name in section:
-            section.setdefault(new.rpartition(".")[2], section.pop(name))
-
-
-@cache
-def note_new_name(old: str) -> None:
-    """Log, once, what the new name is."""
-    _LOG.warning("%s is now %s; the next version refuses the old name", old, RENAMED[old])

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..utils.durable_io import corrupt_file_error, read_regular, reading
 from ..utils.errors import UserError
-from .overrides import describe, is_boolean_if_asked, rename_saved
+from .overrides import describe, is_boolean_if_asked
 from .schema import leaves
 from .workflow import AnyTrainConfig, in_own_schema, setting_types
 
@@ -47,7 +47,6 @@ def read_config(path: Path) -> DictConfig:
             raise _wrong(path, _mark_of(text, missing[0].split(".")), f"sets {missing[0]} to {MISSING}")
         saved = OmegaConf.to_container(loaded, resolve=False)
         if isinstance(saved, dict):
-            rename_saved(saved)  # pyright: ignore[reportArgumentType]
             if isinstance(env := saved.get("env"), dict):
                 env.setdefault("scale_bytes", False)  # saved before the setting existed
         config = OmegaConf.merge(OmegaConf.structured(AnyTrainConfig), saved)

@@ -12,7 +12,6 @@ from omegaconf import OmegaConf
 from reverie.checkpoints.run_folder import create_run_folder, save_config
 from reverie.commands.command_line import run_from_command_line
 from reverie.config.dreamer import DreamerTrainConfig
-from reverie.config.overrides import note_new_name
 from reverie.config.schema import TrainConfig
 from reverie.planning import Preflight
 from reverie.utils.errors import UserError
@@ -218,20 +217,6 @@ def test_a_mistake_ends_the_process_with_exit_code_2(
     assert list(empty_folder.iterdir()) == []
 
 
-def test_an_old_key_works_and_its_new_name_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    note_new_name.cache_clear()
-    old = ["training.max_nonfinite=7", "++world_model.kl.rep_scale=0.2"]
-    for _ in range(2):
-        [(config, _notices)] = run("experiment=dreamer_catch", CPU, *old)
-        assert isinstance(config, DreamerTrainConfig)
-        assert config.training.max_consecutive_nonfinite == 7
-        assert config.world_model.kl.representation_scale == 0.2
-    assert [record.message.partition(";")[0] for record in caplog.records] == [
-        "training.max_nonfinite is now training.max_consecutive_nonfinite",
-        "world_model.kl.rep_scale is now world_model.kl.representation_scale",
-    ]
-
-
 def test_a_user_error_inside_the_run_is_told_in_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
     def task(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None:
         raise UserError("the disk\nis full.")
@@ -324,14 +309,10 @@ def test_files_of_the_user_join_the_groups(capsys: pytest.CaptureFixture[str], e
     folder.mkdir(parents=True)
     (folder / "boxing.yaml").write_text("game: boxing\n")
     (folder / "wrong.yaml").write_text("gaem: boxing\n")
-    (folder.parent / "training").mkdir()
-    (folder.parent / "training" / "old.yaml").write_text("max_nonfinite: 3\n")
     [(config, _)] = run("--config-dir=mine", "env=boxing", "experiment=dreamer_atari100k", CPU)
     assert config.env.game == "boxing"
     assert "Key 'gaem' not in 'EnvConfig'" in error_of(capsys, "--config-dir=mine", "env=wrong", CPU)
     assert "Did you mean `boxing`?" in error_of(capsys, "--config-dir=mine", "env=boxin", CPU)
-    message = error_of(capsys, "--config-dir=mine", "training=old", CPU)
-    assert "training.max_nonfinite is now training.max_consecutive_nonfinite" in message
 
 
 def test_a_multirun_gives_each_job_its_values_and_its_folder(empty_folder: Path) -> None:

@@ -22,7 +22,6 @@ from reverie.commands.comparison import (
     with_returns,
 )
 from reverie.commands.plot import main
-from reverie.config.overrides import note_new_name
 from reverie.utils.logging.json_lines import JsonLines, read_lines
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -189,7 +188,6 @@ def test_every_run_among_the_raw_data_can_be_drawn_without_a_warning(
     for path in paths:
         tags = {tag for line in read_lines(path / "metrics.jsonl") for tag in line}
         assert (path / "config.yaml").exists() and not tags.isdisjoint(RETURN_TAGS), path
-    note_new_name.cache_clear()
     for path in {path.parent: path for path in paths}.values():  # one run of each kind
         [run] = with_returns([read_run(path)])
         group_runs([run], find_tag(RETURN, [run]), Axis.steps)
