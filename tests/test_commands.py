@@ -13,7 +13,17 @@ from reverie.commands import entry as commands
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
-LOADING = ("train", "evaluate", "plan_memory", "certify_memory", "doctor", "benchmark", "sweep", "probe")
+LOADING = {
+    "train": "device=cpu",
+    "evaluate": "run=pretrained:catch",
+    "plan_memory": "device=cpu",
+    "certify_memory": "device=cpu",
+    "doctor": "--help",
+    "benchmark": "--help",
+    "sweep": "--help",
+    "probe": "run=pretrained:pong",
+}
+"""Commands with an argument with which they import torch."""
 ONE_SCREEN = 40  # lines
 LONG_ENOUGH_SECONDS = 60.0
 
@@ -55,7 +65,7 @@ def test_a_wrong_argument_is_one_sentence(
 @pytest.mark.parametrize("name", LOADING)
 def test_ctrl_c_while_a_command_loads_is_one_line(name: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, f"scripts/{name}.py"],
+        [sys.executable, f"scripts/{name}.py", LOADING[name]],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,

@@ -81,13 +81,16 @@ def test_both_wheels_install_from_a_folder_and_reverie_uses_heapwatch(
     assert {name for name in names if ".dist-info/" not in name} == relative_files(source, "*.py", "py.typed")
 
 
+TRAIN = "import sys; from reverie.commands.entry import train; sys.argv.append('device=cpu')"
+
+
 def test_without_heapwatch_one_sentence_tells_how_to_install_it(built: Distributions, tmp_path: Path) -> None:
     install(tmp_path, built.wheel)
     repair = "pip install -c constraints.txt -e packages/heapwatch -e ."
-    done = run_installed(tmp_path, "import reverie; reverie.load")
+    done = run_installed(tmp_path, "import reverie.memory; reverie.memory.Watch")
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ImportError: No module named 'heapwatch'") and last.endswith(repair)
-    done = run_installed(tmp_path, "from reverie.commands.entry import train; train()")
+    done = run_installed(tmp_path, f"{TRAIN}; train()")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("error: No module named 'heapwatch'") and repair in done.stderr
 

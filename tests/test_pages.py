@@ -18,7 +18,7 @@ from benchmarks.suite.command import BenchConfig
 from benchmarks.sweep import SweepConfig
 from reverie.checkpoints.run_folder import check_change
 from reverie.commands import certify, collect, episodes, evaluate, export, plan, play, plot, probe
-from reverie.commands.command_line import _parse_flags
+from reverie.commands.command_line import _flags
 from reverie.commands.options import own_settings
 from reverie.config.compose import compose_jobs, with_experiment
 from reverie.config.overrides import parse
@@ -76,7 +76,7 @@ def command_lines(page: str) -> Iterator[tuple[str, list[str]]]:
 
 def compose(arguments: list[str]) -> None:
     """Compose what a training command asks for, in the way that the command does."""
-    flags = _parse_flags([each for each in arguments if each != "..."])
+    flags = _flags([each for each in arguments if each != "..."])
     named = {item.key_or_group: item for item in parse(flags.overrides)}
     if "resume" in named:
         fixed = ("workflow", "run_dir", "resume")

@@ -16,7 +16,7 @@ import torch
 
 from ..checkpoints.pretrained import holds_networks_alone
 from ..checkpoints.run_folder import unknown_maker_of
-from ..commands.command_line import checked_run
+from ..commands.runs import checked_run
 from ..commands.train import train_until
 from ..config.overrides import parse
 from ..config.schema import TrainConfig

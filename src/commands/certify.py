@@ -29,10 +29,9 @@ from ..testing.faults import Fault, find_fault
 from ..testing.judged import FIRST_TIMES, instruments_fraction, judged_series, to_decide
 from ..utils.errors import UserError, exit_on_user_error, require_range
 from ..utils.ranks import RankLost, Ranks
-from .command_line import leave_ranks
 from .entry import end_at_once
 from .options import own_settings
-from .train import faults_as_user_errors
+from .train import faults_as_user_errors, leave_ranks
 
 _MB = 1e6
 EXIT_CODES = {Outcome.flat: 0, Outcome.not_flat: 1, Outcome.undecided: 8}

@@ -30,8 +30,8 @@ def command(module: str) -> Callable[[], Any]:
 
 
 @exit_on_user_error()
-def load(module: str) -> Callable[[], Any]:
-    """Return the `main` of a module; what ends the process from now on is shown in one line.
+def load(module: str, name: str = "main") -> Callable[..., Any]:
+    """Return a function of a module; what ends the process from now on is shown in one line.
 
     Raises:
         SystemExit: With code 2 if it cannot run on this system, or something that it imports is missing.
@@ -44,7 +44,7 @@ def load(module: str) -> Callable[[], Any]:
     if is_default:  # a shell's background job ignores Ctrl-C, and keeps to that
         signal.signal(signal.SIGINT, end_at_once)
     try:
-        return importlib.import_module(module, __package__).main
+        return getattr(importlib.import_module(module, __package__), name)
     except (ImportError, OSError, MemoryError) as error:  # OSError: a shared library that PyTorch lacks
         if refused := address_space_error(error):
             raise refused from error
@@ -73,7 +73,7 @@ def _show(kind: type[BaseException], error: BaseException, traceback: TracebackT
         sys.__excepthook__(kind, error, traceback)
 
 
-train = command(".train")
+train = command(".command_line")
 evaluate = command(".evaluate")
 plan = command(".plan")
 probe = command(".probe")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import torch
@@ -28,9 +29,8 @@ from ..orchestration.run import join, open_run
 from ..orchestration.signals import RESUME_ME_EXIT_CODE, Signals
 from ..planning import Preflight
 from ..utils.errors import UserError, first_line
-from ..utils.logging import OnLine
-from ..utils.ranks import RankLost, current_ranks, number_of_ranks
-from .command_line import leave_ranks, run_from_command_line
+from ..utils.logging import OnLine, configure_logging
+from ..utils.ranks import RANK_EXIT_CODE, RankLost, current_ranks, number_of_ranks
 from .entry import end_at_once
 
 ENVIRONMENT_EXIT_CODE = 5
@@ -40,6 +40,14 @@ _RANK_HINT = "The newest checkpoint counts: start torchrun again with resume=<ru
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DISK_FAULTS = (*_FULL, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
 _LOG = logging.getLogger(__name__)
+
+
+def leave_ranks(error: RankLost, hint: str) -> NoReturn:
+    """End this process, which has lost another rank, with a sentence and what to do."""
+    configure_logging()  # the run's own log is closed
+    _LOG.error("%s. %s", error, hint)
+    logging.shutdown()
+    os._exit(RANK_EXIT_CODE)  # an exchange that never ends would keep the interpreter from leaving
 
 
 def train(config: TrainConfig, preflight: Preflight, notices: list[str]) -> None:
@@ -207,8 +215,3 @@ def _gpu_memory_ended(run: Orchestrator, error: torch.OutOfMemoryError) -> int:
     full = f"The GPU is full at step {run.step:,}.{held} {repair}"
     _LOG.error("%s\n%s", first_line(error), full)
     return GPU_MEMORY_EXIT_CODE
-
-
-def main() -> None:
-    """Run `reverie-train`."""
-    run_from_command_line(train)

@@ -6,18 +6,21 @@ from pathlib import Path
 
 import hydra
 import yaml
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from ..utils.errors import UserError
+from ..utils.errors import UserError, first_line
+from ..utils.units import count_text
 from .overrides import as_typed, check, explain, parse
 from .resolve import CONFIG_PACKAGE, group_choices, register_schemas
 from .workflow import in_own_schema
 
 HYDRA_VERSION_BASE = "1.3"
+_SWEEPER = "hydra/sweeper"
 
 
 def compose_jobs(
@@ -25,7 +28,8 @@ def compose_jobs(
 ) -> list[DictConfig]:
     """Return the configuration of every job that overrides ask for, not resolved, in its workflow's schema.
 
-    With `multirun` an override may list several values; `config_dir` has further files for the groups.
+    With `multirun` an override may list several values; a sweeper other than Hydra's own is the only one to
+    know its jobs, so then there are none. `config_dir` has further files for the groups.
 
     Raises:
         UserError: If an override is wrong, or a file of the configuration is.
@@ -45,6 +49,12 @@ def compose_jobs(
         except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
             raise explain(error) from error  # ValueError: Hydra's own, for malformed groups
     typed_keys = [override.key_or_group for override in overrides]
+    if multirun and _SWEEPER in typed_keys:
+        return []
+    folders = [job.run_dir for job in composed if job.run_dir is not None]
+    if len(set(folders)) < len(folders):
+        repair = f"Leave it out, or name the folder of all jobs by hydra.sweep.dir={folders[0]}."
+        raise UserError(f"run_dir={folders[0]} would hold {count_text(len(folders), 'run')}. {repair}")
     return [in_own_schema(job, typed_keys) for job in composed]
 
 
@@ -55,18 +65,17 @@ def with_experiment(arguments: Sequence[str]) -> list[str]:
 
 
 def _jobs(overrides: list[Override], multirun: bool) -> list[list[str]]:
-    """Return the overrides of each job: the product of all values listed, in the order of Hydra's sweeper."""
-    choices: list[list[str]] = []
-    for override in overrides:
-        if not override.is_sweep_override():
-            choices.append([str(override.input_line)])
-        elif not multirun:
-            raise UserError(
-                f"{as_typed(override)} lists several values; add -m to train a job for each, or name one."
-            )
-        elif not override.is_discrete_sweep():
-            raise UserError(f"{override.input_line}: an interval is not a list of jobs; write a,b,c.")
-        else:
-            key = override.get_key_element()
-            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
-    return [list(job) for job in itertools.product(*choices)]
+    """Return the overrides of each job, as Hydra's own sweeper makes them."""
+    sweeps = [override for override in overrides if override.is_sweep_override()]
+    if not multirun:
+        if sweeps:
+            listed = f"{as_typed(sweeps[0])} lists several values"
+            raise UserError(f"{listed}; add -m to train a job for each, or name one.")
+        return [[str(override.input_line) for override in overrides]]
+    if any(override.key_or_group == _SWEEPER for override in overrides):
+        # Composed without what another sweeper chooses: a mistake in the rest is found.
+        overrides = [override for override in overrides if not override.is_sweep_override()]
+    try:
+        return BasicSweeper.split_arguments(overrides, None)[0]
+    except HydraException as error:
+        raise UserError(f"{first_line(error)}: an interval is not a list of jobs; write a,b,c.") from error

@@ -43,6 +43,8 @@ def parse(arguments: Iterable[str], loader: ConfigLoader | None = None) -> list[
 def check(override: Override, groups: Mapping[str, list[str]]) -> None:
     """Refuse an override, of a single value, that is no choice of a group and no setting of its type."""
     key, value = override.key_or_group, override.value()
+    if key == "hydra.run.dir":
+        raise UserError(f"{key}={value} names no folder of a run. Write run_dir={value}.")
     if override.is_hydra_override() or override.is_delete() or override.package is not None:
         return  # Hydra's own settings and rare forms: Hydra checks them when it composes
     if key not in groups:

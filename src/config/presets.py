@@ -2,6 +2,7 @@
 
 import re
 from importlib import resources
+from string import Template
 from typing import Any
 
 import yaml
@@ -9,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..models import ModelConfig
 from .overrides import typed_form
-from .resolve import CONFIG_PACKAGE
+from .resolve import CONFIG_PACKAGE, group_choices
 from .schema import actual_device, leaves
 
 _SIZES = ("units", "hidden", "deter", "stoch", "classes", "depth")
@@ -51,6 +52,23 @@ def experiment_lines() -> list[str]:
         rows.append((file.name.removesuffix(".yaml"), time, re.split(r"[.,] |\.?$", about)[0]))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     return [f"{name:<{widths[0]}}  {time:<{widths[1]}}  {about}" for name, time, about in rows]
+
+
+def overview() -> str:
+    """Return what `reverie-train` prints without arguments: the experiments, and how to choose one."""
+    lines = "\n".join(f"  {line}" for line in experiment_lines())
+    return (
+        f"Choose an experiment and its settings: reverie-train experiment=NAME [key=value ...]\n\n{lines}\n\n"
+        "Your own environment: reverie-train env=gymnasium env.id=module:Name-v0\n"
+        "All options: reverie-train --help"
+    )
+
+
+def help_text(config_dir: str | None = None) -> str:
+    """Return the help of `configs/train.yaml`; `config_dir` has further files for the groups."""
+    text = yaml.safe_load(resources.files(CONFIG_PACKAGE).joinpath("train.yaml").read_text())
+    groups = [f"{group}: {', '.join(names)}\n" for group, names in sorted(group_choices(config_dir).items())]
+    return Template(text["hydra"]["help"]["template"]).substitute(APP_CONFIG_GROUPS="".join(groups))
 
 
 def model_presets() -> dict[str, dict[str, int]]:

@@ -164,8 +164,18 @@ MISTAKES = {
     "broken grammar": (["run_dir=a b("], ["run_dir=a b(", "not in Hydra's grammar", "Quote"]),
     "interpolation of nothing": (["env.game=${foo}"], ["env.game", "'foo' not found"]),
     "several values without -m": (["seed=1,2"], ["seed=1,2 lists several values; add -m"]),
-    "unknown flag": (["--multrun"], ["unknown flag --multrun", "Did you mean `--multirun`?"]),
-    "key as a flag": (["--seed=3"], ["unknown flag --seed=3", "without dashes: key=value"]),
+    "unknown flag": (["--multrun"], ["arguments: --multrun", "Did you mean `--multirun`?"]),
+    "key as a flag": (["--seed=3"], ["arguments: --seed=3", "without dashes: key=value"]),
+    "other files for configs/train.yaml": (
+        ["--config-name=mine"],
+        ["--config-name and --experimental-rerun would replace configs/train.yaml"],
+    ),
+    "--resolve alone": (["--resolve"], ["--resolve needs --cfg; write --cfg job --resolve"]),
+    "two modes of Hydra": (["--cfg=all", "--info=config"], ["Only one of --run, --multirun, --cfg"]),
+    "unknown shell": (["-sc", "install=dos"], ["No completion plugin for 'dos' found"]),
+    "folder of Hydra": (["hydra.run.dir=x"], ["hydra.run.dir=x names no folder of a run. Write run_dir=x."]),
+    "unknown setting of Hydra": (["hydra.foo=1"], ["hydra.foo: Key 'foo' not in 'HydraConf'"]),
+    "interval of Hydra's own sweeper": (["-m", "seed=interval(1,2)"], ["is not a list of jobs; write a,b,c"]),
     "flag without its value": (["--cfg"], ["--cfg", "expected one argument"]),
     "unknown folder of files": (["--config-dir=nowhere"], ["--config-dir=nowhere is not a folder"]),
     "resume of nothing": (
@@ -270,9 +280,9 @@ def test_cfg_shows_the_experiment_of_a_run_that_names_an_environment_alone(
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
-        ("commands.train", ["--help"]),
-        ("commands.train", ["--cfg", "job"]),
-        ("commands.train", ["--version"]),
+        ("commands.command_line", ["--help"]),
+        ("commands.command_line", ["--cfg", "job"]),
+        ("commands.command_line", ["--version"]),
         ("commands.evaluate", ["--help"]),
         ("commands.plan", ["--help"]),
         ("commands.plan", [CPU]),
@@ -280,7 +290,6 @@ def test_cfg_shows_the_experiment_of_a_run_that_names_an_environment_alone(
         ("commands.certify", ["--help"]),
         ("commands.doctor", ["--help"]),
         ("commands.doctor", []),
-        ("commands.snapshots", ["--help"]),
     ],
 )
 def test_a_command_that_cannot_be_read_says_so_in_one_line(
@@ -297,11 +306,35 @@ def test_a_command_that_cannot_be_read_says_so_in_one_line(
 
 
 def test_help_names_the_experiments_and_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as done:
-        run("--help")
-    assert done.value.code == 0
+    assert run("--help") == []
     text = capsys.readouterr().out
     assert "dreamer_catch" in text and "train_ratio" in text
+
+
+WITHOUT_TORCH = """
+import sys
+from reverie.commands import entry
+command = getattr(entry, sys.argv.pop(1))
+try:
+    command()
+finally:
+    print("torch" in sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "code"),
+    [
+        ("train", ["--help"], 0),
+        ("train", ["training.batchsize=3"], 2),
+        ("train", [CPU, "training.batch_size=0"], 2),
+        ("train", ["-m", "seed=1,2", "run_dir=x"], 2),
+    ],
+)
+def test_help_and_mistakes_do_not_wait_for_torch(command: str, arguments: list[str], code: int) -> None:
+    shell = [sys.executable, "-c", WITHOUT_TORCH, command, *arguments]
+    done = subprocess.run(shell, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (code, "False")
 
 
 def test_files_of_the_user_join_the_groups(capsys: pytest.CaptureFixture[str], empty_folder: Path) -> None:

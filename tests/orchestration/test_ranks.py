@@ -16,8 +16,9 @@ import pytest
 from reverie.checkpoints.run_folder import LOCK_FILE, load_run
 from reverie.checkpoints.shards import RANKS, DividedAnew
 from reverie.commands.certify import EXIT_CODES
-from reverie.commands.command_line import _continued, run_from_command_line
+from reverie.commands.command_line import run_from_command_line
 from reverie.commands.episodes import main as export_episodes
+from reverie.commands.runs import continued
 from reverie.commands.train import train
 from reverie.config.resolve import multiplies_bfloat16
 from reverie.config.schema import Device
@@ -375,10 +376,10 @@ def test_torchrun_continues_the_run_that_it_has_begun_and_no_other(
     own = start(tmp_path / "own", *CATCH, "training.total_timesteps=8")
     new, begun, other = ([*CATCH, f"run_dir={each}"] for each in (tmp_path / "new", own, cartpole_run))
     changed = [f"resume={own}", "training.total_timesteps=12"]
-    assert _continued(begun) == begun
+    assert continued(begun) == begun
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_1/none_1/attempt_1/0/error.json")
-    assert _continued(begun) == [f"resume={own}"]
-    assert [_continued(each) for each in (new, other, changed)] == [new, other, changed]
+    assert continued(begun) == [f"resume={own}"]
+    assert [continued(each) for each in (new, other, changed)] == [new, other, changed]
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_1/none_2/attempt_1/0/error.json")
-    assert _continued(begun) == begun
+    assert continued(begun) == begun

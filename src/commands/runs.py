@@ -1,0 +1,114 @@
+"""Check what the command line or a program asks for, on this machine: a new run, or one to resume."""
+
+import os
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig
+
+from ..checkpoints.pretrained import holds_networks_alone
+from ..checkpoints.run_folder import begin_with, check_change, resume_run
+from ..checkpoints.shards import was_begun_here
+from ..config.compose import compose_jobs
+from ..config.overrides import parse
+from ..config.presets import device_notice
+from ..config.resolve import typed
+from ..config.schema import TrainConfig
+from ..envs.process_state import collected_changes
+from ..orchestration.recipes import recipe_of
+from ..planning import Preflight, check_run
+from ..planning.suggestions import Compose
+from ..utils.errors import UserError
+from ..utils.logging import read_lines, stored_log
+from ..utils.logging.writer import METRICS_FILE
+from ..utils.ranks import number_of_ranks
+from ..utils.remote_urls import URL_SEPARATOR
+from .comparison import RETURN_TAGS
+
+Checked = tuple[TrainConfig, Preflight, list[str]]
+"""A run's configuration, what is known of it, and the notices to show before it starts."""
+
+
+def checked_run(arguments: Sequence[str]) -> Checked:
+    """Return the run that overrides ask for: a new one, or one to resume.
+
+    Raises:
+        UserError: If one of them is wrong, or the run cannot be made on this machine; nothing was created.
+    """
+    overrides = parse(arguments)
+    resume = {item.key_or_group: item.value() for item in overrides}.get("resume")
+    if resume is not None:
+        return _resumed(str(resume), [item for item in overrides if item.key_or_group != "resume"])
+    [job] = compose_jobs(arguments)
+    return checked_job(job, typed(job), Namespace(overrides=arguments, config_dir=None))
+
+
+def checked_job(job: DictConfig, config: TrainConfig, flags: Any = None) -> Checked:
+    """Return the run of a composed configuration, which is given as it was composed, and typed.
+
+    With `flags`, the `Namespace` of its command line, an error names changes to it that fit this machine.
+    """
+
+    def compose(change: str) -> TrainConfig:
+        return typed(compose_jobs([*flags.overrides, change], config_dir=flags.config_dir)[0])
+
+    return _checked(config, device_notice(job), compose if flags else None)
+
+
+def _checked(config: TrainConfig, notices: list[str], compose: Compose | None = None) -> Checked:
+    # The run's log does not exist yet, so changes that its environment makes meanwhile are among the notices.
+    with collected_changes() as changes:
+        preflight = check_run(config, recipe_of(config), compose)
+    return config, preflight, [*notices, *changes]
+
+
+def _resumed(folder: str, changes: list[Override]) -> Checked:
+    """Return the run saved in `folder`: a path, a URL, or networks alone."""
+    if holds_networks_alone(folder):
+        return _checked(*begin_with(folder, changes))
+    restored: list[str] = []
+    if URL_SEPARATOR in folder:
+        if number_of_ranks() > 1:  # all would fetch it, into one folder
+            repair = "Fetch it once without torchrun, then resume=<folder>."
+            raise UserError(
+                f"resume=<URL> is for one process, and {number_of_ranks()} share this run. {repair}"
+            )
+        typed_folders = [str(change.value()) for change in changes if change.key_or_group == "run_dir"]
+        changes = [change for change in changes if change.key_or_group != "run_dir"]
+        for change in changes:  # before anything is fetched
+            check_change(change)
+        from ..checkpoints.mirror import restore
+
+        folder, restored = restore(folder, next(iter(typed_folders), None))
+    config, notices = resume_run(folder, changes)
+    return _checked(config, [*restored, *notices])
+
+
+def continued(arguments: list[str]) -> list[str]:
+    """Return what to do where `torchrun` may start this command again: the second start continues the run.
+
+    It does so only if the first one began it: the run of another command is refused again, as it was.
+    Source of the variables: torch.distributed.run, "Environment Variables".
+    """
+    folders = {key: value for key, _, value in (word.partition("=") for word in arguments)}
+    resumed = folders.get("resume")
+    if resumed and URL_SEPARATOR not in resumed and not holds_networks_alone(resumed):
+        return arguments  # the same again, with its changes
+    if "run_dir" not in folders:
+        raise UserError(
+            "torchrun --max-restarts starts this command again after a failure, and nothing says where its "
+            "run is. Add run_dir=<folder>."
+        )
+    run_dir = folders["run_dir"]
+    is_again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return [f"resume={run_dir}"] if is_again and was_begun_here(Path(run_dir)) else arguments
+
+
+def score_of(run_dir: str) -> float | None:
+    """Return the last value of the first of `RETURN_TAGS` that a run logged, for sweepers that optimize."""
+    path = Path(run_dir) / METRICS_FILE
+    lines = list(read_lines(path)) if stored_log(path).is_file() else []
+    return next((line[tag] for tag in RETURN_TAGS for line in reversed(lines) if tag in line), None)
