@@ -13,18 +13,13 @@ from tempfile import TemporaryFile
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import envs, orchestration, workflows
 from ..config.schema import Device, TrainConfig
-from ..envs import EnvConfig, EnvironmentCrashed
-from ..envs.episodes import Episode
-from ..orchestration.evaluation import evaluate
-from ..orchestration.recipes import recipe_of
-from ..orchestration.reports import no_pictures, write_video
-from ..orchestration.trained import load_agent
+from ..envs import EnvConfig
 from ..utils.errors import UserError, exit_on_user_error, require_range, require_seed
 from ..utils.timestep import EnvSpec
 from ..utils.units import count_text
-from ..utils.video import require_video_path
-from ..workflows import Agent
+from .entry import load
 from .options import own_settings
 
 _USAGE = """\
@@ -81,6 +76,8 @@ class EvaluateConfig:
         require_range("", self, "episodes", "max_steps", ge=1)
         require_seed(self.seed)
         if self.video is not None:
+            from ..utils.video import require_video_path
+
             require_video_path(Path(self.video))
 
 
@@ -93,7 +90,7 @@ class _Watch:
         self._due = time.monotonic() + _PROGRESS_SECONDS
         self.is_interrupted = False
 
-    def __call__(self, finished: int, still_open: list[Episode]) -> bool:
+    def __call__(self, finished: int, still_open: "list[envs.Episode]") -> bool:
         """Return whether to end now."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + _PROGRESS_SECONDS
@@ -114,7 +111,7 @@ class _Watch:
 
 
 def evaluate_run(
-    config: EvaluateConfig, loaded: tuple[TrainConfig, Agent, int | None] | None = None
+    config: EvaluateConfig, loaded: "tuple[TrainConfig, workflows.Agent, int | None] | None" = None
 ) -> tuple[dict[str, object], NDArray[np.uint8] | None]:
     """Play the newest checkpoint of a run, or what was loaded of it.
 
@@ -122,18 +119,20 @@ def evaluate_run(
         What `reverie-evaluate` prints, and an episode's frames.
     """
     assert config.run is not None
-    run, workflow, step = loaded or load_agent(config.run, config.device)
+    run, workflow, step = loaded or orchestration.load_agent(config.run, config.device)
     if config.video is not None:
         _check_video(Path(config.video), workflow.env)
-    policy = config.policy if recipe_of(run).samples_actions else PolicyMode.mode
+    policy = config.policy if orchestration.recipe_of(run).samples_actions else PolicyMode.mode
     sample, is_recorded = policy is PolicyMode.sample, config.video is not None
     env = cut_episodes(run.env, workflow.env, config.max_steps)
     env = replace(env, max_restarts=0)  # an episode in which the environment broke has no return
     watch = _Watch(config.episodes, config.max_steps or workflow.env.longest_episode)
     before = signal.signal(signal.SIGINT, watch.interrupt)
     try:
-        result = evaluate(workflow, env, config.episodes, config.seed, sample, is_recorded, watch)
-    except EnvironmentCrashed as error:
+        result = orchestration.evaluate(
+            workflow, env, config.episodes, config.seed, sample, is_recorded, watch
+        )
+    except envs.EnvironmentCrashed as error:
         raise UserError(str(error).partition("\n")[0]) from error
     finally:
         signal.signal(signal.SIGINT, before)
@@ -159,11 +158,12 @@ def evaluate_run(
 def main() -> None:
     """Run `reverie-evaluate` with the arguments of this process."""
     config, _ = own_settings(EvaluateConfig, sys.argv[1:], "evaluate", _USAGE)
+    load("..orchestration", "recipe_of")  # imports torch
     result, frames = evaluate_run(config)
     print(json.dumps(result), flush=True)  # first: the video may fail
     if config.video is not None and frames is not None:
         try:
-            write_video(Path(config.video), frames)
+            orchestration.write_video(Path(config.video), frames)
         except OSError as error:
             raise UserError(f"video={config.video} cannot be written: {error.strerror}.") from error
     if "open_returns" in result:
@@ -181,7 +181,7 @@ def cut_episodes(env: EnvConfig, spec: EnvSpec, max_steps: int | None) -> EnvCon
 def _check_video(path: Path, env: EnvSpec) -> None:
     """Refuse a video that could not be written, before hours of play."""
     if not env.has_image and not env.renders:
-        raise UserError(f"video={path}: {no_pictures(env)}. Leave video= out.")
+        raise UserError(f"video={path}: {orchestration.no_pictures(env)}. Leave video= out.")
     require_writable("video", path)
 
 

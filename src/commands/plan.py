@@ -8,18 +8,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from rich.console import Console
-
+from .. import orchestration, planning
 from ..config.compose import compose_jobs
 from ..config.overrides import parse
 from ..config.resolve import typed
 from ..config.schema import TrainConfig
-from ..orchestration.recipes import recipe_of
-from ..planning.preflight import environment_spec, preflight_of
-from ..planning.resources import MemoryPlan, show
-from ..planning.suggestions import largest_fit, require_fit
 from ..utils.errors import UserError, exit_on_user_error, require_range
-from ..utils.ranks import as_if_started
+from .entry import load
 from .options import own_settings
 
 _USAGE = """\
@@ -73,15 +68,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run `reverie-plan`; exit code 2 after a mistake, a plan over a limit included."""
     typed_here = sys.argv[1:] if arguments is None else arguments
     plan_config, overrides = own_settings(PlanConfig, typed_here, "plan", _USAGE, "plan.")
+    load("..orchestration", "recipe_of")  # imports torch
+    from ..utils.ranks import as_if_started
+
     size = plan_config.ranks
     with as_if_started(size, size // plan_config.machines) if size else nullcontext():
         if plan_config.fit_gib is not None:
             return _run_fit(overrides, plan_config.fit_gib, plan_config.format)
         config = _compose(overrides)
-        recipe = recipe_of(config)
-        found = preflight_of(config, recipe)
+        recipe = orchestration.recipe_of(config)
+        found = planning.preflight_of(config, recipe)
         _write(found.plan, plan_config.format)
-        require_fit(found.plan, config, found.env, recipe, lambda change: _compose([*overrides, change]))
+        planning.require_fit(
+            found.plan, config, found.env, recipe, lambda change: _compose([*overrides, change])
+        )
 
 
 def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat) -> None:
@@ -90,7 +90,7 @@ def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat) -> None:
         raise UserError(f"device=cpu has no card to fit; leave it out, or plan.fit_gib={fit_gib:g}.")
     overrides = [*overrides, "device=cuda"]
     config = _compose(overrides)
-    recipe = recipe_of(config)
+    recipe = orchestration.recipe_of(config)
     if not recipe.has_model_presets:
         chosen = f"plan.fit_gib={fit_gib:g} chooses a model and a replay for workflow=dreamer"
         raise UserError(f"{chosen}. Plan a population without it.")
@@ -98,7 +98,9 @@ def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat) -> None:
     def compose(name: str) -> TrainConfig:
         return _compose([*overrides, f"model={name}"])
 
-    model, capacity, plan = largest_fit(compose, environment_spec(config, recipe), recipe, fit_gib)
+    model, capacity, plan = planning.largest_fit(
+        compose, planning.environment_spec(config, recipe), recipe, fit_gib
+    )
     _write(plan, form, {"fit.gib": fit_gib, "fit.model": model, "fit.capacity": capacity})
 
 
@@ -109,12 +111,14 @@ def _compose(overrides: list[str]) -> TrainConfig:
     return typed(compose_jobs(overrides)[0], must_run_here=False)
 
 
-def _write(plan: MemoryPlan, form: PlanFormat, fit: Mapping[str, Any] | None = None) -> None:
+def _write(plan: "planning.MemoryPlan", form: PlanFormat, fit: Mapping[str, Any] | None = None) -> None:
     """Write a plan; `fit` is what fits the card, by the keys of JSON."""
     if form is PlanFormat.json:
         return print(json.dumps({**(fit or {}), **plan.flat()}))
+    from rich.console import Console
+
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
-    show(plan, console)
+    planning.show(plan, console)
     if fit is not None:
         gib, model, capacity = fit.values()
         largest = f"device=cuda model={model} buffer.capacity={capacity}"

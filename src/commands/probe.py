@@ -5,12 +5,12 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from .. import orchestration
 from ..config.schema import Device
 from ..envs.config import check_is_pong
-from ..orchestration.pong.probe import play, probe_episodes
-from ..orchestration.trained import load_agent
 from ..utils.errors import UserError, exit_on_user_error, require_range, require_seed
-from ..workflows.world_models import DreamerWorkflow
+from ..workflows import world_models
+from .entry import load
 from .evaluate import cut_episodes
 from .options import own_settings
 
@@ -69,16 +69,16 @@ class ProbeConfig:
 def probe_run(config: ProbeConfig) -> dict[str, Any]:
     """Return what `reverie-probe` prints."""
     assert config.run is not None
-    run, workflow, step = load_agent(config.run, config.device)
-    if not isinstance(workflow, DreamerWorkflow):
+    run, workflow, step = orchestration.load_agent(config.run, config.device)
+    if not isinstance(workflow, world_models.DreamerWorkflow):
         raise UserError(f"run={config.run} is a population; the probe measures world models.")
     check_is_pong(run.env, f"run={config.run}")
     env = cut_episodes(run.env, workflow.env, config.max_steps)
-    played = play(workflow, env, config.episodes, config.seed)
+    played = orchestration.play(workflow, env, config.episodes, config.seed)
     beliefs = {}
     for steps in (0, config.imagined_steps):
         try:
-            found = probe_episodes(workflow, played, steps, config.seed)
+            found = orchestration.probe_episodes(workflow, played, steps, config.seed)
         except ValueError as error:
             raise UserError(f"{error}; play more of them, with episodes= or max_steps=.") from error
         beliefs[f"after_{steps}_imagined_steps"] = found
@@ -95,4 +95,5 @@ def probe_run(config: ProbeConfig) -> dict[str, Any]:
 def main() -> None:
     """Run `reverie-probe` with the arguments of this process."""
     config, _ = own_settings(ProbeConfig, sys.argv[1:], "probe", _USAGE)
+    load("..orchestration", "recipe_of")  # imports torch
     print(json.dumps(probe_run(config)))

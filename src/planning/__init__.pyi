@@ -2,6 +2,7 @@ from .plan import library_rows as library_rows
 from .plan import plan_run as plan_run
 from .preflight import Preflight as Preflight
 from .preflight import check_run as check_run
+from .preflight import environment_spec as environment_spec
 from .preflight import preflight_of as preflight_of
 from .recipe import Written as Written
 from .resources import GPU as GPU
@@ -10,4 +11,7 @@ from .resources import MemoryPlan as MemoryPlan
 from .resources import Resource as Resource
 from .resources import Row as Row
 from .resources import plan_lines as plan_lines
+from .resources import show as show
+from .suggestions import largest_fit as largest_fit
 from .suggestions import over_text as over_text
+from .suggestions import require_fit as require_fit

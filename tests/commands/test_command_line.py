@@ -329,6 +329,11 @@ finally:
         ("train", ["training.batchsize=3"], 2),
         ("train", [CPU, "training.batch_size=0"], 2),
         ("train", ["-m", "seed=1,2", "run_dir=x"], 2),
+        ("plan", ["--help"], 0),
+        ("plan", ["plan.ranks=0"], 2),
+        ("evaluate", ["--help"], 0),
+        ("evaluate", ["run=x", "episodes=0"], 2),
+        ("probe", ["--help"], 0),
     ],
 )
 def test_help_and_mistakes_do_not_wait_for_torch(command: str, arguments: list[str], code: int) -> None:
