@@ -94,7 +94,8 @@ def problems() -> Iterator[str]:
     """Print each size next to its budget, and yield a sentence for each that is over."""
     budget = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["reverie"]["budget"]
     source = ROOT / "src"
-    code = {str(file.relative_to(source)): code_lines(file) for file in sorted(source.rglob("*.py"))}
+    files_of_source = sorted([*source.rglob("*.py"), *source.rglob("*.pyi")])
+    code = {str(file.relative_to(source)): code_lines(file) for file in files_of_source}
     lines = {name: raw_lines(source / name) for name in code}
     folders = (ROOT / "tests", ROOT / "packages" / "heapwatch" / "tests")
     tests = {
