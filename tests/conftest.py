@@ -16,10 +16,15 @@ pytest_plugins = ["tests.runs.fixtures"]
 # Whole runs, kills, leaks, ranks and compilers: `make test-slow`. Files and folders of tests/.
 SLOW = (
     "benchmarks",
+    "commands/test_compiling.py",
+    "commands/test_make.py",
+    "commands/test_probe.py",
     "contracts/test_environments.py",
     "contracts/test_restore.py",
     "faults",
     "orchestration",
+    "planning/test_address_space.py",
+    "planning/test_memory_plan.py",
     "test_examples.py",
     "workflows/test_compiled.py",
     "workflows/test_ranks.py",

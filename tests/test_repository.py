@@ -36,7 +36,7 @@ def test_a_form_asks_each_question_once(form: str) -> None:
 def test_the_public_checks_are_targets_of_the_makefile_on_every_tested_python() -> None:
     matrix = read(".github/workflows/ci.yml")["jobs"]["check"]["strategy"]["matrix"]
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert {"lint", "test"} == set(matrix["target"]) <= targets
+    assert {"lint", "test", "test-slow"} == set(matrix["target"]) <= targets
     classifiers = re.findall(r"Python :: (3\.\d+)\"", (ROOT / "pyproject.toml").read_text())
     assert matrix["python"] == classifiers
 

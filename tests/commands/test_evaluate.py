@@ -405,7 +405,9 @@ def test_a_missing_run_is_named(
         == f"run={tmp_path} holds no run: it has no config.yaml. {repair}"
     )
     shutil.copy(cartpole_run / "config.yaml", tmp_path)
-    assert error_of(capsys, lambda: command(f"run={tmp_path}")).startswith(f"{tmp_path} holds no checkpoint")
+    assert error_of(capsys, lambda: command(f"run={tmp_path}")).startswith(
+        f"{tmp_path} has no checkpoint yet"
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without CUDA")

@@ -116,7 +116,9 @@ def test_planning_an_update_of_gigabytes_allocates_nothing_of_its_size() -> None
 def test_a_batch_too_large_to_rehearse_whole_continues_the_line_of_smaller_ones(
     experiment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = configured(f"experiment={experiment}", "model=debug", "training.batch_size=128")
+    # `precision=auto` would choose by the processor.
+    sizes = ("model=debug", "training.batch_size=128", "precision=float32")
+    config = configured(f"experiment={experiment}", *sizes)
     env = environment_spec(config, recipe_of(config))
     whole = dry_run(config, env)
     monkeypatch.setattr(module, "_MOST_STEPS", 64 * config.training.sequence_length)
