@@ -12,6 +12,7 @@ import dis
 import inspect
 import linecache
 import math
+import operator
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,36 +22,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .children import dictionary_getter
 from .readers import type_attribute, type_name
 
 _Tree = ast.FunctionDef | ast.AsyncFunctionDef
+_Pair = tuple[ast.expr, ast.expr]
 
 _CONTAINERS: tuple[Any, ...] = (list, dict, set, collections.deque)
 _CHANGES = frozenset(
     "append appendleft extend insert add update setdefault pop popleft popitem clear remove discard "
     "__setitem__ __delitem__".split()
 )
-_CHANGES_OF_FIRST = _CHANGES | {
-    "heappush",
-    "heappushpop",
-    "heapreplace",
-    "insort",
-    "insort_left",
-    "insort_right",
-}
+_CHANGES_OF_FIRST = _CHANGES.union("heappush heappushpop heapreplace insort insort_left insort_right".split())
 _EXITS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _CALLS: dict[str, Callable[..., Any]] = {"int": int, "float": float, "max": max, "min": min}
-_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.FloorDiv: lambda a, b: a // b,
+_ARITHMETIC = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
 }
 _SLICES = {number for name, number in dis.opmap.items() if name in ("BUILD_SLICE", "BINARY_SLICE")}
 _DEPTH = 5  # variables that are replaced inside one another
-_MISSING = object()
 
 
 class Bound(NamedTuple):
@@ -88,10 +81,8 @@ class Capacities:
             with suppress(ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError):
                 held, limit = _length(_value(rule.container, owner)), _number(rule.limit, owner)
                 if held == _length(_value(rule.compared, owner)):
-                    path, text = (
-                        ast.unparse(each).removeprefix("self") for each in (rule.container, rule.limit)
-                    )
-                    yield Bound(path, held, int(limit), text.removeprefix("."))
+                    path = ast.unparse(rule.container).removeprefix("self")
+                    yield Bound(path, held, int(limit), ast.unparse(rule.limit).removeprefix("self."))
 
 
 def _length(held: Any) -> int:
@@ -124,13 +115,12 @@ class _Methods:
     def names_with_length(self) -> set[str]:
         """Return the methods that ask for a length or slice, or call a method that does."""
         used = {name: function.__code__.co_names for name, (_, function, _) in self._found.items()}
-        found = {name for name, names in used.items() if "len" in names or self._slices(name)}
+        found = {name for name, names in used.items() if "len" in names}
+        code = {name: function.__code__.co_code[::2] for name, (_, function, _) in self._found.items()}
+        found |= {name for name in code if not _SLICES.isdisjoint(code[name])}
         for _ in range(2):
             found |= {name for name, names in used.items() if not found.isdisjoint(names)}
         return found
-
-    def _slices(self, name: str) -> bool:
-        return not _SLICES.isdisjoint(self._found[name][1].__code__.co_code[::2])
 
     def tree(self, name: str) -> _Tree | None:
         """Return the source of a method; `None` without one, and while it is being read."""
@@ -145,10 +135,9 @@ class _Methods:
         """Return what a method without arguments, or a property, returns."""
         if name not in self._found or self._found[name][2] is not is_property:
             return None
-        returns = [
-            each.value for each in ast.walk(self.tree(name) or ast.Pass()) if isinstance(each, ast.Return)
-        ]
-        found = returns[-1] if returns else None
+        nodes = ast.walk(self.tree(name) or ast.Pass())
+        returned = [each.value for each in nodes if isinstance(each, ast.Return)]
+        found = returned[-1] if returned else None
         # Anything else may change the container, and stays a call.
         return copy.deepcopy(found) if is_property or "len(" in ast.unparse(found or ast.Pass()) else None
 
@@ -232,22 +221,16 @@ def _assigned(tree: _Tree) -> Iterator[tuple[str, ast.expr]]:
             case ast.Assign([ast.Name(name)], value) | ast.NamedExpr(ast.Name(name), value):
                 yield name, value
             case ast.Assign([ast.Tuple(names)], ast.Tuple(values)) if len(names) == len(values):
-                yield from (
-                    (each.id, value)
-                    for each, value in zip(names, values, strict=True)
-                    if isinstance(each, ast.Name)
-                )
+                pairs = zip(names, values, strict=True)
+                yield from ((each.id, value) for each, value in pairs if isinstance(each, ast.Name))
 
 
 def _rules_of(tree: _Tree, methods: _Methods) -> Iterator[_Rule]:
     """Yield the comparisons of a method that decide whether a container changes."""
     statements = [each for each in ast.walk(tree) if isinstance(each, ast.stmt)]
     # A position that is compared with the length stands for it.
-    lengths = {
-        other.id: container
-        for container, other in _comparisons(statements, {})
-        if isinstance(other, ast.Name)
-    }
+    pairs = _comparisons(statements, {})
+    lengths = {other.id: container for container, other in pairs if isinstance(other, ast.Name)}
     rings = dict(_rings(statements))
     for statement in statements:
         asked, decided = _parts(statement)
@@ -289,11 +272,9 @@ def _nodes(parts: Iterable[ast.AST]) -> Iterator[ast.AST]:
     return (node for part in parts for node in ast.walk(part))
 
 
-def _comparisons(
-    parts: Iterable[ast.AST], lengths: Mapping[str, ast.expr]
-) -> Iterator[tuple[ast.expr, ast.expr]]:
+def _comparisons(parts: Iterable[ast.AST], lengths: Mapping[str, ast.expr]) -> Iterator[_Pair]:
     """Yield each container whose length is compared, and with what; `lengths` are names for lengths."""
-    pairs: list[tuple[ast.expr, ast.expr]] = []
+    pairs: list[_Pair] = []
     for node in _nodes(parts):
         match node:
             case ast.Compare(left, operators, others) if all(isinstance(each, _ORDERS) for each in operators):
@@ -394,15 +375,8 @@ def _number(node: ast.AST, owner: Any) -> int | float:
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """Return an attribute of an object, or of its class."""
-    getter = dictionary_getter(type(owner))
-    own = {} if getter is None else getter.__get__(owner)
-    if type(own) is dict and name in own:
-        return own[name]
-    for base in type_attribute(type(owner), "__mro__"):
-        value = type_attribute(base, "__dict__").get(name, _MISSING)
-        if type(value) is types.MemberDescriptorType:
-            return value.__get__(owner)
-        if value is not _MISSING:
-            return value
+    """Return an attribute of an object, or of its class; a class as owner is not looked into."""
+    if not issubclass(type(owner), type):
+        value = inspect.getattr_static(owner, name)
+        return value.__get__(owner) if type(value) is types.MemberDescriptorType else value
     raise LookupError

@@ -1,22 +1,31 @@
 """Find the objects that keep autograd graphs alive, and how much memory they retain.
 
-Search at the end of a step, never during `backward`. Reports hold texts and numbers only.
+Search at the end of a step, never during `backward`. Graphs are read as data: saved tensors through
+`SavedTensor.data`, which runs no unpack hook, so nothing is recomputed or loaded. Reports hold texts and
+numbers only.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import types
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ..texts import count_text
-from .graph import CAN_READ_SAVED, Nodes, Totals, cluster_graphs, node_of
-from .storages import StorageKey, is_tensor, storage_of
+from .readers import Role, dictionary_getter, type_attribute, type_name
+from .storages import StorageKey, is_tensor, shape_of, storage_of
 from .walk import Found, Visitor, walk
 
 _MAX_PATHS = 32
 _MAX_PARAMS = 8
 _OTHERS_SHOWN = 4
 _BYTES_PER_MB = 1e6
+_C: Any = torch._C
+_CAN_READ_SAVED = hasattr(_C._autograd.SavedTensor, "data")  # else only nodes are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ class GraphHolder:
         )
 
     def _size_text(self) -> str:
-        if not CAN_READ_SAVED:
+        if not _CAN_READ_SAVED:
             return "whose bytes this version of PyTorch does not tell"
         if self.freed:
             return "whose tensors backward has freed"
@@ -119,7 +128,7 @@ def first_graph(roots: Mapping[str, Any], max_objects: int = 20_000) -> str | No
     Cost: 4 us an object; 2 to 4 ms for a workflow of model=size12m (600 objects) and its replay.
     """
     visited = islice(Visitor().visit(roots.items()), max_objects)
-    return next((found.path for found in visited if node_of(found) is not None), None)
+    return next((found.path for found in visited if _node_of(found) is not None), None)
 
 
 def measure_graphs(
@@ -131,7 +140,7 @@ def measure_graphs(
     ends: list[Found] = []
     nodes: list[Any] = []
     for found in reachable:
-        node = node_of(found)
+        node = _node_of(found)
         if node is not None:
             ends.append(found)
             nodes.append(node)
@@ -141,10 +150,10 @@ def measure_graphs(
             held_elsewhere.add(storage.key)
         if is_tensor(found.value):
             names[id(found.value)] = found.path
-    reader, holders = Nodes(names, held_elsewhere), []
-    clusters, is_complete = cluster_graphs(nodes, [end.pattern for end in ends], reader, max_nodes)
+    reader, holders = _Nodes(names, held_elsewhere), []
+    clusters, is_complete = _cluster_graphs(nodes, [end.pattern for end in ends], reader, max_nodes)
     for cluster in clusters:
-        total = Totals()
+        total = _Totals()
         for node in cluster.nodes:
             reader.add(node, total)
         holders.append(_holder([ends[i] for i in cluster.ends], total, cluster.are_apart))
@@ -152,7 +161,7 @@ def measure_graphs(
     return GraphReport(tuple(holders), truncated or not is_complete)
 
 
-def _holder(ends: Sequence[Found], total: Totals, are_apart: bool) -> GraphHolder:
+def _holder(ends: Sequence[Found], total: "_Totals", are_apart: bool) -> GraphHolder:
     # Ends that share nodes reach the nodes of those that were left out of the sample.
     scale = sum(end.weight for end in ends) / len(ends) if are_apart else 1.0
     params = [(path, round(times * scale)) for path, times in total.uses.most_common(_MAX_PARAMS)]
@@ -177,3 +186,178 @@ def _abbreviated(path: str, first: str) -> str:
         shared = shared.rpartition(".")[0]
     start = shared.rfind(".") + 1
     return f"...{path[start:]}" if start else path
+
+
+def grad_fn(value: Tensor) -> Any | None:
+    """Return the node that made a tensor, whatever its subclass says."""
+    with torch._C.DisableTorchFunction():
+        try:
+            return _C.TensorBase.grad_fn.__get__(value)
+        except RuntimeError:  # one of several views of a base that was changed in place: it has no node
+            return None
+
+
+def _node_of(found: Found) -> Any | None:
+    """Return the last node of the graph that an object keeps alive; None if it has no graph."""
+    if found.role is Role.node:
+        return found.value
+    return grad_fn(found.value) if is_tensor(found.value) else None
+
+
+@dataclass(slots=True)
+class _Totals:
+    """What a set of nodes amounts to."""
+
+    nodes: int = 0
+    storages: dict[StorageKey, int] = field(default_factory=dict)
+    """Bytes of the storages that the nodes keep alive."""
+    uses: Counter[str] = field(default_factory=Counter)
+    """How often each parameter is consumed, by its path."""
+    oldest: int | None = None
+    """Sequence number, which counts the nodes made by one thread."""
+    saved: int = 0
+    freed: int = 0
+    """Slots for saved tensors, and how many of them backward has emptied already."""
+
+
+class _Nodes:
+    """Reads nodes of autograd graphs; how to read a type is decided once, at its first node.
+
+    `names` are paths of known leaves by the id of the tensor; storages `held_elsewhere` are not counted.
+    """
+
+    def __init__(self, names: dict[int, str], held_elsewhere: set[StorageKey]) -> None:
+        self._names = names
+        self._held_elsewhere = held_elsewhere
+        self._by_type: dict[type, tuple[bool, tuple[Any, ...], Any | None]] = {}
+
+    def is_shared_leaf(self, node: Any) -> bool:
+        """Return whether a node belongs to a parameter, and so to every graph through that parameter."""
+        return self._known(node)[0]
+
+    def before(self, node: Any) -> list[Any]:
+        """Return the nodes whose results a node consumed."""
+        return [previous for previous, _ in node.next_functions if previous is not None]
+
+    def add(self, node: Any, totals: _Totals) -> None:
+        """Count one node, and what it keeps alive."""
+        totals.nodes += 1
+        if not self.is_shared_leaf(node):
+            number = node._sequence_nr()
+            totals.oldest = number if totals.oldest is None else min(totals.oldest, number)
+        for previous in self.before(node):
+            if self.is_shared_leaf(previous):
+                leaf = previous.variable
+                totals.uses[self._names.get(id(leaf)) or f"<leaf {shape_of(leaf)}>"] += 1
+        for tensor in self._tensors(node, totals):
+            storage = storage_of(tensor)
+            if storage is not None and storage.key not in self._held_elsewhere:
+                totals.storages[storage.key] = storage.nbytes
+
+    def _tensors(self, node: Any, totals: _Totals) -> Iterator[Tensor]:
+        """Yield the tensors that a node keeps alive, and count its slots."""
+        is_leaf, saved, dictionary = self._known(node)
+        for descriptor in saved if _CAN_READ_SAVED else ():
+            try:
+                slots: Any = descriptor.__get__(node)
+            except RuntimeError:  # a custom function whose tensors are freed
+                slots = None
+            for slot in slots if type(slots) is tuple else (slots,):
+                data = None if slot is None else slot.data
+                totals.saved += 1
+                totals.freed += data is None
+                yield from _packed(data)
+        if dictionary is not None:  # what a custom function put on its context
+            yield from (value for value in list(dictionary.__get__(node).values()) if is_tensor(value))
+        if is_leaf:
+            yield node.variable
+
+    def _known(self, node: Any) -> tuple[bool, tuple[Any, ...], Any | None]:
+        """Return whether it is a leaf, the descriptors of its saved tensors, and that of its `__dict__`."""
+        kind = type(node)
+        if kind not in self._by_type:
+            saved = tuple(
+                descriptor
+                for base in type_attribute(kind, "__mro__")
+                for name, descriptor in type_attribute(base, "__dict__").items()
+                if name.startswith("_raw_saved_") and type(descriptor) is types.GetSetDescriptorType
+            )
+            self._by_type[kind] = type_name(kind) == "AccumulateGrad", saved, dictionary_getter(kind)
+        return self._by_type[kind]
+
+
+@dataclass(slots=True)
+class _Cluster:
+    """Graphs that belong together: releasing only one of their ends frees nothing."""
+
+    ends: list[int] = field(default_factory=list)
+    """Their places among all ends, rising."""
+    nodes: list[Any] = field(default_factory=list)
+    """Every node behind them once."""
+    are_apart: bool = True
+    """Whether no two of the ends share a node."""
+
+
+def _cluster_graphs(
+    ends: Sequence[Any], groups: Sequence[Hashable], reader: _Nodes, max_nodes: int
+) -> tuple[list[_Cluster], bool]:
+    """Return the clusters of the graphs behind some ends, and whether all nodes were seen.
+
+    Ends that share a node are one cluster, and so are ends of the same group. Graphs of one parameter all
+    meet in the node of that parameter, which therefore joins nothing. After `max_nodes` it stops.
+    """
+    parents = list(range(len(ends)))  # a forest; the root of each tree is the first end of a cluster
+    met: set[int] = set()  # ends that share a node with another one
+    reached: dict[int, tuple[Any, int]] = {}  # node, and the end that reached it first, by the node's id
+
+    def first_end(end: int) -> int:
+        while parents[end] != end:
+            parents[end] = parents[parents[end]]
+            end = parents[end]
+        return end
+
+    def join(one: int, other: int) -> None:
+        first, second = sorted((first_end(one), first_end(other)))
+        parents[second] = first
+
+    first_of_group: dict[Hashable, int] = {}
+    for end, group in enumerate(groups):
+        join(first_of_group.setdefault(group, end), end)
+    is_complete = True
+    for end, last in enumerate(ends):
+        stack = [last]
+        while stack:
+            node = stack.pop()
+            _, other = reached.get(id(node), (None, None))
+            if other is not None:  # what lies behind it is known already
+                if other != end and not reader.is_shared_leaf(node):
+                    met |= {other, end}
+                    join(other, end)
+                continue
+            if len(reached) >= max_nodes:
+                is_complete = False
+                break
+            reached[id(node)] = node, end  # held, so that its id stays its own
+            stack.extend(reader.before(node))
+
+    clusters: dict[int, _Cluster] = {}
+    for end in range(len(ends)):
+        cluster = clusters.setdefault(first_end(end), _Cluster())
+        cluster.ends.append(end)
+        cluster.are_apart &= end not in met
+    for node, end in reached.values():
+        clusters[first_end(end)].nodes.append(node)
+    return list(clusters.values()), is_complete
+
+
+def _packed(data: object) -> Iterator[Tensor]:
+    """Yield the tensors in saved data; with `saved_tensors_hooks` it is whatever the hook has packed."""
+    stack = [data]
+    while stack:
+        value = stack.pop()
+        if is_tensor(value):
+            yield value  # type: ignore[misc]
+        elif type(value) is tuple or type(value) is list:
+            stack.extend(value)
+        elif type(value) is dict:
+            stack.extend(value.values())

@@ -21,11 +21,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..texts import count_text
-from .capacity import Capacities
-from .children import Kind, Role
-from .graph import grad_fn
-from .graph_holders import GraphReport, measure_graphs
-from .readers import PRIMITIVE_IDS, SCAN, frame_locals, gradient_of, type_attribute, type_name
+from .capacity import Bound, Capacities
+from .graph_holders import GraphReport, grad_fn, measure_graphs
+from .readers import PRIMITIVE_IDS, SCAN, Kind, Role, frame_locals, gradient_of, type_attribute, type_name
 from .storages import StorageKey, is_tensor, shape_of, storage_of
 from .walk import Found, Visitor
 
@@ -65,19 +63,10 @@ class Heap:
     graphs: GraphReport
     is_whole: bool
     """Whether libraries, and what nothing names, are included."""
-    stores: dict[str, "Store"]
+    stores: dict[str, Bound]
     """Containers that have a capacity, by path; those of an object only where it was asked what grew."""
     entries: dict[str, "Entries"]
     """Containers on the way to what is `held`, by path."""
-
-
-class Store(NamedTuple):
-    """How full a container is."""
-
-    held: int
-    capacity: int
-    limit: str
-    """The capacity in the code, such as `maxlen`."""
 
 
 class Entries(NamedTuple):
@@ -251,7 +240,7 @@ class _Measurement:
         self._variables = set[str]()
         self._storages = set[StorageKey]()
         self._held: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-        self._stores: dict[str, Store] = {}
+        self._stores: dict[str, Bound] = {}
         self._entries: dict[str, Entries] = {}
         self._owners: dict[str, Any] = {}  # by path
 
@@ -262,8 +251,10 @@ class _Measurement:
                 parts = (each.held, each.totals, each.stores, each.entries)
                 inner = (part for whole in parts for part in whole.values())
                 self._visitor.seen.update(map(id, (each, *parts, *inner)))
-        for found in self._visitor.visit(self._noted(self._starts(roots))):
-            self._count(found)
+        for start in self._starts(roots):
+            self._variables.add(start[0])
+            for found in self._visitor.visit([start]):
+                self._count(found)
         kept, totals = {}, {}
         for device, paths in self._held.items():
             kept[device] = {path: nbytes for path, nbytes in paths.items() if nbytes >= _LEAST_HELD_BYTES}
@@ -277,11 +268,6 @@ class _Measurement:
         # A variable is bound anew at each step; what an attribute or a container holds stays and comes first.
         graphs = measure_graphs(sorted(self._reachable, key=lambda each: each.path in self._variables))
         return Heap(kept, totals, graphs, self._is_whole, self._stores, entries)
-
-    def _noted(self, starts: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-        for name, value in starts:
-            self._variables.add(name)
-            yield name, value
 
     def _starts(self, roots: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield what a program can reach by name, the user's own before that of libraries; then the rest."""
@@ -344,11 +330,11 @@ class _Measurement:
         if issubclass(kind.type, collections.deque):
             most = _MAXLEN(value)
             if most is not None:
-                self._stores[pattern] = Store(collections.deque.__len__(value), most, "maxlen")
+                self._stores[pattern] = Bound(pattern, collections.deque.__len__(value), most, "maxlen")
         elif issubclass(kind.type, functools._lru_cache_wrapper):
             cache = functools._lru_cache_wrapper.cache_info(value)
             if cache.maxsize is not None:
-                self._stores[pattern] = Store(cache.currsize, cache.maxsize, "maxsize")
+                self._stores[pattern] = Bound(pattern, cache.currsize, cache.maxsize, "maxsize")
         elif kind.role is Role.plain:
             self._owners[pattern] = value
 
@@ -358,12 +344,10 @@ class _Measurement:
         for start, owner in self._owners.items():
             if path.startswith(start) and path[len(start) :][:1] in ("", ".", "["):
                 for bound in capacities.of(owner):
-                    name, store = f"{start}{bound.path}", Store(bound.held, bound.capacity, bound.limit)
-                    known = self._stores.get(name, store)
+                    known = self._stores.setdefault(f"{start}{bound.path}", bound)
                     # Of several numbers the next one that the length will reach.
-                    if known.held >= known.capacity or store.held < store.capacity < known.capacity:
-                        self._stores[name] = store
-                    self._stores.setdefault(name, store)
+                    if known.held >= known.capacity or bound.held < bound.capacity < known.capacity:
+                        self._stores[f"{start}{bound.path}"] = bound
 
     def _count_entries(self, found: Found, kind: Kind) -> None:
         """Note how much is in a container."""

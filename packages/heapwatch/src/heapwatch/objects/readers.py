@@ -1,20 +1,30 @@
-"""Read what one object of the language holds: containers, functions, frames, tensors, instances.
+"""List what one Python object holds, without running code of the object: the step that every walk repeats.
 
 Only descriptors and iterators written in C are called: no property, no `__getattr__`, and no other special
 method of a foreign type.
 """
 
+import _io
 import collections
+import ctypes
+import functools
 import gc
 import inspect
+import logging
+import mmap
 import sys
 import types
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 Child = tuple[str, Any, float]
 """Step of the path (`.deter`, `[3]`, `['key']`), what is there, and for how many such children it stands."""
@@ -237,3 +247,155 @@ def _key_text(key: Any, position: int) -> str:
         return f"<{type_name(type(key))} {position}>"
     text = repr(key)
     return text if len(text) <= _LONGEST_KEY_TEXT else f"{text[:_LONGEST_KEY_TEXT]}..."
+
+
+Reader = Callable[[Any], Iterable[Child]]
+
+_CLOSED = (
+    *(type, types.ModuleType, types.CodeType, types.GenericAlias, types.UnionType),
+    *(types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType),
+    *(types.ClassMethodDescriptorType, types.WrapperDescriptorType),
+    *(weakref.ReferenceType, *weakref.ProxyTypes, ModuleSpec, SourceFileLoader),
+)  # not entered: there are many, and they hold nothing that grows
+_LIBRARY_TYPES = (logging.Logger, logging.Manager, _io._IOBase, np.generic, np.dtype)
+_LIBRARY_MODULES = (
+    *("torch._", "torch.fx.", "torch.cuda.", "numpy."),
+    *("importlib.", "_frozen_importlib.", "_thread."),
+)
+_LANGUAGE: dict[type, Reader] = {
+    dict: items,
+    list: functools.partial(sequence, list),
+    tuple: functools.partial(sequence, tuple),
+    collections.deque: queue,
+    set: referents,
+    frozenset: referents,
+    np.ndarray: object_array,
+    types.FunctionType: function,
+    types.MethodType: functools.partial(fields, types.MethodType, ("__self__", "__func__")),
+    # `store.append`, kept as a callback, holds the store
+    types.BuiltinFunctionType: functools.partial(fields, types.BuiltinFunctionType, ("__self__",)),
+    functools.partial: functools.partial(fields, functools.partial, ("func", "args", "keywords")),
+    types.GeneratorType: functools.partial(fields, types.GeneratorType, ("gi_frame",)),
+    types.CoroutineType: functools.partial(fields, types.CoroutineType, ("cr_frame",)),
+    types.AsyncGeneratorType: functools.partial(fields, types.AsyncGeneratorType, ("ag_frame",)),
+    BaseException: exception,
+    types.TracebackType: traceback,
+    types.FrameType: frame,
+    functools._lru_cache_wrapper: lru_cache,
+}
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_CDATA: Any = ctypes.Array.__mro__[1]
+
+
+class Role(Enum):
+    """What a walk takes an object for: a leaf is a tensor or an array, a node one of an autograd graph."""
+
+    plain = "plain"
+    leaf = "leaf"
+    node = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How to read the objects of a type."""
+
+    type: type
+    """The type itself: its id must not be given to another one."""
+    role: Role
+    readers: tuple[Reader, ...]
+    dictionary: Any | None
+    """The descriptor that reads `__dict__`, None where there is none, or where asking would make one."""
+    size: Callable[[Any], int]
+    """Reads the bytes of an object by C code alone."""
+
+
+class Children:
+    """Lists what objects hold; of PyTorch, NumPy, loggers and files only if it `enters_libraries`."""
+
+    def __init__(self, enters_libraries: bool = False) -> None:
+        self._enters_libraries = enters_libraries
+        self._by_type: dict[int, Kind] = {}
+
+    def __call__(self, value: Any) -> list[Child]:
+        """Return what an object holds."""
+        return [child for read in self.kind_of(value).readers for child in read(value)]
+
+    def kind_of(self, value: Any) -> Kind:
+        """Return how to read an object."""
+        kind = type(value)
+        if id(kind) not in self._by_type:
+            role = _role(kind)
+            is_closed = id(kind) in PRIMITIVE_IDS or issubclass(kind, _CLOSED)
+            is_entered = self._enters_libraries or role is Role.leaf or not _is_of_a_library(kind, role)
+            found = tuple(_readers(kind)) if is_entered and not is_closed else ()
+            dictionary = None if kind is types.FunctionType else dictionary_getter(kind)
+            self._by_type[id(kind)] = Kind(kind, role, found, dictionary, _size_reader(kind))
+        return self._by_type[id(kind)]
+
+
+def dictionary_getter(kind: type) -> Any | None:
+    """Return the descriptor that reads `__dict__`, None without one; a property of that name hides none."""
+    kinds = types.GetSetDescriptorType, types.MemberDescriptorType
+    return next((each for each in _definitions(kind, "__dict__") if issubclass(type(each), kinds)), None)
+
+
+def _definitions(kind: type, name: str) -> Iterator[Any]:
+    """Yield what the classes of a type define under a name, the first in their order first."""
+    for base in type_attribute(kind, "__mro__"):
+        if name in type_attribute(base, "__dict__"):
+            yield type_attribute(base, "__dict__")[name]
+
+
+def _role(kind: type) -> Role:
+    if issubclass(kind, (Tensor, np.ndarray)):
+        return Role.leaf
+    found = _definitions(kind, "next_functions")
+    is_node = any(type(each) is types.GetSetDescriptorType for each in found)
+    return Role.node if is_node else Role.plain
+
+
+def _is_of_a_library(kind: type, role: Role) -> bool:
+    """Return whether a type belongs to the insides of PyTorch, NumPy or the interpreter; modules do not."""
+    if issubclass(kind, nn.Module):
+        return False
+    name = type_attribute(kind, "__module__")
+    is_internal = type(name) is str and f"{name}.".startswith(_LIBRARY_MODULES)
+    return is_internal or role is Role.node or issubclass(kind, _LIBRARY_TYPES)
+
+
+def _readers(kind: type) -> Iterator[Reader]:
+    """Yield how to read a type."""
+    dictionary = dictionary_getter(kind)
+    if issubclass(kind, Tensor):
+        yield functools.partial(tensor, dictionary)
+        return
+    language = next((read for base, read in _LANGUAGE.items() if issubclass(kind, base)), None)
+    if language is not None:
+        yield language
+    slots = [slot for base in type_attribute(kind, "__mro__") for slot in _slots(base)]
+    if slots:
+        yield functools.partial(slot_values, slots)
+    if dictionary is not None and kind is not types.FunctionType:
+        read = module_attributes if issubclass(kind, nn.Module) else attributes
+        yield functools.partial(read, dictionary)
+    if not (language or slots or dictionary):
+        yield referents
+
+
+def _slots(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield name and descriptor of the `__slots__` of one class; members of a C class are none."""
+    if type_attribute(kind, "__flags__") & _HEAP_TYPE:
+        for name, value in type_attribute(kind, "__dict__").items():
+            if type(value) is types.MemberDescriptorType:
+                yield name, value
+
+
+def _size_reader(kind: type) -> Callable[[Any], int]:
+    if issubclass(kind, _CDATA):
+        return ctypes.sizeof
+    if kind is mmap.mmap:
+        return lambda value: 0 if value.closed else len(value)
+    # Written in Python it would be code of the user's.
+    found = _definitions(kind, "__sizeof__")
+    readers = (each for each in found if type(each) is types.MethodDescriptorType)
+    return next(readers, object.__sizeof__)

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .children import Children, Role
-from .readers import PRIMITIVE_IDS
+from .readers import PRIMITIVE_IDS, Children, Role
 
 _LONGEST_PATH = 240  # of a longer one, as in a linked list, only the beginning is kept
 _NUMBERED = re.compile(r"\[[^\]]*\d[^\]]*\]|(<[\w.]+) \d+>")
