@@ -2,6 +2,7 @@
 
 import os
 import traceback
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 _MOST_CHARACTERS = 400
@@ -24,6 +25,18 @@ def printable(text: str, most: int | None = _MOST_CHARACTERS) -> str:
     'red: ?[31m'
     """
     return "".join(c if c.isprintable() else "?" for c in text[:most])
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Container[str] = ()) -> list[str]:
+    """Return rows of cells as lines of aligned columns: to the right, or to the left for headings in `left`.
+
+    >>> aligned([("object", "MB"), ("replay", "780.79")], left=["object"])
+    ['object      MB', 'replay  780.79']
+    """
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    columns = zip(rows[0], widths, strict=True)
+    form = "  ".join(f"{{:{'<' if heading in left else '>'}{width}}}" for heading, width in columns)
+    return [form.format(*row).rstrip() for row in rows]
 
 
 def with_place(error: BaseException) -> str:

@@ -1,17 +1,13 @@
 """Report what holds what and what was found: rows, metrics, sentences, and the table that people read."""
 
-import io
 import math
 from dataclasses import dataclass
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from ..texts import count_text
+from ..texts import aligned, count_text
 from .verdict import MIN_SAMPLES, TrendClass
 
-_WIDTH = 200
+_HEADINGS = ("object", "MB", "pinned/shown", "growth", "per 1,000 steps", "planned", "device", "verdict")
+_NONE_GROWS = "none grows beyond its plan"
 _STILL = (TrendClass.flat.value, TrendClass.plateauing.value, "planned")
 
 
@@ -88,29 +84,18 @@ class MemoryReport:
         size = f"{self.total.size_mb:,.1f} MB in {count_text(len(self.rows), 'part')}"
         if waiting == len(self.rows):
             return size  # the run is too short to judge any
-        return f"{size}, " + (
-            f"{waiting} of them not judged yet" if waiting else "none grows beyond its plan"
-        )
+        return f"{size}, " + (f"{waiting} of them not judged yet" if waiting else _NONE_GROWS)
 
     def table(self) -> str:
         """Return the report as plain text: a table, and a line for each note."""
-        table = Table(title=f"Memory at step {self.step:,}, MB = 1e6 bytes", title_justify="left")
-        table.add_column("object", overflow="fold")
-        for header in ("MB", "pinned/shown", "growth", "per 1,000 steps", "planned", "device", "verdict"):
-            justify = "left" if header in ("device", "verdict") else "right"
-            table.add_column(header, justify=justify, no_wrap=True)
+        rows: list[tuple[str, ...]] = [_HEADINGS]
         for row in self.rows:
             depth = sum(row.name.startswith(f"{other.name}/") for other in self.rows)
             place = f" = {row.path}" if row.path else ""
-            table.add_row(*_cells(row, f"{'  ' * depth}{row.name}{place}"))
-        table.add_section()
-        table.add_row(*_cells(self.total, self.total.name))
-        page = Console(file=io.StringIO(), width=_WIDTH, color_system=None)
-        with page.capture() as text:
-            page.print(table)
-            for note in self.notes:
-                page.print(Text(note))
-        return "\n".join(line.rstrip() for line in text.get().splitlines())
+            rows.append(_cells(row, f"{'  ' * depth}{row.name}{place}"))
+        rows.append(_cells(self.total, self.total.name))
+        title = f"Memory at step {self.step:,}, MB = 1e6 bytes"
+        return "\n".join([title, *aligned(rows, ("object", "device", "verdict")), *self.notes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +117,8 @@ class Finding:
         return "\n  ".join([head, *self.sources])
 
 
-def _cells(row: ComponentRow, label: str) -> list[Text]:
+def _cells(row: ComponentRow, label: str) -> tuple[str, ...]:
     planned = "" if row.planned_mb is None else f"{row.planned_mb:,.2f}"
     ratio = "" if math.isnan(row.pinned_per_shown) else f"{row.pinned_per_shown:,.2f}"
     growth, rate = f"{row.growth_mb:+,.2f}", f"{row.growth_mb_per_1000_steps:+,.3f}"
-    texts = [label, f"{row.size_mb:,.2f}", ratio, growth, rate, planned, row.device, row.remark]
-    return [Text(text) for text in texts]  # never markup: a path may hold brackets
+    return label, f"{row.size_mb:,.2f}", ratio, growth, rate, planned, row.device, row.remark

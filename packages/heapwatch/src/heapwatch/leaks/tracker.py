@@ -13,6 +13,7 @@ from .detector import LeakDetector
 from .table import ComponentRow, MemoryReport
 
 _BYTES_PER_MB = 1e6
+_Components = Mapping[str, Component]
 _NOTHING = Size(0, 0, ())
 _TOTAL = "total"
 _MOST_SAMPLED_SHOWN = 3
@@ -70,11 +71,7 @@ class MemoryTracker:
         self._thresholds[name] = threshold_mb * _BYTES_PER_MB
 
     def sample(
-        self,
-        step: int,
-        components: Mapping[str, Component],
-        roots: Mapping[str, Any],
-        is_after_pause: bool = False,
+        self, step: int, components: _Components, roots: Mapping[str, Any], is_after_pause: bool = False
     ) -> bool:
         """Measure everything once, and return whether any component was judged anew.
 
@@ -159,7 +156,7 @@ def require_free_name(name: str, taken: Container[str]) -> None:
         raise UsageError(f"The memory component `{name}` exists already. {_OTHER_NAME.format(name)}")
 
 
-def _beyond_plan(census: Census, components: Mapping[str, Component]) -> tuple[dict[str, int], int]:
+def _beyond_plan(census: Census, components: _Components) -> tuple[dict[str, int], int]:
     """Return by how much each component, and the total, exceeds its plan, or else that of its parts."""
     beyond: dict[str, int] = {}
     planned_parts: dict[str | None, int] = {}
@@ -193,9 +190,7 @@ def _row(name: str, followed: _Followed, path: str | None, steps: int) -> Compon
 
 def _notes(census: Census) -> list[str]:
     """Return what makes sizes of a census less than exact."""
-    notes = []
-    if not census.is_complete:
-        notes.append("Too many objects to visit them all: these sizes are too low.")
+    notes = [] if census.is_complete else ["Too many objects to visit them all: these sizes are too low."]
     if census.sampled:
         shown = ", ".join(census.sampled[:_MOST_SAMPLED_SHOWN])
         more = len(census.sampled) - _MOST_SAMPLED_SHOWN

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ..errors import FlagParser, UsageError, exit_on_usage_error
 from ..leaks.verdict import MIN_SAMPLES, TrendClass, TrendTest
-from ..texts import count_text, printable, write_whole
+from ..texts import aligned, count_text, printable, write_whole
 from . import series
 from .reader import read_summary
 
@@ -46,19 +46,16 @@ COLUMNS = (
     Column("reserved_bytes", "reserved GB", _GB, ",.2f"),
     Column("private_bytes", "private pools GB", _GB, ",.2f"),
 )
+_SITE = Column("call_site", "call-site")
 _CHANGED = (
     Column("change", "change"),
     Column("bytes_more", "MB more", _MB, "+,.1f"),
     Column("bytes_after", "MB after", _MB, ",.1f"),
     Column("new_blocks", "new blocks"),
     Column("freed_blocks", "freed blocks"),
-    Column("call_site", "call-site"),
+    _SITE,
 )
-_HELD = (
-    Column("bytes_after", "MB", _MB, ",.1f"),
-    Column("blocks_after", "blocks"),
-    Column("call_site", "call-site"),
-)
+_HELD = (Column("bytes_after", "MB", _MB, ",.1f"), Column("blocks_after", "blocks"), _SITE)
 _SITE_KEYS = "change bytes_more bytes_before bytes_after blocks_before blocks_after new_blocks freed_blocks"
 
 
@@ -75,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         document["correlations"] = [asdict(correlation) for correlation in joined]
     if compared:
         changes = series.compare(*(read_summary(path, step=0).sites for path in compared))
-        names = dict(zip(("before", "after"), map(str, compared), strict=True))
-        document["compare"] = names | _shown_sites("call_sites", changes)
+        before, after = map(str, compared)
+        document["compare"] = {"before": before, "after": after} | _shown_sites("call_sites", changes)
     text = json.dumps(document, indent=2)
     if flags.out_dir is not None:
         try:
@@ -100,15 +97,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit code: 1 for growth, 2 for bad input, else 0. Nothing in a snapshot is run.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--snapshots-dir", type=Path, required=True, metavar="D", help="holds snapshot_step_<N>.pickle"
-    )
-    parser.add_argument("--events-dir", type=Path, metavar="E", help="TensorBoard events of the same run")
-    parser.add_argument("--out-dir", type=Path, metavar="O", help=f"gets {JSON_FILE}")
-    parser.add_argument(
-        "--compare", nargs=2, metavar=("A", "B"), help="two snapshots: files, names in D, or steps"
-    )
-    parser.add_argument("--format", choices=("table", "json"), default="table", help="what is printed")
+    add = parser.add_argument
+    add("--snapshots-dir", type=Path, required=True, metavar="D", help="holds snapshot_step_<N>.pickle")
+    add("--events-dir", type=Path, metavar="E", help="TensorBoard events of the same run")
+    add("--out-dir", type=Path, metavar="O", help=f"gets {JSON_FILE}")
+    add("--compare", nargs=2, metavar=("A", "B"), help="two snapshots: files, names in D, or steps")
+    add("--format", choices=("table", "json"), default="table", help="what is printed")
     return parser
 
 
@@ -118,9 +112,8 @@ def _find_compared(name: str, folder: Path, files: Mapping[int, Path]) -> Path:
     for path in (Path(name), folder / name, files.get(int(name)) if is_step else None):
         if path is not None and os.path.isfile(path):  # of a name that is too long pathlib would raise
             return path
-    raise UsageError(
-        f"--compare {printable(name)} is no file, no file in {folder}, and no step of a snapshot there."
-    )
+    what = f"is no file, no file in {folder}, and no step of a snapshot there"
+    raise UsageError(f"--compare {printable(name)} {what}.")
 
 
 def _document(growth: series.Growth) -> dict[str, Any]:
@@ -143,13 +136,12 @@ def _document(growth: series.Growth) -> dict[str, Any]:
 
 def _shown_test(test: TrendTest) -> dict[str, Any]:
     """Return a test; JSON has no NaN, so what too few samples leave open is null."""
-    is_open = test.samples < MIN_SAMPLES
     numbers = {
         "slope_bytes_per_sample": test.slope_bytes_per_sample,
         "slope_interval_bytes_per_sample": test.interval,
         "rise_bytes": test.rise_bytes,
     }
-    shown = dict.fromkeys(numbers) if is_open else numbers
+    shown = dict.fromkeys(numbers) if test.samples < MIN_SAMPLES else numbers
     return {"verdict": test.verdict.value, **shown, "samples": test.samples}
 
 
@@ -202,11 +194,9 @@ def _print(document: Mapping[str, Any]) -> None:
     _print_sites(f"What is held, step {last:,}", _HELD, document, "holders")
     for joined in document["correlations"]:
         r = "not defined" if joined["pearson_r"] is None else f"{joined['pearson_r']:.4f}"
-        differs, apart = joined["largest_difference_gb"], joined["largest_distance_steps"]
-        agreement = (
-            f"Pearson r {r}, largest difference {differs:.3f} GB, joined within {count_text(apart, 'step')}"
-        )
-        print(f"{joined['tag']}: {agreement}")
+        differs = f"largest difference {joined['largest_difference_gb']:.3f} GB"
+        apart = f"joined within {count_text(joined['largest_distance_steps'], 'step')}"
+        print(f"{joined['tag']}: Pearson r {r}, {differs}, {apart}")
     print(document["sentence"])
 
 
@@ -226,10 +216,4 @@ def _print_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -
     """Print aligned columns: numbers to the right, call-sites, which come last, to the left."""
     lines = [[column.heading for column in columns]]
     lines += [[printable(column.text(row[column.key]), None) for column in columns] for row in rows]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    for line in lines:
-        cells = (
-            cell if column.key == "call_site" else cell.rjust(width)
-            for cell, column, width in zip(line, columns, widths, strict=True)
-        )
-        print("  ".join(cells))
+    print(*aligned(lines, [_SITE.heading]), sep="\n")

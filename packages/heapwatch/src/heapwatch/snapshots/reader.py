@@ -122,8 +122,7 @@ def load(path: Path) -> object:
         with _bounded():
             return PlainUnpickler(io.BytesIO(data)).load()
     except MemoryError as error:
-        limit = f"{MAX_MEMORY_BYTES:,} bytes of memory"
-        raise UsageError(f"{path} takes more than {limit} to read, as no snapshot does.") from error
+        raise UsageError(f"{path} takes more than {MAX_MEMORY_BYTES:,} bytes of memory to read.") from error
     except Exception as error:  # a damaged pickle may raise nearly any
         reason = printable(str(error)).rstrip(".") or type(error).__name__
         what = f"{path} is damaged or no snapshot: {reason}."
@@ -180,7 +179,9 @@ def summarize(data: object, path: Path, step: int) -> Summary:
     Raises:
         UsageError: If something that PyTorch always writes is missing or of another type.
     """
-    summary, sites, num_blocks, place = Summary(step), _Sites(), 0, "it"
+    # Stacks are told apart by their frames' identity, which a file stores once: texts would take longer.
+    stacks: _Stacks = {}
+    summary, num_blocks, place = Summary(step), 0, "it"
     try:
         for index, raw in enumerate(_list(_dict(data), "segments")):
             place = f"segments[{index}]"
@@ -188,14 +189,15 @@ def summarize(data: object, path: Path, step: int) -> Summary:
             num_blocks += len(_list(segment, "blocks"))
             if num_blocks > MAX_BLOCKS:
                 raise UsageError(f"{path} holds more than {MAX_BLOCKS:,} blocks, the most that are read.")
-            _add_segment(summary, sites, segment)
+            _add_segment(summary, stacks, segment)
+        place = "a stack"
+        summary.sites = _sites(stacks)
     except _NotASnapshot as error:
         raise UsageError(f"{path} is a pickle, but no memory snapshot: {place} {error}.") from error
-    summary.sites = sites.sizes
     return summary
 
 
-def _add_segment(summary: Summary, sites: "_Sites", segment: Mapping[str, object]) -> None:
+def _add_segment(summary: Summary, stacks: "_Stacks", segment: Mapping[str, object]) -> None:
     """Add a segment, memory taken from the driver at once, and its blocks to the sums."""
     total = _num_bytes(segment, "total_size")
     can_be_split = segment.get("is_expandable") is not True  # free pages of expandable ones can be given back
@@ -210,7 +212,12 @@ def _add_segment(summary: Summary, sites: "_Sites", segment: Mapping[str, object
             summary.pending_free_bytes += size
         elif state not in _STATES:
             raise _NotASnapshot(f"has a block whose state is none of {', '.join(_STATES)}")
-        sites.add(block.get("frames"), size)
+        frames = block.get("frames") or []
+        if not isinstance(frames, list):
+            raise _NotASnapshot("has a block whose frames are no list")
+        frames = frames[:_MAX_FRAMES]
+        _, sizes = stacks.setdefault(tuple(map(id, frames)), (frames, Counter()))
+        sizes[size] += 1
         summary.active_blocks += 1
         summary.rounding_bytes += size - _num_bytes(block, "requested_size")
         active_bytes += size
@@ -223,38 +230,26 @@ def _add_segment(summary: Summary, sites: "_Sites", segment: Mapping[str, object
         summary.private_bytes += total
 
 
-class _Sites:
-    """Counts the blocks of each stack by size, for one file.
+_Stacks = dict[tuple[int, ...], tuple[list[object], Counter[int]]]  # frames, and blocks by size, by ids
 
-    Stacks are found by the identity of their frames, which a file stores once: texts would take longer.
-    """
 
-    def __init__(self) -> None:
-        self.sizes: dict[Stack, Counter[int]] = {}
-        self._by_ids: dict[tuple[int, ...], Counter[int]] = {}
-        self._frames: dict[int, Frame] = {}  # by the id of what was read, which the caller keeps alive
+def _sites(stacks: _Stacks) -> SiteSizes:
+    """Return the blocks by size of each stack that a file has, whether the file shares its frames or not."""
+    frames: dict[int, Frame] = {}
+    sites: dict[Stack, Counter[int]] = {}
+    for raw, sizes in stacks.values():
+        frames |= {id(each): _frame(each) for each in raw if id(each) not in frames}
+        sites.setdefault(tuple(frames[id(each)] for each in raw), Counter()).update(sizes)
+    return sites
 
-    def add(self, raw_frames: object, size: int) -> None:
-        """Count a block of `size` bytes that these frames of the file allocated."""
-        if raw_frames is not None and not isinstance(raw_frames, list):
-            raise _NotASnapshot("has a block whose frames are no list")
-        frames = raw_frames[:_MAX_FRAMES] if raw_frames else []
-        ids = tuple(map(id, frames))
-        if ids not in self._by_ids:
-            stack = tuple(map(self._frame, frames))
-            self._by_ids[ids] = self.sizes.setdefault(stack, Counter())
-        self._by_ids[ids][size] += 1
 
-    def _frame(self, raw: object) -> Frame:
-        """Return a frame of the file, its texts safe to print: short, and without control characters."""
-        if id(raw) not in self._frames:
-            fields = _dict(raw)
-            texts = [fields.get(key) for key in ("filename", "name")]
-            filename, name = (printable(each, _MAX_TEXT) if isinstance(each, str) else "?" for each in texts)
-            line = fields.get("line")
-            number = line if isinstance(line, int) and 0 <= line < _MAX_LINE else 0
-            self._frames[id(raw)] = Frame(filename, number, name)
-        return self._frames[id(raw)]
+def _frame(raw: object) -> Frame:
+    """Return a frame of the file, its texts safe to print: short, and without control characters."""
+    fields = _dict(raw)
+    texts = [fields.get(key) for key in ("filename", "name")]
+    filename, name = (printable(each, _MAX_TEXT) if isinstance(each, str) else "?" for each in texts)
+    line = fields.get("line")
+    return Frame(filename, line if isinstance(line, int) and 0 <= line < _MAX_LINE else 0, name)
 
 
 class _NotASnapshot(Exception):

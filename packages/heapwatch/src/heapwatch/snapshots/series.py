@@ -117,16 +117,11 @@ def measure_growth(summaries: Sequence[Summary], tolerance_bytes: float = DEFAUL
     active = classify_trend(active_bytes, tolerance_bytes, steps)
     reserved = classify_trend([summary.reserved_bytes for summary in summaries], tolerance_bytes, steps)
     is_retention = active.verdict is TrendClass.flat and reserved.verdict is TrendClass.growing
-    return Growth(
-        summaries=tuple(summaries),
-        active=active,
-        reserved=reserved,
-        verdict=TrendClass.retention if is_retention else active.verdict,
-        bytes_per_step=_slope(steps, active_bytes),
-        blocks_per_step=_slope(steps, [summary.active_blocks for summary in summaries]),
-        sites=tuple(compare(summaries[0].sites, summaries[-1].sites)),
-        holders=tuple(compare({}, summaries[-1].sites)),
-    )
+    verdict = TrendClass.retention if is_retention else active.verdict
+    slopes = _slope(steps, active_bytes), _slope(steps, [summary.active_blocks for summary in summaries])
+    first, last = summaries[0].sites, summaries[-1].sites
+    sites, holders = tuple(compare(first, last)), tuple(compare({}, last))
+    return Growth(tuple(summaries), active, reserved, verdict, *slopes, sites, holders)
 
 
 def _slope(steps: Sequence[int], values: Sequence[int]) -> float:
