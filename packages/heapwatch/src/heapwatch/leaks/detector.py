@@ -4,14 +4,13 @@ import bisect
 import gc
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .verdict import TrendClass, TrendTest, classify_trend, pair_slopes, saturates
+from .verdict import Series, TrendClass, TrendTest, classify_trend, pair_slopes, saturates
 
 WINDOW = 96  # samples that a detector keeps; older ones are forgotten
 _RESIDENT_TOLERANCES = 5  # resident memory is a backstop: it moves by pages, and by what the allocator keeps
@@ -51,10 +50,8 @@ class LeakDetector:
 
     def __init__(self, tolerance_bytes: float, wait_for: Iterable[str] = ()) -> None:
         self.tolerance_bytes = tolerance_bytes
-        self._values = np.zeros(WINDOW, np.float64)
-        self._steps = np.zeros(WINDOW, np.int64)  # of the window
-        self._history = np.zeros(WINDOW, np.float64)
-        self._history_steps = np.zeros(WINDOW, np.int64)
+        # Rows of step and value.
+        self._window, self._history = np.zeros((WINDOW, 2)), np.zeros((WINDOW, 2))
         self._spacing = 1  # samples between two of the history
         self._count = 0  # since the last event; may exceed the window
         self._tested_at = 0
@@ -83,16 +80,17 @@ class LeakDetector:
         self._first_step = step if self._first_step is None else self._first_step
         if self._awaited or step <= self._steady_since:
             return False
-        self._note_phase(value_bytes, is_after_pause)
-        self._values[self._count % WINDOW] = value_bytes
-        self._steps[self._count % WINDOW] = step
+        self._since_pause = 0 if is_after_pause else self._since_pause + 1
+        if is_after_pause or not self._floors:
+            self._floors.append(value_bytes)
+        else:
+            self._floors[-1] = min(self._floors[-1], value_bytes)
+        self._window[self._count % WINDOW] = step, value_bytes
         if self._count >= WINDOW * self._spacing:  # the history is full: it is thinned
-            for kept in (self._history, self._history_steps):
-                kept[: WINDOW // 2] = kept[::2].copy()
+            self._history[: WINDOW // 2] = self._history[::2].copy()
             self._spacing *= 2
         if self._count % self._spacing == 0:
-            self._history[self._count // self._spacing] = value_bytes
-            self._history_steps[self._count // self._spacing] = step
+            self._history[self._count // self._spacing] = step, value_bytes
         self._count += 1
         if self._count < WINDOW // 2 or self._count - self._tested_at < TEST_EVERY:
             return False
@@ -100,13 +98,6 @@ class LeakDetector:
         grows = self.trend_test().verdict is TrendClass.growing
         self._growing_in_a_row = self._growing_in_a_row + 1 if grows else 0
         return True
-
-    def _note_phase(self, value_bytes: float, is_after_pause: bool) -> None:
-        self._since_pause = 0 if is_after_pause else self._since_pause + 1
-        if is_after_pause or not self._floors:
-            self._floors.append(value_bytes)
-        else:
-            self._floors[-1] = min(self._floors[-1], value_bytes)
 
     def _rises_by_phase(self) -> bool:
         """Return whether the judged samples are one phase of updates, or several that rise."""
@@ -137,7 +128,8 @@ class LeakDetector:
     @property
     def alarm(self) -> bool:
         """Whether it grows, and its history does not slow down; it stays until that ends, or `restart`."""
-        return self.grows and not saturates(self.history(), self._history_steps[: len(self.history())])
+        history = self._history[: len(self.history())]
+        return self.grows and not saturates(history[:, 1], history[:, 0])
 
     @property
     def growing_samples(self) -> int:
@@ -147,20 +139,20 @@ class LeakDetector:
 
     def values(self) -> NDArray[np.float64]:
         """Return a copy of the window, in bytes, oldest first."""
-        return self._in_order(self._values)
+        return self._in_order()[:, 1]
 
-    def steps(self) -> NDArray[np.int64]:
+    def steps(self) -> NDArray[np.float64]:
         """Return the steps of the window, oldest first."""
-        return self._in_order(self._steps)
+        return self._in_order()[:, 0]
 
     def history(self) -> NDArray[np.float64]:
         """Return all samples since the last event, in bytes, oldest first, thinned to a window's length."""
-        return self._history[: -(-self._count // self._spacing)].copy()
+        return self._history[: -(-self._count // self._spacing), 1].copy()
 
-    def _in_order(self, window: NDArray[Any]) -> NDArray[Any]:
+    def _in_order(self) -> NDArray[np.float64]:
         if self._count <= WINDOW:
-            return window[: self._count].copy()
-        return np.roll(window, -(self._count % WINDOW))
+            return self._window[: self._count].copy()
+        return np.roll(self._window, -(self._count % WINDOW), axis=0)
 
 
 def confirm(rise_bytes: float, read: Callable[[], int]) -> TrendClass:
@@ -175,10 +167,7 @@ def confirm(rise_bytes: float, read: Callable[[], int]) -> TrendClass:
 
 
 def classify_resident(
-    in_use: TrendTest,
-    resident: Sequence[float] | NDArray[np.floating],
-    tolerance_bytes: float,
-    steps: Sequence[int] | NDArray[np.integer] = (),
+    in_use: TrendTest, resident: Series, tolerance_bytes: float, steps: Series = ()
 ) -> TrendTest:
     """Return the test of resident memory, distinguished from a leak by what live objects hold.
 
@@ -204,8 +193,7 @@ def hours_to_limit(test: TrendTest, seconds_per_sample: float, headroom_bytes: f
     >>> hours_to_limit(growth, seconds_per_sample=36, headroom_bytes=1e9)
     10.0
     """
-    grows = test.verdict in (TrendClass.growing, TrendClass.retention)
-    if not grows or test.slope_bytes_per_sample <= 0:
+    if test.verdict not in (TrendClass.growing, TrendClass.retention) or test.slope_bytes_per_sample <= 0:
         return None
     return max(0.0, headroom_bytes) / test.slope_bytes_per_sample * seconds_per_sample / _SECONDS_PER_HOUR
 
@@ -250,19 +238,10 @@ class WatchedCounter:
 def watched_counters(threshold_mb: float, on_cuda: bool) -> list[WatchedCounter]:
     """Return what must not grow; the threshold is `memory.leak_threshold_mb`."""
     threshold = threshold_mb * _MB
-    resident = resident_tolerance(threshold)
-    host, gpu = (f"{kind} memory in use{BEYOND_COMPONENTS}" for kind in ("host", "GPU"))
-    found = [
-        WatchedCounter(host, "debug/cpu/in_use_mb", threshold, planned_tag=accounted_tag("cpu")),
-        WatchedCounter(
-            f"resident private memory{BEYOND_COMPONENTS}",
-            "debug/cpu/rss_anon_mb",
-            resident,
-            planned_tag=accounted_tag("cpu"),
-            kept_from=host,
-            source="pages that the C allocator keeps of what was freed",
-        ),
-    ]
+    kept = "pages that the C allocator keeps of what was freed"
+    found = _held_and_kept(
+        "cpu", threshold, "host memory in use", "in_use_mb", "resident private memory", "rss_anon_mb", kept
+    )
     for name, tag, tolerance, unit, source in (
         ("shared memory", "rss_shmem_mb", threshold, "MB", "blocks that are not closed"),
         ("open files", "open_files_count", 4, "files", "descriptors that are not closed"),
@@ -272,18 +251,26 @@ def watched_counters(threshold_mb: float, on_cuda: bool) -> list[WatchedCounter]
         scale, what = _MB if unit == "MB" else 1, f"{name}: {source}"
         found.append(WatchedCounter(name, f"debug/cpu/{tag}", tolerance, unit, scale, source=what))
     if on_cuda:
-        found += [
-            WatchedCounter(gpu, "debug/gpu/alloc_mb", threshold, planned_tag=accounted_tag("cuda")),
-            WatchedCounter(
-                f"GPU memory reserved{BEYOND_COMPONENTS}",
-                "debug/gpu/reserved_mb",
-                resident,
-                planned_tag=accounted_tag("cuda"),
-                kept_from=gpu,
-                source="segments that PyTorch's allocator keeps of what was freed",
-            ),
-        ]
+        kept = "segments that PyTorch's allocator keeps of what was freed"
+        found += _held_and_kept(
+            "cuda", threshold, "GPU memory in use", "alloc_mb", "GPU memory reserved", "reserved_mb", kept
+        )
     return found
+
+
+def _held_and_kept(
+    device: str, tolerance: float, held: str, held_tag: str, kept: str, kept_tag: str, source: str
+) -> list[WatchedCounter]:
+    """Return the counters of what live objects hold on a device, and of what its allocator keeps for them."""
+    group, planned = "gpu" if device == "cuda" else device, accounted_tag(device)
+    held, kept = f"{held}{BEYOND_COMPONENTS}", f"{kept}{BEYOND_COMPONENTS}"
+    tags = f"debug/{group}/{held_tag}", f"debug/{group}/{kept_tag}"
+    return [
+        WatchedCounter(held, tags[0], tolerance, planned_tag=planned),
+        WatchedCounter(
+            kept, tags[1], resident_tolerance(tolerance), planned_tag=planned, kept_from=held, source=source
+        ),
+    ]
 
 
 def accounted_tag(device: str) -> str:

@@ -41,8 +41,11 @@ _SAMPLES_PER_GRAPH_CHECK = 8
 _PATIENCE = 480
 _GARBAGE = "only the garbage collector frees it: objects in reference cycles"
 _Roots = Mapping[str, Any]
+_Lines = tuple[str, ...]
 _PRIVATE_TAG, _MAPPED_TAG = "debug/cpu/rss_anon_mb", "debug/cpu/mapped_mb"
 _MAPPED = "no Python object holds it: memory that a library maps itself, past the C allocator"
+_NO_SOURCES = GrowthSources(())
+_TOUCHED = "memory that was asked for before is used for the first time: at most {:,.0f} MB more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +60,6 @@ class _Suspicion:
     def rise(self, counter: WatchedCounter) -> float:
         """Return by how much a counter has risen since."""
         return _now(counter) - self.counters[counter.tag] * counter.scale
-
-    def rise_of(self, tag: str) -> float | None:
-        """Return by how many bytes a counter in MB has risen since; None where the system has none."""
-        now = memory_counters()
-        return (now[tag] - self.counters[tag]) * _BYTES_PER_MB if tag in now else None
 
 
 @dataclass(slots=True)
@@ -81,8 +79,8 @@ class _Growth:
     def is_due(self) -> bool:
         """Whether to search, which takes seconds: after 1, 2, 4, 8 ... tests, or 1, 4, 16 ... with a name."""
         is_power_of_2 = self.trend_tests & (self.trend_tests - 1) == 0
-        is_power_of_4 = is_power_of_2 and self.trend_tests.bit_length() % 2 == 1
-        return is_power_of_4 or (is_power_of_2 and (not self.found.is_named or self.found.is_filling))
+        is_power_of_4 = self.trend_tests.bit_length() % 2 == 1
+        return is_power_of_2 and (is_power_of_4 or not self.found.is_named or self.found.is_filling)
 
 
 class MemoryGuard:
@@ -199,7 +197,7 @@ class MemoryGuard:
             if value is not None:
                 is_judged_anew |= detector.add(step, value, is_after_pause)
         if is_judged_anew:
-            self._judge_all(step, roots)
+            self._judge_all(roots)
         if self._searches_graphs and self._samples % _SAMPLES_PER_GRAPH_CHECK == 1:
             self.check_graphs(step, roots)  # updates may be rare, and acting leaks too
         return accounted
@@ -219,7 +217,7 @@ class MemoryGuard:
         self._growths.clear()
         self._grown_components.clear()
 
-    def _judge_all(self, step: int, roots: _Roots) -> None:
+    def _judge_all(self, roots: _Roots) -> None:
         """Look at every counter and component that may grow."""
         detectors = (*self._watched.values(), *self.tracker.detectors().values())
         if not any(detector.is_suspect for detector in detectors):
@@ -227,34 +225,34 @@ class MemoryGuard:
                 self._forget()
             return
         if self._suspicion is None:
-            if not self._report_garbage(step):
-                self._suspect(step, roots, is_whole=False)  # what grows is named later, against this
+            if not self._report_garbage():
+                self._suspect(roots, is_whole=False)  # what grows is named later, against this
             return
         for counter, detector in self._watched.items():
             if not detector.grows:
                 self._growths.pop(counter, None)
             elif detector.alarm or self._is_urgent(counter, detector):
-                self._judge(step, counter, self._suspicion, roots)
-        self._judge_components(step, self._suspicion, roots)
+                self._judge(counter, self._suspicion, roots)
+        self._judge_components(self._suspicion, roots)
 
-    def _report_garbage(self, step: int) -> bool:
+    def _report_garbage(self) -> bool:
         """Report what a collection explains, before a search collects too; return whether there is any."""
         found = False
         for counter, detector in self._watched.items():
             if detector.is_suspect and counter.source is None:
                 rise = detector.trend_test().rise_bytes
                 if confirm(rise, lambda counter=counter: _now(counter)) is TrendClass.collectable:
-                    self._report_growth(step, counter, TrendClass.collectable, (_GARBAGE,))
-                    detector.restart(step, "finding")
+                    self._report_growth(counter.name, counter, detector, TrendClass.collectable, (_GARBAGE,))
+                    detector.restart(self._step, "finding")
                     found = True
         return found
 
-    def _suspect(self, step: int, roots: _Roots, is_whole: bool) -> None:
+    def _suspect(self, roots: _Roots, is_whole: bool) -> None:
         """Remember what is held now, with which what grows will be compared."""
         with self._searching():
             held = measure_heap(roots, is_whole)
         trim_heap()  # as before an alarm about resident memory
-        self._suspicion = _Suspicion(step, held, memory_counters(), system_bytes())
+        self._suspicion = _Suspicion(self._step, held, memory_counters(), system_bytes())
 
     @contextlib.contextmanager
     def _uncounted(self) -> Iterator[None]:
@@ -272,103 +270,92 @@ class MemoryGuard:
         self.searches += 1
         self.search_seconds += time.monotonic() - began
 
-    def _judge(self, step: int, counter: WatchedCounter, suspicion: _Suspicion, roots: _Roots) -> None:
+    def _judge(self, counter: WatchedCounter, suspicion: _Suspicion, roots: _Roots) -> None:
         """Say what an alarm means, and what holds the growth."""
-        detector = self._watched[counter]
-        growth = self._growths.get(counter)
+        detector, growth = self._watched[counter], self._growths.get(counter)
         if growth is None:
-            verdict, sources = self._explain(counter, suspicion, detector.trend_test())
+            verdict, sources = self._explain(counter, suspicion)
             if verdict is not TrendClass.growing:
                 if verdict is not TrendClass.flat:
-                    self._report_growth(step, counter, verdict, sources)
-                detector.restart(step, "given back" if verdict is TrendClass.flat else "finding")
+                    self._report_growth(counter.name, counter, detector, verdict, sources)
+                detector.restart(self._step, "given back" if verdict is TrendClass.flat else "finding")
                 return
             known = GrowthSources(sources, is_named=bool(sources))
             growth = self._growths[counter] = _Growth(known, is_searched_for=not sources)
         growth.trend_tests += 1
         # Also what has a name: its holder may rest by now, and another one grow.
         is_due = growth.is_searched_for and growth.is_due
-        if is_due and not self._search(step, counter, growth, suspicion, roots):
-            return
-        is_filling = growth.found.is_filling
-        is_leak = not is_filling and self._is_certain(counter, detector, growth.found.is_named)
-        grows = TrendClass.filling if is_filling else TrendClass.growing
-        seen = (TrendClass.leak if is_leak else grows, growth.found.holder)
-        if seen != growth.reported:
-            growth.reported = seen
-            self._report_growth(step, counter, seen[0], growth.found.lines)
+        if not is_due or self._search(counter, growth, suspicion, roots):
+            self._report_news(counter.name, counter, detector, growth, growth.found.holder)
 
-    def _explain(
-        self, counter: WatchedCounter, suspicion: _Suspicion, test: TrendTest
-    ) -> tuple[TrendClass, tuple[str, ...]]:
+    def _explain(self, counter: WatchedCounter, suspicion: _Suspicion) -> tuple[TrendClass, _Lines]:
         """Return what an alarm is, and what holds the growth where no search is needed for that."""
         known = (counter.source,) if counter.source is not None else ()
+        detector = self._watched[counter]
+        rise = detector.trend_test().rise_bytes
         if counter.kept_from is None:
-            verdict = confirm(test.rise_bytes, lambda: _now(counter))
+            verdict = confirm(rise, lambda: _now(counter))
             return verdict, (_GARBAGE,) if verdict is TrendClass.collectable else known
-        held = next(detector for each, detector in self._watched.items() if each.name == counter.kept_from)
-        resident = self._watched[counter]
-        found = classify_resident(
-            held.trend_test(), resident.values(), held.tolerance_bytes, resident.steps()
-        )
+        held = next(other for each, other in self._watched.items() if each.name == counter.kept_from)
+        values, steps = detector.values(), detector.steps()
+        found = classify_resident(held.trend_test(), values, held.tolerance_bytes, steps)
         if found.verdict is not TrendClass.retention:
             return TrendClass.flat, ()  # what live objects hold grows too, and that has its own alarm
         before = _now(counter)
         trim_heap()
-        if before - _now(counter) >= test.rise_bytes / 2:  # the allocator had only kept it for later
+        if before - _now(counter) >= rise / 2:  # the allocator had only kept it for later
             return TrendClass.flat, ()
-        touched, mapped = suspicion.rise(counter), suspicion.rise_of(_MAPPED_TAG)
-        if counter.tag == _PRIVATE_TAG and mapped is not None and mapped < touched / 2:
-            return TrendClass.filling, (_filling_text(),)
+        touched, now = suspicion.rise(counter), memory_counters()
+        if counter.tag == _PRIVATE_TAG and _MAPPED_TAG in now:
+            mapped = (now[_MAPPED_TAG] - suspicion.counters[_MAPPED_TAG]) * _BYTES_PER_MB
+            if mapped < touched / 2:
+                return TrendClass.filling, (_TOUCHED.format(now[_MAPPED_TAG] - now[_PRIVATE_TAG]),)
         system, was = system_bytes(), suspicion.system_bytes
-        if system is not None and was is not None and system - was < suspicion.rise(counter) / 2:
+        if system is not None and was is not None and system - was < touched / 2:
             return TrendClass.growing, ()  # the C allocator never had it: maps of Python or a library
         return TrendClass.retention, known
 
-    def _search(
-        self, step: int, counter: WatchedCounter, growth: _Growth, suspicion: _Suspicion, roots: _Roots
-    ) -> bool:
+    def _search(self, counter: WatchedCounter, growth: _Growth, suspicion: _Suspicion, roots: _Roots) -> bool:
         """Find what holds the growth since it was named, or else suspected; False if the next test can."""
         device, since = "cuda" if counter.on_gpu else "cpu", growth.since or suspicion
         with self._searching():
             heap = measure_heap(roots, since.heap.is_whole, since.heap)
-        found = sources_of(since.heap, heap, step - since.step, since.rise(counter), device)
+        found = sources_of(since.heap, heap, self._step - since.step, since.rise(counter), device)
         if ELSEWHERE in found.lines:
-            self._suspect(step, roots, is_whole=True)
+            self._suspect(roots, is_whole=True)
             growth.since, growth.trend_tests = None, 0
             return False
         if found.is_named:
             is_native = any(line.startswith(NATIVE) for line in found.lines)
             growth.found = replace(found, lines=(_MAPPED,)) if counter.kept_from and is_native else found
-            growth.since = _Suspicion(step, heap, memory_counters(), system_bytes())
+            growth.since = _Suspicion(self._step, heap, memory_counters(), system_bytes())
         elif not growth.found.is_named:
             growth.found = found
         return True
 
-    def _judge_components(self, step: int, suspicion: _Suspicion, roots: _Roots) -> None:
+    def _judge_components(self, suspicion: _Suspicion, roots: _Roots) -> None:
         """Report parts of the run that hold more than planned; they are named by what they are."""
         grown, self._grown_components = self._grown_components, {}
         for name, detector in self.tracker.detectors().items():
             if not detector.alarm:
                 continue
-            growth = grown.get(name, _Growth(GrowthSources(())))
-            self._grown_components[name] = growth
+            growth = self._grown_components[name] = grown.get(name, _Growth(_NO_SOURCES))
             growth.trend_tests += 1
             device = self.tracker.device_kind(name)
             counter = next(each for each in self._watched if each.on_gpu is (device == "cuda"))
-            is_leak = self._is_certain(counter, detector, is_named=True)
-            verdict = TrendClass.leak if is_leak else TrendClass.growing
-            is_due = growth.is_due if growth.found.is_filling else growth.reported != (verdict, name)
-            if is_due:
+            is_news = growth.reported != (self._verdict_of(growth, counter, detector), name)
+            if growth.is_due if growth.found.is_filling else is_news:
+                steps = self._step - suspicion.step
                 with self._searching():
-                    growth.found = growth_sources(roots, suspicion.heap, step - suspicion.step, 0.0, device)
-            if growth.found.is_filling:
-                verdict = TrendClass.filling
-            if growth.reported != (verdict, name):
-                growth.reported = (verdict, name)
-                lines = growth.found.lines if growth.found.is_named else ()
-                rate = self._rate(counter, detector.trend_test(), verdict)
-                self._report(Finding(step, f"the component {name}", verdict, lines, rate))
+                    found = growth_sources(roots, suspicion.heap, steps, 0.0, device)
+                growth.found = found if found.is_named else _NO_SOURCES
+            self._report_news(f"the component {name}", counter, detector, growth, name)
+
+    def _verdict_of(self, growth: _Growth, counter: WatchedCounter, detector: LeakDetector) -> TrendClass:
+        if growth.found.is_filling:
+            return TrendClass.filling
+        is_leak = self._is_certain(counter, detector, growth.found.is_named)
+        return TrendClass.leak if is_leak else TrendClass.growing
 
     def _is_certain(self, counter: WatchedCounter, detector: LeakDetector, is_named: bool) -> bool:
         """Return whether growth is a leak: it is urgent, or has a name and has lasted long, or is no memory.
@@ -384,23 +371,28 @@ class MemoryGuard:
         taken = detector.trend_test().slope_bytes_per_sample * detector.growing_samples
         return counter.unit == "MB" and taken >= self._leak_share * _headroom_bytes(counter)
 
-    def _rate(self, counter: WatchedCounter, test: TrendTest, verdict: TrendClass) -> str:
-        """Return how fast a counter grows, and when nothing is left of it, as text."""
-        steps = max(1, self._step - self._began_at) / max(1, self._samples - 1)  # between two samples
-        slope = 1000 * test.slope_bytes_per_sample / counter.scale / steps
-        text = f", {slope:+,.3f} {counter.unit} per 1,000 steps"
-        if counter.unit == "MB":
-            seconds = (time.monotonic() - self._began) / max(1, self._samples - 1)
-            hours = hours_to_limit(test, seconds, _headroom_bytes(counter))
-            if hours is not None and verdict is not TrendClass.filling:  # which ends by itself
-                text += f"; at this rate nothing is left in {hours:,.1f} h"
-        return text
+    def _report_news(
+        self, what: str, counter: WatchedCounter, detector: LeakDetector, growth: _Growth, holder: str | None
+    ) -> None:
+        """Report a growth that is not reported yet, or whose verdict or holder has changed since."""
+        verdict = self._verdict_of(growth, counter, detector)
+        if growth.reported != (verdict, holder):
+            growth.reported = verdict, holder
+            self._report_growth(what, counter, detector, verdict, growth.found.lines)
 
     def _report_growth(
-        self, step: int, counter: WatchedCounter, verdict: TrendClass, sources: tuple[str, ...]
+        self, what: str, counter: WatchedCounter, detector: LeakDetector, verdict: TrendClass, lines: _Lines
     ) -> None:
-        rate = self._rate(counter, self._watched[counter].trend_test(), verdict)
-        self._report(Finding(step, counter.name, verdict, sources, rate))
+        """Report what grows, how fast, and when nothing is left of the counter."""
+        test, distances = detector.trend_test(), max(1, self._samples - 1)
+        steps = max(1, self._step - self._began_at) / distances
+        slope = 1000 * test.slope_bytes_per_sample / counter.scale / steps
+        rate = f", {slope:+,.3f} {counter.unit} per 1,000 steps"
+        if counter.unit == "MB" and verdict is not TrendClass.filling:  # which ends by itself
+            seconds = (time.monotonic() - self._began) / distances
+            hours = hours_to_limit(test, seconds, _headroom_bytes(counter))
+            rate += "" if hours is None else f"; at this rate nothing is left in {hours:,.1f} h"
+        self._report(Finding(self._step, what, verdict, lines, rate))
 
     def _report(self, finding: Finding) -> None:
         if not self.tracker.detectors():  # nothing is accounted for
@@ -416,13 +408,6 @@ class MemoryGuard:
 def _now(counter: WatchedCounter) -> int:
     """Return the counter as it is at this moment, what is planned of it included."""
     return int(memory_counters()[counter.tag] * counter.scale)
-
-
-def _filling_text() -> str:
-    """Return what is known of memory that was asked for at once and is touched little by little."""
-    counters = memory_counters()
-    left = counters[_MAPPED_TAG] - counters[_PRIVATE_TAG]
-    return f"memory that was asked for before is used for the first time: at most {left:,.0f} MB more"
 
 
 def _headroom_bytes(counter: WatchedCounter) -> int:

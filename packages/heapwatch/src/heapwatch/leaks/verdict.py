@@ -26,6 +26,7 @@ _SATURATING = 0.75  # the same for a history from the beginning: log n has 0.58,
 _INTERVAL_RANK = 6  # 6th of 28 slopes from either end: 96.9 %
 
 _Floats = NDArray[np.floating]
+Series = Sequence[float] | NDArray[np.number]
 
 
 class TrendClass(StrEnum):
@@ -58,9 +59,7 @@ class TrendTest:
     """Length of the series, the discarded third included."""
 
 
-def classify_trend(
-    series: Sequence[float] | _Floats, tolerance_bytes: float, steps: Sequence[int] | NDArray[np.integer] = ()
-) -> TrendTest:
+def classify_trend(series: Series, tolerance_bytes: float, steps: Series = ()) -> TrendTest:
     """Return whether a series of sizes in bytes grows, and how fast.
 
     The sizes are read at one fixed phase of the loop, less what is planned to grow, at these rising steps;
@@ -108,7 +107,7 @@ def classify_trend(
     return TrendTest(verdict, slope, interval, rise, order, len(values))
 
 
-def saturates(history: NDArray[np.float64], steps: Sequence[int] | NDArray[np.integer] = ()) -> bool:
+def saturates(history: NDArray[np.float64], steps: Series = ()) -> bool:
     """Return whether the growth of a whole history, of at least 24 samples at these steps, slows down.
 
     Less its first third, it tells a line, of which both halves are equally steep, from log n (ratio 0.58).
@@ -120,7 +119,7 @@ def saturates(history: NDArray[np.float64], steps: Sequence[int] | NDArray[np.in
     return _slope_ratio(*_block_medians(judged, _positions(steps)[-len(judged) :])) < _SATURATING
 
 
-def _positions(steps: Sequence[int] | NDArray[np.integer]) -> _Floats:
+def _positions(steps: Series) -> _Floats:
     """Return where samples lie, in samples of the mean distance; empty if they lie at equal distances."""
     after = np.asarray(steps, dtype=np.float64) - (steps[0] if len(steps) else 0)
     return after * (len(after) - 1) / after[-1] if len(after) else after
