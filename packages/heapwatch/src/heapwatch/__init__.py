@@ -1,6 +1,6 @@
 """Find which object holds the memory that grows, in any PyTorch program."""
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,20 +16,19 @@ __all__ = ["UsageError", "Watch", "budget", "graph_holders", "no_growth", "track
 
 # Each public name is imported on first use, because torch takes seconds to import.
 _HOMES = {
-    "UsageError": "errors.UsageError",
-    "Watch": "watch.watch.Watch",
-    "budget": "checks.budget",
-    "graph_holders": "objects.graph_holders.find_graph_holders",
-    "no_growth": "checks.no_growth",
-    "track": "watch.watch.track",
+    "UsageError": "errors:UsageError",
+    "Watch": "watch.watch:Watch",
+    "budget": "checks:budget",
+    "graph_holders": "objects.graph_holders:find_graph_holders",
+    "no_growth": "checks:no_growth",
+    "track": "watch.watch:track",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, own_name = _HOMES[name].rpartition(".")
-    value = globals()[name] = getattr(import_module(f".{module}", __name__), own_name)
+    value = globals()[name] = resolve_name(f"{__name__}.{_HOMES[name]}")
     return value
 
 

@@ -5,7 +5,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Never, ParamSpec, TypeVar
+from typing import Any, Never, ParamSpec, TypeVar
 
 import torch
 
@@ -14,7 +14,6 @@ from .errors import UsageError
 from .leaks.detector import confirm
 from .leaks.verdict import MIN_SAMPLES, TrendClass, classify_trend
 from .objects.heap import ELSEWHERE, growth_sources, measure_heap
-from .texts import count_text
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -71,23 +70,19 @@ def no_growth(
             for is_whole in (False, True):  # the whole heap takes seconds, and is seldom needed
                 before = measure_heap({}, is_whole)
                 result, series = _called(steps, lambda: function(*args, **kwargs))
-                growing = [
-                    device
-                    for device, values in series.items()
-                    if classify_trend(values, threshold_mb * _MB).verdict is TrendClass.growing
-                ]
-                if not growing:
+                tests = {device: classify_trend(series[device], threshold_mb * _MB) for device in series}
+                device = next((each for each in tests if tests[each].verdict is TrendClass.growing), None)
+                if device is None:
                     return result
-                device, values = growing[0], series[growing[0]]
-                rise = values[-1] - values[0]
+                rise = series[device][-1] - series[device][0]
                 if confirm(rise, functools.partial(_in_use, device)) is TrendClass.collectable:
                     return result
                 found = growth_sources({}, before, steps, rise, device)
                 if ELSEWHERE not in found.lines:
                     break
             name = getattr(function, "__name__", "the function")
-            calls = count_text(steps, "call")
-            what = f"{name} leaves {rise / (steps - 1):+,.0f} bytes a call in memory ({device}), {calls}"
+            growth = f"{rise / (steps - 1):+,.0f} bytes a call"
+            what = f"{name} leaves {growth} in memory ({device}), {steps:,} calls"
             raise MemoryGrows("\n  ".join([what, *found.lines]))
 
         return repeated
@@ -130,25 +125,20 @@ def budget(mb: float, device: str = "cpu") -> Iterator[Spent]:
     spent.mb = rise / _MB
     if spent.mb > mb:
         found = [line for line in growth_sources({}, before, 1, rise, device).lines if line != ELSEWHERE]
-        raise MemoryGrows(
-            "\n  ".join([f"the block leaves {spent.mb:,.2f} MB in memory, {mb:g} are allowed", *found])
-        )
+        what = f"the block leaves {spent.mb:,.2f} MB in memory, {mb:g} are allowed"
+        raise MemoryGrows("\n  ".join([what, *found]))
 
 
-def _called(times: int, call: Callable[[], _R]) -> tuple[_R, dict[str, list[int]]]:
+def _called(times: int, call: Callable[[], Any]) -> tuple[Any, dict[str, list[int]]]:
     """Return the last result, and the bytes in use after each call by device."""
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
     series: dict[str, list[int]] = {device: [] for device in devices}
-
-    def measured() -> _R:
+    result = None
+    for _ in range(times):
         result = call()
         for device, values in series.items():
             values.append(_in_use(device))
-        return result
-
-    for _ in range(times - 1):
-        measured()
-    return measured(), series
+    return result, series
 
 
 def _in_use(device: str) -> int:

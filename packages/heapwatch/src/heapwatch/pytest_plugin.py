@@ -28,9 +28,7 @@ def no_growth_fixture() -> Callable[..., Any]:
     """Return `check(function, *arguments, steps=50, threshold_mb=0.1)`: it fails if memory grows."""
     from .checks import no_growth
 
-    def check(
-        function: Callable[..., Any], *arguments: Any, steps: int = 50, threshold_mb: float = 0.1
-    ) -> Any:
-        return no_growth(steps=steps, threshold_mb=threshold_mb)(function)(*arguments)
+    def check(function: Callable[..., Any], *args: Any, steps: int = 50, threshold_mb: float = 0.1) -> Any:
+        return no_growth(steps=steps, threshold_mb=threshold_mb)(function)(*args)
 
     return check

@@ -101,27 +101,26 @@ def counts_allocations(read: Callable[[], int]) -> bool:
 
 def system_bytes() -> int | None:
     """Return the bytes that glibc has taken from the system, in use or not; None without `mallinfo2`."""
+    return _malloc_bytes("arena")
+
+
+def _malloc_bytes(of_arenas: str) -> int | None:
+    """Return a count of `mallinfo2` for its arenas, with all that is mapped one by one; None without it."""
     mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
-    if mallinfo2 is None:
-        return None
-    info = mallinfo2()
-    return info.arena + info.hblkhd
+    info = None if mallinfo2 is None else mallinfo2()
+    return None if info is None else getattr(info, of_arenas) + info.hblkhd
 
 
 @cache
 def _source() -> tuple[str, Callable[[], int]]:
-    mallinfo2 = _libc_function("mallinfo2", _Mallinfo2)
-    if mallinfo2 is not None:
+    def read() -> int:
+        return _malloc_bytes("uordblks") or 0
 
-        def read() -> int:
-            info = mallinfo2()
-            return info.uordblks + info.hblkhd  # from the arenas, and mapped one by one
-
-        if any(counts_allocations(read) for _ in range(_TEST_TRIALS)):
-            read_small = _small_objects_reader()
-            if read_small is None:
-                return "mallinfo2", read
-            return "mallinfo2 + pymalloc", lambda: read() + read_small()
+    if read() and any(counts_allocations(read) for _ in range(_TEST_TRIALS)):
+        read_small = _small_objects_reader()
+        if read_small is None:
+            return "mallinfo2", read
+        return "mallinfo2 + pymalloc", lambda: read() + read_small()
     if "rss_anon" in kernel_counts():
         return "RssAnon", lambda: kernel_counts()["rss_anon"]
     return "USS", lambda: psutil.Process().memory_full_info().uss

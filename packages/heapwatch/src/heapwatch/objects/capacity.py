@@ -12,12 +12,12 @@ import dis
 import inspect
 import linecache
 import math
-import operator
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from operator import add, floordiv, mul, sub
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,12 +36,7 @@ _CHANGES_OF_FIRST = _CHANGES.union("heappush heappushpop heapreplace insort inso
 _EXITS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _CALLS: dict[str, Callable[..., Any]] = {"int": int, "float": float, "max": max, "min": min}
-_ARITHMETIC = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-}
+_ARITHMETIC = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: floordiv}
 _SLICES = {number for name, number in dis.opmap.items() if name in ("BUILD_SLICE", "BINARY_SLICE")}
 _DEPTH = 5  # variables that are replaced inside one another
 
@@ -160,15 +155,11 @@ class _Inliner(ast.NodeTransformer):
         self._private = f"_{type_name(owner).lstrip('_')}"
         self._globals, self._methods, self._depth = function.__globals__, methods, 0
         self._self, self._local = code.co_varnames[0], set(code.co_varnames)
-        times = collections.Counter(
-            each.id
-            for each in ast.walk(tree)
-            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-        )
+        names = (each for each in ast.walk(tree) if isinstance(each, ast.Name))
+        times = collections.Counter(each.id for each in names if isinstance(each.ctx, ast.Store))
         arguments = code.co_varnames[: code.co_argcount]
-        self._once = {
-            name: value for name, value in _assigned(tree) if times[name] == 1 and name not in arguments
-        }
+        pairs = ((name, value) for name, value in _assigned(tree) if times[name] == 1)
+        self._once = {name: value for name, value in pairs if name not in arguments}
         self.tree: _Tree = self.visit(tree)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:

@@ -7,7 +7,7 @@ numbers only.
 
 import types
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -68,11 +68,9 @@ class GraphHolder:
 
     def growth_since(self, before: "GraphHolder", steps: int) -> "GraphGrowth":
         """Return how the graphs changed since a search that found the same pattern, so many steps ago."""
-        return GraphGrowth(
-            nodes_per_step=(self.nodes - before.nodes) / steps,
-            bytes_per_step=(self.nbytes - before.nbytes) / steps,
-            pinned=self.oldest_sequence == before.oldest_sequence,
-        )
+        nodes, nbytes = self.nodes - before.nodes, self.nbytes - before.nbytes
+        is_pinned = self.oldest_sequence == before.oldest_sequence
+        return GraphGrowth(nodes / steps, nbytes / steps, is_pinned)
 
     def _size_text(self) -> str:
         if not _CAN_READ_SAVED:
@@ -131,50 +129,41 @@ def first_graph(roots: Mapping[str, Any], max_objects: int = 20_000) -> str | No
     return next((found.path for found in visited if _node_of(found) is not None), None)
 
 
-def measure_graphs(
-    reachable: Iterable[Found], max_nodes: int = 3_000_000, truncated: bool = False
-) -> GraphReport:
+def measure_graphs(held: Iterable[Found], max_nodes: int = 3_000_000, truncated: bool = False) -> GraphReport:
     """Return the graphs of what a walk found; memory that others keep alive anyway counts for none."""
     held_elsewhere: set[StorageKey] = set()
     names: dict[int, str] = {}
-    ends: list[Found] = []
-    nodes: list[Any] = []
-    for found in reachable:
+    ends: list[tuple[Found, Any]] = []
+    for found in held:
         node = _node_of(found)
         if node is not None:
-            ends.append(found)
-            nodes.append(node)
+            ends.append((found, node))
             continue
         storage = storage_of(found.value)
         if storage is not None:
             held_elsewhere.add(storage.key)
         if is_tensor(found.value):
             names[id(found.value)] = found.path
-    reader, holders = _Nodes(names, held_elsewhere), []
-    clusters, is_complete = _cluster_graphs(nodes, [end.pattern for end in ends], reader, max_nodes)
-    for cluster in clusters:
-        total = _Totals()
-        for node in cluster.nodes:
-            reader.add(node, total)
-        holders.append(_holder([ends[i] for i in cluster.ends], total, cluster.are_apart))
-    holders.sort(key=lambda each: (-each.nbytes, -each.nodes))
+    clusters, is_complete = _clusters(ends, _Nodes(names, held_elsewhere), max_nodes)
+    holders = sorted(map(_holder, clusters), key=lambda each: (-each.nbytes, -each.nodes))
     return GraphReport(tuple(holders), truncated or not is_complete)
 
 
-def _holder(ends: Sequence[Found], total: "_Totals", are_apart: bool) -> GraphHolder:
+def _holder(cluster: "_Cluster") -> GraphHolder:
+    ends, weight = cluster.ends, sum(end.weight for end in cluster.ends)
     # Ends that share nodes reach the nodes of those that were left out of the sample.
-    scale = sum(end.weight for end in ends) / len(ends) if are_apart else 1.0
-    params = [(path, round(times * scale)) for path, times in total.uses.most_common(_MAX_PARAMS)]
+    scale = weight / len(ends) if cluster.are_apart else 1.0
+    params = [(path, round(times * scale)) for path, times in cluster.uses.most_common(_MAX_PARAMS)]
     return GraphHolder(
         pattern=ends[0].pattern,
         paths=tuple(end.path for end in ends[:_MAX_PATHS]),
-        num_paths=round(sum(end.weight for end in ends)),
-        nodes=round(total.nodes * scale),
-        nbytes=round(sum(total.storages.values()) * scale),
+        num_paths=round(weight),
+        nodes=round(cluster.nodes * scale),
+        nbytes=round(sum(cluster.storages.values()) * scale),
         steps_deep=params[0][1] if params else 0,
         params=tuple(params),
-        oldest_sequence=-1 if total.oldest is None else total.oldest,
-        freed=0 < total.saved == total.freed,
+        oldest_sequence=-1 if cluster.oldest is None else cluster.oldest,
+        freed=0 < cluster.saved == cluster.freed,
         estimated=scale > 1.0,
     )
 
@@ -205,9 +194,13 @@ def _node_of(found: Found) -> Any | None:
 
 
 @dataclass(slots=True)
-class _Totals:
-    """What a set of nodes amounts to."""
+class _Cluster:
+    """Graphs that belong together: releasing only one of their ends frees nothing."""
 
+    ends: list[Found] = field(default_factory=list)
+    """In the order in which they were found."""
+    are_apart: bool = True
+    """Whether no two of the ends share a node."""
     nodes: int = 0
     storages: dict[StorageKey, int] = field(default_factory=dict)
     """Bytes of the storages that the nodes keep alive."""
@@ -239,22 +232,22 @@ class _Nodes:
         """Return the nodes whose results a node consumed."""
         return [previous for previous, _ in node.next_functions if previous is not None]
 
-    def add(self, node: Any, totals: _Totals) -> None:
-        """Count one node, and what it keeps alive."""
-        totals.nodes += 1
+    def add(self, node: Any, cluster: _Cluster) -> None:
+        """Count one node of a cluster, and what it keeps alive."""
+        cluster.nodes += 1
         if not self.is_shared_leaf(node):
             number = node._sequence_nr()
-            totals.oldest = number if totals.oldest is None else min(totals.oldest, number)
+            cluster.oldest = number if cluster.oldest is None else min(cluster.oldest, number)
         for previous in self.before(node):
             if self.is_shared_leaf(previous):
                 leaf = previous.variable
-                totals.uses[self._names.get(id(leaf)) or f"<leaf {shape_of(leaf)}>"] += 1
-        for tensor in self._tensors(node, totals):
+                cluster.uses[self._names.get(id(leaf)) or f"<leaf {shape_of(leaf)}>"] += 1
+        for tensor in self._tensors(node, cluster):
             storage = storage_of(tensor)
             if storage is not None and storage.key not in self._held_elsewhere:
-                totals.storages[storage.key] = storage.nbytes
+                cluster.storages[storage.key] = storage.nbytes
 
-    def _tensors(self, node: Any, totals: _Totals) -> Iterator[Tensor]:
+    def _tensors(self, node: Any, cluster: _Cluster) -> Iterator[Tensor]:
         """Yield the tensors that a node keeps alive, and count its slots."""
         is_leaf, saved, dictionary = self._known(node)
         for descriptor in saved if _CAN_READ_SAVED else ():
@@ -264,8 +257,8 @@ class _Nodes:
                 slots = None
             for slot in slots if type(slots) is tuple else (slots,):
                 data = None if slot is None else slot.data
-                totals.saved += 1
-                totals.freed += data is None
+                cluster.saved += 1
+                cluster.freed += data is None
                 yield from _packed(data)
         if dictionary is not None:  # what a custom function put on its context
             yield from (value for value in list(dictionary.__get__(node).values()) if is_tensor(value))
@@ -286,24 +279,10 @@ class _Nodes:
         return self._by_type[kind]
 
 
-@dataclass(slots=True)
-class _Cluster:
-    """Graphs that belong together: releasing only one of their ends frees nothing."""
+def _clusters(ends: list[tuple[Found, Any]], reader: _Nodes, max_nodes: int) -> tuple[list[_Cluster], bool]:
+    """Return the clusters of the graphs behind some ends, given with their nodes; and whether all were seen.
 
-    ends: list[int] = field(default_factory=list)
-    """Their places among all ends, rising."""
-    nodes: list[Any] = field(default_factory=list)
-    """Every node behind them once."""
-    are_apart: bool = True
-    """Whether no two of the ends share a node."""
-
-
-def _cluster_graphs(
-    ends: Sequence[Any], groups: Sequence[Hashable], reader: _Nodes, max_nodes: int
-) -> tuple[list[_Cluster], bool]:
-    """Return the clusters of the graphs behind some ends, and whether all nodes were seen.
-
-    Ends that share a node are one cluster, and so are ends of the same group. Graphs of one parameter all
+    Ends that share a node are one cluster, and so are ends of the same pattern. Graphs of one parameter all
     meet in the node of that parameter, which therefore joins nothing. After `max_nodes` it stops.
     """
     parents = list(range(len(ends)))  # a forest; the root of each tree is the first end of a cluster
@@ -320,11 +299,11 @@ def _cluster_graphs(
         first, second = sorted((first_end(one), first_end(other)))
         parents[second] = first
 
-    first_of_group: dict[Hashable, int] = {}
-    for end, group in enumerate(groups):
-        join(first_of_group.setdefault(group, end), end)
+    first_of_pattern: dict[str, int] = {}
+    for end, (found, _) in enumerate(ends):
+        join(first_of_pattern.setdefault(found.pattern, end), end)
     is_complete = True
-    for end, last in enumerate(ends):
+    for end, (_, last) in enumerate(ends):
         stack = [last]
         while stack:
             node = stack.pop()
@@ -341,12 +320,12 @@ def _cluster_graphs(
             stack.extend(reader.before(node))
 
     clusters: dict[int, _Cluster] = {}
-    for end in range(len(ends)):
+    for end, (found, _) in enumerate(ends):
         cluster = clusters.setdefault(first_end(end), _Cluster())
-        cluster.ends.append(end)
+        cluster.ends.append(found)
         cluster.are_apart &= end not in met
     for node, end in reached.values():
-        clusters[first_end(end)].nodes.append(node)
+        reader.add(node, clusters[first_end(end)])
     return list(clusters.values()), is_complete
 
 

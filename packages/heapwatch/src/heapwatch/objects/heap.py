@@ -136,10 +136,8 @@ def sources_of(before: Heap, now: Heap, steps: int, rise_bytes: float, device: s
         is_filling = bool(named) and len(lines) == len(named) and other < _MINOR * sum(paths.values())
         found = GrowthSources(tuple(lines), is_filling=is_filling)
         return found if lines else GrowthSources((TOO_SMALL,), is_named=False)
-    if rise_bytes < _LEAST_BYTES:
-        return GrowthSources((TOO_SMALL,), is_named=False)
-    if not now.is_whole:
-        return GrowthSources((ELSEWHERE,), is_named=False)
+    if rise_bytes < _LEAST_BYTES or not now.is_whole:
+        return GrowthSources((TOO_SMALL if rise_bytes < _LEAST_BYTES else ELSEWHERE,), is_named=False)
     part = f"the Python heap grew by {max(risen, 0) / 1e6:.2f} of {rise_bytes / 1e6:.2f} MB"
     return GrowthSources((f"{NATIVE} ({part})",))
 
@@ -415,9 +413,8 @@ def _frames() -> list[types.FrameType]:
 def _variables(frames: Iterable[types.FrameType], of_libraries: bool) -> Iterator[tuple[str, Any]]:
     for frame in frames:
         if is_library(frame.f_code.co_filename) is of_libraries:
-            yield from (
-                (f"frame {frame.f_code.co_name} {name}", value) for name, value in frame_locals(frame)
-            )
+            function = frame.f_code.co_name
+            yield from ((f"frame {function} {name}", value) for name, value in frame_locals(frame))
 
 
 def _members(name: str, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -258,9 +258,8 @@ _CLOSED = (
     *(weakref.ReferenceType, *weakref.ProxyTypes, ModuleSpec, SourceFileLoader),
 )  # not entered: there are many, and they hold nothing that grows
 _LIBRARY_TYPES = (logging.Logger, logging.Manager, _io._IOBase, np.generic, np.dtype)
-_LIBRARY_MODULES = (
-    *("torch._", "torch.fx.", "torch.cuda.", "numpy."),
-    *("importlib.", "_frozen_importlib.", "_thread."),
+_LIBRARY_MODULES = tuple(
+    "torch._ torch.fx. torch.cuda. numpy. importlib. _frozen_importlib. _thread.".split()
 )
 _LANGUAGE: dict[type, Reader] = {
     dict: items,
