@@ -662,9 +662,10 @@ def test_a_program_whose_optimiser_pauses_for_rollouts_leaks_in_them(tmp_path: P
     assert "module __main__.kept[*] holds" in read(tmp_path)["findings"][0]["sources"][0]
 
 
-def test_an_error_reads_as_without_us(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [WATCH[:2], (str(Path(sys.executable).with_name("heapwatch")),)])
+def test_an_error_reads_as_without_us(how: tuple[str, ...], tmp_path: Path) -> None:
     write(tmp_path, "def f():\n    raise ValueError('own')\nf()\n")
-    alone, seen = python(tmp_path, "train.py"), python(tmp_path, *WATCH, "train.py")
+    alone, seen = python(tmp_path, "train.py"), python(tmp_path, *how, *WATCH[2:], "train.py")
     assert seen.returncode == alone.returncode == 1
     own = [line for line in seen.stderr.splitlines() if not line.startswith("heapwatch:")]
     assert "\n".join(own).replace(f"{tmp_path}/", "") == alone.stderr.rstrip().replace(f"{tmp_path}/", "")

@@ -45,10 +45,8 @@ class NewestAllocations:
         if not tracemalloc.is_tracing():
             return
         self._looked_at = self._samples
-        hidden = [
-            tracemalloc.Filter(False, f"{OWN_FOLDER}/*"),
-            tracemalloc.Filter(False, tracemalloc.__file__),
-        ]
+        own = (f"{OWN_FOLDER}/*", tracemalloc.__file__)
+        hidden = [tracemalloc.Filter(False, name) for name in own]
         found = tracemalloc.take_snapshot().filter_traces(hidden).statistics("traceback")
         grown = []
         for each in found:
@@ -69,6 +67,5 @@ class NewestAllocations:
 def _place(traceback: tracemalloc.Traceback) -> str:
     """Return lines, the innermost first: those of the user's own code, if there are any."""
     frames = [frame for frame in reversed(traceback) if not frame.filename.startswith("<frozen")]
-    files_of_others = [frame for frame in frames if not frame.filename.startswith(OWN_FOLDER)]
-    own = [frame for frame in files_of_others if not is_library(frame.filename)]
+    own = [f for f in frames if not f.filename.startswith(OWN_FOLDER) and not is_library(f.filename)]
     return " < ".join(f"{frame.filename}:{frame.lineno}" for frame in (own or frames)[:_SHOWN])

@@ -6,11 +6,9 @@ import os
 import runpy
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 from ..errors import UsageError, exit_on_usage_error
 from ..leaks.verdict import TrendClass
@@ -19,7 +17,6 @@ from .report import WATCH_HTML, write_report
 from .watch import LEAST_SECONDS, Watch
 
 LEAK_EXIT_CODE = 1
-_LOGGED = __name__.partition(".")[0]
 _DESCRIPTION = """\
 Run a program and judge its memory: flat, filling, leak, or undecided. Everything after the script is its own.
 
@@ -30,26 +27,21 @@ Run a program and judge its memory: flat, filling, leak, or undecided. Everythin
 
 
 class _Program:
-    """A script or a module, to be run as `__main__` in this process."""
+    """A script or a module, to be run as `__main__` in this process, with the arguments that `python` sets.
+
+    Raises:
+        UsageError: If there is no such script or module.
+    """
 
     def __init__(self, name: str, arguments: Sequence[str], is_module: bool) -> None:
         self.name = name.rpartition(".")[2] if is_module else Path(name).stem
-        self._name, self._arguments, self._is_module = name, arguments, is_module
+        self._name, self._is_module = name, is_module
         if not is_module and not Path(name).is_file():
             raise UsageError(f"There is no script {name}. Name a file, or a module with -m.")
-
-    def prepare(self) -> None:
-        """Let what is imported find modules and arguments as under `python`.
-
-        Raises:
-            UsageError: If there is no such module.
-        """
-        sys.argv = [self._name, *self._arguments]
-        sys.path[0] = os.getcwd() if self._is_module else str(Path(self._name).resolve().parent)
-        if self._is_module and _is_missing(self._name):
-            raise UsageError(
-                f"-m {self._name} finds no module to run. Name one that python -m runs, or a script."
-            )
+        sys.argv = [name, *arguments]
+        sys.path[0] = os.getcwd() if is_module else str(Path(name).resolve().parent)
+        if is_module and _is_missing(name):
+            raise UsageError(f"-m {name} finds no module to run. Name one that python -m runs, or a script.")
 
     def run(self) -> None:
         """Run it as `python` would."""
@@ -82,27 +74,16 @@ def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="heapwatch", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--report", metavar="FOLDER", help="for watch.json and watch.html; watch_<program> without it"
-    )
-    parser.add_argument(
-        "--fail-on-leak", action="store_true", help=f"exit with {LEAK_EXIT_CODE} if memory leaks"
-    )
-    parser.add_argument(
-        "--at", metavar="MODULE:FUNCTION", help="count calls of this, not steps of the optimiser"
-    )
-    parser.add_argument(
-        "--trace", action="store_true", help="after a leak, name the lines that allocate (slower)"
-    )
-    parser.add_argument("--seconds", type=float, default=LEAST_SECONDS, help="least time between two samples")
-    parser.add_argument("--share", type=float, default=0.01, help="part of the time that samples may take")
-    parser.add_argument("--threshold-mb", type=float, default=1.0, help="growth up to which memory is flat")
-    parser.add_argument(
-        "-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE ...", help="run a module"
-    )
-    parser.add_argument(
-        "script", nargs=argparse.REMAINDER, metavar="SCRIPT ...", help="the program and its own arguments"
-    )
+    add = parser.add_argument
+    add("--report", metavar="FOLDER", help="for watch.json and watch.html; watch_<program> without it")
+    add("--fail-on-leak", action="store_true", help=f"exit with {LEAK_EXIT_CODE} if memory leaks")
+    add("--at", metavar="MODULE:FUNCTION", help="count calls of this, not steps of the optimiser")
+    add("--trace", action="store_true", help="after a leak, name the lines that allocate (slower)")
+    add("--seconds", type=float, default=LEAST_SECONDS, help="least time between two samples")
+    add("--share", type=float, default=0.01, help="part of the time that samples may take")
+    add("--threshold-mb", type=float, default=1.0, help="growth up to which memory is flat")
+    add("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE ...", help="run a module")
+    add("script", nargs=argparse.REMAINDER, metavar="SCRIPT ...", help="the program and its own arguments")
     return parser
 
 
@@ -122,29 +103,20 @@ def main() -> None:
         if not 0 < asked.share <= 1:
             raise UsageError(f"--share must be over 0 and at most 1, got {asked.share}.")
         program = _Program(named[0], named[1:], is_module)
-        program.prepare()
         folder = Path(asked.report or f"watch_{program.name}").absolute()  # the program may change its own
         if "RANK" in os.environ:  # of torchrun
             folder /= f"rank_{os.environ['RANK']}"
         _log_to_stderr()
         try:
-            watch = Watch(
-                seconds=asked.seconds,
-                share=asked.share,
-                threshold_mb=asked.threshold_mb,
-                folder=folder,
-                trace=asked.trace,
-                automatic=True,
-                at=asked.at,
-            )
+            same = ("seconds", "share", "threshold_mb", "trace", "at")
+            settings = {name: getattr(asked, name) for name in same}
+            watch = Watch(folder=folder, automatic=True, **settings)
+            write_report(watch.report(), folder)
         except UsageError as error:  # of `at`: the numbers are known to be right
             raise UsageError(f"--{error}") from error
-        try:
-            write_report(watch.report(), folder)
         except OSError as error:
-            raise UsageError(
-                f"The report cannot be written: {error}. Name another folder by --report."
-            ) from error
+            repair = "Name another folder by --report."
+            raise UsageError(f"The report cannot be written: {error}. {repair}") from error
     _run(program, watch, folder, asked.fail_on_leak)
 
 
@@ -153,20 +125,23 @@ def _run(program: _Program, watch: Watch, folder: Path, fail_on_leak: bool) -> N
     process = os.getpid()
     hook = sys.excepthook
     _say(f"watching {program.name}; the report is kept in {folder}")
-    error = None
+    error = shown = None
     try:
         with watch:
             program.run()
     except BaseException as raised:
-        error = raised
+        error, shown = raised, raised.__traceback__
+        own = (str(Path(__file__).parent), "<frozen runpy>")
+        while shown and shown.tb_next and shown.tb_frame.f_code.co_filename.startswith(own):
+            shown = shown.tb_next
     if os.getpid() == process:
         for line in (*watch.report().lines(), str(folder / WATCH_HTML)):
             _say(line)
         has_ended = error is None or isinstance(error, SystemExit)
         if fail_on_leak and has_ended and watch.verdict == TrendClass.leak.value:
             sys.exit(LEAK_EXIT_CODE)
-        if sys.excepthook is hook:
-            sys.excepthook = _without_own_frames(hook)
+        if error is not None and sys.excepthook is hook:  # it shows the error as Python would without us
+            sys.excepthook = lambda kind, error, _: hook(kind, error.with_traceback(shown), shown)
     if error is not None:
         raise error
 
@@ -178,26 +153,10 @@ def _say(line: str) -> None:
 
 def _log_to_stderr() -> None:
     """Keep our lines out of whatever handlers the program sets up."""
-    log = logging.getLogger(_LOGGED)
+    log = logging.getLogger(__name__.partition(".")[0])
     handler = logging.StreamHandler(sys.stderr)
     handler.handleError = lambda record: None  # nobody reads
     handler.setFormatter(logging.Formatter("heapwatch: %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
-
-
-def _without_own_frames(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a hook that shows an exception of the program as Python would without us."""
-
-    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        while trace is not None and trace.tb_next is not None and _is_own(trace):
-            trace = trace.tb_next
-        hook(kind, error.with_traceback(trace), trace)
-
-    return show
-
-
-def _is_own(trace: TracebackType) -> bool:
-    name = trace.tb_frame.f_code.co_filename
-    return name.startswith((str(Path(__file__).parents[1]), "<frozen runpy>"))

@@ -10,7 +10,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
-from functools import wraps
+from functools import reduce, wraps
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -31,6 +31,7 @@ _SILENT_SECONDS = 2.0  # from the start, before the clock counts
 _OTHER_STEPS = 200  # of other optimisers in a row, after which one of them counts
 
 _Sample = Callable[[int], int]  # returns the count before which it need not be called again
+_Call = Callable[[int], None]
 
 
 class _Tick:
@@ -52,30 +53,22 @@ class _Calls:
     """The calls of a function, each of which is told when it ends."""
 
     def __init__(self, place: str, tell: Callable[[], None]) -> None:
-        self._tell = tell
         module_name, _, path = place.partition(":")
         *owners, self._name = path.split(".")
         repair = "Name one as package.module:function, in a module that the program imports."
         if not all([*module_name.split("."), *owners, self._name]):
             raise UsageError(f"at={place} names no function. {repair}")
         try:
-            owner = _imported(module_name)
-            for each in owners:
-                owner = getattr(owner, each)
+            owner = reduce(getattr, owners, _imported(module_name))
             get = inspect.getattr_static if isinstance(owner, type) else getattr  # of a class, as it is kept
             self._owner, self._found = owner, get(owner, self._name)
             is_wrapped = isinstance(self._found, (staticmethod, classmethod))
-            self._wrap = type(self._found) if is_wrapped else lambda function: function
-            self._function = self._found.__func__ if is_wrapped else self._found
-            if not inspect.isroutine(self._function):
+            function = self._found.__func__ if is_wrapped else self._found
+            if not inspect.isroutine(function):
                 raise TypeError(f"it is of type {type(self._found).__name__}")
             self._is_inherited = self._name not in vars(owner)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise UsageError(f"at={place} leads to no function ({error}). {repair}") from error
-
-    def start(self) -> None:
-        """Put a function in its place that tells."""
-        function, tell = self._function, self._tell
 
         @wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -84,7 +77,11 @@ class _Calls:
             finally:
                 tell()
 
-        setattr(self._owner, self._name, self._wrap(counted))
+        self._counted = type(self._found)(counted) if is_wrapped else counted
+
+    def start(self) -> None:
+        """Put a function in its place that tells."""
+        setattr(self._owner, self._name, self._counted)
 
     def stop(self) -> None:
         """Put it back."""
@@ -102,9 +99,7 @@ class Phase:
     between two of its instructions, but not during an import.
     """
 
-    def __init__(
-        self, sample: _Sample, begin: Callable[[int], None], seconds: float, at: str | None = None
-    ) -> None:
+    def __init__(self, sample: _Sample, begin: _Call, seconds: float, at: str | None = None) -> None:
         self._sample, self._begin, self._seconds = sample, begin, seconds
         self.is_timed = at is None
         """Whether no optimiser has stepped yet."""
@@ -181,7 +176,7 @@ class Phase:
             self._count += 1
             self._guarded(self._take)
 
-    def _guarded(self, call: Callable[[int], None]) -> None:
+    def _guarded(self, call: _Call) -> None:
         """Watch no more rather than break the program, whose threads do not sample at once."""
         if self._stopped.is_set():
             return
@@ -194,9 +189,7 @@ class Phase:
             if any(_handles_signal(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
                 raise  # the program's own
             self._stopped.set()
-            _LOG.exception(
-                "the watch has ended at step %s by an error of its own; the program continues", self._count
-            )
+            _LOG.exception("the watch ends at step %s by its own error; the program continues", self._count)
         finally:
             self._turns.discard(turn)
 
@@ -229,16 +222,14 @@ def _imported(name: str) -> Any:
         if name in sys.modules:
             return sys.modules[name]
         found = find_module(name)
-        if found is not None and name != program and not _are_one_file(found.origin, program):
+        # What is not found has no file, and the program itself would run once more.
+        origin = program if name == program or found is None else found.origin
+        if origin is None or Path(origin).resolve() != Path(program).resolve():
             return import_module(name)
     except (Exception, SystemExit) as error:
         raise ImportError(with_place(error)) from error
     is_program = "it is in the program itself, which an import would run once more"
     raise ImportError(f"there is no module {name}" if found is None else is_program)
-
-
-def _are_one_file(one: str | None, other: str) -> bool:
-    return one is not None and Path(one).resolve() == Path(other).resolve()
 
 
 def _is_importing(frame: FrameType | None) -> bool:

@@ -9,23 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from ..counters.glibc import in_use_source
-from ..html_page import cards, document, table
+from ..leaks.detector import BEYOND_COMPONENTS, watched_counters
 from ..leaks.table import Finding
 from ..leaks.verdict import TrendTest
-from ..texts import count_text, write_whole
+from ..texts import aligned, count_text, write_whole
 
 WATCH_JSON, WATCH_HTML = "watch.json", "watch.html"
 _MOST_POINTS = 512
 _WIDTH, _HEIGHT = 560, 110
 _SHOWN = {
-    "debug/cpu/in_use_mb": "host memory in use, MB",
-    "debug/cpu/rss_anon_mb": "resident private memory, MB",
-    "debug/gpu/alloc_mb": "GPU memory in use, MB",
-    "debug/gpu/reserved_mb": "GPU memory reserved, MB",
-    "debug/cpu/rss_shmem_mb": "shared memory, MB",
-    "debug/cpu/open_files_count": "open files",
-    "debug/cpu/threads_count": "threads",
-    "debug/cpu/children_count": "child processes",
+    each.tag: each.name.removesuffix(BEYOND_COMPONENTS) + (", MB" if each.unit == "MB" else "")
+    for each in watched_counters(0.0, on_cuda=True)
 }
 _WORDS = {
     "leak": "Memory leaks.",
@@ -33,12 +27,15 @@ _WORDS = {
     "flat": "Memory is flat.",
     "undecided": "Not enough samples for a verdict: let the program run for longer.",
 }
-
-
-_LOADING = (
-    "  no optimiser has stepped, so this may be loading: to judge it, count calls of a function with "
-    "--at package.module:function"
-)
+_LOADING = "  this may be loading: to judge it, count calls of a function with --at package.module:function"
+_NUMBERS = ("steps", "samples", "seconds", "own_seconds", "searches", "search_seconds")
+# The browser may load nothing.
+_HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>heapwatch</title>
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>
+body { max-width: 1240px; margin: 0 auto; padding: 32px 24px; font: 15px/1.5 system-ui, sans-serif; }
+pre { white-space: pre-wrap; }
+</style></head><body>"""
 
 
 class Series:
@@ -60,9 +57,9 @@ class Series:
         self._count += 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TimedFinding:
-    """A finding, and when it was made first."""
+    """A finding, when it was made first, and whether it has ended since."""
 
     finding: Finding
     seconds: float
@@ -70,13 +67,15 @@ class TimedFinding:
     step: int
     ended: int | None = None
     """The step at which it had been flat over a whole window; None while it grows, or once it grew again."""
+    has_returned: bool = False
+    """Whether it grew again after its end: from then on it never ends."""
 
     def text(self) -> str:
         """Return the finding as lines, the last one of its end if it has ended."""
-        end = (
-            "" if self.ended is None else f"\n  it has ended: flat over the samples up to step {self.ended:,}"
-        )
-        return self.finding.text() + end
+        text = self.finding.text()
+        if self.ended is not None:
+            text += f"\n  it has ended: flat over the samples up to step {self.ended:,}"
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +121,8 @@ class WatchReport:
                 name: {"verdict": test.verdict.value, "samples": test.samples}
                 for name, test in self.trends.items()
             },
-            "steps": self.steps,
+            **{name: round(getattr(self, name), 3) for name in _NUMBERS},
             "unit": self.unit,
-            "samples": self.samples,
-            "seconds": round(self.seconds, 3),
-            "own_seconds": round(self.own_seconds, 3),
-            "searches": self.searches,
-            "search_seconds": round(self.search_seconds, 3),
             "in_use_source": in_use_source(),
             "pid": os.getpid(),
             "series": self.series.rows,
@@ -140,40 +134,23 @@ class WatchReport:
         # The clock of a program without optimiser steps has a unit of its own.
         steps = count_text(self.steps, "step") if self.unit == "steps" else f"{self.steps:,} {self.unit}"
         extent = f"{count_text(self.samples, 'sample')} in {steps} and {self.seconds:,.0f} s"
-        cost = f"sampling took {share:.1%} of the time, {self._searches()}"
+        searches = f"heap searches took {self.search_seconds:,.1f} s ({self.searches:,} of them)"
+        cost = f"sampling took {share:.1%} of the time, {searches}"
         found = [line for each in self.findings for line in each.text().splitlines()]
         traced = [f"  allocated at {line}" for line in self.newest_allocations]
         loading = [_LOADING] if self.is_loading and self.findings else []
         return [f"{_WORDS[self.verdict]} {extent}; {cost}.", *found, *loading, *traced]
 
-    def _searches(self) -> str:
-        return f"heap searches took {self.search_seconds:,.1f} s ({self.searches:,} of them)"
-
     def page(self) -> str:
-        """Return it as HTML."""
-        facts = {
-            "verdict": self.verdict,
-            self.unit: f"{self.steps:,}",
-            "samples": f"{self.samples:,}",
-            "seconds": f"{self.seconds:,.0f}",
-            "of that, sampling": f"{self.own_seconds:,.2f}",
-            "searches of the heap": f"{self.searches}, {self.search_seconds:,.1f} s",
-        }
-        body = [f"<h1>{escape(_WORDS[self.verdict])}</h1>", cards(facts)]
-        if self.findings:
-            body.append("<h2>What was found</h2>")
-            body += [f"<pre>{escape(each.text())}</pre>" for each in self.findings]
-        if self.newest_allocations:
-            body.append("<h2>Lines that allocated what is alive</h2>")
-            body.append(f"<pre>{escape(chr(10).join(self.newest_allocations))}</pre>")
-        body.append("<h2>Counters</h2>")
-        rows = [
-            [escape(name), escape(test.verdict.value), str(test.samples)]
-            for name, test in self.trends.items()
-        ]
-        body.append(table(("counter", "verdict of the samples judged now", "samples"), rows))
+        """Return it as HTML that opens offline: without scripts, and with all text escaped."""
+        text = "\n".join(self.lines())
+        rows = [(name, test.verdict.value, str(test.samples)) for name, test in self.trends.items()]
+        headings = ("counter", "verdict of the samples judged now", "samples")
+        counters = "\n".join(aligned([headings, *rows], headings[:2]))
+        body = [f"<h1>{escape(_WORDS[self.verdict])}</h1>", f"<pre>{escape(text)}</pre>"]
+        body += ["<h2>Counters</h2>", f"<pre>{escape(counters)}</pre>"]
         body += [self._curve(tag, name) for tag, name in _SHOWN.items()]
-        return document("heapwatch", body, "pre { white-space: pre-wrap; } svg { background: #fff; }")
+        return "\n".join([_HEAD, *body, "</body></html>\n"])
 
     def _curve(self, tag: str, name: str) -> str:
         """Return a counter over time as a picture; empty for one that is not counted or stays 0."""
@@ -181,15 +158,12 @@ class WatchReport:
         values = [value for _, value in points]
         if not any(values):
             return ""
-        low, high = min(values), max(values)
-        width, height = max(points[-1][0] - points[0][0], 1e-9), max(high - low, 1e-9)
-        path = " ".join(
-            f"{_WIDTH * (at - points[0][0]) / width:.1f},{_HEIGHT * (1 - (value - low) / height):.1f}"
-            for at, value in points
-        )
-        line = f"<polyline fill='none' stroke='#1f5fbf' stroke-width='1.5' points='{path}'/>"
-        box = f"-4 -4 {_WIDTH + 8} {_HEIGHT + 8}"
-        picture = f"<svg viewBox='{box}' width='{_WIDTH}' role='img' aria-label='{escape(name)}'>{line}</svg>"
+        low, high, begin = min(values), max(values), points[0][0]
+        box = f"{begin} {-high} {max(points[-1][0] - begin, 1e-9)} {max(high - low, 1e-9)}"
+        path = " ".join(f"{at},{-value}" for at, value in points)
+        line = f"<polyline points='{path}' fill='none' stroke='#1f5fbf' vector-effect='non-scaling-stroke'/>"
+        shape = f"viewBox='{box}' preserveAspectRatio='none' width='{_WIDTH}' height='{_HEIGHT}'"
+        picture = f"<svg {shape} role='img' aria-label='{escape(name)}'>{line}</svg>"
         return f"<p>{escape(name)}: {low:,.2f} to {high:,.2f}</p>{picture}"
 
 

@@ -7,11 +7,10 @@ import statistics
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from ..errors import UsageError
@@ -95,15 +94,12 @@ class Watch:
         self._components: dict[str, Callable[[], Any]] = {}
         self._seconds = self._least_seconds = seconds
         self._share = share
-        self._phase = (
-            Phase(self._sample_counted, self._begin, seconds, at) if automatic or at is not None else None
-        )
+        is_automatic = automatic or at is not None
+        self._phase = Phase(self._sample_counted, self._begin, seconds, at) if is_automatic else None
         self._guard.accuses = not self._is_loading
         self._trace = NewestAllocations() if trace else None
         self._series = Series()
         self._found: dict[tuple[str, TrendClass], TimedFinding] = {}
-        self._returned = set[tuple[str, TrendClass]]()  # what grew again: it never ends
-        self._seen = 0  # findings of the guard that are listed
         self._began = self._sampled_at = time.perf_counter()
         self._written_at = -math.inf
         self._own_seconds, self._write_cost = 0.0, 0.0  # of the wall clock, of this thread's CPU time
@@ -124,9 +120,7 @@ class Watch:
         _ACTIVE.append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         _ACTIVE.remove(self)
         if self._phase is not None:
             self._phase.stop()
@@ -152,8 +146,7 @@ class Watch:
         Raises:
             UsageError: If the name is taken or no name.
         """
-        require_free_name(name, self._components)
-        _require_function(name, component)
+        _require_component(name, component, self._components)
         self._components[name] = component
         if threshold_mb is not None:
             self._guard.tracker.set_threshold(name, threshold_mb)
@@ -204,8 +197,7 @@ class Watch:
     def _begin(self, step: int) -> None:
         """Begin to judge, at the first step of an optimiser: what grew before was loaded."""
         self._found.clear()
-        self._returned.clear()
-        self._seen = len(self._guard.findings)
+        self._guard.findings.clear()
         self._guard.accuses = True
         self._least_seconds = self._seconds
         self.restart(step)
@@ -258,7 +250,7 @@ class Watch:
         return WatchReport(
             verdict=self.verdict,
             is_loading=self._is_loading,
-            findings=tuple(self._found.values()),
+            findings=tuple(map(replace, self._found.values())),
             newest_allocations=() if self._trace is None else tuple(self._trace.lines()),
             trends=self._guard.trends(),
             series=self._series,
@@ -291,13 +283,10 @@ class Watch:
         elapsed = time.perf_counter() - self._began
         self._series.add(step, elapsed, counters)
         self._was_judged |= self._stage_samples >= _LEAST_SAMPLES
-        for finding in self._guard.findings[self._seen :]:
+        for finding in self._guard.findings:  # what is found again may have a name now
             key = finding.resource, finding.verdict
-            first = self._found.get(key)  # what is found again may have a name now
-            self._found[key] = (
-                TimedFinding(finding, elapsed, step) if first is None else replace(first, finding=finding)
-            )
-        self._seen = len(self._guard.findings)
+            self._found.setdefault(key, TimedFinding(finding, elapsed, step)).finding = finding
+        self._guard.findings.clear()
         self._note_ends(step)
         if self._trace is not None and self.verdict == TrendClass.leak.value:
             self._trace.sample()
@@ -311,15 +300,15 @@ class Watch:
             return
         parts = self._guard.tracker.detectors().items()
         tests = self._guard.trends() | {f"the component {name}": each.trend_test() for name, each in parts}
-        for (resource, verdict), each in self._found.items():
+        for each in self._found.values():
+            resource = each.finding.resource
             test = tests.get(resource) or tests.get(resource + BEYOND_COMPONENTS)
-            if test is None or (resource, verdict) in self._returned:
+            if test is None or each.has_returned:
                 continue
             if each.ended is not None and test.verdict is TrendClass.growing:
-                self._returned.add((resource, verdict))
-                self._found[resource, verdict] = replace(each, ended=None)
+                each.ended, each.has_returned = None, True
             elif each.ended is None and test.samples == WINDOW and test.verdict is TrendClass.flat:
-                self._found[resource, verdict] = replace(each, ended=step)
+                each.ended = step
 
     def _write(self) -> None:
         if self._folder is not None:
@@ -329,12 +318,11 @@ class Watch:
             self._write_cost = time.thread_time() - began
 
 
-def _require_function(name: str, component: object) -> None:
+def _require_component(name: str, component: object, taken: Container[str]) -> None:
+    require_free_name(name, taken)
     if not callable(component):
-        kind = type(component).__name__
-        raise UsageError(
-            f"track({name!r}) needs a function that returns the object, got a {kind}: lambda: it."
-        )
+        what = f"track({name!r}) needs a function that returns the object"
+        raise UsageError(f"{what}, got a {type(component).__name__}: lambda: it.")
 
 
 _ACTIVE: list[Watch] = []
@@ -354,6 +342,5 @@ def track(name: str, component: Callable[[], Any], threshold_mb: float | None = 
     if _ACTIVE:
         _ACTIVE[-1].track(name, component, threshold_mb)
     else:
-        require_free_name(name, _WAITING)
-        _require_function(name, component)
+        _require_component(name, component, _WAITING)
         _WAITING[name] = component, threshold_mb
