@@ -9,12 +9,14 @@ from pathlib import Path
 import jupytext
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from reverie.episodes import find_action, find_episodes
 from reverie.utils.timestep import ActionSpec
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
+WORKFLOW = EXAMPLES / "random_shooting.py"
 NOTEBOOKS = sorted((EXAMPLES / "notebooks").glob("*.ipynb"))
 RUN_ALL = "import runpy, sys; [runpy.run_path(path, run_name='__main__') for path in sys.argv[1:]]"
 SHOWN = {
@@ -58,10 +60,12 @@ def save_episodes(folder: Path, led: np.ndarray = CHOICES) -> None:
 def test_each_example_is_short_and_listed() -> None:
     page = (ROOT / "docs" / "examples.md").read_text()
     scripts = sorted(EXAMPLES.glob("*.py"))
-    assert sorted(line.split()[0] for line in SHOWN) == [script.name for script in scripts]
+    tested = [*(line.split()[0] for line in SHOWN), WORKFLOW.name]
+    assert sorted(tested) == [script.name for script in scripts]
     for path in (*scripts, *NOTEBOOKS):
         assert f"../{path.relative_to(ROOT)}" in page
-    assert all(len(script.read_text().splitlines()) < 60 for script in scripts)
+    most = {script: 60 for script in scripts} | {WORKFLOW: 150}
+    assert all(len(script.read_text().splitlines()) < lines for script, lines in most.items())
 
 
 @pytest.mark.parametrize("line", SHOWN)
@@ -69,6 +73,22 @@ def test_an_example_runs(line: str, tmp_path: Path) -> None:
     script, *arguments = line.split()
     save_episodes(tmp_path / "train_eps")
     assert re.search(SHOWN[line], shown_by([str(EXAMPLES / script), *arguments], tmp_path))
+
+
+def test_a_workflow_outside_src_trains_resumes_exactly_and_passes_a_certificate(tmp_path: Path) -> None:
+    command, steps = str(WORKFLOW), "training.total_timesteps"
+    new = [command, "experiment=dreamer_catch", "device=cpu", "threads=1"]
+    shown_by([*new, f"{steps}=400", "run_dir=whole"], tmp_path)
+    shown_by([*new, f"{steps}=320", "run_dir=resumed"], tmp_path)
+    shown_by([command, "resume=resumed", f"{steps}=400"], tmp_path)
+    whole, resumed = (
+        load_file(next((tmp_path / run).glob("checkpoints/step_*400/model.safetensors")))
+        for run in ("whole", "resumed")
+    )
+    # The pictures at the end of the first part have drawn from this generator.
+    assert not whole.pop("noise/report").equal(resumed.pop("noise/report"))
+    assert whole.keys() == resumed.keys() and all(whole[name].equal(resumed[name]) for name in whole)
+    assert "PASSED" in shown_by([command, "certify", *new[1:], "certify.steps=500"], tmp_path)
 
 
 @pytest.mark.parametrize(

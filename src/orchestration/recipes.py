@@ -57,7 +57,7 @@ def _population() -> Any:
 
 # A run imports its own recipe only. Each recipe takes the runs of its own class alone, which the type of a
 # dict cannot say.
-_RECIPES: dict[type[TrainConfig], Callable[[], Any]] = {
+RECIPES: dict[type[TrainConfig], Callable[[], Any]] = {
     DreamerTrainConfig: _dreamer,
     PopulationTrainConfig: _population,
 }
@@ -65,4 +65,4 @@ _RECIPES: dict[type[TrainConfig], Callable[[], Any]] = {
 
 def recipe_of(config: TrainConfig) -> RunRecipe:
     """Return the recipe of a run."""
-    return _RECIPES[type(config)]()
+    return RECIPES[type(config)]()

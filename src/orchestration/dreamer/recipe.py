@@ -1,7 +1,7 @@
 """The recipe of a Dreamer run: what it needs, what it is made of, and who runs it."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
@@ -78,8 +78,11 @@ def share_of(config: DreamerTrainConfig, size: int) -> DreamerTrainConfig:
     )
 
 
-def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> AnyParts:
-    """Return the parts of a run; seeds the global generators, which initialise the parameters."""
+BuildWorkflow = Callable[[DreamerTrainConfig, EnvSpec], DreamerWorkflow]
+
+
+def build_dreamer(config: DreamerTrainConfig, run_dir: Path, build: BuildWorkflow) -> AnyParts:
+    """Return the parts of a run; seeds the global generators, which `build` initialises the parameters by."""
     snapshots, ranks = begin_run(config, run_dir), current_ranks()
     own, first = share_of(config, ranks.size), ranks.slice_of(config.env.num_envs).start
     environment = None
@@ -89,7 +92,7 @@ def build_dreamer(config: DreamerTrainConfig, run_dir: Path) -> AnyParts:
     replay = build_replay(own, replay_spec(own, spec), run_dir, ranks)
     if config.training.offline and not list_checkpoints(run_dir):
         require_windows(replay)
-    workflow = build_workflow(config, spec)
+    workflow = build(config, spec)
     if config.model.init and not list_checkpoints(folder_of_run(run_dir, ranks)):  # else there are networks
         load_weights(config.model.init, networks_of(workflow))
     if environment is None:
@@ -121,9 +124,12 @@ class DreamerRecipe:
     replay_spec = staticmethod(replay_spec)
     dry_run = staticmethod(dry_run)
     updates_on_zeros = staticmethod(updates_on_zeros)
-    build = staticmethod(build_dreamer)
     build_agent = staticmethod(build_workflow)
     gpu_repair = "Ask `reverie-plan plan.fit_gib=<GiB of the card>` what fits, or lower training.batch_size"
+
+    def build(self, config: DreamerTrainConfig, run_dir: Path) -> AnyParts:
+        """Return the parts of a run."""
+        return build_dreamer(config, run_dir, self.build_agent)
 
     def check(self, config: DreamerTrainConfig, env: EnvSpec) -> None:
         """Refuse to learn offline from nothing, and windows that no episode of this environment can fill."""
