@@ -40,7 +40,7 @@ _TORCHRUN_SECONDS = 90.0
 _MARK = "REVERIE_CHAOS"
 _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
-_TRAIN = [sys.executable, "-c", "from reverie.commands.train import main; main()"]
+_TRAIN = [sys.executable, "-c", "from reverie.commands.command_line import main; main()"]
 _PREFIX = "chaos."
 _USAGE = """\
 Kill a run at random moments, resume it each time, and compare it with the unbroken run.
