@@ -77,6 +77,7 @@ test-slow: $(READY)
 
 gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+	cd packages/heapwatch && ../../$(BIN)/python -m pytest -m gpu $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python scripts/benchmark.py $(ARGS)

@@ -1,8 +1,7 @@
 """Watch a training loop that keeps its losses, and say who holds them: `python examples/find_a_leak.py`."""
 
 import torch
-
-from reverie.memory import Watch
+from heapwatch import Watch
 
 
 class Trainer:

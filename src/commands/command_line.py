@@ -52,6 +52,8 @@ def run_from_command_line(task: Task, arguments: Sequence[str] | None = None) ->
             return print(help_text(flags.config_dir))
         if flags.shell_completion or flags.hydra_help or flags.info:
             return _run_hydra([*with_experiment(flags.overrides), *options])
+        if not flags.overrides and not flags.cfg:
+            raise UserError(f"{words[0]} needs settings, such as experiment=dreamer_catch seed=1,2.")
         overrides = parse(flags.overrides)
         resume = {item.key_or_group: item.value() for item in overrides}.get("resume")
         if resume is not None and options:
@@ -89,8 +91,9 @@ def _flags(words: list[str]) -> Namespace:
         raise UserError(f"{found}, on which every check relies. Add files of your own by --config-dir.")
     if flags.config_dir is not None and not os.path.isdir(flags.config_dir):
         raise UserError(f"--config-dir={flags.config_dir} is not a folder.")
-    if flags.resolve and not (flags.cfg or flags.help):
-        raise UserError("--resolve needs --cfg; write --cfg job --resolve.")
+    for flag in ("resolve", "package"):
+        if getattr(flags, flag) and not (flags.cfg or flags.help):
+            raise UserError(f"--{flag} needs --cfg; write --cfg job --{flag}.")
     return flags
 
 

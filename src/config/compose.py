@@ -1,6 +1,7 @@
 """Compose a run, or the runs of a sweep, from what a user typed."""
 
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,7 +56,22 @@ def compose_jobs(
     if len(set(folders)) < len(folders):
         repair = f"Leave it out, or name the folder of all jobs by hydra.sweep.dir={folders[0]}."
         raise UserError(f"run_dir={folders[0]} would hold {count_text(len(folders), 'run')}. {repair}")
+    if multirun:
+        _check_sweep(overrides, len(jobs))
     return [in_own_schema(job, typed_keys) for job in composed]
+
+
+def _check_sweep(overrides: list[Override], count: int) -> None:
+    """Refuse folders of `hydra.sweep` that hold a run, or would hold several."""
+    typed = {override.key_or_group: str(override.value()) for override in overrides}
+    folder, name = typed.get("hydra.sweep.dir", ""), typed.get("hydra.sweep.subdir", "${}")
+    if count > 1 and "${" not in name:
+        found = f"hydra.sweep.subdir={name} would hold {count_text(count, 'run')}"
+        raise UserError(f"{found}. Leave it out: each job gets its number.")
+    for number in range(count if folder and "${" not in folder else 0):
+        run = Path(folder, str(number) if "${" in name else name)
+        if os.path.lexists(run / "config.yaml"):
+            raise UserError(f"{run} already holds a run. Name another folder by hydra.sweep.dir=.")
 
 
 def with_experiment(arguments: Sequence[str]) -> list[str]:

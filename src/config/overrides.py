@@ -27,6 +27,14 @@ FREE = "env.kwargs"
 """The mapping whose keys the user chooses."""
 
 _BOOLEANS = ("true", "false", "yes", "no", "on", "off", "y", "n", "1", "0")
+_IGNORED = {
+    "hydra.run.dir": "Name the folder of a run by run_dir=.",
+    "hydra.output_subdir": "The folder of a run has its config.yaml.",
+    "hydra.job.chdir": "A run never changes the working directory.",
+    "hydra.mode": "Write -m to train a job for each listed value.",
+}
+"""Settings of Hydra without an effect on a run, with what to do instead."""
+
 _MAY_BE_NEW = "++"  # Hydra's mark of such a key
 
 
@@ -43,8 +51,10 @@ def parse(arguments: Iterable[str], loader: ConfigLoader | None = None) -> list[
 def check(override: Override, groups: Mapping[str, list[str]]) -> None:
     """Refuse an override, of a single value, that is no choice of a group and no setting of its type."""
     key, value = override.key_or_group, override.value()
-    if key == "hydra.run.dir":
-        raise UserError(f"{key}={value} names no folder of a run. Write run_dir={value}.")
+    if key in _IGNORED:
+        raise UserError(f"{override.input_line}: runs ignore {key}. {_IGNORED[key]}")
+    if override.is_delete() and not key.startswith(f"{FREE}."):
+        raise UserError(f"{override.input_line}: {key} cannot be left out. Write {key}=<another value>.")
     if override.is_hydra_override() or override.is_delete() or override.package is not None:
         return  # Hydra's own settings and rare forms: Hydra checks them when it composes
     if key not in groups:

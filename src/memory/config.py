@@ -32,7 +32,7 @@ class MemoryConfig:
     """Agent steps between reports of what holds what."""
     leak_threshold_mb: float = 1.0
     """Growth over the judged window, in MB of 1e6 bytes, below which nothing counts as growing
-    (`classify_trend` in `leaks/verdict.py`)."""
+    (`classify_trend` in `heapwatch/leaks/verdict.py`)."""
     leak_share: float = 0.05
     """Share of the memory that is left, in [0, 1], which steady growth has to take before it is a leak for
     certain. Growth that has a name is one after 480 samples, too; with 0 any growth is one at once."""

@@ -173,7 +173,14 @@ MISTAKES = {
     "--resolve alone": (["--resolve"], ["--resolve needs --cfg; write --cfg job --resolve"]),
     "two modes of Hydra": (["--cfg=all", "--info=config"], ["Only one of --run, --multirun, --cfg"]),
     "unknown shell": (["-sc", "install=dos"], ["No completion plugin for 'dos' found"]),
-    "folder of Hydra": (["hydra.run.dir=x"], ["hydra.run.dir=x names no folder of a run. Write run_dir=x."]),
+    "folder of Hydra": (["hydra.run.dir=x"], ["hydra.run.dir=x: runs ignore hydra.run.dir.", "run_dir="]),
+    "mode of Hydra": (["hydra.mode=MULTIRUN"], ["runs ignore hydra.mode. Write -m"]),
+    "left out group": (["~logger"], ["~logger: logger cannot be left out"]),
+    "--package alone": (["--package", "env"], ["--package needs --cfg"]),
+    "one folder for all jobs": (
+        ["-m", "seed=1,2", "hydra.sweep.subdir=same"],
+        ["hydra.sweep.subdir=same would hold 2 runs"],
+    ),
     "unknown setting of Hydra": (["hydra.foo=1"], ["hydra.foo: Key 'foo' not in 'HydraConf'"]),
     "interval of Hydra's own sweeper": (["-m", "seed=interval(1,2)"], ["is not a list of jobs; write a,b,c"]),
     "flag without its value": (["--cfg"], ["--cfg", "expected one argument"]),
@@ -362,7 +369,7 @@ def test_a_multirun_gives_each_job_its_values_and_its_folder(empty_folder: Path)
     assert files == ["sweep/0/config.yaml", "sweep/1/config.yaml", "sweep/multirun.yaml"]
     assert OmegaConf.load("sweep/1/config.yaml").seed == 2
     again = in_a_process("-m", "experiment=dreamer_catch", CPU, "seed=3,4", "hydra.sweep.dir=sweep")
-    assert again.returncode == 2 and "run_dir=sweep/0 already holds a run" in again.stderr
+    assert again.returncode == 2 and "sweep/0 already holds a run" in again.stderr
     assert OmegaConf.load("sweep/0/config.yaml").seed == 1
 
 

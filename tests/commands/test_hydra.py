@@ -49,6 +49,19 @@ def seeds() -> dict[str, int]:
     }
 
 
+def test_no_job_starts_if_the_folder_of_one_holds_a_run() -> None:
+    Path("sweep/1").mkdir(parents=True)
+    Path("sweep/1/config.yaml").touch()
+    done = multirun("seed=1,2")
+    assert done.returncode == 2 and "error: sweep/1 already holds a run" in done.stderr
+    assert not Path("sweep/0").exists()
+
+
+def test_a_flag_alone_starts_no_run() -> None:
+    done = subprocess.run([BIN / "reverie-train", "-m"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("error: -m needs settings, such as experiment=")
+
+
 def test_cfg_and_info_show_what_hydra_composes() -> None:
     of_its_own = OmegaConf.create(of_hydra("--cfg", "hydra"))
     assert of_its_own.hydra.run.dir == "." and of_its_own.hydra.job.name == "reverie-train"

@@ -236,7 +236,7 @@ class WatchedCounter:
 
 
 def watched_counters(threshold_mb: float, on_cuda: bool) -> list[WatchedCounter]:
-    """Return what must not grow; the threshold is `memory.leak_threshold_mb`."""
+    """Return what must not grow; `threshold_mb` is in MB of 1e6 bytes."""
     threshold = threshold_mb * _MB
     kept = "pages that the C allocator keeps of what was freed"
     found = _held_and_kept(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import UsageError, exit_on_usage_error
+from ..errors import FlagParser, UsageError, exit_on_usage_error
 from ..leaks.verdict import TrendClass
 from .phase import find_module
 from .report import WATCH_HTML, write_report
@@ -71,7 +71,7 @@ def _is_missing(module: str) -> bool:
 
 def options() -> argparse.ArgumentParser:
     """Return what reads the command line."""
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         prog="heapwatch", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
@@ -89,8 +89,8 @@ def options() -> argparse.ArgumentParser:
 
 def main() -> None:
     """Command `heapwatch`."""
-    asked = options().parse_args()
     with exit_on_usage_error():
+        asked = options().parse_args()
         is_module = asked.module is not None
         named = [*(asked.module or ()), *asked.script]  # a module's arguments from "--" on are in the second
         if not is_module and named[:1] == ["--"]:
