@@ -11,7 +11,7 @@ from heapwatch.objects.graph_holders import GraphReport, find_graph_holders
 
 from benchmarks.incident.in_use import settled_bytes
 from reverie.config.dreamer import DreamerTrainConfig
-from reverie.orchestration.dreamer.recipe import build_dreamer
+from reverie.orchestration.dreamer.recipe import DreamerRecipe
 from reverie.orchestration.world_model_orchestrator import DreamerParts
 from reverie.testing.faults import Detached, act_with_graph, observe_detaching
 
@@ -110,7 +110,7 @@ def acting_rows(config: DreamerTrainConfig, steps: int) -> list[ActingRow]:
 def measure_acting(config: DreamerTrainConfig, no_grad: bool, detached: Detached, steps: int) -> ActingRow:
     """Build the parts of a run, set the guards of acting, act, and measure what stays."""
     with TemporaryDirectory() as folder:
-        parts = build_dreamer(config, Path(folder))
+        parts = DreamerRecipe().build(config, Path(folder))
         with closing(parts.environment):
             if not no_grad:
                 act_with_graph(parts.workflow)

@@ -21,7 +21,7 @@ from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.population import PopulationTrainConfig
 from reverie.config.resolve import typed
 from reverie.config.schema import TrainConfig, WorkflowName
-from reverie.orchestration.dreamer.recipe import build_dreamer
+from reverie.orchestration.dreamer.recipe import DreamerRecipe
 from reverie.orchestration.recipes import recipe_of
 from reverie.planning import check_run
 from reverie.planning.preflight import environment_spec
@@ -173,7 +173,7 @@ def reenact(config: TrainConfig, steps: int, command: str) -> Reenactment:
     gc.freeze()  # what is there now stays; each of the hundred collections to come is then short
     acting = acting_rows(config, steps)
     with TemporaryDirectory() as folder:
-        parts = build_dreamer(config, Path(folder))
+        parts = DreamerRecipe().build(config, Path(folder))
         with closing(parts.environment):
             arrays, losses = held_by(parts, config.training.batch_size)
     return Reenactment(command, config, acting, losses, arrays)
