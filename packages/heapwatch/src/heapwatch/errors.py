@@ -13,7 +13,7 @@ USAGE_EXIT_CODE = 2
 
 
 class UsageError(ValueError):
-    """An argument that cannot be used: what was given, the limit, and how to fix it, in one message."""
+    """Invalid argument. The message gives the value, the limit and the fix."""
 
 
 class FlagParser(argparse.ArgumentParser):
