@@ -52,21 +52,17 @@ def cards(facts: Mapping[str, str]) -> str:
     return f"<div class='facts'>{''.join(each)}</div>"
 
 
-def image(picture: bytes, name: str, style: str = "") -> str:
+def image(picture: bytes, name: str) -> str:
     """Return a PNG file as a part of the page, with its name for a reader who does not see it."""
     source = base64.b64encode(picture).decode("ascii")
-    extra = f" style='{style}'" if style else ""
-    return f"<img alt='{escape(name)}'{extra} src='data:image/png;base64,{source}'>"
+    return f"<img alt='{escape(name)}' src='data:image/png;base64,{source}'>"
 
 
-def table(headings: Iterable[str], rows: Iterable[Iterable[str]], kind: str = "") -> str:
+def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a table; `rows` are HTML, escaped by the caller."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     body = "\n".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return (
-        f"<div class='scroll'><table class='{kind}'><thead><tr>{head}</tr></thead>"
-        f"<tbody>\n{body}\n</tbody></table></div>"
-    )
+    return f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>"
 
 
 def tidy(axis: "Axes") -> None:
