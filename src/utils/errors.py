@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TextIO, cast
 USER_ERROR_EXIT_CODE = 2
 INSTALL = "Install Reverie with all it needs: pip install -c constraints.txt -e packages/heapwatch -e ."
 _MOST_CHARACTERS = 200
-_NO_MEMORY = ("annot allocate memory", "failed to map segment")
+_NO_MEMORY = ("annot allocate memory", "failed to map segment", "bad_alloc")
 _LEAST_ADDRESS_BYTES = 650 * 2**20  # measured: VmSize is 630 MiB once all is imported, 702 MiB after a plan
 _MEANT = {"gpu": "cuda"}  # other words that people type
 
@@ -164,7 +164,8 @@ def require_address_space() -> None:
 def address_space_error(error: BaseException) -> UserError | None:
     """Return the error to show if a limit of the address space (`ulimit -v`) made an allocation fail."""
     limit, text = address_space_limit_bytes(), str(error)
-    is_memory = isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY)
+    # Below a limit, code in C that forgets to say that it got no memory ends as a SystemError.
+    is_memory = isinstance(error, MemoryError | SystemError) or any(words in text for words in _NO_MEMORY)
     if limit is None or not is_memory:
         return None
     found = f"ulimit -v allows {limit // 1024:,} KiB of address space, and that is used up"

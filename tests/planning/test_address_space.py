@@ -53,3 +53,22 @@ def test_the_plan_is_enough_for_the_run_and_not_far_above_its_peak(
     ended = limited("train.py", int(1.03 * planned), *settings, "run_dir=run")
     assert ended.returncode == 0, ended.stderr
     assert 0.7 * planned < 1024 * int(ended.stdout.split()[-1]) < 1.03 * planned
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "MemoryError()",
+        "SystemError('error return without exception set')",
+        "RuntimeError('std::bad_alloc')",
+        "ImportError('x.so: failed to map segment from shared object')",
+        "OSError(12, 'Cannot allocate memory')",
+    ],
+)
+def test_each_form_that_a_failed_allocation_takes_names_the_limit(error: str) -> None:
+    program = f"from reverie.utils.errors import exit_on_user_error\nwith exit_on_user_error(): raise {error}"
+    shell = ["bash", "-c", 'ulimit -v 4000000; exec "$@"', "bash"]
+    ended = subprocess.run([*shell, sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 2 and "ulimit -v allows 4,000,000 KiB" in ended.stderr, ended.stderr
+    without = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert without.returncode == 1 and "Traceback" in without.stderr
