@@ -69,7 +69,9 @@ class ShootingRecipe(DreamerRecipe):
     def build_agent(self, config, env):
         """Return the workflow, its parameters initialized."""
         device = torch.device(config.device.value)
-        return RandomShooting(env, workflow_config(config), device, autocast_dtype(config), config.seed)
+        return RandomShooting(
+            env, workflow_config(config), device, autocast_dtype(config), config.seed, self.ranks
+        )
 
 
 # The one line that adds a workflow: what runs of this configuration are made of.

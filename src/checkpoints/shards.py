@@ -188,8 +188,8 @@ def folder_of_rank(root: Path, index: int) -> Path:
 
 
 def folder_of_run(folder: Path, ranks: Ranks) -> Path:
-    """Return the folder that all share, and of which `folder` is this rank's part."""
-    return folder if ranks.is_first else folder.parents[1]
+    """Return the folder that all share; `folder` is this rank's part of it, or not divided yet."""
+    return folder if ranks.is_first or folder.parent.name != RANKS else folder.parents[1]
 
 
 def _verify(first: Checkpoint) -> None:

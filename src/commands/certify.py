@@ -28,6 +28,7 @@ from ..testing.certificate import Certificate, Outcome
 from ..testing.faults import Fault, find_fault
 from ..testing.judged import FIRST_TIMES, instruments_fraction, judged_series, to_decide
 from ..utils.errors import UserError, exit_on_user_error, require_range
+from ..utils.process_group import started_ranks
 from ..utils.ranks import RankLost, Ranks
 from .entry import end_at_once
 from .options import own_settings
@@ -102,12 +103,13 @@ def main(arguments: list[str] | None = None) -> None:
     config.memory = replace(config.memory, tracking_enabled=True, on_leak=OnLeak.stop)
     if settings.fault is not None:
         _fault_of(config, settings.fault)
-    check_run(config, recipe_of(config))
+    started = started_ranks()
+    check_run(config, recipe_of(config, started))
     if settings.out is not None:
         _make_folder(Path(settings.out))
     try:
-        with Signals(end_at_once) as signals, join(config) as ranks:
-            certificate = certify(config, settings, command, signals, longest)
+        with Signals(end_at_once) as signals, join(config, started) as ranks:
+            certificate = certify(config, settings, command, signals, longest, ranks)
             outcome = _save_and_show(certificate, settings.out, ranks)
     except RankLost as error:
         leave_ranks(error, "Nothing is judged: certify the run again")
@@ -168,7 +170,7 @@ def _fit_schedule(job: DictConfig, longest: int, typed_keys: set[str]) -> None:
 
 
 def certify(
-    config: TrainConfig, settings: CertifyConfig, command: str, signals: Signals, longest: int
+    config: TrainConfig, settings: CertifyConfig, command: str, signals: Signals, longest: int, ranks: Ranks
 ) -> Certificate:
     """Return the certificate of this process's part of a run, made now: to its end, or to a certain leak.
 
@@ -178,7 +180,7 @@ def certify(
         UserError: If it ended before there was anything to judge, by a full disk or an environment, too.
     """
     at_start = in_use_bytes()
-    with faults_as_user_errors(config), open_run(config, signals, recipe_of(config)) as run:
+    with faults_as_user_errors(config), open_run(config, signals, recipe_of(config, ranks)) as run:
         run.guard.trim_heap = True
         if settings.fault is not None:
             _fault_of(config, settings.fault).inject(run)

@@ -3,10 +3,9 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import orchestration, planning
 from ..config.compose import compose_jobs
@@ -16,6 +15,9 @@ from ..config.schema import TrainConfig
 from ..utils.errors import UserError, exit_on_user_error, require_range
 from .entry import load
 from .options import own_settings
+
+if TYPE_CHECKING:
+    from ..utils.ranks import Ranks
 
 _USAGE = """\
 Plan the memory of a run: reverie-plan [any override of reverie-train] [plan.format=json] [plan.fit_gib=6]
@@ -69,28 +71,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     typed_here = sys.argv[1:] if arguments is None else arguments
     plan_config, overrides = own_settings(PlanConfig, typed_here, "plan", _USAGE, "plan.")
     load("..orchestration", "recipe_of")  # imports torch
-    from ..utils.ranks import as_if_started
+    from ..utils.process_group import planned_ranks, started_ranks
 
     size = plan_config.ranks
-    with as_if_started(size, size // plan_config.machines) if size else nullcontext():
-        if plan_config.fit_gib is not None:
-            return _run_fit(overrides, plan_config.fit_gib, plan_config.format)
-        config = _compose(overrides)
-        recipe = orchestration.recipe_of(config)
-        found = planning.preflight_of(config, recipe)
-        _write(found.plan, plan_config.format)
-        planning.require_fit(
-            found.plan, config, found.env, recipe, lambda change: _compose([*overrides, change])
-        )
+    ranks = planned_ranks(size, size // plan_config.machines) if size else started_ranks()
+    if plan_config.fit_gib is not None:
+        return _run_fit(overrides, plan_config.fit_gib, plan_config.format, ranks)
+    config = _compose(overrides)
+    recipe = orchestration.recipe_of(config, ranks)
+    found = planning.preflight_of(config, recipe)
+    _write(found.plan, plan_config.format)
+    planning.require_fit(found.plan, config, found.env, recipe, lambda change: _compose([*overrides, change]))
 
 
-def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat) -> None:
+def _run_fit(overrides: list[str], fit_gib: float, form: PlanFormat, ranks: "Ranks") -> None:
     devices = [item.value() for item in parse(overrides) if item.key_or_group == "device"]
     if "cpu" in devices:
         raise UserError(f"device=cpu has no card to fit; leave it out, or plan.fit_gib={fit_gib:g}.")
     overrides = [*overrides, "device=cuda"]
     config = _compose(overrides)
-    recipe = orchestration.recipe_of(config)
+    recipe = orchestration.recipe_of(config, ranks)
     if not recipe.has_model_presets:
         chosen = f"plan.fit_gib={fit_gib:g} chooses a model and a replay for workflow=dreamer"
         raise UserError(f"{chosen}. Plan a population without it.")

@@ -24,7 +24,7 @@ from ..planning.suggestions import Compose
 from ..utils.errors import UserError
 from ..utils.logging import read_lines, stored_log
 from ..utils.logging.writer import METRICS_FILE
-from ..utils.ranks import number_of_ranks
+from ..utils.process_group import started_ranks
 from ..utils.remote_urls import URL_SEPARATOR
 from .comparison import RETURN_TAGS
 
@@ -61,7 +61,7 @@ def checked_job(job: DictConfig, config: TrainConfig, flags: Any = None) -> Chec
 def _checked(config: TrainConfig, notices: list[str], compose: Compose | None = None) -> Checked:
     # The run's log does not exist yet, so changes that its environment makes meanwhile are among the notices.
     with collected_changes() as changes:
-        preflight = check_run(config, recipe_of(config), compose)
+        preflight = check_run(config, recipe_of(config, started_ranks()), compose)
     return config, preflight, [*notices, *changes]
 
 
@@ -71,11 +71,9 @@ def _resumed(folder: str, changes: list[Override]) -> Checked:
         return _checked(*begin_with(folder, changes))
     restored: list[str] = []
     if URL_SEPARATOR in folder:
-        if number_of_ranks() > 1:  # all would fetch it, into one folder
+        if (size := started_ranks().size) > 1:  # all would fetch it, into one folder
             repair = "Fetch it once without torchrun, then resume=<folder>."
-            raise UserError(
-                f"resume=<URL> is for one process, and {number_of_ranks()} share this run. {repair}"
-            )
+            raise UserError(f"resume=<URL> is for one process, and {size} share this run. {repair}")
         typed_folders = [str(change.value()) for change in changes if change.key_or_group == "run_dir"]
         changes = [change for change in changes if change.key_or_group != "run_dir"]
         for change in changes:  # before anything is fetched

@@ -30,7 +30,8 @@ from ..orchestration.signals import RESUME_ME_EXIT_CODE, Signals
 from ..planning import Preflight
 from ..utils.errors import UserError, first_line
 from ..utils.logging import OnLine, configure_logging
-from ..utils.ranks import RANK_EXIT_CODE, RankLost, current_ranks, number_of_ranks
+from ..utils.process_group import started_ranks
+from ..utils.ranks import RANK_EXIT_CODE, RankLost, Ranks
 from .entry import end_at_once
 
 ENVIRONMENT_EXIT_CODE = 5
@@ -76,14 +77,15 @@ def train_until(
         UserError: If what was asked cannot be done, or the disk is full.
     """
     reason, has_rolled_back = StopReason.rollback, False
-    with join(config):
+    with join(config, started_ranks()) as ranks:
         while reason is StopReason.rollback:  # what was asked before a rollback still holds after it
-            reason = _run_once(config, signals, preflight, notices, has_rolled_back, on_line)
+            reason = _run_once(config, ranks, signals, preflight, notices, has_rolled_back, on_line)
             config.resume, has_rolled_back = config.run_dir, True
 
 
 def _run_once(
     config: TrainConfig,
+    ranks: Ranks,
     signals: Signals,
     preflight: Preflight,
     notices: list[str],
@@ -91,7 +93,7 @@ def _run_once(
     on_line: OnLine | None,
 ) -> StopReason:
     """Run until something stops it; return why if it is finished, or rolls back to its newest checkpoint."""
-    opened = open_run(config, signals, recipe_of(config), preflight, notices)
+    opened = open_run(config, signals, recipe_of(config, ranks), preflight, notices)
     with faults_as_user_errors(config), opened as run:
         run.reports.writer.on_line = on_line
         if has_rolled_back:
@@ -100,7 +102,7 @@ def _run_once(
             reason = run.run()
         except (EnvironmentCrashed, EngineFailed) as error:
             # Else mid-generation, or other ranks are elsewhere: the last checkpoint counts.
-            if isinstance(error, EnvironmentCrashed) and number_of_ranks() == 1:
+            if isinstance(error, EnvironmentCrashed) and ranks.size == 1:
                 run.save_if_possible()  # the step is complete, except for the environment that failed
             _LOG.error("%s\n%s", error, _resume_hint(run))
             is_cluster = isinstance(error, ClusterLost)
@@ -148,7 +150,7 @@ def _how_to_continue(run_dir: Path) -> str:
     resume = f"resume={_folder_of_run(run_dir)}"
     program = Path(sys.argv[0])
     is_script = program.parts[-2:] == ("scripts", "train.py")
-    if number_of_ranks() > 1 or not (is_script or program.name == "reverie-train"):
+    if started_ranks().size > 1 or not (is_script or program.name == "reverie-train"):
         return f"continue with {resume}"  # below torchrun, or from Python
     typed = [sys.executable, sys.argv[0]] if is_script else [sys.argv[0]]
     return "continue with: " + shlex.join([*(_as_typed(path) for path in typed), resume])
@@ -156,7 +158,7 @@ def _how_to_continue(run_dir: Path) -> str:
 
 def _folder_of_run(run_dir: Path) -> str:
     """Return the folder to name after `resume=`, as people would from here: that of all ranks."""
-    return os.path.relpath(folder_of_run(run_dir, current_ranks()))
+    return os.path.relpath(folder_of_run(run_dir, started_ranks()))
 
 
 def _as_typed(program: str) -> str:
@@ -177,7 +179,7 @@ def _not_writable(config: TrainConfig, error: OSError) -> str:
     if error.errno == errno.EFBIG:
         repair = "Raise the limit on the size of a file (ulimit -f unlimited)"
     file = f" The file was {os.path.relpath(error.filename, config.run_dir)}." if error.filename else ""
-    folder = folder_of_run(Path(config.run_dir), current_ranks())
+    folder = folder_of_run(Path(config.run_dir), started_ranks())
     if list_checkpoints(folder):
         then = f"continue with resume={folder}"
     elif (folder / CONFIG_FILE).exists():

@@ -8,6 +8,7 @@ from ..config.dreamer import DreamerTrainConfig
 from ..config.population import PopulationTrainConfig
 from ..config.schema import TrainConfig
 from ..planning.recipe import Recipe
+from ..utils.ranks import ALONE, Ranks
 from ..utils.timestep import EnvSpec
 from ..workflows import Agent
 from .orchestrator import AnyParts, OpenedRun, Orchestrator
@@ -43,26 +44,26 @@ class RunRecipe(Recipe, Protocol):
         ...
 
 
-def _dreamer() -> Any:
+def _dreamer(ranks: Ranks) -> Any:
     from .dreamer.recipe import DreamerRecipe
 
-    return DreamerRecipe()
+    return DreamerRecipe(ranks)
 
 
-def _population() -> Any:
+def _population(ranks: Ranks) -> Any:
     from .population.recipe import PopulationRecipe
 
-    return PopulationRecipe()
+    return PopulationRecipe(ranks)
 
 
 # A run imports its own recipe only. Each recipe takes the runs of its own class alone, which the type of a
 # dict cannot say.
-RECIPES: dict[type[TrainConfig], Callable[[], Any]] = {
+RECIPES: dict[type[TrainConfig], Callable[[Ranks], Any]] = {
     DreamerTrainConfig: _dreamer,
     PopulationTrainConfig: _population,
 }
 
 
-def recipe_of(config: TrainConfig) -> RunRecipe:
-    """Return the recipe of a run."""
-    return RECIPES[type(config)]()
+def recipe_of(config: TrainConfig, ranks: Ranks = ALONE) -> RunRecipe:
+    """Return the recipe of a run that `ranks` share."""
+    return RECIPES[type(config)](ranks)

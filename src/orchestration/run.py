@@ -17,7 +17,8 @@ from ..config.schema import Compile, Device, TrainConfig
 from ..planning import MemoryPlan, Preflight, over_text, plan_lines
 from ..utils.compilation import why_not_compiled
 from ..utils.logging import Heartbeat, configure_logging, shows_bar, still
-from ..utils.ranks import Ranks, current_ranks, joined
+from ..utils.process_group import joined
+from ..utils.ranks import Ranks
 from ..utils.timestep import EnvSpec
 from ..utils.units import count_text, size_text
 from .orchestrator import AnyParts, OpenedRun, Orchestrator
@@ -31,9 +32,10 @@ _LOG = logging.getLogger(__name__)
 _BEGINS_AGAIN = "no checkpoint yet: the run starts again with the same configuration"
 
 
-def join(config: TrainConfig) -> AbstractContextManager[Ranks]:
+def join(config: TrainConfig, started: Ranks) -> AbstractContextManager[Ranks]:
     """Return a context in which the processes that `torchrun` has started are one run."""
-    return joined(config.training.rank_timeout if isinstance(config, DreamerTrainConfig) else 0.0)
+    timeout = config.training.rank_timeout if isinstance(config, DreamerTrainConfig) else 0.0
+    return joined(started, timeout)
 
 
 @contextmanager
@@ -54,7 +56,7 @@ def open_run(
     """
     with ExitStack() as opened:
         plan = preflight.plan if preflight else None
-        is_new, ranks = not (config.run_dir and Path(config.run_dir).exists()), current_ranks()
+        is_new, ranks = not (config.run_dir and Path(config.run_dir).exists()), recipe.ranks
         run_dir = create_folder_of_rank(config, ranks)
         opened.enter_context(locked(run_dir))
         checkpoint = checkpoint_of_rank(config, run_dir, ranks) if config.resume else None
@@ -109,7 +111,7 @@ def _ready_torch(
     if preflight or config.threads:
         updates = partial(recipe.updates_on_zeros, config, preflight.env) if preflight else tuple
         # Before anything is compiled: compiled code is for one number of threads.
-        threads = use_threads(config, updates, current_ranks())
+        threads = use_threads(config, updates, recipe.ranks)
     if config.compile is Compile.inductor:
         heartbeat.describe = partial(still, "trying the compiler", time.monotonic())
         _try_compiler(config, signals)

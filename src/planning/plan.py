@@ -18,7 +18,7 @@ from ..envs.episodes import MAX_FRAMES
 from ..utils.compilation import load_compiler
 from ..utils.durable_io import PIECE_BYTES
 from ..utils.errors import address_space_limit_bytes
-from ..utils.ranks import number_of_ranks, ranks_on_this_card, ranks_on_this_machine
+from ..utils.ranks import Ranks
 from ..utils.timestep import EnvSpec
 from ..utils.units import size_text
 from . import constants
@@ -45,17 +45,17 @@ def plan_run(config: TrainConfig, spec: EnvSpec, recipe: Recipe, gpu_bytes: int 
     host = _host(config, spec, recipe, networks, replay)
     resources = [host, *_address_space(config, host, replay)]
     if config.device is Device.cuda:
-        resources.append(_gpu(config, networks, replay, gpu_bytes))
+        resources.append(_gpu(config, recipe.ranks, networks, replay, gpu_bytes))
     written = recipe.written(config, spec)
     checkpoints = _checkpoint_rows(config, spec, written, networks, replay, request.num_envs)
-    resources.append(_disk(config, written, checkpoints, replay))
+    resources.append(_disk(config, recipe.ranks, written, checkpoints, replay))
     return MemoryPlan(
         name=config.name,
         model=recipe.model_name(config),
         device=config.device.value,
         precision=config.precision.value,
         num_parameters=networks.num_parameters,
-        ranks=number_of_ranks(),
+        ranks=recipe.ranks.size,
         resources=tuple(resources),
     )
 
@@ -77,7 +77,7 @@ def _host(
             *(Row(name, networks.peak.get(name, 0)) for name in networks.on_host),
         ]
     else:
-        rows += _network_rows(config, networks)
+        rows += _network_rows(config, recipe.ranks, networks)
         rows.append(_estimated("workspace of kernels and allocator", constants.CPU_WORKSPACE_BYTES))
     rows += library_rows(config)
     rows.append(Row("files being written", PIECE_BYTES + LATENT_FILE_BYTES))
@@ -89,7 +89,7 @@ def _host(
     machine = memory_limit_bytes()
     share, free = constants.HOST_SHARE, size_text(memory_available_bytes())
     words = f"{share:.0%} of the {size_text(machine)} of this machine or container, where {free} are free now"
-    return Resource(HOST, _present(rows), int(share * machine), words, ranks_on_this_machine())
+    return Resource(HOST, _present(rows), int(share * machine), words, recipe.ranks.on_machine)
 
 
 def _address_space(config: TrainConfig, host: Resource, replay: ReplayPlan) -> list[Resource]:
@@ -110,14 +110,16 @@ def _address_space(config: TrainConfig, host: Resource, replay: ReplayPlan) -> l
     return [Resource(ADDRESS, _present(rows), limit, "ulimit -v, which SGE sets by h_vmem")]
 
 
-def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes: int | None) -> Resource:
-    of_warm_up = _other_graphs_bytes(config, networks)
+def _gpu(
+    config: TrainConfig, ranks: Ranks, networks: DryRun, replay: ReplayPlan, limit_bytes: int | None
+) -> Resource:
+    of_warm_up = _other_graphs_bytes(config, ranks, networks)
     tensors = sum(networks.peak.values()) + of_warm_up
     is_graph = config.compile is Compile.graph
     share = constants.CUDA_GRAPH_SLACK_SHARE if is_graph else constants.CUDA_SLACK_SHARE
     rows = [
         _replay_row(config, replay, ReplayStorage.cuda),
-        *_network_rows(config, networks),
+        *_network_rows(config, ranks, networks),
         Row("graph of the warm-up", of_warm_up),
         _estimated("slack of the allocator and workspace", int(share * tensors)),
         _estimated("CUDA context", constants.CUDA_CONTEXT_BYTES),
@@ -130,18 +132,18 @@ def _gpu(config: TrainConfig, networks: DryRun, replay: ReplayPlan, limit_bytes:
         free, total = torch.cuda.mem_get_info()
         limit_bytes = free + torch.cuda.memory_reserved() + constants.CUDA_CONTEXT_BYTES
         words = f"free of the {size_text(total)} of {torch.cuda.get_device_name()}"
-        sharing = ranks_on_this_card()
+        sharing = ranks.on_card
     else:
         words = "no CUDA device here to compare with"
     return Resource(GPU, _present(rows), limit_bytes, words, sharing)
 
 
-def _other_graphs_bytes(config: TrainConfig, networks: DryRun) -> int:
+def _other_graphs_bytes(config: TrainConfig, ranks: Ranks, networks: DryRun) -> int:
     """Return what the graphs keep of each kind of update but the one with the highest peak.
 
     A run that is resumed after its warm-up has no graph of it; it is counted all the same.
     """
-    if config.compile is Compile.none or number_of_ranks() > 1:
+    if config.compile is Compile.none or ranks.size > 1:
         return 0
     passing = [
         sum(size for name, size in labels.items() if name not in networks.lasting)
@@ -150,7 +152,9 @@ def _other_graphs_bytes(config: TrainConfig, networks: DryRun) -> int:
     return sum(passing) - max(passing)
 
 
-def _disk(config: TrainConfig, written: Written, checkpoints: list[Row], replay: ReplayPlan) -> Resource:
+def _disk(
+    config: TrainConfig, ranks: Ranks, written: Written, checkpoints: list[Row], replay: ReplayPlan
+) -> Resource:
     logs = written.log_lines * constants.LOG_LINE_BYTES + written.videos * constants.VIDEO_BYTES
     rows = [
         *checkpoints,
@@ -163,7 +167,7 @@ def _disk(config: TrainConfig, written: Written, checkpoints: list[Row], replay:
     limit = shutil.disk_usage(there).free
     if config.resume:
         limit += folder_disk_bytes(folder / CHECKPOINTS)  # they are replaced by the ones to come
-    return Resource(DISK, _present(rows), limit, f"free in {there}", ranks_on_this_machine())
+    return Resource(DISK, _present(rows), limit, f"free in {there}", ranks.on_machine)
 
 
 def _checkpoint_rows(
@@ -201,11 +205,11 @@ def _checkpoint_rows(
     ]
 
 
-def _network_rows(config: TrainConfig, networks: DryRun) -> list[Row]:
+def _network_rows(config: TrainConfig, ranks: Ranks, networks: DryRun) -> list[Row]:
     """Return what networks hold at the peak of an update, or while a checkpoint is read if that is more."""
     elsewhere = networks.on_host if config.device is Device.cuda else ()
     rows = [Row(name, size) for name, size in networks.peak.items() if name not in elsewhere]
-    if number_of_ranks() > 1:
+    if ranks.size > 1:
         rows.append(Row("gradients being exchanged", networks.peak.get(GRADIENTS, 0)))
     held = [row for row in rows if row.name in networks.lasting]
     passing = [row for row in rows if row.name not in networks.lasting]

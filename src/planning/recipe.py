@@ -6,6 +6,7 @@ from typing import Protocol
 
 from ..buffers import ReplaySpec
 from ..config.schema import TrainConfig
+from ..utils.ranks import Ranks
 from ..utils.timestep import EnvSpec
 from .resources import Row
 
@@ -59,6 +60,9 @@ class Written:
 
 class Recipe(Protocol):
     """A kind of run, as far as planning needs it; `orchestration.recipes` has the whole."""
+
+    ranks: Ranks
+    """The processes that share the run."""
 
     has_model_presets: bool
     """Whether a preset of `configs/model` chooses its size."""

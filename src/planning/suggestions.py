@@ -15,7 +15,6 @@ from ..config.resolve import typed
 from ..config.schema import Device, TrainConfig
 from ..memory.config import OnPlan
 from ..utils.errors import UserError
-from ..utils.ranks import number_of_ranks
 from ..utils.timestep import EnvSpec
 from ..utils.units import count_text, size_text
 from .plan import plan_run
@@ -175,7 +174,7 @@ def largest_fit(compose: Compose, spec: EnvSpec, recipe: Recipe, gib: float) -> 
     config = compose(name)
     own = recipe.part(config)
     most = largest_capacity(recipe.replay_spec(own, spec), int(own.buffer.memory_budget_gib * _GIB))
-    most *= number_of_ranks()
+    most *= recipe.ranks.size
     config = _with_capacity(config, max(most, recipe.least_capacity(config, spec)))
     capacity = largest_capacity_that_fits(config, spec, recipe, limit)
     if capacity is None:

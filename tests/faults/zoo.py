@@ -19,6 +19,7 @@ from reverie.memory.config import OnLeak
 from reverie.orchestration.signals import Signals
 from reverie.orchestration.world_model_orchestrator import WorldModelOrchestrator
 from reverie.testing.faults import FAULTS, Fault, attach
+from reverie.utils.ranks import ALONE
 
 from . import injected, user_code
 from .wrap import after_environment_step, after_update
@@ -254,7 +255,7 @@ def outcome_of(run_dir: Path, fault: str | None = None, *overrides: str) -> Outc
     config = typed(job)
     config.memory = replace(config.memory, on_leak=OnLeak.stop)
     certificate = certify(
-        config, CertifyConfig(fault=fault), "a test", Signals(), config.training.total_timesteps
+        config, CertifyConfig(fault=fault), "a test", Signals(), config.training.total_timesteps, ALONE
     )
     return Outcome(
         is_flat=certificate.outcome.value == "flat",

@@ -30,7 +30,7 @@ from reverie.planning import GPU, HOST, library_rows, plan_run
 from reverie.planning.constants import WORKER_BYTES
 from reverie.planning.preflight import environment_spec
 from reverie.planning.torch_modes import DeviceForward, LiveBytes
-from reverie.utils.ranks import as_if_started
+from reverie.utils.ranks import Ranks
 
 from ..runs.helpers import CARTPOLE, CATCH, bytes_of
 from ..runs.measured_update import InUsePeak, fill
@@ -169,8 +169,8 @@ def test_a_rank_of_many_holds_the_noise_of_the_whole_batch_for_a_moment() -> Non
     latents = config.controller.horizon * config.training.sequence_length * 512
     noise = 4 * latents * config.model.stoch * config.model.classes
     alone = sum(recipe.dry_run(config, spec).peak.values())
-    with as_if_started(512, here=8):
-        assert noise < sum(recipe.dry_run(config, spec).peak.values()) < noise + alone
+    of_many = recipe_of(config, Ranks(size=512, on_machine=8)).dry_run(config, spec)
+    assert noise < sum(of_many.peak.values()) < noise + alone
 
 
 def test_a_warm_up_is_a_phase_of_its_own_without_the_controllers_activations() -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from reverie.utils.ranks import joined
+from reverie.utils.process_group import joined, started_ranks
 
 TIMEOUT = 300.0  # seconds; a machine that is busy with other tests may keep a rank waiting
 
@@ -68,7 +68,7 @@ def float64_for_float32() -> Iterator[None]:
 def be_rank(everything: Any, folder: str, index: int, run: dict[str, str]) -> None:
     """Save what this rank finds, and end without goodbye: in some tests nobody is left to say it to."""
     os.environ |= run | {"RANK": str(index), "LOCAL_RANK": str(index)}
-    with joined(TIMEOUT) as ranks:
+    with joined(started_ranks(), TIMEOUT) as ranks:
         torch.save(everything(ranks), Path(folder) / f"{ranks.size}_{index}.pt")
         os._exit(0)
 

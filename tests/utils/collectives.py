@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reverie.utils.process_group import ProcessGroup
 from reverie.utils.ranks import RankLost, Ranks
 
 ROWS, WIDTH = 6, 4
@@ -55,7 +56,7 @@ def loss(rows: Tensor) -> Tensor:
 
 def loss_of_the_last(ranks: Ranks) -> str:
     """Return what the others are told when the last rank ends, or of two is silent for 5 s."""
-    hasty = Ranks(ranks.index, ranks.size, timeout=0.5 if ranks.size == 2 else 60.0)
+    hasty = ProcessGroup(ranks.index, ranks.size, timeout=0.5 if ranks.size == 2 else 60.0)
     ranks.sum([0.0])
     if ranks.index == ranks.size - 1:
         time.sleep(5.0 if ranks.size == 2 else 0.0)

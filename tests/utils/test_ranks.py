@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from reverie.utils.ranks import ALONE, _live, _sign_of
+from reverie.utils.process_group import _live, _sign_of
+from reverie.utils.ranks import ALONE
 
 from ..runs.ranks import FoundBySize, found_by_ranks
 from .collectives import ROWS, inputs, loss

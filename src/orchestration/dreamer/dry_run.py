@@ -21,7 +21,7 @@ from ...config.schema import Device, Precision
 from ...models import meta_stands_for
 from ...planning.recipe import GRADIENTS, DryRun, Labels
 from ...planning.torch_modes import DeviceForward, LiveBytes, MetaShapes
-from ...utils.ranks import Ranks, number_of_ranks
+from ...utils.ranks import Ranks
 from ...utils.timestep import EnvSpec
 from ...workflows import UpdateOutput
 from ...workflows.world_models import DreamerConfig, DreamerWorkflow, batch_of
@@ -41,14 +41,14 @@ _REMEMBERED: dict[str, DryRun] = {}  # a few hundred bytes for each network and 
 class _Rehearsal(DreamerWorkflow):
     """Dreamer without memory, which labels each part of an update for a counter."""
 
-    def __init__(self, config: DreamerTrainConfig, spec: EnvSpec, counter: LiveBytes) -> None:
+    def __init__(self, config: DreamerTrainConfig, spec: EnvSpec, size: int, counter: LiveBytes) -> None:
         self._counter = counter
         self._forward_dtype = autocast_dtype(config)
         self._is_cuda = config.device is Device.cuda
         self._parts = iter(())
         super().__init__(spec, workflow_config(config), META)
         # A rank draws the noise of the whole batch, and holds it for a moment.
-        self.noise["update"] = replace(self.noise["update"], ranks=Ranks(size=number_of_ranks()))
+        self.noise["update"] = replace(self.noise["update"], ranks=Ranks(size=size))
 
         def count(parameter: Tensor) -> None:
             assert parameter.grad is not None
@@ -75,8 +75,8 @@ class _Rehearsal(DreamerWorkflow):
         return contextlib.nullcontext()
 
 
-def dry_run(config: DreamerTrainConfig, spec: EnvSpec) -> DryRun:
-    """Return what the networks of a run hold on its device, and what its updates need.
+def dry_run(config: DreamerTrainConfig, spec: EnvSpec, size: int = 1) -> DryRun:
+    """Return what one of `size` ranks holds on its device: its networks, and what their updates need.
 
     The same shapes are rehearsed once in a process. Nothing is allocated and no generator is moved.
 
@@ -90,38 +90,40 @@ def dry_run(config: DreamerTrainConfig, spec: EnvSpec) -> DryRun:
     training, buffer = config.training, config.buffer
     shapes = (
         (config.model, config.world_model, config.controller, config.device, config.precision),
-        (training.batch_size, training.sequence_length, training.warmup_steps > 0, number_of_ranks()),
+        (training.batch_size, training.sequence_length, training.warmup_steps > 0, size),
         (buffer.store_latents, buffer.latent_dtype, spec.observation, spec.action, spec.num_envs),
     )
     key = repr(shapes)
     if key not in _REMEMBERED:
         windows = max(_LEAST_WINDOWS, _MOST_STEPS // (2 * training.sequence_length))
         is_large = config.device is Device.cpu and training.batch_size > 2 * windows
-        _REMEMBERED[key] = _continued(config, spec, windows) if is_large else _rehearse(config, spec)
+        _REMEMBERED[key] = (
+            _continued(config, spec, size, windows) if is_large else _rehearse(config, spec, size)
+        )
     return _REMEMBERED[key]
 
 
-def _continued(config: DreamerTrainConfig, spec: EnvSpec, windows: int) -> DryRun:
+def _continued(config: DreamerTrainConfig, spec: EnvSpec, size: int, windows: int) -> DryRun:
     """Return what the line through `windows` and twice as many says of an update of more."""
-    batches = (replace(config.training, batch_size=size) for size in (windows, 2 * windows))
-    one, two = (dry_run(replace(config, training=training), spec) for training in batches)
+    batches = (replace(config.training, batch_size=count) for count in (windows, 2 * windows))
+    one, two = (dry_run(replace(config, training=training), spec, size) for training in batches)
     more = config.training.batch_size / windows - 2
 
-    def at(less: int, size: int) -> int:
-        return size + round(more * (size - less))
+    def at(less: int, nbytes: int) -> int:
+        return nbytes + round(more * (nbytes - less))
 
     phases = {
-        name: {label: at(one.phases[name].get(label, 0), size) for label, size in labels.items()}
+        name: {label: at(one.phases[name].get(label, 0), nbytes) for label, nbytes in labels.items()}
         for name, labels in two.phases.items()
     }
     return replace(two, phases=phases, operators=at(one.operators, two.operators))
 
 
-def _rehearse(config: DreamerTrainConfig, spec: EnvSpec) -> DryRun:
+def _rehearse(config: DreamerTrainConfig, spec: EnvSpec, size: int) -> DryRun:
     counter = LiveBytes(CUDA_GRANULARITY if config.device is Device.cuda else 1)
     with MetaShapes(), counter, meta_stands_for(config.device.value):
         with META:
-            workflow = _Rehearsal(config, spec, counter)
+            workflow = _Rehearsal(config, spec, size, counter)
         state = _label_state(workflow, counter)
         updates = {"update": workflow.update}
         if config.training.warmup_steps:

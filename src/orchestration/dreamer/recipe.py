@@ -1,7 +1,7 @@
 """The recipe of a Dreamer run: what it needs, what it is made of, and who runs it."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
@@ -16,10 +16,11 @@ from ...config.presets import preset_of
 from ...config.schema import Compile, Device
 from ...envs import make_environment, spec_of
 from ...planning import GPU, HOST, Row, Written, constants
+from ...planning.recipe import DryRun
 from ...planning.resources import Basis
 from ...planning.suggestions import halves
 from ...utils.errors import UserError
-from ...utils.ranks import current_ranks, number_of_ranks, ranks_on_this_card
+from ...utils.ranks import ALONE, Ranks
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.world_models import (
@@ -78,33 +79,9 @@ def share_of(config: DreamerTrainConfig, size: int) -> DreamerTrainConfig:
     )
 
 
-BuildWorkflow = Callable[[DreamerTrainConfig, EnvSpec], DreamerWorkflow]
-
-
-def build_dreamer(config: DreamerTrainConfig, run_dir: Path, build: BuildWorkflow) -> AnyParts:
-    """Return the parts of a run; seeds the global generators, which `build` initialises the parameters by."""
-    snapshots, ranks = begin_run(config, run_dir), current_ranks()
-    own, first = share_of(config, ranks.size), ranks.slice_of(config.env.num_envs).start
-    environment = None
-    if not config.collect.collectors:
-        environment = make_environment(own.env, config.seed, config.training.video_interval > 0, first)
-    spec = environment.spec if environment else spec_of(config.env)
-    replay = build_replay(own, replay_spec(own, spec), run_dir, ranks)
-    if config.training.offline and not list_checkpoints(run_dir):
-        require_windows(replay)
-    workflow = build(config, spec)
-    if config.model.init and not list_checkpoints(folder_of_run(run_dir, ranks)):  # else there are networks
-        load_weights(config.model.init, networks_of(workflow))
-    if environment is None:
-        from .collectors import Collectors
-
-        environment = Collectors(config, spec, workflow)
-    return Parts(environment, replay, workflow, snapshots)
-
-
-def build_workflow(config: DreamerTrainConfig, env: EnvSpec) -> DreamerWorkflow:
+def build_workflow(config: DreamerTrainConfig, env: EnvSpec, ranks: Ranks = ALONE) -> DreamerWorkflow:
     """Return Dreamer for an environment, its parameters initialised."""
-    device, ranks = torch.device(config.device.value), current_ranks()
+    device = torch.device(config.device.value)
     is_graph = device.type == "cuda" and ranks.size == 1  # no graph captures what ranks exchange
     kinds = {Compile.inductor: CompiledCUDAGraphDreamer if is_graph else CompiledDreamer}
     kinds |= {Compile.graph: CUDAGraphDreamer} if is_graph else {}
@@ -122,14 +99,40 @@ class DreamerRecipe:
     has_model_presets = True
     samples_actions = True
     replay_spec = staticmethod(replay_spec)
-    dry_run = staticmethod(dry_run)
     updates_on_zeros = staticmethod(updates_on_zeros)
-    build_agent = staticmethod(build_workflow)
     gpu_repair = "Ask `reverie-plan plan.fit_gib=<GiB of the card>` what fits, or lower training.batch_size"
 
+    def __init__(self, ranks: Ranks = ALONE) -> None:
+        self.ranks = ranks
+
     def build(self, config: DreamerTrainConfig, run_dir: Path) -> AnyParts:
-        """Return the parts of a run."""
-        return build_dreamer(config, run_dir, self.build_agent)
+        """Return the parts of a run; seeds the global generators, which initialise the parameters."""
+        snapshots = begin_run(config, run_dir)
+        own, first = share_of(config, self.ranks.size), self.ranks.slice_of(config.env.num_envs).start
+        environment = None
+        if not config.collect.collectors:
+            environment = make_environment(own.env, config.seed, config.training.video_interval > 0, first)
+        spec = environment.spec if environment else spec_of(config.env)
+        replay = build_replay(own, replay_spec(own, spec), run_dir, self.ranks)
+        if config.training.offline and not list_checkpoints(run_dir):
+            require_windows(replay)
+        workflow = self.build_agent(config, spec)
+        # A checkpoint has networks that would replace these.
+        if config.model.init and not list_checkpoints(folder_of_run(run_dir, self.ranks)):
+            load_weights(config.model.init, networks_of(workflow))
+        if environment is None:
+            from .collectors import Collectors
+
+            environment = Collectors(config, spec, workflow)
+        return Parts(environment, replay, workflow, snapshots)
+
+    def build_agent(self, config: DreamerTrainConfig, env: EnvSpec) -> DreamerWorkflow:
+        """Return Dreamer for an environment, its parameters initialised."""
+        return build_workflow(config, env, self.ranks)
+
+    def dry_run(self, config: DreamerTrainConfig, env: EnvSpec) -> DryRun:
+        """Return what the networks and their updates hold; allocates nothing."""
+        return dry_run(config, env, self.ranks.size)
 
     def check(self, config: DreamerTrainConfig, env: EnvSpec) -> None:
         """Refuse to learn offline from nothing, and windows that no episode of this environment can fill."""
@@ -145,11 +148,11 @@ class DreamerRecipe:
                 f"and the longest one here has {longest + 1}. Set training.sequence_length={longest + 1} "
                 "or less, or leave buffer.cross_episodes out."
             )
-        check_share(config, number_of_ranks())
+        check_share(config, self.ranks.size)
 
     def part(self, config: DreamerTrainConfig) -> DreamerTrainConfig:
         """Return a rank's share of environments, replay and windows."""
-        return share_of(config, number_of_ranks())
+        return share_of(config, self.ranks.size)
 
     def least_capacity(self, config: DreamerTrainConfig, env: EnvSpec) -> int:
         """Return the records of one window in every environment."""
@@ -164,7 +167,7 @@ class DreamerRecipe:
 
         rows = [Row("parcel of a collector", parcel_bytes(config, env))]
         if config.collect.address is None:
-            networks = dry_run(config, env).state  # a collector is a whole agent for a moment
+            networks = self.dry_run(config, env).state  # a collector is a whole agent for a moment
             rows += [
                 Row("Ray's object store", object_store_mib(config, env) * 2**20),
                 Row("collectors", count * (constants.COLLECTOR_BYTES + networks), Basis.estimated),
@@ -209,13 +212,13 @@ class DreamerRecipe:
             "updates": _updates(config, env.action_repeat),
             "batch": f"{batch} = {count_text(windows * steps, 'trained step')} per update",
         }
-        if (size := number_of_ranks()) > 1:
+        if (size := self.ranks.size) > 1:
             own = share_of(config, size)
             envs, records = own.env.num_envs, own.buffer.capacity
             each = f"{count_text(envs, 'environment')} and {count_text(records, 'record')}"
             share = f"{count_text(own.training.batch_size, 'window')} of a batch"
             lines["ranks"] = f"{size}, each with {each}, {share}"
-            if config.device is Device.cuda and ranks_on_this_card() > 1:
+            if config.device is Device.cuda and self.ranks.on_card > 1:
                 lines["ranks"] += "; they share a GPU and exchange by gloo"
         if count := config.collect.collectors:
             each = count_text(config.env.num_envs // count, "environment")

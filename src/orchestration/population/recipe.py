@@ -13,7 +13,7 @@ from ...envs import EnvConfig
 from ...planning import GPU, HOST, Written
 from ...planning.suggestions import halves
 from ...utils.errors import UserError
-from ...utils.ranks import number_of_ranks
+from ...utils.ranks import ALONE, Ranks
 from ...utils.timestep import EnvSpec
 from ...utils.units import count_text
 from ...workflows.population import ERLWorkflow, require_vectors
@@ -45,9 +45,12 @@ class PopulationRecipe:
     updates_on_zeros = staticmethod(updates_on_zeros)
     host_rows = staticmethod(host_rows)
 
+    def __init__(self, ranks: Ranks = ALONE) -> None:
+        self.ranks = ranks
+
     def check(self, config: PopulationTrainConfig, env: EnvSpec) -> None:
         """Refuse ranks, images, and a replay that episodes cannot fill to the point where learning starts."""
-        if (size := number_of_ranks()) > 1:
+        if (size := self.ranks.size) > 1:
             repair = "Start it without torchrun; engine=ray shares its members among processes."
             raise UserError(f"workflow=population is one process, not {count_text(size, 'rank')}. {repair}")
         require_vectors(env)

@@ -31,7 +31,8 @@ from reverie.config.dreamer import DreamerTrainConfig
 from reverie.config.resolve import typed
 from reverie.orchestration.dreamer.dry_run import workflow_config
 from reverie.orchestration.recipes import recipe_of
-from reverie.utils.ranks import ALONE, Ranks, joined
+from reverie.utils.process_group import ProcessGroup, joined, started_ranks
+from reverie.utils.ranks import ALONE, Ranks
 from reverie.utils.timestep import EnvSpec
 from reverie.workflows.world_models import DreamerWorkflow
 
@@ -64,11 +65,11 @@ HOSTS = {
 """Assumed: seconds of a step, and bytes per second of a GPU in one direction, by data sheets."""
 
 
-class CountingRanks(Ranks):
+class CountingRanks(ProcessGroup):
     """Ranks that count what they exchange."""
 
-    def __init__(self, of: Ranks) -> None:
-        super().__init__(of.index, of.size, of._timeout, of._store)
+    def __init__(self, of: ProcessGroup) -> None:
+        super().__init__(of.index, of.size, timeout=of._timeout, store=of._store)
         self.counted: list[int] = []
 
     def _do(self, collective: Any, *args: Any, **keywords: Any) -> None:
@@ -149,7 +150,7 @@ def cpu_seconds(function: Callable[[], object]) -> float:
 
 
 def updates_of_rank(
-    config: DreamerTrainConfig, env: EnvSpec, batch: SequenceBatch, ranks: Ranks, rounds: int
+    config: DreamerTrainConfig, env: EnvSpec, batch: SequenceBatch, ranks: ProcessGroup, rounds: int
 ) -> dict[str, Any]:
     """Time updates of one of several ranks, and count what one of them exchanges."""
     counting = CountingRanks(ranks)
@@ -183,7 +184,7 @@ def exchange_times(ranks: Ranks) -> dict[int, dict[str, list[float]]]:
     return found
 
 
-def in_ranks(size: int, function: Callable[[Ranks], Any]) -> Any:
+def in_ranks(size: int, function: Callable[[Any], Any]) -> Any:
     """Return what the first of `size` forked ranks finds."""
     forks = multiprocessing.get_context("fork")
     with socket.socket() as free:
@@ -199,7 +200,7 @@ def in_ranks(size: int, function: Callable[[Ranks], Any]) -> Any:
 
     def be(index: int) -> None:
         os.environ |= run | {"RANK": f"{index}", "LOCAL_RANK": f"{index}"}
-        with joined(600.0) as ranks:
+        with joined(started_ranks(), 600.0) as ranks:
             found = function(ranks)
             if ranks.is_first:
                 theirs.send(found)
