@@ -87,6 +87,8 @@ def _jobs(overrides: list[Override], multirun: bool) -> list[list[str]]:
         if sweeps:
             listed = f"{as_typed(sweeps[0])} lists several values"
             raise UserError(f"{listed}; add -m to train a job for each, or name one.")
+        if lines := [line for each in overrides if (line := str(each.input_line)).startswith("hydra.sweep.")]:
+            raise UserError(f"{lines[0]} is about several jobs; add -m, or name a run by run_dir=.")
         return [[str(override.input_line) for override in overrides]]
     if any(override.key_or_group == _SWEEPER for override in overrides):
         # Composed without what another sweeper chooses: a mistake in the rest is found.

@@ -1,7 +1,4 @@
-"""Check the overrides of the command line one by one, so that each mistake gets its own sentence.
-
-Hydra would refuse them in several lines each, without what is allowed.
-"""
+"""Check the overrides of a command line: each mistake gets a sentence with the allowed values."""
 
 import difflib
 import re
@@ -59,11 +56,12 @@ def check(override: Override, groups: Mapping[str, list[str]]) -> None:
         return  # Hydra's own settings and rare forms: Hydra checks them when it composes
     if key not in groups:
         return check_setting(override)
-    for choice in [] if isinstance(value, dict) else value if isinstance(value, list) else [value]:
-        if str(choice) not in groups[key]:
-            named = "null" if choice is None else choice
-            known = f"choose one of {', '.join(groups[key])}.{did_you_mean(str(choice), groups[key])}"
-            raise UserError(f"{override.input_line}: there is no {key} `{named}`; {known}")
+    if not isinstance(value, dict) and str(value) not in groups[key]:
+        named = "null" if value is None else value
+        known = f"choose one of {', '.join(groups[key])}.{did_you_mean(str(value), groups[key])}"
+        if key == "experiment" and re.search(r"-v\d+$", str(value)):
+            known = f"an environment is chosen by env=gymnasium env.id={value}, or in Python by env=."
+        raise UserError(f"{override.input_line}: there is no {key} `{named}`; {known}")
 
 
 def check_setting(override: Override) -> None:
@@ -177,7 +175,7 @@ def _parse_one(argument: str, parser: OverridesParser) -> Override:
         override = parser.parse_overrides([prefix + argument])[0]
     except HydraException as error:
         repair = f"Quote the value twice if it holds spaces, commas or brackets: '{key}=\"...\"'."
-        raise UserError(f"{argument}: not in Hydra's grammar ({first_line(error)}). {repair}") from error
+        raise UserError(f"{argument}: not in Hydra's grammar. {repair}") from error
     except ValueError as error:  # Python's own, for a number of more than 4,300 digits
         raise UserError(f"{key} must be below 2**63, got a number of thousands of digits.") from error
     if _has_missing(override.value()):

@@ -174,6 +174,15 @@ MISTAKES = {
     "two modes of Hydra": (["--cfg=all", "--info=config"], ["Only one of --run, --multirun, --cfg"]),
     "unknown shell": (["-sc", "install=dos"], ["No completion plugin for 'dos' found"]),
     "folder of Hydra": (["hydra.run.dir=x"], ["hydra.run.dir=x: runs ignore hydra.run.dir.", "run_dir="]),
+    "folder of jobs without -m": (
+        ["hydra.sweep.dir=x"],
+        ["hydra.sweep.dir=x is about several jobs"],
+    ),
+    "two experiments": (["experiment=[dreamer_catch,dreamer_cartpole]"], ["there is no experiment `["]),
+    "an environment as the experiment": (
+        ["experiment=CartPole-v1"],
+        ["env=gymnasium env.id=CartPole-v1, or in Python by env=."],
+    ),
     "mode of Hydra": (["hydra.mode=MULTIRUN"], ["runs ignore hydra.mode. Write -m"]),
     "left out group": (["~logger"], ["~logger: logger cannot be left out"]),
     "--package alone": (["--package", "env"], ["--package needs --cfg"]),
