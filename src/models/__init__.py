@@ -1,4 +1,4 @@
-"""The networks and the mathematics of DreamerV3: no I/O, no loop."""
+"""Networks and mathematics of DreamerV3, free of I/O and training loops."""
 
 from ..utils.public_names import public_names
 

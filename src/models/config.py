@@ -1,54 +1,54 @@
-"""Sizes of the networks."""
+"""Settings of the networks and their optimisers."""
 
 from dataclasses import dataclass, fields, replace
 
 from ..utils.errors import UserError, require_range
 
 LARGEST_SIZE, MOST_LAYERS = 100_000, 100
-"""Far more than any machine trains: what is larger is a mistake in typing."""
+"""Sanity limits: larger values are probably typing errors."""
 
 
 LEARNERS = ("world_model", "actor", "critic")
-"""What has its own optimiser, and may have its own learning rate."""
+"""Components that have separate optimisers and may have separate learning rates."""
 
 
 @dataclass(kw_only=True, slots=True)
 class ModelConfig:
-    """Settings of every network; `configs/model/*.yaml` sets them. Counts, unless a field says otherwise."""
+    """Network sizes, set by `configs/model/*.yaml`. Values are counts unless stated otherwise."""
 
     init: str | None = None
-    """Networks to begin with: a safetensors file, or the folder of a run, whose newest checkpoint counts.
-    Optimisers and replay begin empty; null draws new networks from `seed`."""
+    """Initial weights: a safetensors file or a run folder, whose newest checkpoint is loaded. Optimisers and
+    replay start empty. null initialises the networks randomly from `seed`."""
 
     units: int = 256
     """Width of every hidden layer of the heads, the vector encoder and the vector decoder."""
 
     deter: int = 2048
-    """Width of the recurrent state; `blocks` divides it."""
+    """Width of the recurrent state, a multiple of `blocks`."""
 
     hidden: int = 256
     """Width of the hidden layers inside the RSSM."""
 
     stoch: int = 32
-    """Categorical latents per step."""
+    """Number of categorical latents per step."""
 
     classes: int = 16
-    """Classes of each categorical latent, at most 256 (replay stores a class in one byte)."""
+    """Classes per categorical latent, at most 256 because replay stores a class in one byte."""
 
     depth: int = 16
     """Base number of convolution channels."""
 
     blocks: int = 8
-    """Diagonal blocks of the recurrent layers."""
+    """Number of diagonal blocks in the recurrent layers."""
 
     strided: bool = False
-    """Stride-2 convolutions instead of stride 1 with max-pooling: a quarter of the convolution work."""
+    """Use stride-2 convolutions instead of stride 1 and max-pooling: a quarter of the convolution work."""
 
     latent_unimix: float = 0.01
-    """Share of the uniform distribution mixed into every categorical latent, in [0, 1)."""
+    """Weight of the uniform distribution mixed into every categorical latent, in [0, 1)."""
 
     bins: int = 255
-    """Bins of the two-hot reward and value heads; odd, so that one bin is exactly zero."""
+    """Number of bins of the two-hot reward and value heads, odd so that one bin is exactly zero."""
 
     encoder_layers: int = 3
     """Layers of the vector encoder."""
@@ -83,7 +83,7 @@ class ModelConfig:
             raise UserError(f"model.blocks={self.blocks} must divide 4 * model.depth={4 * self.depth}.")
         if self.bins % 2 == 0 or self.bins < 3:
             raise UserError(
-                f"model.bins must be odd, so that one bin is zero, and at least 3, got {self.bins}."
+                f"model.bins must be odd (so that one bin is zero) and at least 3, got {self.bins}."
             )
 
 
@@ -95,39 +95,39 @@ class OptimizerConfig:
     """Step size after the warm-up."""
 
     world_model_learning_rate: float | None = None
-    """Step size of the world model. None: `learning_rate`."""
+    """Step size of the world model; defaults to `learning_rate`."""
 
     actor_learning_rate: float | None = None
-    """Step size of the actor. None: `learning_rate`. A small model needs large steps, but a step of LaProp
-    is as large as the rate whatever the gradient: an actor with that rate loses its entropy to noise."""
+    """Step size of the actor; defaults to `learning_rate`. Small models need a high rate. LaProp's step is as
+    large as the rate for any gradient, so at that rate noise would destroy the actor's entropy."""
 
     critic_learning_rate: float | None = None
-    """Step size of the critic. None: `learning_rate`."""
+    """Step size of the critic; defaults to `learning_rate`."""
 
     warmup_updates: int = 1000
-    """Updates over which the step size grows linearly from 0, its value at the first update. 0 for none."""
+    """Updates over which the step size grows linearly, from 0 at the first update. 0 disables the warm-up."""
 
     decay_from: int = 0
-    """Updates after which the step size falls as `decay_from` / updates; 0 for never. It needs no end of the
-    run, so a run can be made longer."""
+    """Updates after which the step size decays as `decay_from` / updates; 0 disables the decay. The schedule
+    does not depend on the length of the run, so a run can be extended."""
 
     least_learning_rate: float = 1e-4
-    """Step size below which the decay does not go; a smaller one stays as it is."""
+    """Step size at which the decay stops. Smaller step sizes are not decayed."""
 
     agc_clip: float = 0.3
-    """Largest gradient norm of a tensor, as a share of the tensor's own norm."""
+    """Maximum gradient norm of a tensor, relative to the norm of the tensor itself."""
 
     agc_floor: float = 1e-3
-    """A tensor's norm counts as at least this, so that a tensor of zeros can move."""
+    """Lower bound of the tensor norm in clipping, so that all-zero tensors can be updated."""
 
     beta1: float = 0.9
-    """Decay of the momentum."""
+    """Decay rate of the momentum."""
 
-    beta2: float = 0.999  # the reference code's value in every release; the paper's text says 0.99
-    """Decay of the mean square."""
+    beta2: float = 0.999
+    """Decay rate of the mean square. All releases of the reference code use 0.999; the paper states 0.99."""
 
     eps: float = 1e-20
-    """Added to the root mean square."""
+    """Constant added to the root mean square to avoid a division by zero."""
 
     def __post_init__(self) -> None:
         rates = ("learning_rate", *(f"{part}_learning_rate" for part in LEARNERS))
@@ -136,11 +136,11 @@ class OptimizerConfig:
         require_range("optimizer", self, "beta1", "beta2", ge=0, lt=1)
         if 0 < self.decay_from < self.warmup_updates:
             raise UserError(
-                f"optimizer.decay_from={self.decay_from} is within optimizer.warmup_updates="
-                f"{self.warmup_updates}. Set it to {self.warmup_updates} or more, or 0 for no decay."
+                f"optimizer.decay_from={self.decay_from} is less than optimizer.warmup_updates="
+                f"{self.warmup_updates}. Set it to at least {self.warmup_updates}, or to 0 for no decay."
             )
 
     def of(self, learner: str) -> "OptimizerConfig":
-        """Return the settings of one of `LEARNERS`: its own learning rate, or the common one."""
+        """Return the settings for one of `LEARNERS`, with its specific learning rate if one is set."""
         own = getattr(self, f"{learner}_learning_rate")
         return self if own is None else replace(self, learning_rate=own)

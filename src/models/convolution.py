@@ -1,6 +1,6 @@
 """Stages of the image encoder and decoder: each halves or doubles the resolution with a 5x5 convolution.
 
-Tensors are (N, C, H, W) in memory format channels_last: the norm over channels reads contiguous memory.
+Tensors are (N, C, H, W) in channels_last format, so that the norm over channels reads contiguous memory.
 """
 
 from collections import OrderedDict
@@ -15,10 +15,11 @@ from .layers import NormSiLU, runs_on_cpu, truncated_normal_
 
 KERNEL = 5
 STAGES = 4
-CHANNELS = (2, 3, 4, 4)  # times model.depth, from the finest stage to the coarsest
+# Channels of each stage as multiples of `model.depth`, from the finest stage to the coarsest.
+CHANNELS = (2, 3, 4, 4)
 
-# Which of the five taps of a doubling convolution meet which of three neighbouring input pixels (the one
-# before, the one below, the one after) at an even and at an odd output pixel: (output, input, tap).
+# A kernel has five taps, and each tap reads one of three adjacent input pixels: previous, same or next. The
+# assignment differs between even and odd output pixels. The axes are (output parity, input pixel, tap).
 NEAREST = (
     ((1, 1, 0, 0, 0), (0, 0, 1, 1, 0), (0, 0, 0, 0, 1)),
     ((1, 0, 0, 0, 0), (0, 1, 1, 0, 0), (0, 0, 0, 1, 1)),
@@ -32,7 +33,7 @@ GROUP_BYTES = 16_000_000
 
 
 class ChannelNormSiLU(NormSiLU):
-    """RMSNorm over the channels of an image, then SiLU."""
+    """RMSNorm over the channels of an image, followed by SiLU."""
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
         """Normalise each pixel's channels and apply SiLU."""
@@ -40,7 +41,7 @@ class ChannelNormSiLU(NormSiLU):
 
 
 class Downsample(nn.Module):
-    """Half the resolution: stride-1 convolution and 2x2 max-pooling, or one stride-2 convolution."""
+    """Halve the resolution by a stride-1 convolution and 2x2 max-pooling, or by a stride-2 convolution."""
 
     def __init__(self, in_channels: int, out_channels: int, strided: bool) -> None:
         super().__init__()
@@ -50,21 +51,21 @@ class Downsample(nn.Module):
         truncated_normal_(self.weight, in_channels * KERNEL**2)
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n out h2 w2"]:
-        """Convolve and halve."""
+        """Convolve and halve the resolution."""
         if self.strided:
-            # "Same" padding of an even size at stride 2 is one pixel before and two after.
+            # "Same" padding of an even size at stride 2 adds one pixel before and two after.
             return F.conv2d(F.pad(x, (1, 2, 1, 2)), self.weight, self.bias, stride=2)
         return F.max_pool2d(F.conv2d(x, self.weight, self.bias, padding=KERNEL // 2), 2)
 
 
 class Upsample(nn.Module):
-    """Double the resolution: nearest-neighbour and stride-1 convolution, or one transposed convolution.
+    """Double the resolution by nearest-neighbour upsampling and convolution, or by transposed convolution.
 
-    Both are computed without the doubled image. Which tap of the 5x5 kernel meets which of 3x3 input pixels
-    depends only on whether row and column of the output are even or odd: four 3x3 kernels of summed taps
-    convolve the small image, with 9/25 of the work of the first form (36/25 of the second's, but faster).
+    Neither form materialises the upsampled image. Each tap of the 5x5 kernel reads one of 3x3 input pixels,
+    depending only on the parity of the output's row and column. Four 3x3 kernels of summed taps therefore
+    convolve the small image. The first form needs 9/25 of the work, the second 36/25 but less time.
 
-    `weight` is (out, in, 5, 5) for the first form and (in, out, 5, 5) for the second, as torch has them.
+    `weight` is (out, in, 5, 5) for the first form and (in, out, 5, 5) for the second, like torch's weights.
     """
 
     taps: Tensor
@@ -80,15 +81,15 @@ class Upsample(nn.Module):
         truncated_normal_(self.weight, in_channels * KERNEL**2)
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n out h2 w2"]:
-        """Double and convolve."""
+        """Double the resolution and convolve."""
         n, _, h, w = x.shape
         y = F.conv2d(x, self.small_kernels(), self.bias.repeat(4), padding=1)
-        # (row parity, column parity, channel) of each small pixel -> (row, column, channel)
+        # Interleave (row parity, column parity, channel) of each small pixel to (row, column, channel).
         y = y.permute(0, 2, 3, 1).unflatten(-1, (2, 2, -1)).permute(0, 1, 3, 2, 4, 5)
         return y.reshape(n, 2 * h, 2 * w, -1).permute(0, 3, 1, 2)
 
     def small_kernels(self) -> Float[Tensor, "four_out c 3 3"]:
-        """Return a kernel for each (row parity, column parity, channel) of the output."""
+        """Return one kernel for each (row parity, column parity, channel) of the output."""
         weight = self.weight.transpose(0, 1) if self.strided else self.weight
         kernels = torch.einsum("pak,qbl,oikl->pqoiab", self.taps, self.taps, weight)
         return kernels.flatten(0, 2).contiguous(memory_format=torch.channels_last)
@@ -97,11 +98,11 @@ class Upsample(nn.Module):
 def in_groups(
     function: Callable[..., Tensor], *images: Shaped[Tensor, "n ..."], floats_per_image: int
 ) -> Float[Tensor, "n ..."]:
-    """Apply a function that treats each image, (N, ...), on its own; on a CPU to a few images at a time.
+    """Apply a per-image function to tensors of shape (N, ...), on a CPU to a few images at a time.
 
-    The tensors of a group fit into the processor's cache, and into memory that the heap keeps: larger ones
-    than 32 MB come from the kernel page by page at every update, a quarter of its time. `floats_per_image` is
-    the size of the largest tensor that the function makes for one image.
+    The tensors of a group fit into the processor's cache and reuse memory of the heap. Tensors above 32 MB
+    would be mapped by the kernel at every update, and the page faults would take a quarter of its time.
+    `floats_per_image` is the size of the largest tensor that the function creates for one image.
     """
     if not runs_on_cpu(images[0]):
         return function(*images)
@@ -111,13 +112,11 @@ def in_groups(
 
 
 def channels_last(stages: list[nn.Module]) -> nn.Sequential:
-    """Return pairs of convolution and norm in a row, the convolutions' weights laid out like the images.
-
-    Parameters are named as if the SiLU were a separate module after each norm.
-    """
+    """Chain convolutions (weights in channels_last) and norms; names count the SiLU in a norm as a module."""
     names = (f"{3 * (index // 2) + index % 2}" for index in range(len(stages)))
     result = nn.Sequential(OrderedDict(zip(names, stages, strict=True)))
+    # This is equivalent to `Module.to(memory_format=...)`, which has no type annotation in torch.
     for parameter in result.parameters():
-        if parameter.dim() == 4:  # it is `Module.to(memory_format=...)`, which torch does not annotate
+        if parameter.dim() == 4:
             parameter.data = parameter.data.to(memory_format=torch.channels_last)
     return result

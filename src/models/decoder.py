@@ -1,4 +1,4 @@
-"""Predict observations from model states, and measure the errors."""
+"""Predict observations from model states and compute reconstruction losses."""
 
 import torch
 from jaxtyping import Float, UInt8
@@ -14,7 +14,7 @@ from .rssm import LatentState
 
 
 class ImageDecoder(nn.Module):
-    """Model state to one image tensor (all image keys on the channel axis), in [0, 1]."""
+    """Decode model states into one image tensor in [0, 1], with all image keys on the channel axis."""
 
     def __init__(self, shape: tuple[int, int, int], config: ModelConfig) -> None:
         super().__init__()
@@ -37,11 +37,11 @@ class ImageDecoder(nn.Module):
         self.widest = max(wide * height * width >> 2, channels * height * width)
 
     def forward(self, state: LatentState) -> Float[Tensor, "n h w c"]:
-        """Decode n states."""
+        """Decode n states into images."""
         return in_groups(self._convolve, self._coarse(state), floats_per_image=self.widest)
 
     def errors(self, state: LatentState, truths: list[UInt8[Tensor, "n h w _"]]) -> Float[Tensor, "n keys"]:
-        """Return the `squared_error` to each key's images, without a tensor of all predictions at once."""
+        """Return the `squared_error` of each key without materialising all predictions simultaneously."""
 
         def compare(x: Tensor, *truths: Tensor) -> Tensor:
             painted = self._convolve(x).split([truth.shape[-1] for truth in truths], -1)
@@ -51,7 +51,7 @@ class ImageDecoder(nn.Module):
 
     def _coarse(self, state: LatentState) -> Float[Tensor, "n grid_h grid_w c"]:
         h, w = self.grid
-        # Each block of the recurrent state paints its own channels: (block, h, w, c / blocks) -> (h, w, c).
+        # Each block of the recurrent state produces its own channels: (block, h, w, c / blocks) -> (h, w, c).
         x = self.from_deter(state.deter).unflatten(-1, (self.blocks, h, w, -1))
         x = x.permute(0, 2, 3, 1, 4).flatten(3)
         return x + self.from_stoch(state.flat_stoch).unflatten(-1, (h, w, -1))
@@ -61,7 +61,7 @@ class ImageDecoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Predicts every observation from the model state."""
+    """Predict every observation from the model state."""
 
     def __init__(self, observation: dict[str, ArraySpec], config: ModelConfig) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Decoder(nn.Module):
             feature = config.deter + config.stoch * config.classes
             self.mlp = MLP(feature, config.units, config.decoder_layers)
             widths = [int(torch.Size(shape).numel()) for shape in self.vector_shapes.values()]
-            # By position, in the order of `vector_shapes`: a module's name could not be `pose.x` or `values`.
+            # A list in the order of `vector_shapes`: `pose.x` and `values` are not valid names of modules.
             self.vector = nn.ModuleList(Linear(config.units, width) for width in widths)
 
     def forward(self, state: LatentState) -> dict[str, Tensor]:
@@ -88,7 +88,7 @@ class Decoder(nn.Module):
     def losses(
         self, state: LatentState, observation: dict[str, Tensor]
     ) -> dict[str, Float[Tensor, "batch time"]]:
-        """Return squared errors, summed over each observation: images to x / 255, vectors to symlog(x)."""
+        """Return squared errors to x / 255 (images) or symlog(x) (vectors), summed over each observation."""
         losses: dict[str, Tensor] = {}
         if self.image_channels:
             truths = [observation[key].flatten(0, 1) for key in self.image_channels]
@@ -110,7 +110,7 @@ class Decoder(nn.Module):
         }
 
     def to_raw(self, predictions: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return predictions in the units of the observations: images as uint8, vectors as float32."""
+        """Convert predictions to the units of the observations: images to uint8, vectors to float32."""
         return {
             key: (value * 255).round().clamp(0, 255).byte() if key in self.image_channels else symexp(value)
             for key, value in predictions.items()
@@ -120,5 +120,5 @@ class Decoder(nn.Module):
 def squared_error(
     prediction: Float[Tensor, "n h w c"], truth: UInt8[Tensor, "n h w c"]
 ) -> Float[Tensor, "n"]:
-    """Return the squared errors of images in [0, 1] against bytes / 255, summed over each image."""
+    """Return the squared errors between images in [0, 1] and bytes / 255, summed over each image."""
     return (prediction - truth.float().div_(255)).square().flatten(1).sum(-1)

@@ -1,7 +1,7 @@
-"""Distributions of the model: categorical latents and policies, and their sampling noise.
+"""Categorical latents, policies and their sampling noise.
 
-Sampling takes noise from outside (`Noise`), so that a scan is a pure function, the whole noise of a window is
-drawn in one call, and a deterministic run (golden tests, `policy=mode`) is the same code with constant noise.
+Sampling functions receive their noise as an argument (see `Noise`). Scans are therefore pure functions, and
+one call draws the noise of a window. Golden tests and `policy=mode` run the same code with constant noise.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,16 @@ from ..utils.ranks import ALONE, Ranks
 
 SHORT_AXIS = 64
 _HOST = torch.device("cpu")
-MIN_STD, MAX_STD = 0.1, 1.0  # of continuous policies; dreamerv3 configs.yaml: policy.minstd, maxstd
+# Bounds for continuous policies, from dreamerv3's configs.yaml: policy.minstd and policy.maxstd.
+MIN_STD, MAX_STD = 0.1, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Source of sampling noise on one device; a generator of None gives the mode of every distribution.
+    """Source of sampling noise on one device; without a generator, each sample is its distribution's mode.
 
-    Each of `ranks` has the same generator, draws the noise of all and keeps its own: however many there are,
-    they see what one process would. Shapes are those of one rank; `axis` is the one that ranks divide.
+    All `ranks` use the same generator. Each rank draws the noise of all ranks and keeps its part, so the
+    noise does not depend on the number of ranks. Shapes are per rank; `axis` is divided among the ranks.
     """
 
     generator: torch.Generator | None = None
@@ -31,29 +32,29 @@ class Noise:
     ranks: Ranks = ALONE
 
     def get_state(self) -> Tensor:
-        """Return the generator's state; empty without one."""
+        """Return the generator's state, or an empty tensor without a generator."""
         return torch.empty(0, dtype=torch.uint8) if self.generator is None else self.generator.get_state()
 
     def set_state(self, state: Tensor) -> None:
-        """Set the generator's state; a state of another kind of device is ignored, its stream starts anew."""
+        """Set the generator's state; a state from a different type of device is ignored."""
         if self.generator is not None and state.numel() == self.generator.get_state().numel():
             self.generator.set_state(state.cpu())
 
     def exponential(self, *shape: int, axis: int = 0) -> Float[Tensor, "..."]:
-        """Return Exp(1) noise; argmax(p / noise) is a sample of p, and of noise 1 its mode."""
+        """Return Exp(1) noise: argmax(p / noise) is a sample of p, or its mode if the noise is constant."""
         if self.generator is None:
             return torch.ones(shape, device=self.device)
-        # Five times faster on a CPU than `exponential_`; -log(0) is infinity, which never wins.
+        # This is five times faster than `exponential_` on a CPU. -log(0) is infinity, which is never chosen.
         return self._part(torch.rand, shape, axis).log_().neg_()
 
     def normal(self, *shape: int, axis: int = 0) -> Float[Tensor, "..."]:
-        """Return standard normal noise; zeros for the mean."""
+        """Return standard normal noise, or zeros without a generator."""
         if self.generator is None:
             return torch.zeros(shape, device=self.device)
         return self._part(torch.randn, shape, axis)
 
     def _part(self, draw: Callable[..., Tensor], shape: tuple[int, ...], axis: int) -> Tensor:
-        """Draw numbers for all ranks and return this one's, without the memory of the others'."""
+        """Draw numbers for all ranks and return a copy of this rank's part, so that the rest is freed."""
         total = shape[axis] * self.ranks.size
         whole = (*shape[:axis], total, *shape[axis + 1 :])
         drawn = draw(whole, device=self.device, generator=self.generator)
@@ -73,7 +74,7 @@ def symexp(x: Tensor) -> Tensor:
 
 
 def _softmax(x: Tensor) -> Tensor:
-    """Return softmax over the last axis; torch's own takes 2.7 ms instead of 0.4 on a CPU if it is short."""
+    """Return the softmax over the last axis; for short axes, torch's takes 2.7 ms on a CPU instead of 0.4."""
     if x.device.type != "cpu" or x.shape[-1] > SHORT_AXIS:
         return x.softmax(-1)
     return x.movedim(-1, 0).contiguous().softmax(0).movedim(0, -1).contiguous()
@@ -96,14 +97,14 @@ def unimix_log_probs(
 def unimix_log_probs_of_parts(
     logits: Float[Tensor, "*batch classes"], parts: tuple[int, ...], unimix: float
 ) -> Float[Tensor, "*batch classes"]:
-    """Return `unimix_log_probs` of each block of `parts`, each with a uniform share of its own."""
+    """Return `unimix_log_probs` of each block of logits, computed separately; `parts` are block sizes."""
     return torch.cat([unimix_log_probs(block, unimix) for block in logits.split(parts, -1)], -1)
 
 
 def sample_onehot(
     probs: Float[Tensor, "*batch classes"], noise: Float[Tensor, "*batch classes"]
 ) -> Float[Tensor, "*batch classes"]:
-    """Return a one-hot sample without gradient from Exp(1) noise: a race, as in Gumbel-max."""
+    """Return a one-hot sample without gradient, the winner of an exponential race (similar to Gumbel-max)."""
     winner = (probs.detach() / noise).argmax(-1, keepdim=True)
     return torch.zeros_like(noise).scatter_(-1, winner, 1.0)
 
@@ -111,7 +112,7 @@ def sample_onehot(
 def straight_through(
     probs: Float[Tensor, "*batch classes"], noise: Float[Tensor, "*batch classes"]
 ) -> Float[Tensor, "*batch classes"]:
-    """Return a one-hot sample whose gradient is that of the probabilities."""
+    """Return a one-hot sample with the gradient of the probabilities."""
     onehot = sample_onehot(probs, noise)
     return onehot + (probs - probs.detach()) if probs.requires_grad else onehot
 
@@ -130,7 +131,7 @@ def categorical_entropy(log_probs: Float[Tensor, "*batch classes"]) -> Float[Ten
 
 @dataclass(frozen=True, slots=True)
 class CategoricalPolicy:
-    """A discrete policy; actions are one-hot vectors."""
+    """A discrete policy with one-hot actions."""
 
     log_probs: Float[Tensor, "*batch actions"]
 
@@ -149,10 +150,9 @@ class CategoricalPolicy:
 
 @dataclass(frozen=True, slots=True)
 class MultiCategoricalPolicy(CategoricalPolicy):
-    """Several discrete choices at once, independent given the state; actions are their one-hot blocks.
+    """Several discrete choices, independent given the state; actions consist of one-hot blocks.
 
-    Log-probabilities are normalised in each block, so the sums over all blocks in `log_prob` and `entropy`
-    are those of the joint distribution.
+    Log-probabilities are normalised per block, so sums over all blocks belong to the joint distribution.
     """
 
     parts: tuple[int, ...]
@@ -166,7 +166,7 @@ class MultiCategoricalPolicy(CategoricalPolicy):
 
 @dataclass(frozen=True, slots=True)
 class NormalPolicy:
-    """A continuous policy: a diagonal normal, not squashed; the environment clips what it gets."""
+    """A continuous policy: an unsquashed diagonal normal, whose actions the environment clips."""
 
     mean: Float[Tensor, "*batch actions"]
     std: Float[Tensor, "*batch actions"]
@@ -190,5 +190,5 @@ Policy = CategoricalPolicy | NormalPolicy
 def bounded_normal(
     mean: Float[Tensor, "*batch actions"], std: Float[Tensor, "*batch actions"]
 ) -> NormalPolicy:
-    """Return from raw outputs the normal with mean tanh(mean), std MIN + (MAX - MIN) sigmoid(std + 2)."""
+    """Return the normal with mean tanh(mean) and std MIN + (MAX - MIN) sigmoid(std + 2) of raw outputs."""
     return NormalPolicy(mean.float().tanh(), MIN_STD + (MAX_STD - MIN_STD) * torch.sigmoid(std.float() + 2.0))

@@ -1,4 +1,4 @@
-"""Encode observations as tokens."""
+"""Encode observations into tokens."""
 
 import torch
 from jaxtyping import Float, UInt8
@@ -13,25 +13,25 @@ from .layers import MLP
 
 
 def image_keys(observation: dict[str, ArraySpec]) -> list[str]:
-    """Return the sorted names of the images."""
+    """Return the sorted names of the image observations."""
     return sorted(key for key, spec in observation.items() if spec.is_image)
 
 
 def vector_keys(observation: dict[str, ArraySpec]) -> list[str]:
-    """Return the sorted names of everything that is not an image."""
+    """Return the sorted names of all other observations."""
     return sorted(key for key, spec in observation.items() if not spec.is_image)
 
 
 def image_shape(observation: dict[str, ArraySpec]) -> tuple[int, int, int]:
-    """Return (height, width, channels over all images).
+    """Return the height and width of the images, in pixels, and their total number of channels.
 
     Raises:
-        UserError: If the images differ in size or their sides are not 16 times 3 to 16.
+        UserError: If the images differ in size, or a side is not a multiple of 16 from 48 to 256.
     """
     shapes = [observation[key].shape for key in image_keys(observation)]
     height, width, _ = shapes[0]
     if any(shape[:2] != (height, width) for shape in shapes):
-        raise UserError(f"All images must have one size, got {shapes}.")
+        raise UserError(f"All images must have the same size, got {shapes}.")
     for side in (height, width):
         if side % 2**STAGES or not 3 <= side // 2**STAGES <= 16:
             raise UserError(
@@ -42,9 +42,9 @@ def image_shape(observation: dict[str, ArraySpec]) -> tuple[int, int, int]:
 
 
 class Encoder(nn.Module):
-    """Images through convolutions, vectors through an MLP; the tokens are both, vectors first.
+    """Encode vectors with an MLP and images with convolutions, and concatenate the tokens in this order.
 
-    Bytes of rank 3 are images (height, width, channels), all other observations are flattened.
+    uint8 arrays of rank 3 are images (height, width, channels). All other observations are flattened.
     """
 
     def __init__(self, observation: dict[str, ArraySpec], config: ModelConfig) -> None:
@@ -68,7 +68,7 @@ class Encoder(nn.Module):
             self.widest = first >> 2 if config.strided else first
 
     def forward(self, observation: dict[str, Tensor]) -> Float[Tensor, "batch time tokens"]:
-        """Encode (batch, time, ...) observations in their stored dtypes; images are uint8."""
+        """Encode (batch, time, ...) observations in stored dtypes; image tokens are in (h, w, c) order."""
         parts: list[Tensor] = []
         if self.vectors:
             vector = torch.cat([observation[key][..., None].float().flatten(2) for key in self.vectors], -1)
@@ -76,7 +76,7 @@ class Encoder(nn.Module):
         if self.images:
             image = torch.cat([observation[key] for key in self.images], -1)
             if image.dtype is not torch.uint8:
-                raise UserError(f"Images are uint8, 0 to 255, got {image.dtype}: the encoder scales them.")
+                raise UserError(f"Images must be uint8 in [0, 255], got {image.dtype}. Do not scale them.")
             batch, time = image.shape[:2]
             tokens = in_groups(self._convolve, image.flatten(0, 1), floats_per_image=self.widest)
             parts.append(tokens.unflatten(0, (batch, time)))
@@ -84,4 +84,4 @@ class Encoder(nn.Module):
 
     def _convolve(self, image: UInt8[Tensor, "n h w c"]) -> Float[Tensor, "n tokens"]:
         x = self.cnn(image.permute(0, 3, 1, 2).float().div_(255).sub_(0.5))
-        return x.permute(0, 2, 3, 1).flatten(1)  # tokens are laid out (height, width, channel)
+        return x.permute(0, 2, 3, 1).flatten(1)

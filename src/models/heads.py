@@ -1,4 +1,4 @@
-"""Heads on the model state: reward, continuation, value, policy."""
+"""Prediction heads on the model state: reward, continuation, value and policy."""
 
 import torch
 from jaxtyping import Float
@@ -19,13 +19,14 @@ from .distributions import (
 )
 from .layers import MLP, Linear, full_precision
 
-ACTOR_OUTSCALE = 0.01  # the first policy is nearly uniform; dreamerv3 configs.yaml: policy.outscale
+# A small scale makes the initial policy nearly uniform; dreamerv3's configs.yaml: policy.outscale.
+ACTOR_OUTSCALE = 0.01
 
 
 class TwoHotHead(nn.Module):
-    """A number in raw units as a distribution over exponentially spaced bins; exactly 0 before training.
+    """Predict a number in raw units as a distribution over exponentially spaced bins; initially exactly 0.
 
-    `bins` are their values: symexp of even points in [-20, 20], mirrored so that they are odd.
+    `bins` are symexp of evenly spaced points in [-20, 20], mirrored so that they are exactly antisymmetric.
     """
 
     bins: Tensor
@@ -38,20 +39,18 @@ class TwoHotHead(nn.Module):
         self.register_buffer("bins", torch.cat([half, -half[:-1].flip(0)]), persistent=False)
 
     def forward(self, feature: Float[Tensor, "*batch feature"]) -> Float[Tensor, "*batch bins"]:
-        """Return the logits of the bins, float32.
+        """Return the float32 logits of the bins.
 
-        In bfloat16 the weights of mirrored bins, equal at first, come apart; rounded, their logits then
-        differ by up to 6 %, and so do probabilities whose values of up to 4.85e8 are to cancel in `mean`.
+        Mirrored bfloat16 logits would differ by up to 6 %, but terms of up to 4.85e8 must cancel in `mean`.
         """
         hidden = self.mlp(feature)
         with full_precision(hidden):
             return self.out(hidden.float())
 
     def mean(self, logits: Float[Tensor, "*batch bins"]) -> Float[Tensor, "*batch"]:
-        """Return the expectation in raw units, float32, exactly 0 for symmetric probabilities.
+        """Return the float32 expectation in raw units, exactly 0 for symmetric probabilities.
 
-        The outermost bins are +-4.85e8, so a plain sum would cancel badly: mirrored probabilities are
-        subtracted before they are multiplied.
+        Mirrored probabilities are subtracted first, because bins of up to +-4.85e8 would cancel badly.
         """
         probs = logits.float().softmax(-1)
         half = self.bins.shape[0] // 2
@@ -65,10 +64,10 @@ class TwoHotHead(nn.Module):
         other: Float[Tensor, "*batch"] | None = None,
         other_scale: float = 1.0,
     ) -> Float[Tensor, "*batch"]:
-        """Return the cross-entropy, in nats, to the two-hot encoding of `value` (raw units; no gradient).
+        """Return the cross-entropy, in nats, to the two-hot encoding of `value` (raw units, no gradient).
 
-        Weights are linear in the raw value between its two neighbouring bins; values beyond the ends are
-        clamped. `other_scale` times the cross-entropy to `other` is added.
+        The encoding interpolates linearly, in raw units, between two adjacent bins and clamps values to the
+        range of the bins. `other_scale` times the cross-entropy to `other` is added.
         """
         index, weight = self._encode(value)
         if other is not None:
@@ -78,7 +77,7 @@ class TwoHotHead(nn.Module):
         return -(weight * logits.float().log_softmax(-1).gather(-1, index)).sum(-1)
 
     def _encode(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the indices of the bins below and above each value, (..., 2), and their weights."""
+        """Return the indices, (..., 2), of the bins below and above each value, and their weights."""
         bins = self.bins
         value = value.detach().float().clamp(bins[0], bins[-1]).contiguous().unsqueeze(-1)
         above = torch.searchsorted(bins, value).clamp(1, bins.shape[0] - 1)
@@ -88,7 +87,7 @@ class TwoHotHead(nn.Module):
 
 
 class ContinueHead(nn.Module):
-    """Probability that the episode continues, times the discount (its training target has the factor)."""
+    """Predict the probability of continuation times the discount, which the training target includes."""
 
     def __init__(self, feature_size: int, config: ModelConfig) -> None:
         super().__init__()
@@ -96,7 +95,7 @@ class ContinueHead(nn.Module):
         self.out = Linear(config.units, 1)
 
     def forward(self, feature: Float[Tensor, "*batch feature"]) -> Float[Tensor, "*batch"]:
-        """Return the logit, float32."""
+        """Return the float32 logit."""
         return self.out(self.mlp(feature)).squeeze(-1).float()
 
     @staticmethod
@@ -108,9 +107,9 @@ class ContinueHead(nn.Module):
 
 
 class Actor(nn.Module):
-    """The policy: a bounded normal or, for discrete actions, categorical with a uniform share of `unimix`.
+    """The policy: a bounded normal for continuous actions, a categorical for discrete actions.
 
-    Several choices at once are independent categoricals.
+    Several choices are independent categoricals. `unimix` weights a uniform distribution mixed into each.
     """
 
     def __init__(self, feature_size: int, action: ActionSpec, unimix: float, config: ModelConfig) -> None:
@@ -122,7 +121,7 @@ class Actor(nn.Module):
             self.std_out = Linear(config.units, action.size, ACTOR_OUTSCALE)
 
     def noise(self, source: Noise, *shape: int, axis: int = 0) -> Float[Tensor, "*batch actions"]:
-        """Draw the noise that a policy's `sample` takes; `shape` is (*batch, actions), `axis` the batch's."""
+        """Draw noise for the policy's `sample`; `shape` is (*batch, actions) and `axis` the batch axis."""
         draw = source.exponential if self.action.is_discrete else source.normal
         return draw(*shape, axis=axis)
 

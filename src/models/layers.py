@@ -1,4 +1,4 @@
-"""Building blocks shared by every network: initialisers, norm, linear, block-diagonal linear, MLP."""
+"""Building blocks of all networks: initialiser, norm, linear, block-diagonal linear and MLP."""
 
 import math
 from collections.abc import Iterator
@@ -11,22 +11,24 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-TRUNCATED_STD = 0.87962566  # standard deviation of a unit normal truncated at +-2
+# Standard deviation of a unit normal that is truncated at +-2.
+TRUNCATED_STD = 0.87962566
 _FLOATS_IN_CACHE = 2**17
-EPS = 1e-4  # inside the norm's root; embodied/jax/nets.py: Norm
+# Added to the mean square under the norm's root; source: Norm in embodied/jax/nets.py.
+EPS = 1e-4
 
 _META_STANDS_FOR = ContextVar("meta_stands_for", default="cpu")
 
 
 def runs_on_cpu(x: Tensor) -> bool:
-    """Return whether the CPU computes with `x` or, on device `meta`, would: it has its own fast forms."""
+    """Return whether to use the fast paths of the CPU for `x`; `meta` tensors follow `meta_stands_for`."""
     kind = x.device.type
     return (_META_STANDS_FOR.get() if kind == "meta" else kind) == "cpu"
 
 
 @contextmanager
 def meta_stands_for(kind: str) -> Iterator[None]:
-    """Inside the block, tensors of device `meta` take the forms of this kind of device."""
+    """Treat tensors on device `meta` as tensors on this type of device inside the block."""
     token = _META_STANDS_FOR.set(kind)
     try:
         yield
@@ -35,13 +37,13 @@ def meta_stands_for(kind: str) -> Iterator[None]:
 
 
 def full_precision(x: Tensor) -> torch.autocast:
-    """Return a block in which products are not cast to a shorter format; on `meta` that is the CPU's."""
+    """Return a context that disables autocast on the device of `x` (for `meta`, on the CPU)."""
     kind = x.device.type
     return torch.autocast("cpu" if kind == "meta" else kind, enabled=False)
 
 
 def truncated_normal_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
-    """Fill `weight` with a normal truncated at two sigma whose standard deviation is scale / sqrt(fan_in).
+    """Fill `weight` from a normal truncated at two sigma, with standard deviation scale / sqrt(fan_in).
 
     Reference: `trunc_normal_in` in `embodied/jax/nets.py` of danijar/dreamerv3 at e3f0224.
     """
@@ -53,14 +55,14 @@ def truncated_normal_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
 
 
 class NormSiLU(nn.Module):
-    """silu(x / sqrt(mean(x^2) + 1e-4) * scale) over the last axis: RMSNorm, then SiLU."""
+    """RMSNorm over the last axis followed by SiLU: silu(x / sqrt(mean(x^2) + 1e-4) * scale)."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Float[Tensor, "*batch size"]) -> Float[Tensor, "*batch size"]:
-        """Normalise in float32 and apply SiLU, on a GPU in the dtype of x."""
+        """Normalise in float32 and apply SiLU; a GPU applies SiLU in the dtype of x."""
         if runs_on_cpu(x):
             return _NormSiLU.apply(x, self.scale)  # type: ignore[return-value]
         return F.silu(F.rms_norm(x.float(), self.scale.shape, self.scale, EPS).to(x.dtype))
@@ -77,23 +79,23 @@ def _scaled_silu(x: Tensor, reciprocal: Tensor, scale: Tensor) -> Tensor:
 
 
 class _NormSiLU(torch.autograd.Function):
-    """The gradient of y = silu(n s), where n = x r and r = 1 / sqrt(mean(x^2) + eps).
+    """Compute y = silu(n s), where n = x r and r = 1 / sqrt(mean(x^2) + eps), with a manual gradient.
 
         ds = sum over rows of n dz,    dx = r (s dz - n mean(n s dz)),    dz = silu'(n s) dy
 
-    The mean runs over the last axis. Torch's operators would keep four tensors of x's size for the backward
-    pass and read and write a dozen; this keeps the input and a number for each row. All is float32, but for
-    x, y and their gradients, which may be bfloat16.
+    The mean is over the last axis. Torch's operators would save four tensors of x's size for the backward
+    pass and access a dozen. This function saves the input and one number per row. All values are float32,
+    except that x, y and their gradients may be bfloat16.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
-        """Keep the input, the scale and the reciprocal root mean square of each row."""
+        """Return y, and save the input, the scale and the reciprocal root mean square of each row."""
         if x.dtype == torch.float32:
             reciprocal = _reciprocal_rms(x)
             y = _scaled_silu(x, reciprocal, scale)
         else:
-            # Contiguous: of another layout the rows would be copies, and their results lost.
+            # Both are contiguous: the rows of another layout would be copies, and the results would be lost.
             y, reciprocal = x.new_empty(x.shape), scale.new_empty(*x.shape[:-1], 1)
             for rows, factor, result in _rows_in_cache(x, reciprocal, y):
                 wide = rows.float()
@@ -115,35 +117,33 @@ class _NormSiLU(torch.autograd.Function):
             scale_gradient += product.sum(0)
             mean = torch.mv(product, scale / x.shape[-1]).unsqueeze(-1)
             wide.mul_(scale).addcmul_(normalised, mean, value=-1.0).mul_(factor)
-            found.copy_(wide)  # nothing to do in float32: it is the same tensor
+            # In float32 both are the same tensor, so the copy does nothing.
+            found.copy_(wide)
         return gradient, scale_gradient
 
 
 def _rows_in_cache(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield rows of the last axis, as many at a time as stay in the processor's cache between operators."""
+    """Yield groups of rows small enough to stay in the processor's cache between operators."""
     rows = max(1, _FLOATS_IN_CACHE // tensors[0].shape[-1])
-    # A list: from a generator Python makes tuples that pile up in its free lists, and look like a leak.
+    # Unpack a list: a generator would leave tuples in Python's free lists, which looks like a leak.
     return zip(*[tensor.reshape(-1, tensor.shape[-1]).split(rows) for tensor in tensors], strict=True)
 
 
 class Linear(nn.Linear):
-    """Linear with bias, truncated-normal kernel of standard deviation outscale / sqrt(in), zero bias."""
+    """Linear layer with zero initial bias and truncated-normal weights of std outscale / sqrt(in)."""
 
     def __init__(self, in_features: int, out_features: int, outscale: float = 1.0) -> None:
         self.outscale = outscale
         super().__init__(in_features, out_features)
 
     def reset_parameters(self) -> None:
-        """Initialise; called by the base class."""
+        """Initialise the parameters; called by the base class."""
         truncated_normal_(self.weight, self.in_features, self.outscale)
         nn.init.zeros_(self.bias)
 
 
 class BlockLinear(nn.Module):
-    """`blocks` independent linear maps in parallel.
-
-    The initial standard deviation is 1 / sqrt(in_features), of *all* blocks together, as in the reference.
-    """
+    """Parallel linear maps with initial std 1 / sqrt(in_features) of *all* blocks (as in the reference)."""
 
     def __init__(self, in_features: int, out_features: int, blocks: int) -> None:
         super().__init__()
@@ -152,14 +152,14 @@ class BlockLinear(nn.Module):
         truncated_normal_(self.weight, in_features)
 
     def forward(self, x: Float[Tensor, "batch inputs"]) -> Float[Tensor, "batch outputs"]:
-        """Map each block of the last axis on its own."""
+        """Map each block of the last axis separately."""
         blocks, width, _ = self.weight.shape
         y = torch.bmm(x.reshape(-1, blocks, width).transpose(0, 1), self.weight)
         return y.transpose(0, 1).flatten(1) + self.bias.to(y.dtype)
 
 
 class MLP(nn.Sequential):
-    """`layers` times linear, RMSNorm, SiLU; parameters are named as if each of the three were a module."""
+    """A stack of linear, RMSNorm and SiLU; parameter names count each of the three as a module."""
 
     def __init__(self, in_features: int, units: int, layers: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The optimiser: adaptive gradient clipping, then LaProp, over all parameters at once."""
+"""The LaProp optimiser with adaptive gradient clipping."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,10 +12,9 @@ from .config import OptimizerConfig
 
 
 def falling(value: float, least: float, start: int, updates: Tensor) -> float | Tensor:
-    """Return `value`, which falls as start / updates once `start` updates are made; never if that is 0.
+    """Return `value`, decayed as start / updates after `start` updates; a `start` of 0 disables the decay.
 
-    It stops at `least`; a value below that stays as it is. What falls is 0-d float32, on the device of
-    `updates`.
+    The decay stops at `least`; smaller values are not decayed. A decayed value is 0-d float32 on the device.
     """
     if not start:
         return value
@@ -30,24 +29,22 @@ class LaProp(Optimizer):
         m  <- beta1 m + (1 - beta1) g / (sqrt(v / (1 - beta2^t)) + eps)
         p  <- p - lr_t m / (1 - beta1^t)
 
-    All state is float32 and lies on the parameters' device, counters included: a step never waits for the
-    host. A gradient whose square underflows would be divided by eps alone, so |g| < `TINY` counts as zero.
+    All state, including counters, is on the parameters' device, so a step never waits for the host. Moments
+    are float32. |g| < `TINY` counts as zero, because g^2 would underflow and g would be divided by only eps.
 
-    An update with gradients that are not finite, as only the device knows, is made with gradients of 0,
-    decays of 1 and a step size of 0: it changes nothing.
+    Non-finite gradients have no effect: the device then sets gradients and step size to 0 and decays to 1.
 
-    There is one group of parameters, in a fixed order. Its `lr` is the step size after the warm-up and before
-    the decay, which a learning-rate scheduler may change.
+    There is one parameter group, in a fixed order. A scheduler may change its `lr`, the undecayed step size.
 
     Raises:
-        ValueError: If there is no parameter, or a second group.
+        ValueError: If there are no parameters or several groups.
 
     Reference: Ziyin et al. 2020, arXiv:2002.04839 (LaProp); Brock et al. 2021, arXiv:2102.06171 (clipping);
     `embodied/jax/opt.py` in danijar/dreamerv3 at e3f0224.
     """
 
     TINY = 4e-18
-    """Smaller gradients count as zero: (1 - beta2) g^2 would be below float32's smallest normal, 1.2e-38."""
+    """Smaller gradients count as zero: (1 - beta2) g^2 would be below 1.2e-38, float32's smallest normal."""
 
     def __init__(self, parameters: Iterable[Parameter], config: OptimizerConfig) -> None:
         super().__init__(parameters, {"lr": config.learning_rate})
@@ -62,10 +59,10 @@ class LaProp(Optimizer):
         self.beta2_power = self.beta1_power.clone()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add the one group of parameters."""
+        """Add the single parameter group."""
         if self.param_groups:
-            raise ValueError("LaProp has one group of parameters.")
-        # The method of `Optimizer` imports torch._dynamo: seconds in each process that loads an agent.
+            raise ValueError("LaProp supports only one parameter group.")
+        # `Optimizer.add_param_group` imports torch._dynamo: seconds in each process that loads an agent.
         self.param_groups.append({**self.defaults, **param_group})
 
     @property
@@ -85,7 +82,7 @@ class LaProp(Optimizer):
 
     @torch.no_grad()
     def gradient_norms(self) -> Tensor:
-        """Return L2 norms of each `grad`, (P,) float32; 0 without one, not finite beyond entries of 1e19."""
+        """Return each L2 norm, (P,) float32: 0 without `grad`, not finite if entries exceed about 1e19."""
         zero = torch.zeros_like(self.updates)
         return torch.stack(torch._foreach_norm([zero if p.grad is None else p.grad for p in self.parameters]))
 
@@ -93,12 +90,12 @@ class LaProp(Optimizer):
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]: metrics in the place of the loss
         self, closure: Callable[[], Any] | None = None, finite: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Apply one update from the parameters' `grad`, which are freed; a missing one counts as zeros.
+        """Apply one update and free each parameter's `grad`; a missing `grad` counts as zeros.
 
         Args:
-            closure: Computes the gradients first; its result is not used.
-            finite: 0-d bool on the parameters' device. If false, no parameter and no state changes. None:
-                whether all `gradient_norms` are finite.
+            closure: Called first to compute the gradients; its result is ignored.
+            finite: 0-d bool on the parameters' device. If false, parameters and state do not change.
+                Defaults to whether all `gradient_norms` are finite.
 
         Returns:
             0-d float32 tensors: `gradient_norm` and `clipped_norm`, the L2 norm over all tensors before and
@@ -143,10 +140,10 @@ class LaProp(Optimizer):
         correction: Tensor,
         finite: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Change parameters, moments and gradients in place: a function of tensors, for the compiler.
+        """Update parameters, moments and gradients in place, as a compilable function of tensors.
 
         `step_size` and `correction` are lr_t / (1 - beta1^t) and 1 / (1 - beta2^t), 0-d float32. Returns the
-        norms over all gradients before and after clipping.
+        L2 norms over all gradients before and after clipping.
         """
         c = self.config
         before, after = self._clip(parameters, gradients, finite)
@@ -157,15 +154,16 @@ class LaProp(Optimizer):
         torch._foreach_add_(scale, c.eps)
         torch._foreach_div_(gradients, scale)
         share = torch.where(finite, 1.0 - c.beta1, 0.0)
+        # `torch._foreach_lerp_` would copy `share` to the host.
         for average, gradient in zip(momentum, gradients, strict=True):
-            average.lerp_(gradient, share)  # foreach would ask the host for the number
+            average.lerp_(gradient, share)
         torch._foreach_add_(parameters, torch._foreach_mul(momentum, -step_size))
         return before, after
 
     def _clip(
         self, parameters: list[Tensor], gradients: list[Tensor], finite: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Clip in place and set to zero what counts as zero; return the norms over all before and after."""
+        """Clip in place and zero tiny gradients; return the total norms before and after clipping."""
         c = self.config
         norms = torch.stack(torch._foreach_norm(gradients))
         limits = torch.stack(torch._foreach_norm(parameters)).clamp(min=c.agc_floor) * c.agc_clip
@@ -177,7 +175,7 @@ class LaProp(Optimizer):
         return norms.square().sum().sqrt(), (norms * shrink).square().sum().sqrt()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return every tensor of the state; they are the live ones, not copies."""
+        """Return all state tensors without copying them."""
         return {
             "mean_square": self.mean_square,
             "momentum": self.momentum,
@@ -188,7 +186,7 @@ class LaProp(Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Copy a state of the same parameters into this one, whose tensors stay where they are."""
+        """Copy a saved state of the same parameters into the existing tensors."""
         for name, mine in self.state_dict().items():
             theirs = state_dict[name]
             targets = mine if isinstance(mine, list) else [mine]

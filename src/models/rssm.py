@@ -18,32 +18,32 @@ from .layers import MLP, BlockLinear, Linear, NormSiLU, truncated_normal_
 
 @dataclass(frozen=True, slots=True)
 class LatentState:
-    """Recurrent state and categorical sample; any leading axes, usually (batch,) or (batch, time)."""
+    """Recurrent state and categorical sample with any leading axes, usually (batch,) or (batch, time)."""
 
     deter: Float[Tensor, "*batch deter"]
     stoch: Float[Tensor, "*batch stoch classes"]
-    """One-hot samples, with the straight-through gradient where there is one."""
+    """One-hot samples. Posterior samples have straight-through gradients if gradients are enabled."""
 
     @property
     def flat_stoch(self) -> Float[Tensor, "*batch flat"]:
-        """Return the samples with latents and classes in one axis."""
+        """Return the samples with latents and classes merged into one axis."""
         return self.stoch.flatten(-2)
 
     @property
     def feature(self) -> Float[Tensor, "*batch feature"]:
-        """Return what heads read: deter, then the flat samples."""
+        """Return the input of the heads: deter followed by the flat samples."""
         return torch.cat([self.deter, self.flat_stoch.to(self.deter.dtype)], -1)
 
     def detach(self) -> "LatentState":
-        """Return the same numbers without their graph."""
+        """Return the state detached from its graph."""
         return LatentState(self.deter.detach(), self.stoch.detach())
 
     def flatten(self) -> "LatentState":
-        """Return the state with its first two axes (batch, time) as one."""
+        """Return the state with its first two axes (batch, time) merged."""
         return LatentState(self.deter.flatten(0, 1), self.stoch.flatten(0, 1))
 
     def select(self, index: "int | slice | tuple[int | slice, ...]") -> "LatentState":
-        """Return the states at an index into the leading axes."""
+        """Index the leading axes."""
         return LatentState(self.deter[index], self.stoch[index])
 
     @staticmethod
@@ -56,7 +56,7 @@ class LatentState:
 
 @dataclass(frozen=True, slots=True)
 class RSSMOutput:
-    """States after each of T observations, and logits; prior_time is 0 unless priors were requested."""
+    """States and logits after each of T observations; prior_time is 0 if no priors were requested."""
 
     posterior: LatentState
     posterior_logits: Float[Tensor, "batch time stoch classes"]
@@ -64,10 +64,9 @@ class RSSMOutput:
 
 
 class BlockGRU(nn.Module):
-    """One recurrent step: D numbers in G blocks that share the latent sample and the action.
+    """A GRU with D units in G blocks, which share the latent sample and the action.
 
-    Every block reads concat[own part of deter, x_deter, x_stoch, x_action]; `action_input` computes the share
-    of the actions of a whole window at once.
+    Every block reads concat[its part of deter, x_deter, x_stoch, x_action]. See `action_input` for x_action.
 
     Reference: `RSSM._core` in `dreamerv3/rssm.py` of danijar/dreamerv3 at e3f0224.
     """
@@ -95,7 +94,7 @@ class BlockGRU(nn.Module):
     def action_input(
         self, action: Float[Tensor, "*batch action"], weight: Float[Tensor, "blocks hidden width"]
     ) -> Float[Tensor, "*batch deter"]:
-        """Return the action's contribution to the mixing layer, its bias included."""
+        """Return the action's contribution to the mixing layer, including the bias."""
         action = action / action.detach().abs().clamp(min=1.0)
         hidden = self.action_in(action).flatten(0, -2).expand(self.blocks, -1, -1)
         mixed = torch.baddbmm(self.mix_bias.view(self.blocks, 1, -1), hidden, weight)
@@ -108,8 +107,8 @@ class BlockGRU(nn.Module):
         action_input: Float[Tensor, "batch deter"],
         weight: Float[Tensor, "blocks inputs width"],
     ) -> Float[Tensor, "batch deter"]:
-        """Return the next recurrent state; the last two arguments come from the two methods above."""
-        # Products of blocks are (G, B, ...), all else is (B, G, ...), which costs less than copies.
+        """Return the next recurrent state from the results of `action_input` and `split_weights`."""
+        # Block products are (G, B, ...) and all other tensors (B, G, ...), which is cheaper than copies.
         shared = torch.cat([self.deter_in(deter), self.stoch_in(stoch)], -1)
         deter = deter.unflatten(-1, (self.blocks, self.width))
         inputs = torch.cat([deter, shared.unsqueeze(1).expand(-1, self.blocks, -1)], -1)
@@ -118,7 +117,7 @@ class BlockGRU(nn.Module):
         hidden = self.mix_norm(mixed.flatten(1)).view_as(deter)
         bias = self.gates.bias.view(self.blocks, 1, -1)
         gates = torch.baddbmm(bias, hidden.transpose(0, 1), self.gates.weight)
-        # Each block's outputs are (reset, candidate, update) inside the block.
+        # The outputs of each block are ordered as reset, candidate and update.
         reset, candidate, update = gates.chunk(3, -1)
         candidate = (reset.sigmoid() * candidate).tanh().transpose(0, 1).float()
         update = (update - 1.0).sigmoid().transpose(0, 1).float()
@@ -126,12 +125,12 @@ class BlockGRU(nn.Module):
 
 
 class RSSM(nn.Module):
-    """Recurrent state-space model: what the world model remembers, and how it learns what to remember.
+    """Recurrent state-space model: the memory and the latent dynamics of the world model.
 
     Args:
         action_size: Width of the action vector.
         token_size: Width of an encoded observation.
-        config: Sizes; None for those of size12m.
+        config: Network sizes; defaults to size12m.
     """
 
     def __init__(self, action_size: int, token_size: int, config: ModelConfig | None = None) -> None:
@@ -146,22 +145,22 @@ class RSSM(nn.Module):
         self._state: LatentState | None = None
 
     def initial(self, batch: int) -> LatentState:
-        """Return the state before the first observation: zeros, not learned."""
+        """Return the state before the first observation: zeros, which are not learned."""
         c, device = self.config, self.posterior_in.weight.device
         return LatentState(
             torch.zeros(batch, c.deter, device=device), torch.zeros(batch, c.stoch, c.classes, device=device)
         )
 
     def online_state(self, batch: int) -> LatentState:
-        """Return the state that acting continues from: the cached one, or zeros."""
+        """Return the cached state for acting, or zeros before the first step."""
         return self._state or self.initial(batch)
 
     def set_online_state(self, state: LatentState | None) -> None:
-        """Cache a state without graph, from which acting continues; with None it starts from zeros."""
+        """Cache a state, which must not have a graph, for acting; None resets it to zeros."""
         self._state = state
 
     def noise(self, source: Noise, *lead: int, axis: int = 0) -> Float[Tensor, "*lead stoch classes"]:
-        """Draw the Exp(1) noise of latents; `axis` is that of the batch."""
+        """Draw Exp(1) noise for the latents; `axis` is the batch axis."""
         return source.exponential(*lead, self.config.stoch, self.config.classes, axis=axis)
 
     def observe(
@@ -174,17 +173,17 @@ class RSSM(nn.Module):
         detach_posteriors: bool = False,
         compute_prior: bool = True,
     ) -> RSSMOutput:
-        """Return posteriors and priors of T steps.
+        """Return the posteriors and priors of T steps.
 
         Args:
             tokens: Encoded observations.
             prev_action: Action taken *before* each observation; ignored where `is_first`.
-            is_first: Where an episode starts: state and action are zero before that observation.
+            is_first: Where an episode starts; state and action are zeroed before that observation.
             latent_noise: Exp(1) noise of the latents.
-            state: State before the first step. None continues from the online state of acting (zeros at
-                first), and caches the new one.
-            detach_posteriors: Detach everything returned and cached: a cached graph holds all earlier ones.
-            compute_prior: Acting needs no priors.
+            state: State before the first step. None continues from the cached state for acting (initially
+                zeros) and caches the new one.
+            detach_posteriors: Detach all returned and cached tensors; a cached graph keeps all earlier ones.
+            compute_prior: Whether to compute prior logits, which acting does not need.
         """
         online = state is None
         state = state or self.online_state(len(is_first))
@@ -197,7 +196,7 @@ class RSSM(nn.Module):
         token_inputs = F.linear(tokens, token_weight, self.posterior_in.bias)
         states: list[LatentState] = []
         logits: list[Tensor] = []
-        # unbind, not indexing: the gradient of T slices is then one stack instead of T full-size additions.
+        # The gradient of `unbind` is one stack, whereas indexing would need T additions of full size.
         steps = zip(*(x.unbind(1) for x in (keep, action_inputs, token_inputs, latent_noise)), strict=True)
         for keep_t, action_t, token_t, noise_t in steps:
             deter, stoch, logits_t = self.observe_step(
@@ -230,10 +229,10 @@ class RSSM(nn.Module):
         Float[Tensor, "batch stoch classes"],
         Float[Tensor, "batch stoch classes"],
     ]:
-        """Return the state after one observation, and its logits; a function of tensors, for the compiler.
+        """Return the state and logits after one observation, as a compilable function of tensors.
 
-        `keep` is 0 where an episode starts, else 1. Action and token come as their shares of the core's
-        mixing layer and of the posterior's first one.
+        `keep` is 0 where an episode starts and 1 elsewhere. `action_input` is the action's contribution to
+        the core's mixing layer, and `token_input` the token's contribution to the first posterior layer.
         """
         deter = self.core(deter * keep, stoch.flatten(-2) * keep, action_input, core_weight)
         hidden = self.posterior_norm(F.linear(deter, deter_weight) + token_input)
@@ -248,14 +247,14 @@ class RSSM(nn.Module):
         latent_noise: Float[Tensor, "batch stoch classes"],
         core_weight: Float[Tensor, "blocks inputs width"],
     ) -> tuple[Float[Tensor, "batch deter"], Float[Tensor, "batch stoch classes"]]:
-        """Return the state that the prior predicts after an action; arguments as in `observe_step`."""
+        """Return the state predicted by the prior after an action; see `observe_step` for the arguments."""
         deter = self.core(deter, stoch.flatten(-2), action_input, core_weight)
         return deter, sample_onehot(
             unimix_probs(self.prior_logits(deter), self.config.latent_unimix), latent_noise
         )
 
     def prior_logits(self, deter: Float[Tensor, "*batch deter"]) -> Float[Tensor, "*batch stoch classes"]:
-        """Return the logits of the latents before the observation."""
+        """Return the logits of the latents, predicted without the observation."""
         return self._split(self.prior(deter))
 
     def imagine(
@@ -265,13 +264,13 @@ class RSSM(nn.Module):
         latent_noise: Float[Tensor, "horizon batch stoch classes"],
         is_onehot: bool = False,
     ) -> tuple[list[LatentState], list[Float[Tensor, "batch action"]]]:
-        """Roll the prior forward; return the start and the H states after it, and the H actions between them.
+        """Roll out the prior; return the start and H predicted states, and the H actions between them.
 
         Args:
             state: Start states, (B, ...).
-            policy: Gives the action of step i from the state it is taken in.
+            policy: Returns the action for a step index and a state.
             latent_noise: Exp(1) noise of the latents of H transitions.
-            is_onehot: Whether actions are one-hot: their shares are then computed once for each of the A.
+            is_onehot: Whether actions are one-hot; their A possible contributions are then precomputed.
         """
         weight, action_weight = self.core.split_weights()
         every_action = torch.eye(self.core.action_size, device=state.deter.device)

@@ -46,7 +46,7 @@ def test_a_scalar_is_encoded_as_a_vector_of_one() -> None:
 
 def test_images_that_are_scaled_already_are_refused() -> None:
     seen = {key: values.float() for key, values in observation().items()}
-    with pytest.raises(UserError, match=r"Images are uint8, 0 to 255, got torch\.float32"):
+    with pytest.raises(UserError, match=r"Images must be uint8 in \[0, 255\], got torch\.float32"):
         Encoder(SPECS, TINY)(seen)
 
 

@@ -73,7 +73,7 @@ def test_the_step_size_falls_as_one_over_the_updates_but_not_below_the_least(
 
 
 def test_a_decay_within_the_warm_up_is_refused() -> None:
-    with pytest.raises(UserError, match=r"optimizer.decay_from=10 is within optimizer.warmup_updates=1000"):
+    with pytest.raises(UserError, match=r"decay_from=10 is less than optimizer.warmup_updates=1000"):
         OptimizerConfig(decay_from=10)
 
 
