@@ -1,4 +1,4 @@
-"""Algorithms: how to act and how to learn."""
+"""Algorithms: acting and learning."""
 
 from ..utils.public_names import public_names
 

@@ -1,4 +1,4 @@
-"""The interface of an algorithm."""
+"""Interfaces that an algorithm implements."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,41 +14,41 @@ from ..utils.timestep import EnvSpec, TimeStep
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutput:
-    """Actions for N environments, and the states that they were chosen in, detached."""
+    """Actions for N environments, and the detached model states in which they were chosen."""
 
     action: NDArray[np.float32]
-    """(N, A) one-hot, or numbers that the environment clips to [-1, 1]."""
+    """(N, A) one-hot actions, or continuous actions that the environment clips to [-1, 1]."""
 
     latent: StoredLatent
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateOutput:
-    """Results of an update; detached, on the workflow's device."""
+    """Detached results of an update, on the workflow's device."""
 
     metrics: dict[str, Tensor]
     """0-d tensors by name."""
 
     deter: Tensor
-    """(B, T, D) fresh recurrent states of the trained steps, for the replay."""
+    """(B, T, D) new recurrent states of the trained steps, to be stored in the replay."""
 
     stoch: Tensor
-    """(B, T, S) uint8 fresh latent classes of the trained steps, for the replay."""
+    """(B, T, S) uint8 new latent classes of the trained steps, to be stored in the replay."""
 
     finite: Tensor
-    """0-d bool: whether the loss and every gradient were finite. If not, nothing learned has changed."""
+    """0-d bool: whether the loss and all gradients were finite. Otherwise the update changed no parameter."""
 
     gradient_norms: Tensor
-    """(P,) L2 norm of the gradient of each trained tensor, before clipping."""
+    """(P,) L2 norm of each trained tensor's gradient before clipping."""
 
     gradient_names: tuple[str, ...]
 
 
 class EvalPolicy(Protocol):
-    """A policy with its own state, to play with."""
+    """A policy for evaluation, independent of the training state."""
 
     sample: bool
-    """Whether it draws its actions, instead of taking the mode; without effect where it has one action."""
+    """Whether actions are sampled instead of taking the mode. Deterministic policies ignore it."""
 
     def act(self, step: TimeStep) -> NDArray[np.float32]:
         """Return the actions (N, A) for N records."""
@@ -56,27 +56,27 @@ class EvalPolicy(Protocol):
 
 
 class Agent(Protocol):
-    """An algorithm that can be evaluated, saved and watched, however it learns."""
+    """An algorithm that can be evaluated, saved and monitored."""
 
     env: EnvSpec
 
     @property
     def device(self) -> torch.device:
-        """Device of its tensors."""
+        """Device of the agent's tensors."""
         ...
 
     def eval_policy(self, num_envs: int, seed: int, sample: bool) -> EvalPolicy:
-        """Return a policy that shares the parameters and nothing else."""
+        """Return a policy that shares only the parameters with this agent."""
         ...
 
     def components(self) -> dict[str, tuple[Any, ...]]:
-        """Return the objects held, by name, for the memory tracker; a slash makes one part of a sum."""
+        """Return the agent's objects by component name for the memory tracker; `a/b` is added to `a`."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state of learning: nested tensors and numbers."""
+        """Return the complete training state as nested tensors and numbers."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state."""
+        """Load a result of `state_dict`."""
         ...

@@ -270,9 +270,9 @@ def test_a_mutated_weight_is_never_beyond_the_limit_nor_is_a_clone_of_one_that_i
 
 
 def test_fitness_or_parameters_of_another_number_of_members_are_refused() -> None:
-    with pytest.raises(ValueError, match="need 4 members each"):
+    with pytest.raises(ValueError, match="must have 4 members each"):
         evolve(population(4), [1.0, 2.0, 3.0], PopulationConfig(size=4), generator())
-    with pytest.raises(ValueError, match="need 4 members each"):
+    with pytest.raises(ValueError, match="must have 4 members each"):
         evolve(population(3), [1.0] * 4, PopulationConfig(size=4), generator())
 
 

@@ -1,4 +1,4 @@
-"""A population of learners: evolution and TD3 over one shared replay."""
+"""A population of learners: evolution and TD3 on a shared replay."""
 
 from ...utils.public_names import public_names
 

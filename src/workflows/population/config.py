@@ -1,62 +1,63 @@
-"""Settings of a population of learners: its evolution, and TD3 of each member."""
+"""Settings of a population of learners: evolution and TD3."""
 
 from dataclasses import dataclass
 
 from ...utils.errors import UserError, require_range
 from ...utils.units import count_text
 
-_LARGEST = 1e30  # of what multiplies or bounds weights, which are float32
+# Factors and bounds of weights stay below float32's maximum.
+_LARGEST = 1e30
 
 
 @dataclass(kw_only=True, slots=True)
 class PopulationConfig:
-    """Settings of the population and of its evolution; `configs/workflow/population.yaml` sets them."""
+    """Settings of the population and its evolution, set by `configs/workflow/population.yaml`."""
 
     size: int = 16
-    """Number of members. With 1 there is no evolution: TD3 alone."""
+    """Number of members. A single member trains with TD3 only, without evolution."""
 
     evolution: bool = True
-    """Whether members are selected, crossed and mutated; off leaves learners that share one replay."""
+    """Whether to select, cross and mutate members. Off: independent learners that share one replay."""
 
     gradient: bool = True
-    """Whether members learn by gradient; off leaves evolution alone."""
+    """Whether members learn by gradient. Off: evolution only."""
 
     episodes: int = 1
-    """Episodes of each member in a generation, without noise: their mean return is its fitness."""
+    """Noise-free episodes per member and generation. Their mean return is the member's fitness."""
 
     exploration_episodes: int = 1
-    """Further episodes of each explorer in a generation, with action noise, for the replay alone. Explorers
-    are all members without evolution, the gradient learner with it, and none without gradients."""
+    """Additional episodes with action noise per explorer and generation, used only for the replay. With
+    evolution, only the gradient learner explores; otherwise all members do, or none if `gradient` is off."""
 
     elite_fraction: float = 0.2
-    """Share of the members, the fittest, that evolution leaves as they are; at least one member."""
+    """Fraction of members, the fittest, that evolution leaves unchanged; at least one member."""
 
     tournament_size: int = 3
-    """Members of which the fittest becomes a parent."""
+    """Members per tournament, whose fittest becomes a parent."""
 
     crossover_rate: float = 0.15
-    """Probability that a child takes rows of weights from a second parent."""
+    """Probability that a child inherits rows of weights from a second parent."""
 
     crossover_fraction: float = 0.3
-    """Share of the rows of each weight matrix that it takes, at most."""
+    """Maximum fraction of rows of each weight matrix inherited from the second parent."""
 
     mutation_rate: float = 0.9
     """Probability that a child is mutated."""
 
     mutation_fraction: float = 0.1
-    """Share of the weights of each tensor of a mutated child that change, on average."""
+    """Average fraction of the weights that a mutation changes in each tensor."""
 
     mutation_strength: float = 0.1
     """Standard deviation of a change, as a multiple of the weight."""
 
     super_mutation_rate: float = 0.05
-    """Share of the changes that are 100 times as strong."""
+    """Fraction of the changes that are 100 times as strong."""
 
     reset_rate: float = 0.05
-    """Share of the changes that redraw the weight from a normal distribution of unit variance."""
+    """Fraction of the changes that redraw the weight from a normal distribution of unit variance."""
 
     weight_limit: float = 100.0
-    """No weight of a child is larger than this in magnitude."""
+    """Maximum magnitude of a child's weights."""
 
     def __post_init__(self) -> None:
         require_range("population", self, "size", "episodes", "tournament_size", ge=1, le=10_000)
@@ -68,7 +69,7 @@ class PopulationConfig:
         if self.super_mutation_rate + self.reset_rate > 1:
             raise UserError(
                 f"population.super_mutation_rate={self.super_mutation_rate} and population.reset_rate="
-                f"{self.reset_rate} are shares of the same changes: together they must be at most 1."
+                f"{self.reset_rate} must add up to at most 1, because they are fractions of the same changes."
             )
         if not (self.evolution or self.gradient):
             raise UserError(
@@ -82,44 +83,44 @@ class PopulationConfig:
         if self.evolves and self.num_elites == self.size:
             raise UserError(
                 f"population.elite_fraction={self.elite_fraction} makes all "
-                f"{count_text(self.size, 'member')} elites, which leaves none to evolve. "
+                f"{count_text(self.size, 'member')} elites, so evolution has no effect. "
                 "Lower it, or set population.evolution=off."
             )
 
     @property
     def evolves(self) -> bool:
-        """Whether there is evolution: it is on, and there are members to select from."""
+        """Whether evolution is on and there are several members to select from."""
         return self.evolution and self.size > 1
 
     @property
     def has_learner(self) -> bool:
-        """Whether member 0 is the gradient learner: never mutated nor replaced, and injected."""
+        """Whether member 0 is the gradient learner, which is injected but never mutated or replaced."""
         return self.evolves and self.gradient
 
     @property
     def num_elites(self) -> int:
-        """Members that evolution leaves as they are."""
+        """Number of members that evolution leaves unchanged."""
         return max(1, round(self.elite_fraction * self.size))
 
     @property
     def num_explorers(self) -> int:
-        """Number of members, the first ones, that also play with action noise."""
+        """Number of members, counted from member 0, that also play episodes with action noise."""
         if not self.gradient:
             return 0
         return 1 if self.evolves else self.size
 
     @property
     def num_rollouts(self) -> int:
-        """Episodes of all members in a generation, which is the number of environments."""
+        """Episodes of all members in a generation, equal to the number of environments."""
         return self.size * self.episodes + self.num_explorers * self.exploration_episodes
 
 
 @dataclass(kw_only=True, slots=True)
 class TD3Config:
-    """Settings of TD3, which each member learns by; the defaults are those of Fujimoto et al. 2018."""
+    """Settings of TD3 for each member, with the defaults of Fujimoto et al. 2018 unless stated otherwise."""
 
     hidden_units: int = 256
-    """Width of the two hidden layers of actor and critics; in the paper 400 and 300."""
+    """Width of the two hidden layers of actor and critics (400 and 300 in the paper)."""
 
     actor_learning_rate: float = 1e-3
     """Step size of Adam for the actors."""
@@ -131,19 +132,19 @@ class TD3Config:
     """Gamma, per agent step, in [0, 1)."""
 
     tau: float = 0.005
-    """Share of the networks that their target networks take over at each update, in (0, 1]."""
+    """Step of the moving average from the target networks to the trained networks, in (0, 1]."""
 
     policy_delay: int = 2
-    """Updates of the critics for one of the actor and the targets."""
+    """Critic updates per update of the actor and the target networks."""
 
     target_noise: float = 0.2
-    """Standard deviation of the noise on the target's action, where actions lie in [-1, 1]."""
+    """Standard deviation of the noise added to target actions in [-1, 1]."""
 
     target_noise_clip: float = 0.5
-    """The largest such noise."""
+    """Maximum magnitude of the target noise."""
 
     exploration_noise: float = 0.1
-    """Standard deviation of the noise of exploring episodes, where actions lie in [-1, 1]."""
+    """Standard deviation of the noise added to actions in [-1, 1] in exploration episodes."""
 
     def __post_init__(self) -> None:
         require_range("td3", self, "hidden_units", ge=1, le=65_536)

@@ -25,7 +25,7 @@ from .td3 import TD3, flat_observation
 
 @dataclass(frozen=True, slots=True)
 class BestPolicy:
-    """The fittest policy so far, where it was found."""
+    """Fitness and origin of the fittest policy so far."""
 
     fitness: float
     generation: int
@@ -33,7 +33,7 @@ class BestPolicy:
 
 
 class ERLWorkflow:
-    """The members, their origins, and the best policy so far, which is what acts.
+    """Members with their origins, and the best policy so far, which chooses the actions.
 
     Raises:
         UserError: If the environment has images or discrete actions.
@@ -53,17 +53,17 @@ class ERLWorkflow:
         self.best_actor: Stacked = {
             name: tensor[:1].clone() for name, tensor in self.members.networks["actor"].items()
         }
-        """Its parameters, (1, *shape); those of member 0 before the first evaluation."""
+        """Parameters of the best policy, (1, *shape); member 0's before the first evaluation."""
 
         self._seed = seed
 
     @property
     def num_parameters(self) -> int:
-        """Trained parameters of all members together."""
+        """Total number of trained parameters of all members."""
         return self.members.num_parameters
 
     def update_best(self, fitness: Sequence[float], generation: int) -> bool:
-        """Copy the fittest member if it is fitter than the best so far; return whether it is."""
+        """Copy the fittest member if it is fitter than the best policy so far; return whether it is."""
         member = rank(fitness)[0]
         if math.isnan(fitness[member]) or (self.best is not None and fitness[member] <= self.best.fitness):
             return False
@@ -73,10 +73,10 @@ class ERLWorkflow:
         return True
 
     def evolve(self, fitness: Sequence[float], generation: int, before: Mapping[str, Any] | None) -> None:
-        """Replace this generation by the next one; without evolution the members stay.
+        """Replace this generation with the next; without evolution the members stay the same.
 
-        `before` holds the members that earned the fitness, if they have learned since. Elites stay those
-        policies; only children inherit what was learned, as a misleading gradient would undo evolution.
+        `before` contains the members at the time of the evaluation if they have learned since. Elites keep
+        those policies and only children inherit the updates: a misleading gradient would undo evolution.
         """
         if not self.population.evolves:
             self.origins = [Origin((member,), ("learner",)) for member in range(self.population.size)]
@@ -84,7 +84,7 @@ class ERLWorkflow:
         generator = torch_generator(self._seed, f"evolution after generation {generation}")
         actor = self.members.networks["actor"]
         following = evolve(actor, fitness, self.population, generator)
-        # Critics, targets and moments come from the first parent too: they fit the policy of the child.
+        # The first parent's critics, targets and moments fit the child's policy, so they are inherited too.
         self.members.gather_members(following.first_parent)
         elites = [member for member, origin in enumerate(following.origins) if origin.operators == ("elite",)]
         for name, tensor in following.parameters.items():
@@ -94,7 +94,7 @@ class ERLWorkflow:
         self.origins = following.origins
 
     def eval_policy(self, num_envs: int, seed: int, sample: bool) -> "ERLWorkflow":
-        """Return itself: it acts without a state and draws nothing."""
+        """Return this object, because its policy is stateless and deterministic."""
         return self
 
     @torch.no_grad()
@@ -110,7 +110,7 @@ class ERLWorkflow:
         return networks | {"networks/best_actor": (self.best_actor,)} | moments
 
     def state_dict(self) -> dict[str, Any]:
-        """Return members, lineage and the best policy; the tensors are the live ones."""
+        """Return members, lineage and the best policy, without copying tensors."""
         best = self.best
         return {
             "members": self.members.state_dict(),
@@ -123,13 +123,13 @@ class ERLWorkflow:
         """Copy a state of the same sizes.
 
         Raises:
-            ValueError: If names, dtypes or shapes differ; nothing is changed then.
+            ValueError: If names, dtypes or shapes differ. The current state is then unchanged.
         """
         check_structure(state["best_actor"], self.best_actor)
         origins = [Origin(tuple(parents), tuple(operators)) for parents, operators in state["origins"]]
         if len(origins) != self.population.size:
             raise ValueError(
-                f"origins of {count_text(len(origins), 'member')} instead of {self.population.size}"
+                f"found origins of {count_text(len(origins), 'member')}, expected {self.population.size}"
             )
         best = None if state["best"] is None else BestPolicy(*state["best"])
         self.members.load_state_dict(state["members"])
@@ -139,13 +139,14 @@ class ERLWorkflow:
 
 
 def require_vectors(env: EnvSpec) -> None:
-    """Raise a `UserError` for images and discrete actions, which TD3's networks cannot take."""
+    """Raise a `UserError` for images and discrete actions, which TD3's networks do not support."""
     if any(array.is_image for array in env.observation.values()):
         raise UserError(
-            f"{env.name} shows images, and workflow=population learns from vectors. Set workflow=dreamer."
+            f"{env.name} has image observations, but workflow=population supports only vectors. "
+            "Set workflow=dreamer."
         )
     if env.action.is_discrete:
         raise UserError(
-            f"{env.name} has discrete actions, and workflow=population acts in continuous ones. "
+            f"{env.name} has discrete actions, but workflow=population supports only continuous actions. "
             "Set workflow=dreamer."
         )

@@ -1,7 +1,7 @@
-"""One generation of evolution: select, cross and mutate members; and how much members differ.
+"""One generation of evolution (selection, crossover and mutation), and the diversity of a population.
 
-Khadka & Tumer 2018, arXiv:1805.07917, Algorithms 1 and 3; docs/differences.md says what is different. Random
-numbers are drawn on the CPU, tensor by tensor in the order of the names, whatever the device.
+Khadka & Tumer 2018, arXiv:1805.07917, Algorithms 1 and 3; docs/differences.md lists the deviations. Random
+numbers are always drawn on the CPU, tensor by tensor in the order of their names.
 """
 
 import math
@@ -19,14 +19,13 @@ _SUPER_FACTOR = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a member comes from."""
+    """Parents of a member, and the operators that created it."""
 
     parents: tuple[int, ...]
     """Indices in the previous generation; the first parent contributes the most."""
 
     operators: tuple[str, ...]
-    """("initial",), ("elite",), ("learner",), ("injection",), ("clone",), or one or both of "crossover" and
-    "mutation", in this order."""
+    """One of "initial", "elite", "learner", "injection" and "clone", or "crossover", "mutation" or both."""
 
 
 INITIAL = Origin((), ("initial",))
@@ -34,13 +33,13 @@ INITIAL = Origin((), ("initial",))
 
 @dataclass(slots=True)
 class NextGeneration:
-    """The next generation: stacked parameters in new tensors, each (M, ...), and where they come from."""
+    """The next generation: stacked parameters in new tensors, each (M, ...), and the members' origins."""
 
     parameters: dict[str, Tensor]
     origins: list[Origin]
 
     first_parent: Tensor
-    """int64 (M,), on the CPU: the member that each one inherits critics and optimiser's moments from."""
+    """int64 (M,) on the CPU: index of the parent whose critics and optimiser moments each member inherits."""
 
 
 @torch.no_grad()
@@ -50,20 +49,20 @@ def evolve(
     config: PopulationConfig,
     generator: torch.Generator,
 ) -> NextGeneration:
-    """Select, cross and mutate members with stacked parameters, each float32 (M, rows, ...); not in place.
+    """Return the next generation of members with stacked parameters, each float32 (M, rows, ...).
 
-    The `num_elites` fittest keep their index and their values to the bit, and so does the gradient learner,
-    member 0, where there is one; the worst of the others becomes a copy of it. Every other member is a child:
-    its parent wins a tournament; with `crossover_rate` it takes rows of a second parent, another member that
-    wins a second tournament; with `mutation_rate` it is mutated; none of its weights is beyond
-    `weight_limit`. A fitness of NaN counts as -inf: such a member becomes no parent and is not injected,
-    unless all are such. The generator, on the CPU, is the only source of randomness.
+    The `num_elites` fittest members keep their index and exact values. So does the gradient learner, member
+    0, if there is one. A copy of the learner replaces the worst of the others, and the rest become children.
+    The parent of a child wins a tournament. With probability `crossover_rate`, the child inherits rows of the
+    winner of a second tournament. With probability `mutation_rate` it is mutated. Its weights are clipped to
+    `weight_limit`. A fitness of NaN counts as -inf: such members are neither parents nor injected unless all
+    are NaN. The CPU generator is the only source of randomness.
 
     Raises:
         ValueError: If parameters or fitness do not have `config.size` members.
     """
     if {len(fitness), *map(len, parameters.values())} != {config.size}:
-        raise ValueError(f"Parameters and fitness need {count_text(config.size, 'member')} each.")
+        raise ValueError(f"Parameters and fitness must have {count_text(config.size, 'member')} each.")
     ranking = rank(fitness)
     able = [member for member in ranking if not math.isnan(fitness[member])] or ranking
     kept = _kept(ranking, able, config)
@@ -85,13 +84,13 @@ def evolve(
 
 
 def rank(fitness: Sequence[float]) -> list[int]:
-    """Return the members, the fittest first; NaN counts as -inf, of equals the lower index is first."""
+    """Return the member indices, fittest first; NaN counts as -inf, and ties are ordered by index."""
     keys = [math.inf if math.isnan(each) else -each for each in fitness]
     return sorted(range(len(fitness)), key=keys.__getitem__)
 
 
 def _kept(ranking: list[int], able: list[int], config: PopulationConfig) -> dict[int, Origin]:
-    """Return the origins of members that are not children: elites, the learner, and its injected copy."""
+    """Return the origins of all members that are not children: elites, the learner and its injected copy."""
     origins = {member: Origin((member,), ("elite",)) for member in ranking[: config.num_elites]}
     if config.has_learner:
         origins[0] = Origin((0,), ("learner",))
@@ -114,7 +113,7 @@ def _sample_parents(able: list[int], config: PopulationConfig, generator: torch.
 
 
 def _tournament(ranking: list[int], size: int, generator: torch.Generator) -> int:
-    """Return the fittest of `size` members drawn with replacement; `ranking` begins with the fittest."""
+    """Return the fittest of `size` members drawn with replacement from `ranking` (fittest first)."""
     return ranking[int(torch.randint(len(ranking), (size,), generator=generator).min())]
 
 
@@ -122,10 +121,10 @@ def _tournament(ranking: list[int], size: int, generator: torch.Generator) -> in
 def crossover(
     child: Mapping[str, Tensor], other: Mapping[str, Tensor], fraction: float, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Return a copy of the child, each tensor (rows, ...), with some rows of another member's.
+    """Return a copy of the child, each tensor (rows, ...), with some rows from another member.
 
-    Of each tensor distinct rows are taken, their number drawn uniformly from 0 to `fraction` of them (rounded
-    down). A `bias` goes with the rows of its `weight`: a unit keeps its weights and its bias together.
+    For each tensor, the number of distinct rows is drawn uniformly from 0 to `fraction` of all rows (rounded
+    down). `weight` and `bias` exchange the same rows, so a unit's weights and bias stay together.
     """
     crossed: dict[str, Tensor] = {}
     rows: dict[str, Tensor] = {}
@@ -142,7 +141,7 @@ def crossover(
 
 
 def _unit(name: str) -> str:
-    """Return one name for a weight and its bias."""
+    """Return the same key for a weight and its bias."""
     return f"{name.removesuffix('bias')}weight" if name.endswith("bias") else name
 
 
@@ -150,11 +149,11 @@ def _unit(name: str) -> str:
 def mutate(
     child: Mapping[str, Tensor], config: PopulationConfig, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Return a copy of the child with some of its weights changed.
+    """Return a mutated copy of the child.
 
-    Each weight w changes with probability `mutation_fraction`. Of the changes, `reset_rate` are a new weight
-    out of N(0, 1), `super_mutation_rate` add N(0, 100 * mutation_strength * |w|), the others add
-    N(0, mutation_strength * |w|); the second argument is the standard deviation.
+    Each weight w changes with probability `mutation_fraction`. A fraction `reset_rate` of the changes draw w
+    from N(0, 1), a fraction `super_mutation_rate` add N(0, 100 * mutation_strength * |w|), and the rest add
+    N(0, mutation_strength * |w|). The second argument of N is the standard deviation.
     """
     mutated: dict[str, Tensor] = {}
     super_below = config.mutation_fraction * config.super_mutation_rate
@@ -172,17 +171,18 @@ def mutate(
 
 @torch.no_grad()
 def diversity(parameters: Mapping[str, Tensor]) -> float:
-    """Return how much members differ, relative to the size of their parameters, each (M, ...).
+    """Return the spread of members relative to the size of their parameters, each (M, ...).
 
         sqrt(mean_i |p_i - mean(p)|^2 / mean_i |p_i|^2)
 
-    with p_i all parameters of member i as one vector, at any scale: 0 when all members are equal,
-    sqrt(1 - 1/M) when M members are orthogonal and of equal length, and 1, the most, when their mean is zero.
+    Here p_i are all parameters of member i as one vector. The measure is scale-free: 0 for equal members,
+    sqrt(1 - 1/M) for orthogonal members of equal length, and 1, the maximum, for a mean of zero.
     """
     spread, size = torch.zeros(2, dtype=torch.float64, device=next(iter(parameters.values())).device)
     for stacked in parameters.values():
         members = stacked.double().flatten(1)
-        apart = members - members[:1]  # relative to one member, so that equal members give exactly 0
+        # Differences from one member make the result exactly 0 for equal members.
+        apart = members - members[:1]
         spread += (apart - apart.mean(0)).square().sum()
         size += members.square().sum()
     return float((spread / size.clamp_min(torch.finfo(torch.float64).tiny)).sqrt())

@@ -14,16 +14,16 @@ from ...utils.timestep import EnvSpec
 from .config import TD3Config
 
 Stacked = dict[str, Tensor]
-"""Parameters of one kind of network by name, (M, *shape) float32."""
+"""Parameters of one type of network by name, (M, *shape) float32."""
 
 _SAVED_NAMES = {"slow_actor": "target_actor", "slow_critic": "target_critic"}
-"""Of networks in checkpoints up to version 0.2.0."""
+"""Names of networks in checkpoints up to version 0.2.0, and their current names."""
 
 _TRAINED = ("actor", "critic")
 
 
 class DeterministicActor(nn.Module):
-    """Observation to action: two hidden layers of ReLU, then tanh (Fujimoto et al. 2018, appendix C)."""
+    """Map observations to actions: two hidden ReLU layers, then tanh (Fujimoto et al. 2018, appendix C)."""
 
     def __init__(self, observation_size: int, action_size: int, hidden_units: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class DeterministicActor(nn.Module):
 
 
 class TwinCritic(nn.Module):
-    """Observation and action to two estimates of the return, by two separate networks."""
+    """Map observations and actions to two estimates of the return, by two separate networks."""
 
     def __init__(self, observation_size: int, action_size: int, hidden_units: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def _layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The widths that determine the shapes of a member; of the observation, all keys concatenated."""
+    """Widths of a member's inputs, outputs and hidden layers; the observation concatenates all keys."""
 
     observation: int
     action: int
@@ -64,28 +64,28 @@ class Sizes:
 
     @classmethod
     def of(cls, env: EnvSpec, config: TD3Config) -> "Sizes":
-        """Return the sizes for an environment whose observations are vectors."""
+        """Return the sizes for an environment with vector observations."""
         widths = (array.shape[0] for array in env.observation.values())
         return cls(sum(widths), env.action.size, config.hidden_units)
 
     def actor(self) -> DeterministicActor:
-        """Return one actor; its parameters come from the global generator."""
+        """Return one actor, initialised from the global generator."""
         return DeterministicActor(self.observation, self.action, self.hidden)
 
     def critic(self) -> TwinCritic:
-        """Return one pair of critics; likewise."""
+        """Return one pair of critics, initialised from the global generator."""
         return TwinCritic(self.observation, self.action, self.hidden)
 
 
 class Members:
-    """`count` (M) actors with critics, target networks and Adam's moments; row m of a tensor is member m's.
+    """`count` (M) actors with critics, target networks and Adam moments; row m of a tensor is member m's.
 
-    Nothing couples the members, so any rows are a group of members.
+    Members are independent, so any subset of rows is a valid group. `updates` counts the critics' updates.
     """
 
     def __init__(self, sizes: Sizes, count: int, device: torch.device) -> None:
         self.sizes, self.count, self.device = sizes, count, device
-        self.updates = 0  # of the critics
+        self.updates = 0
         self.networks: dict[str, Stacked] = {
             "actor": _stack([sizes.actor() for _ in range(count)], device),
             "critic": _stack([sizes.critic() for _ in range(count)], device),
@@ -95,12 +95,13 @@ class Members:
             trained = self.networks[name]
             self.networks[f"target_{name}"] = tree_map(torch.clone, trained)
             self.moments[name] = {each: tree_map(torch.zeros_like, trained) for each in ("first", "second")}
-        with torch.device("meta"):  # only their structure is used
+        # `functional_call` uses only the structure of these modules.
+        with torch.device("meta"):
             self._actor, self._critic = sizes.actor(), sizes.critic()
 
     @property
     def num_parameters(self) -> int:
-        """Trained parameters of all members."""
+        """Total number of trained parameters of all members."""
         return sum(each.numel() for name in _TRAINED for each in self.networks[name].values())
 
     def act(self, actor: Stacked, observation: Tensor) -> Tensor:
@@ -113,27 +114,27 @@ class Members:
         return each(critic, observation, action)
 
     def tensors(self) -> list[Tensor]:
-        """Return every stacked tensor, in the order of `state_dict`."""
+        """Return all stacked tensors in the order of `state_dict`."""
         return tree_leaves((self.networks, self.moments))
 
     def rows(self, start: int, stop: int) -> dict[str, Any]:
-        """Return the state of members `start` to `stop`, copied to the host, for `load_rows`."""
+        """Return a copy of the state of members `start` to `stop` on the host, for `load_rows`."""
         return tree_map_only(Tensor, lambda tensor: tensor[start:stop].cpu().clone(), self.state_dict())
 
     def load_rows(self, start: int, rows: Mapping[str, Any]) -> None:
-        """Load a result of `rows` into the members from `start` on."""
+        """Load a result of `rows` into consecutive members, beginning with `start`."""
         for mine, theirs in self._pairs(rows):
             mine[start : start + len(theirs)].copy_(theirs)
         self.updates = rows["updates"]
 
     def gather_members(self, index: Tensor) -> None:
-        """Replace every member m by a copy of member `index[m]`, in all tensors."""
+        """Replace each member m with a copy of member `index[m]` in all tensors."""
         index = index.to(self.device)
         for tensor in self.tensors():
             tensor.copy_(tensor[index])
 
     def revert_nonfinite(self, before: Mapping[str, Any]) -> list[int]:
-        """Restore every member with a non-finite number from `before`; return their numbers."""
+        """Restore all members with non-finite values from `before`; return their indices."""
         is_bad = torch.zeros(self.count, dtype=torch.bool, device=self.device)
         for tensor in self.tensors():
             is_bad |= ~tensor.isfinite().flatten(1).all(1)
@@ -144,7 +145,7 @@ class Members:
         return bad.tolist()
 
     def restore_actors(self, members: Sequence[int], before: Mapping[str, Any]) -> None:
-        """Restore actors, their targets and moments from `before`, a result of `rows` for all members."""
+        """Restore actors, target actors and moments from `before`, a result of `rows` for all members."""
         chosen = torch.tensor(members, dtype=torch.int64)
 
         def of_actors(state: Mapping[str, Any]) -> list[Tensor]:
@@ -155,14 +156,14 @@ class Members:
             tensor[chosen] = old[chosen].to(self.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the live tensors and the count of updates."""
+        """Return the number of updates and all tensors, without copying them."""
         return {"networks": self.networks, "moments": self.moments, "updates": self.updates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copy a state of the same sizes.
 
         Raises:
-            ValueError: If names, dtypes or shapes differ; nothing is changed then.
+            ValueError: If names, dtypes or shapes differ. The current state is then unchanged.
         """
         networks = {_SAVED_NAMES.get(name, name): stacked for name, stacked in state["networks"].items()}
         state = {**state, "networks": networks}
@@ -170,7 +171,7 @@ class Members:
         self.load_rows(0, state)
 
     def _pairs(self, rows: Mapping[str, Any]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield every stacked tensor with the one of a result of `rows`."""
+        """Yield each stacked tensor with its counterpart in a result of `rows`."""
         return zip(self.tensors(), filter(torch.is_tensor, tree_leaves(rows)), strict=True)
 
 

@@ -1,7 +1,6 @@
-"""TD3 for all members at once; each learns from its own batches out of one shared replay.
+"""TD3 (Fujimoto et al. 2018) for all members in parallel, with separate batches from a shared replay.
 
-Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods": two critics of which
-the smaller estimate counts, noise on the target's action, an actor that is updated less often.
+"Addressing Function Approximation Error in Actor-Critic Methods": two critics, noisy targets, delayed actors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,25 +26,25 @@ class TrainPhase:
     """The updates of a group of members in one generation."""
 
     seed: int
-    """Run seed; batches and noise of a member follow from it, the generation and the member's number."""
+    """Seed of the run. With the generation and the member's number, it determines batches and noise."""
 
     generation: int
 
     members: tuple[int, ...]
-    """Numbers of the members, in the order of their rows."""
+    """Numbers of the members in the order of their rows."""
 
     steps: int
-    """Updates of the critics."""
+    """Number of critic updates."""
 
     accumulation: int
-    """Batches whose gradients each update adds up."""
+    """Number of batches per update, whose gradients are summed."""
 
     batch_size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Microbatch:
-    """One batch of every member, (M, B, ...) on the members' device."""
+    """One batch per member, (M, B, ...) on the members' device."""
 
     observation: Tensor
     action: Tensor
@@ -57,7 +56,7 @@ class Microbatch:
 
 
 class TD3:
-    """Trains all rows of some members together."""
+    """Trains all members of a group in parallel."""
 
     def __init__(self, config: TD3Config) -> None:
         self.config = config
@@ -65,12 +64,12 @@ class TD3:
     def learn(
         self, members: Members, replay: EpisodeReplayBuffer | TransitionTable, phase: TrainPhase
     ) -> dict[str, Tensor]:
-        """Make the updates of one phase; return losses by name, each (M,), means over it, detached.
+        """Perform the updates of a phase; return the mean losses by name, each (M,) and detached.
 
-        A group of at least two members learns bit for bit what it would learn among all.
+        For groups of at least two members, the results are bit for bit independent of the grouping.
         """
         size = phase.accumulation * phase.batch_size
-        # A new name would change the numbers.
+        # These names determine the random streams, so changing them would change results.
         names = [f"lesson {phase.generation} of member {member}" for member in phase.members]
         drawn_indices = [numpy_generator(phase.seed, name) for name in names]
         drawn_noise = [torch_generator(phase.seed, name) for name in names]
@@ -88,7 +87,7 @@ class TD3:
         return {name: sums[name] / count for name, count in counts.items() if count}
 
     def update(self, members: Members, batches: Sequence[Microbatch]) -> dict[str, Tensor]:
-        """Make one update from the summed gradients of some batches; return the losses, each (M,)."""
+        """Perform one update with the summed gradients of all batches; return the losses, each (M,)."""
         networks = members.networks
         losses = {"critic": self._step(members, "critic", batches)}
         members.updates += 1
@@ -101,29 +100,29 @@ class TD3:
         return losses
 
     def critic_loss(self, members: Members, critic: Stacked, batch: Microbatch) -> Tensor:
-        """Return (M,) mean squared errors of both critics, added up."""
+        """Return the sum of both critics' mean squared errors, (M,)."""
         networks, config = members.networks, self.config
         clip = config.target_noise_clip
         with torch.no_grad():
             noise = (batch.noise * config.target_noise).clamp(-clip, clip)
             action = (members.act(networks["target_actor"], batch.next_observation) + noise).clamp(-1, 1)
             future = members.q_values(networks["target_critic"], batch.next_observation, action).amin(-1)
-            # A truncated episode continues unseen; only a terminal step has no future.
+            # A truncated episode would have continued, so only terminal steps are not bootstrapped.
             target = batch.reward + config.discount * torch.where(batch.is_terminal, 0.0, future)
         estimates = members.q_values(critic, batch.observation, batch.action)
         return (estimates - target[..., None]).square().mean(1).sum(-1)
 
     def actor_loss(self, members: Members, actor: Stacked, batch: Microbatch) -> Tensor:
-        """Return (M,) negative means of the first critic's estimate of the actor's actions."""
+        """Return the negative mean of the first critic's estimates for the actor's actions, (M,)."""
         action = members.act(actor, batch.observation)
         return -members.q_values(members.networks["critic"], batch.observation, action)[..., 0].mean(1)
 
     def total(self, losses: Tensor) -> Tensor:
-        """Return the root of one backward pass; members share nothing, so their losses add up."""
+        """Return the sum of independent members' losses, the root of one backward pass."""
         return losses.sum()
 
     def _step(self, members: Members, name: str, batches: Sequence[Microbatch]) -> Tensor:
-        """Add up the gradients of all batches, make one step of Adam, and return the mean loss (M,)."""
+        """Sum the gradients of all batches, perform one Adam step and return the mean loss (M,)."""
         if name == "critic":
             loss_of, learning_rate, done = self.critic_loss, self.config.critic_learning_rate, members.updates
         else:
@@ -145,7 +144,7 @@ class TD3:
 
 
 def _microbatches(batch: TransitionBatch, noise: Tensor, members: Members, count: int) -> list[Microbatch]:
-    """Split a batch, whose rows are those of one member after the other, into `count` microbatches."""
+    """Split a batch, whose rows are ordered by member, into `count` microbatches."""
     batch = batch.to(members.device)
 
     def cut(values: Tensor) -> tuple[Tensor, ...]:
@@ -163,5 +162,5 @@ def _microbatches(batch: TransitionBatch, noise: Tensor, members: Members, count
 
 
 def flat_observation(observation: Mapping[str, Tensor | NDArray]) -> Tensor:
-    """Return all keys concatenated, in the order of their names, (..., O) float32."""
+    """Concatenate all keys in sorted order, (..., O) float32."""
     return torch.cat([torch.as_tensor(observation[key]).float() for key in sorted(observation)], -1)

@@ -1,4 +1,4 @@
-"""Workflows that learn a model of the world."""
+"""Workflows that learn a world model."""
 
 from ...utils.public_names import public_names
 

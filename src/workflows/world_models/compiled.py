@@ -1,4 +1,4 @@
-"""Dreamer whose repeated steps are compiled, and on CUDA captured as graphs."""
+"""Dreamer with compiled hot paths and, on CUDA, captured graphs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,11 +13,10 @@ from .dreamer import DreamerWorkflow, Tensors
 
 
 class CompiledDreamer(DreamerWorkflow):
-    """Dreamer with fewer small operators: between the large products their number is the cost.
+    """`DreamerWorkflow` with compiled hot paths: kernel launches dominate between the large products.
 
-    Torch's inductor compiles the step of acting, and the repeated parts of an update: the steps of scan and
-    imagination, the actor, the predictions of imagination; each at its first call, once for each shape. All
-    else runs as written. It learns as `DreamerWorkflow` does, up to rounding: sums may be in another order.
+    Torch's inductor compiles the acting step and the `parts` of an update, each at its first call, once per
+    shape. Other code is eager. Results match `DreamerWorkflow` up to the rounding of reordered sums.
     """
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
@@ -26,7 +25,7 @@ class CompiledDreamer(DreamerWorkflow):
         self._parts = [(owner, name, compiled(getattr(owner, name))) for owner, name in self.parts()]
 
     def parts(self) -> list[tuple[Any, str]]:
-        """Return what of an update is compiled: the owner and the name of each method."""
+        """Return the owner and the name of each method of an update to compile."""
         return [
             (self.world_model.rssm, "observe_step"),
             (self.world_model.rssm, "imagine_step"),
@@ -45,10 +44,10 @@ class CompiledDreamer(DreamerWorkflow):
 
 
 class CUDAGraphDreamer(DreamerWorkflow):
-    """Dreamer with a CUDA graph for each kind of update and for acting; it allocates nothing and never waits.
+    """Dreamer with CUDA graphs for acting and for each type of update; allocates nothing and never waits.
 
-    It learns bit for bit as `DreamerWorkflow` does with the same kernels. Batches must keep their size. The
-    next update overwrites `deter` and `stoch` of an `UpdateOutput`, the next step of acting its results.
+    Results match `DreamerWorkflow` with the same kernels bit for bit. All batches must have the same size.
+    The next update overwrites `deter` and `stoch` of an `UpdateOutput`, and the next acting step its results.
     """
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
@@ -68,13 +67,13 @@ class CUDAGraphDreamer(DreamerWorkflow):
 
 
 class CompiledCUDAGraphDreamer(CUDAGraphDreamer, CompiledDreamer):
-    """Dreamer on CUDA whose graphs hold compiled kernels: six tenths as many (docs/performance.md, H100).
+    """Dreamer with CUDA graphs of compiled kernels, 40 % fewer than eager ones (docs/performance.md, H100).
 
-    Where a kernel costs its launch, all that is not a convolution or a large product is worth compiling.
+    Launch overhead dominates small kernels, so everything but convolutions and large products is compiled.
     """
 
     def parts(self) -> list[tuple[Any, str]]:
-        """Return what of an update is compiled: the owner and the name of each method."""
+        """Return the owner and the name of each method of an update to compile."""
         return [
             *super().parts(),
             (self.world_model.encoder, "forward"),
@@ -85,9 +84,9 @@ class CompiledCUDAGraphDreamer(CUDAGraphDreamer, CompiledDreamer):
 
 
 class CUDAGraphUpdate:
-    """An update as a captured call; takes batches and results apart into tensors and joins them again.
+    """An update as a captured graph, which converts batches and results from and to tensors.
 
-    Metrics, flag and gradient norms alternate between two copies: they are read one update later.
+    Metrics, `finite` and gradient norms alternate between two copies, because they are read one update later.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class CUDAGraphUpdate:
         self._kept: list[Tensors] = []
 
     def __call__(self, batch: SequenceBatch) -> UpdateOutput:
-        """Make one update."""
+        """Perform one update."""
         results = self._call(tensors_of(batch))
         if len(self._kept) < 2:
             self._kept.append({name: results[name].clone() for name in ("metrics", "finite", "norms")})
@@ -134,7 +133,7 @@ class CUDAGraphUpdate:
 
 
 def tensors_of(batch: SequenceBatch) -> Tensors:
-    """Return the tensors of a batch by the names of the replay's fields, without its positions."""
+    """Return the tensors of a batch by the names of the replay fields, without its positions."""
     tensors = {OBSERVATION_PREFIX + key: value for key, value in batch.observation.items()}
     tensors |= {name: getattr(batch, name) for name in STEP_FIELDS}
     if batch.context is not None:
@@ -143,7 +142,7 @@ def tensors_of(batch: SequenceBatch) -> Tensors:
 
 
 def batch_of(tensors: Tensors) -> SequenceBatch:
-    """Return the batch that these tensors came from."""
+    """Return the batch of a result of `tensors_of`."""
     keys = [name for name in tensors if name.startswith(OBSERVATION_PREFIX)]
     return SequenceBatch(
         observation={name.removeprefix(OBSERVATION_PREFIX): tensors[name] for name in keys},

@@ -26,47 +26,47 @@ class KLConfig:
 
 
 class Objective(Enum):
-    """What makes the states hold what is seen."""
+    """Representation objective: how the states learn to encode observations."""
 
     reconstruction = "reconstruction"
-    """The decoder, whose gradient the model takes."""
+    """Reconstruct observations with the decoder."""
     barlow = "barlow"
-    """Predicted tokens of the encoder correlate with the seen ones, and with no other."""
+    """Predict encoder tokens that correlate with the same encoded tokens and not with others."""
     infonce = "infonce"
-    """Predicted tokens are nearest to their own among all of the batch."""
+    """Predict encoder tokens that are closest to their own step among all steps of the batch."""
     none = "none"
-    """Reward, end and value alone."""
+    """Learn only from rewards, episode ends and values."""
 
 
 class DecoderUse(Enum):
-    """Whose gradient the decoder gives."""
+    """Which parameters the decoder's loss trains."""
 
     auto = "auto"
-    """`joint` for `objective=reconstruction`, else `detached`."""
+    """`joint` for `objective=reconstruction`, otherwise `detached`."""
     joint = "joint"
-    """The model's and its own."""
+    """The world model and the decoder."""
     detached = "detached"
-    """Its own alone, from an eighth of the windows: pictures and probes stay."""
+    """Only the decoder, on one eighth of the windows, to keep pictures and probes available."""
     off = "off"
-    """There is no decoder, and there are no pictures."""
+    """The model has no decoder and draws no pictures."""
 
 
 @dataclass(kw_only=True, slots=True)
 class BarlowConfig:
-    """Settings of `objective=barlow`; `dims` is `infonce`'s too."""
+    """Settings of `objective=barlow`; `infonce` also uses `dims`."""
 
     scale: float = 0.05
     """Weight of the loss."""
 
     redundancy_scale: float = 5e-4
-    """Weight, in it, of correlations with other tokens."""
+    """Weight, within this loss, of correlations between different tokens."""
 
     dims: int = 0
-    """Tokens that are predicted, random directions of all; 0 predicts all, each by itself. Correlations of
-    more tokens than a batch has steps cannot all be small."""
+    """Number of random projections of the tokens to predict; 0 predicts every token. Correlations of more
+    tokens than the batch has steps cannot all be small."""
 
     least_deviation: float = 1e-3
-    """Tokens that change less over a batch are left out."""
+    """Tokens with a smaller standard deviation over the batch are ignored."""
 
     def __post_init__(self) -> None:
         names = ("scale", "redundancy_scale", "dims", "least_deviation")
@@ -78,49 +78,49 @@ class WorldModelConfig:
     """Settings of the world model's losses."""
 
     objective: Objective = Objective.reconstruction
-    """What makes the states hold what is seen."""
+    """Representation objective: how the states learn to encode observations."""
 
     decoder: DecoderUse = DecoderUse.auto
-    """Whose gradient the decoder gives."""
+    """Which parameters the decoder's loss trains."""
 
     barlow: BarlowConfig = field(default_factory=BarlowConfig)
 
     harmony: bool = False
-    """Learn the weights of decoder, reward and KL losses; `decoder_scale` and `kl`'s sum are not read."""
+    """Learn the weights of decoder, reward and KL losses, ignoring `decoder_scale` and the sum of `kl`'s."""
 
     kl: KLConfig = field(default_factory=KLConfig)
 
     decoder_scale: float = 1.0
-    """Weight of the decoder's losses. Observations of small numbers (the angle of a pole) need more than 1:
-    else keeping them in the latents costs more KL than it saves squared error."""
+    """Weight of the decoder's losses. Observations with small values (e.g. a pole's angle) need more than 1.
+    Otherwise encoding them costs more KL than it saves in squared error."""
 
     losses: dict[str, bool] = field(default_factory=lambda: dict.fromkeys(LOSS_SWITCHES, True))
-    """Switch for each loss: decoder, reward, continue, kl. A dict because `continue` is a Python keyword."""
+    """Switches of the losses decoder, reward, continue and kl. A dict because `continue` is a keyword."""
 
     def __post_init__(self) -> None:
         take_choices("world_model", self)
         for name in self.losses:
             if name not in LOSS_SWITCHES:
                 raise UserError(
-                    f"world_model.losses.{name} is not a loss; the switches are {', '.join(LOSS_SWITCHES)}."
+                    f"world_model.losses.{name} is not a loss. Choose from {', '.join(LOSS_SWITCHES)}."
                     + did_you_mean(name, LOSS_SWITCHES)
                 )
         require_range("world_model", self, "decoder_scale", ge=0)
         if self.objective is Objective.reconstruction and self.decoder_use is not DecoderUse.joint:
             raise UserError(
-                f"world_model.decoder={self.decoder_use.value} leaves world_model.objective=reconstruction "
-                "nothing to learn from. Set world_model.objective=barlow, infonce or none."
+                f"world_model.decoder={self.decoder_use.value} does not train the world model, which "
+                "world_model.objective=reconstruction needs. Set the objective to barlow, infonce or none."
             )
         if self.harmony and not self.kl.dynamics_scale + self.kl.representation_scale:
             raise UserError(
-                "world_model.harmony=true weighs the KL losses by the ratio of their scales, and both are 0. "
-                "Set world_model.kl.dynamics_scale or representation_scale above 0."
+                "world_model.harmony=true needs the ratio of the KL scales, but both are 0. "
+                "Set world_model.kl.dynamics_scale or world_model.kl.representation_scale above 0."
             )
         self.losses = {name: self.losses.get(name, True) for name in LOSS_SWITCHES}
 
     @property
     def decoder_use(self) -> DecoderUse:
-        """Whose gradient the decoder gives: `decoder`, or what `auto` stands for."""
+        """The setting `decoder` with `auto` resolved."""
         if self.decoder is not DecoderUse.auto:
             return self.decoder
         return DecoderUse.joint if self.objective is Objective.reconstruction else DecoderUse.detached
@@ -131,14 +131,13 @@ class ControllerConfig:
     """Settings of the actor and the critic."""
 
     horizon: int = 15
-    """Imagined steps from every replayed state, at most 1000: the plan of a run rehearses each of them."""
+    """Imagined steps per replayed state, at most 1000 because a run's memory plan executes all of them."""
 
     imagine_last: int = 0
-    """Imagine from this many last states of each window, and regress the critic at these alone; 0 is all.
-    The author's code calls it `imag_last`."""
+    """States per window, from its end, for imagination and the critic's replay loss (`imag_last`); 0: all."""
 
     discount_horizon: float = 333.0
-    """Steps over which rewards count: gamma = 1 - 1 / discount_horizon."""
+    """Effective horizon of the discount, in steps: gamma = 1 - 1 / discount_horizon."""
 
     return_lambda: float = 0.95
     """Weight of longer returns in the lambda-return, in [0, 1]."""
@@ -147,16 +146,16 @@ class ControllerConfig:
     """Weight of the actor's entropy, in nats."""
 
     entropy_decay_from: int = 0
-    """Updates of the actor after which `entropy_scale` falls as `entropy_decay_from` / updates; 0: never."""
+    """Actor updates after which `entropy_scale` decays as `entropy_decay_from` / updates; 0 disables it."""
 
     least_entropy_scale: float = 3e-4
-    """Weight below which the decay does not go; a smaller one stays as it is."""
+    """Weight at which the decay stops. Smaller weights are not decayed."""
 
     actor_unimix: float = 0.01
-    """Share of the uniform distribution mixed into discrete policies, in [0, 1)."""
+    """Weight of the uniform distribution mixed into discrete policies, in [0, 1)."""
 
     slow_critic_decay: float = 0.98
-    """The slow critic keeps this share of itself at each update."""
+    """Decay rate of the moving average that forms the slow critic, per update."""
 
     slow_critic_scale: float = 1.0
     """Weight of the critic's regression to the slow critic."""
@@ -176,8 +175,9 @@ class ControllerConfig:
     def __post_init__(self) -> None:
         require_range("controller", self, "horizon", ge=1, le=1000)
         require_range("controller", self, "imagine_last", ge=0)
-        if self.imagine_last == 1:  # the return of a replayed state is made of what follows it
-            raise UserError("controller.imagine_last=1 leaves no return to regress to. Set 2 or more, or 0.")
+        # A replayed state's return is computed from the next steps, so a single state has no return.
+        if self.imagine_last == 1:
+            raise UserError("controller.imagine_last=1 is too short for a return. Set 2 or more, or 0.")
         require_range("controller", self, "discount_horizon", gt=1)
         require_range("controller", self, "actor_unimix", ge=0, lt=1)
         shares = ("return_lambda", "slow_critic_decay", "return_rate", "return_low", "return_high")
@@ -193,5 +193,5 @@ class ControllerConfig:
 
     @property
     def discount(self) -> float:
-        """Gamma: the discount per agent step."""
+        """Gamma, the discount per agent step."""
         return 1.0 - 1.0 / self.discount_horizon

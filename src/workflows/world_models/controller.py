@@ -1,4 +1,4 @@
-"""The controller: actor and critic, learned in imagination and, for the critic, from replayed states."""
+"""Actor and critic: both learn in imagination, and the critic also from replayed states."""
 
 import copy
 from dataclasses import dataclass
@@ -25,20 +25,19 @@ from .world_model import WorldModel
 
 @dataclass(frozen=True, slots=True)
 class ImaginedTrajectory:
-    """N imagined trajectories of H transitions; nothing here but the policy has a gradient.
+    """N imagined trajectories of H transitions, without gradients except for the policy.
 
-    Time comes first, as heads read whole steps. Rewards and continuations belong to the state they are
-    predicted from (arrival convention).
+    Time is the first axis, because heads process whole steps. Rewards follow the arrival convention.
     """
 
     feature: Tensor
-    """(H + 1, N, F) of the start and of the states after it."""
+    """(H + 1, N, F) features of the start states and the H states after them."""
 
     action: Tensor
     """(H, N, A) action taken in state i, leading to state i + 1."""
 
     policy: Policy
-    """(H, N, ...) distributions of the actions; the gradient flows into the actor alone."""
+    """(H, N, ...) action distributions; gradients flow only into the actor."""
 
     reward: Tensor
     """(H + 1, N) predicted reward on arriving at state i, raw units."""
@@ -63,17 +62,15 @@ def imagine(
     latent_noise = rssm.noise(noise, horizon, start.deter.shape[0], axis=1)
     states, actions = rssm.imagine(start.detach(), act, latent_noise, is_onehot=actor.action.is_onehot)
     feature = torch.stack([*features, states[-1].feature])
-    with torch.enable_grad():  # once for all steps: H backward passes cost more than one more forward pass
+    # A second forward pass over all steps is cheaper than H separate backward passes.
+    with torch.enable_grad():
         policy = actor(feature[:-1])
     reward, discount = world_model.predict(feature)
     return ImaginedTrajectory(feature, torch.stack(actions), policy, reward, discount)
 
 
 class Controller(nn.Module):
-    """Actor, critic, slow critic and the return normaliser.
-
-    The fast critic gives every bootstrap and baseline; the slow critic only regularises it.
-    """
+    """Actor, return normaliser, critic (for bootstraps and baselines), and slow critic to regularise it."""
 
     def __init__(
         self,
@@ -97,17 +94,16 @@ class Controller(nn.Module):
         steps: SequenceBatch,
         entropy_scale: float | Tensor,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the losses and the metrics; also update the return normaliser.
+        """Return losses and metrics, and update the return normaliser.
 
         Args:
-            imagined: Trajectories from every replayed state, in the order of (batch, time).
-            replayed: These states, (B, T); the gradient of `replay_value` flows into them.
-            steps: The steps that led to them.
+            imagined: Trajectories from every replayed state, in (batch, time) order.
+            replayed: The replayed states, (B, T), which receive the gradient of `replay_value`.
+            steps: The steps that led to the replayed states.
             entropy_scale: Weight of the entropy in `policy`.
 
         Returns:
-            `policy` and `value`, (B * T, H), and `replay_value`, (B, T - 1), before their scales; and
-            detached 0-d metrics.
+            Unscaled losses `policy` and `value`, (B * T, H), and `replay_value`, (B, T - 1); 0-d metrics.
         """
         logits = self.critic(imagined.feature)
         value = self.critic.mean(logits.detach())
@@ -135,12 +131,12 @@ class Controller(nn.Module):
         return losses, metrics
 
     def scales(self) -> dict[str, float]:
-        """Return the weights of losses in the sum, by name; one that is not named has weight 1."""
+        """Return the weights of losses in the sum by name; all other losses have weight 1."""
         return {"replay_value": self.config.replay_value_scale}
 
     @torch.no_grad()
     def update_slow_critic(self, finite: Tensor) -> None:
-        """Move every parameter of the slow critic towards the fast one's, if the 0-d `finite` is true."""
+        """Move the slow critic's parameters towards the fast critic's if the 0-d `finite` is true."""
         rate = torch.where(finite, 1.0 - self.config.slow_critic_decay, 0.0)
         for slow, fast in zip(self.slow_critic.parameters(), self.critic.parameters(), strict=True):
             slow.lerp_(fast, rate)
@@ -153,12 +149,12 @@ class Controller(nn.Module):
     def _replay_value_loss(
         self, imagined_return: Tensor, replayed: LatentState, steps: SequenceBatch
     ) -> Tensor:
-        """Regress the critic at replayed states to returns of real rewards, bootstrapped by imagined ones."""
+        """Return the critic's loss on replayed states: returns of real rewards with imagined bootstraps."""
         boot = imagined_return.unflatten(0, steps.reward.shape)
         discount = self.config.discount * (1.0 - steps.is_terminal.float())
         lambda_ = self.config.return_lambda * (1.0 - steps.is_last.float())
         target = lambda_return(steps.reward, discount, boot, lambda_)
         feature = replayed.feature[:, :-1]
         loss = self._critic_loss(self.critic(feature), feature, target)
-        # After a final record another episode follows: there is no return to regress to.
+        # The step after an episode's last record belongs to another episode, so there is no target.
         return (1.0 - steps.is_last[:, :-1].float()) * loss

@@ -1,4 +1,4 @@
-"""DreamerV3: acting, and learning a world model and a controller from replayed sequences."""
+"""DreamerV3: act, and train a world model and a controller on replayed sequences."""
 
 import contextlib
 from collections.abc import Callable
@@ -27,7 +27,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(kw_only=True, slots=True)
 class DreamerConfig:
-    """The parts of a run's configuration that the algorithm reads."""
+    """The parts of a run's configuration that the algorithm uses."""
 
     model: ModelConfig
     world_model: WorldModelConfig
@@ -38,11 +38,10 @@ class DreamerConfig:
 class DreamerWorkflow:
     """DreamerV3 on one device.
 
-    Matrix products and convolutions are computed in `autocast_dtype`; parameters, norms, losses, recurrent
-    state and optimiser are float32 always. Acting and learning draw from separate streams of the run's seed.
+    Matrix products and convolutions use `autocast_dtype`. Parameters, norms, losses, recurrent state and
+    optimiser state are always float32. Acting and learning use separate random streams of the run's seed.
 
-    Each of `ranks` has its own environments, `env.num_envs` of them, and an equal part of each batch, in the
-    order of the ranks; together they learn what one process would from the whole.
+    Each of `ranks` has `env.num_envs` environments and an equal part, in rank order, of every global batch.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class DreamerWorkflow:
         self.controller = Controller(env.action, feature_size, model, controller, ranks).to(device)
         for module in (self.world_model, self.controller):
             ranks.broadcast_([*module.parameters(), *module.buffers()])
-        # One optimiser for each: rates may differ, and the warm-up must not count steps of actor and critic.
+        # Separate optimisers allow different rates, and keep the model's warm-up apart from actor and critic.
         self.optimizers: dict[str, LaProp] = {}
         self._names: dict[str, list[str]] = {}
         paths = {"world_model": "world_model", "actor": "controller.actor", "critic": "controller.critic"}
@@ -77,16 +76,16 @@ class DreamerWorkflow:
         }
         self._prev_action = torch.zeros(env.num_envs, env.action.size, device=device)
         self.fast_step: Callable[[Tensors], Tensors] | None = None
-        """A faster form of `policy_on_tensors`, for acting from the online state."""
+        """A faster version of `policy_on_tensors` for acting from the cached state."""
 
     @property
     def num_parameters(self) -> int:
-        """Trained parameters; the slow critic is not among them."""
+        """Number of trained parameters, excluding the slow critic."""
         return sum(p.numel() for optimizer in self.optimizers.values() for p in optimizer.parameters)
 
     @torch.no_grad()
     def collect_step(self, step: TimeStep) -> PolicyOutput:
-        """Choose one action per environment and keep the model's state, without graph, for the next call."""
+        """Choose one action per environment and cache the detached model state for the next call."""
         noise = self.noise["collect"]
         self._prev_action, state = self.act(step, self._prev_action, noise, noise, None)
         return PolicyOutput(self._prev_action.cpu().numpy(), StoredLatent(*_stored(state)))
@@ -99,7 +98,7 @@ class DreamerWorkflow:
         action_source: Noise,
         state: LatentState | None,
     ) -> tuple[Tensor, LatentState]:
-        """Return actions (N, A) and states, under no_grad; a state of None is the online one."""
+        """Return actions (N, A) and states; None uses the cached state. The caller disables gradients."""
         rssm = self.world_model.rssm
         seen = step.observation.items()
         inputs = {OBSERVATION_PREFIX + key: torch.from_numpy(value) for key, value in seen} | {
@@ -108,7 +107,8 @@ class DreamerWorkflow:
             "latent_noise": rssm.noise(latent_source, len(prev_action), 1),
             "action_noise": self.controller.actor.noise(action_source, *prev_action.shape),
         }
-        if self.fast_step is None or state is not None:  # evaluation: few steps, and another shape
+        # Evaluation passes a state. Its shape differs and it has few steps, so compiling does not pay off.
+        if self.fast_step is None or state is not None:
             return self._policy_step(inputs, state)
         before = rssm.online_state(len(prev_action))
         outputs = self.fast_step(inputs | {"deter": before.deter, "stoch": before.stoch})
@@ -117,12 +117,12 @@ class DreamerWorkflow:
         return outputs["action"], after
 
     def policy_on_tensors(self, inputs: Tensors) -> Tensors:
-        """Return the action, and the state it was chosen in: a function of tensors alone, for compilers."""
+        """Return the action and the state in which it was chosen, as a compilable function of tensors."""
         action, state = self._policy_step(inputs, LatentState(inputs["deter"], inputs["stoch"]))
         return {"action": action, "deter": state.deter, "stoch": state.stoch}
 
     def _policy_step(self, inputs: Tensors, state: LatentState | None) -> tuple[Tensor, LatentState]:
-        """Return the same as `act`, from observations (N, ...) and flags in host memory, and noise."""
+        """Return the results of `act` from noise and from observations (N, ...) and flags on the host."""
         world_model = self.world_model
         observation = {key: inputs[OBSERVATION_PREFIX + key] for key in self.env.observation}
         with self._autocast():
@@ -139,20 +139,17 @@ class DreamerWorkflow:
         return policy.sample(inputs["action_noise"]), observed.posterior.select((slice(None), 0))
 
     def update(self, batch: SequenceBatch) -> UpdateOutput:
-        """Make one update of world model and controller: one backward pass of the sum of all losses."""
+        """Update world model and controller with one backward pass of the sum of all losses."""
         return self._learn(batch, controller=True)
 
     def update_world_model(self, batch: SequenceBatch) -> UpdateOutput:
-        """Make one update of the world model alone (warm-up)."""
+        """Update only the world model (warm-up)."""
         return self._learn(batch, controller=False)
 
     def losses(
         self, batch: SequenceBatch, noise: Noise, controller: bool = True
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], RSSMOutput]:
-        """Return all losses before scale and mean, metrics, and the replayed states.
-
-        Each part has an autocast of its own, whose casts are freed at its end; the plan names memory by them.
-        """
+        """Return unreduced losses, metrics and replayed states; each part has a separate autocast cache."""
         steps = batch.trained()
         with self._autocast():
             tokens, observed = self.world_model.observe(batch, noise)
@@ -174,29 +171,30 @@ class DreamerWorkflow:
         return losses, metrics, observed
 
     def entropy_scale(self) -> float | Tensor:
-        """Return the weight of the actor's entropy in the next update."""
+        """Return the weight of the actor's entropy for the next update."""
         c = self.config.controller
         updates = self.optimizers["actor"].updates
         return falling(c.entropy_scale, c.least_entropy_scale, c.entropy_decay_from, updates)
 
     def total(self, losses: dict[str, Tensor]) -> Tensor:
-        """Return the scaled sum of the means of all losses, 0-d float32."""
+        """Return the weighted sum of all mean losses, 0-d float32."""
         scales = self.controller.scales()
         means = {name: scales.get(name, 1.0) * loss.mean() for name, loss in losses.items()}
         return torch.stack([*self.world_model.weighted(means).values()]).sum()
 
     def report(self, batch: SequenceBatch) -> dict[str, Tensor]:
-        """Return each image's open-loop predictions: truth, prediction, error stacked, (T, H, W, 3) uint8."""
+        """Return open-loop predictions by image key; see `open_loop_animations`."""
         with torch.no_grad(), self._autocast():
             return open_loop_animations(self.world_model, batch, self.noise["report"])
 
     def eval_policy(self, num_envs: int, seed: int, sample: bool) -> "DreamerEvalPolicy":
-        """Return a policy for evaluation; `sample=False` takes its mode (latents are still drawn)."""
-        generator = torch_generator(seed, "player", self.device)  # a new name would change the noise
+        """Return a policy for evaluation; `sample=False` uses its mode (latents are still sampled)."""
+        # The name determines the random stream, so changing it would change results.
+        generator = torch_generator(seed, "player", self.device)
         return DreamerEvalPolicy(self, num_envs, generator, sample)
 
     def components(self) -> dict[str, tuple[Any, ...]]:
-        """See `Agent.components`; a storage counts for its first owner, so optimisers come last."""
+        """See `Agent.components`. Optimisers are last because a storage counts for its first owner."""
         modules = {"world_model": self.world_model, "controller": self.controller}
         online = (self.world_model.rssm._state, self._prev_action)
         found: dict[str, tuple[Any, ...]] = {"online_state": online}
@@ -211,7 +209,7 @@ class DreamerWorkflow:
         return found
 
     def is_equal_on_ranks(self) -> bool:
-        """Return whether all ranks hold the same networks, moments and states of shared noise, by bits."""
+        """Return whether networks, moments and shared noise are identical on all ranks, bit for bit."""
         modules = (self.world_model, self.controller)
         tensors = [tensor for module in modules for tensor in module.state_dict().values()]
         for optimizer in self.optimizers.values():
@@ -220,7 +218,7 @@ class DreamerWorkflow:
         return self.ranks.are_equal(tensors + shared)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that is learned, the generators and the state of acting; the tensors are live."""
+        """Return networks, optimisers, generators and acting state, without copying tensors."""
         online = self.world_model.rssm._state
         return {
             "world_model": self.world_model.state_dict(),
@@ -235,10 +233,10 @@ class DreamerWorkflow:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copy a state of the same sizes; the state of acting only for the same number of environments.
+        """Copy a state of the same sizes; the acting state only if the number of environments matches.
 
         Raises:
-            ValueError: If names, dtypes or shapes differ; nothing is changed then.
+            ValueError: If names, dtypes or shapes differ. The current state is then unchanged.
         """
         own = self.state_dict()
         learned = ("world_model", "controller", "optimizers")
@@ -264,7 +262,7 @@ class DreamerWorkflow:
             self.world_model.rssm.set_online_state(LatentState(**copies) if copies else None)
 
     def _learn(self, batch: SequenceBatch, controller: bool) -> UpdateOutput:
-        """Make one update; if a loss or gradient is not finite, as the device knows, only the noise moves."""
+        """Perform one update; if a loss or gradient is not finite, only the noise generator advances."""
         parts = LEARNERS if controller else ("world_model",)
         normalizer = self.controller.normalizer
         averages = {average: average.clone() for average in (normalizer.low, normalizer.high)}
@@ -273,9 +271,9 @@ class DreamerWorkflow:
         total.backward()
         metrics |= {f"loss/{name}": loss.detach().mean() for name, loss in losses.items()}
         metrics["loss/total"] = total.detach()
-        # All ranks build the same graph: what has no gradient here has none on another one.
+        # All ranks build the same graph, so the averages are gradients and metrics of the whole batch.
         gradients = [p.grad for part in parts for p in self.optimizers[part].parameters if p.grad is not None]
-        self.ranks.average_([*gradients, *metrics.values()])  # then they are those of the whole batch
+        self.ranks.average_([*gradients, *metrics.values()])
         norms = torch.cat([self.optimizers[part].gradient_norms() for part in parts])
         finite = metrics["loss/total"].isfinite() & norms.isfinite().all()
         for part in parts:
@@ -283,7 +281,8 @@ class DreamerWorkflow:
             metrics |= {f"{part}/{name}": value for name, value in applied.items()}
         if controller:
             self.controller.update_slow_critic(finite)
-        for average, before in averages.items():  # `losses` has updated them
+        # `losses` has already updated the moving averages, so a non-finite update restores them.
+        for average, before in averages.items():
             average.copy_(torch.where(finite, average, before))
         names = tuple(name for part in parts for name in self._names[part])
         return UpdateOutput(metrics, *_stored(observed.posterior), finite, norms, names)
@@ -295,7 +294,7 @@ class DreamerWorkflow:
 
 
 class DreamerEvalPolicy:
-    """Acts with a workflow's parameters, and its own model state and noise; training is not disturbed."""
+    """Act with a workflow's parameters but a separate model state and noise, without affecting training."""
 
     def __init__(
         self, workflow: DreamerWorkflow, num_envs: int, generator: torch.Generator, sample: bool
@@ -317,5 +316,5 @@ class DreamerEvalPolicy:
 
 
 def _stored(state: LatentState) -> tuple[Tensor, Tensor]:
-    """Return deter and class indices (uint8), as the replay stores them."""
+    """Return deter and class indices (uint8) in the format of the replay."""
     return state.deter.detach(), state.stoch.detach().argmax(-1).to(torch.uint8)

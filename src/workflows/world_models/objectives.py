@@ -1,4 +1,4 @@
-"""What makes states hold what is seen where no decoder teaches them, and a balance of the losses."""
+"""Decoder-free objectives (Barlow, InfoNCE) and Harmony's learned loss weights."""
 
 import torch
 from jaxtyping import Float
@@ -9,15 +9,14 @@ from ...utils.ranks import ALONE, Ranks
 from .config import BarlowConfig, Objective, WorldModelConfig
 
 BALANCED = {"decoder": ("decoder/",), "reward": ("reward",), "kl": ("dynamics", "representation")}
-"""Groups of losses that `Harmony` balances, by the beginnings of their names."""
+"""Groups of losses that `Harmony` balances, with the prefixes of their names."""
 
 
 class TokenPrediction(nn.Module):
-    """Predict the encoder's tokens from the state by one linear map; the tokens have no gradient.
+    """Predict the encoder's tokens from the state by one linear map; targets are detached.
 
-    The encoder learns through the posterior alone. Reference: `dreamer.py` of NM512/r2dreamer at 546e4fa
-    (arXiv:2603.18202); statistics are float64 here and over the batch of all ranks, and tokens that do not
-    change are left out.
+    The encoder learns only through the posterior. Reference: `dreamer.py` of NM512/r2dreamer at 546e4fa
+    (arXiv:2603.18202), but with float64 statistics over all ranks and without constant tokens.
     """
 
     projection: Tensor | None
@@ -28,15 +27,15 @@ class TokenPrediction(nn.Module):
         dims = min(config.barlow.dims or tokens, tokens)
         self.predictor = nn.Linear(features, dims, bias=False)
         truncated_normal_(self.predictor.weight, features)
-        # Fixed: one that learned without the tokens' gradient would have none.
+        # The projection is fixed, because targets are detached and could not train it.
         projection = None if dims == tokens else nn.init.orthogonal_(torch.empty(dims, tokens))
         self.register_buffer("projection", projection)
 
     def loss(
         self, feature: Float[Tensor, "*batch feature"], tokens: Float[Tensor, "*batch tokens"]
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """Return the loss of the objective, a sum over pairs of tokens or a mean in nats, and metrics."""
-        # In float64, which autocast leaves alone: half precision would lose the statistics.
+        """Return the loss (Barlow: a sum over pairs of tokens, InfoNCE: a mean in nats) and metrics."""
+        # Autocast does not affect float64. Half precision would be too coarse for the statistics.
         predicted = self.predictor(feature).flatten(0, -2).double()
         target = tokens.detach().flatten(0, -2).double()
         if self.projection is not None:
@@ -51,10 +50,10 @@ class TokenPrediction(nn.Module):
 def barlow(
     predicted: Float[Tensor, "n d"], target: Float[Tensor, "n d"], config: BarlowConfig
 ) -> tuple[Float[Tensor, ""], Tensor]:
-    """Return sum_i (C_ii - 1)^2 + redundancy_scale sum_ij C_ij^2 (i != j), and which targets change, (d,).
+    """Return sum_i (C_ii - 1)^2 + redundancy_scale sum_ij C_ij^2 (i != j), and a mask (d,) of alive targets.
 
-    C is the correlation of predictions with targets over the n samples, its columns and rows of targets that
-    do not change left out: divided by their deviation they would be noise.
+    C is the correlation of predictions with targets over the n samples. Targets are alive if they vary: rows
+    and columns of constant targets are excluded, because dividing by their deviation would yield noise.
     """
     alive = target.std(0) > config.least_deviation
     correlation = _standard(predicted).t() @ _standard(target) / len(target)
@@ -65,12 +64,12 @@ def barlow(
 
 
 def _standard(x: Tensor) -> Tensor:
-    """Return x with mean 0 and variance 1 over the first axis; its gradient is finite at variance 0."""
+    """Standardise x over the first axis, with a finite gradient at variance 0."""
     return (x - x.mean(0)) * (x.var(0) + 1e-8).rsqrt()
 
 
 def info_nce(predicted: Float[Tensor, "n d"], target: Float[Tensor, "n d"]) -> Float[Tensor, ""]:
-    """Return the mean cross-entropy, in nats, of finding each prediction's own target among all n."""
+    """Return the mean cross-entropy, in nats, of identifying each prediction's target among all n."""
     own = torch.arange(len(target), device=target.device)
     return nn.functional.cross_entropy(predicted @ target.t(), own)
 
@@ -78,7 +77,7 @@ def info_nce(predicted: Float[Tensor, "n d"], target: Float[Tensor, "n d"]) -> F
 class Harmony(nn.Module):
     """Learned weights of reward, decoder and KL losses: L / sigma + log(1 + sigma), sigma = exp(s).
 
-    Where sigma is large its optimum is L: each group then weighs about 1, whatever its units.
+    For large sigma the optimal sigma is L, so that each group contributes about 1 regardless of its units.
     Reference: Ma et al. 2024, arXiv:2310.00344; `agent.py` of thuml/HarmonyDream.
     """
 
@@ -87,7 +86,7 @@ class Harmony(nn.Module):
         self.log_sigma = nn.ParameterDict({group: nn.Parameter(torch.zeros(())) for group in BALANCED})
 
     def forward(self, means: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the means of losses, by name, with those of each group replaced by the balanced sum."""
+        """Replace the mean losses of each group by their balanced sum; return all terms by name."""
         balanced = dict(means)
         for group, beginnings in BALANCED.items():
             of_group = [balanced.pop(name) for name in means if name.startswith(beginnings)]

@@ -1,4 +1,4 @@
-"""What a world model knows: linear probes of its features, and how well it ranks rewards."""
+"""Probe a world model: linear probes of its features, and the ranking quality of its rewards."""
 
 from collections.abc import Sequence
 
@@ -12,25 +12,24 @@ from ...models import LatentState, Noise
 from .world_model import WorldModel
 
 RIDGE = 0.1
-"""Penalty of a probe's weights, for each sample, where features have a mean variance of 1."""
+"""Ridge penalty per sample, for features with a mean variance of 1."""
 
 
 def held_out_r2(
     features: Sequence[NDArray[np.floating]], targets: Sequence[NDArray[np.floating]]
 ) -> list[float | None]:
-    """Return the share of each target's variance that linear probes explain in episodes new to them.
+    """Return the fraction of each target's variance that linear probes explain in held-out episodes.
 
-    Each episode is judged by a probe that was fitted to all others: ridge regression on features of one
-    common scale. A scale for each would blow up those that hardly ever change, and with them the error on
-    data that has more of them.
+    Each episode is predicted by a probe fitted to all other episodes: ridge regression on features with one
+    common scale. Separate scales would amplify features that rarely change, and their errors on new data.
 
     Args:
-        features: Of each episode, two or more, (N, F).
-        targets: Of each episode, (N, K).
+        features: Features of each episode, (N, F), for at least two episodes.
+        targets: Targets of each episode, (N, K).
 
     Returns:
-        K coefficients of determination over all episodes: 1 is perfect, 0 as good as the mean of the targets,
-        less is worse than that; None for a target that does not change.
+        K coefficients of determination over all episodes: 1 is perfect, 0 is as good as the targets' mean and
+        negative values are worse. None for constant targets.
     """
     errors = np.zeros(targets[0].shape[1])
     for held in range(len(features)):
@@ -48,9 +47,9 @@ def held_out_r2(
 
 
 def auc(higher: NDArray[np.floating], lower: NDArray[np.floating]) -> float | None:
-    """Return how often a score of `higher` exceeds one of `lower`, ties half: the area under the ROC curve.
+    """Return the area under the ROC curve: the probability that a `higher` score exceeds a `lower` score.
 
-    None if one of them is empty. This is U / (n m) of Mann and Whitney (1947).
+    Ties count half. None if either is empty. This is U / (n m) of Mann and Whitney (1947).
     """
     if not len(higher) or not len(lower):
         return None
@@ -67,17 +66,17 @@ def imagine_along(
     steps: int,
     noise: Noise,
 ) -> LatentState:
-    """Return the states imagined `steps` steps after each posterior of an episode, along its own actions.
+    """Return the states imagined `steps` steps after each posterior of an episode, with recorded actions.
 
     Args:
-        world_model: Imagines.
+        world_model: The model that imagines.
         states: Posteriors of T records, (T, ...).
         actions: One-hot or bounded actions chosen after each record.
         steps: Imagined steps, 0 to T - 1; 0 returns the posteriors.
-        noise: Of the imagined latents.
+        noise: Noise source of the imagined latents.
 
     Returns:
-        (T - steps, ...): entry i is what is believed of record i + steps, of which nothing was seen.
+        (T - steps, ...) states. Entry i predicts record i + steps from the posterior of record i.
     """
     count = len(actions) - steps
     start, latent_noise = states.select(slice(count)), world_model.rssm.noise(noise, steps, count)

@@ -1,4 +1,4 @@
-"""The world model: its networks, its losses on replayed sequences, and pictures of what it predicts."""
+"""The world model: networks, losses on replayed sequences, and animations of its predictions."""
 
 import torch
 from jaxtyping import Float
@@ -25,22 +25,24 @@ from ...utils.timestep import EnvSpec
 from .config import DecoderUse, Objective, WorldModelConfig
 from .objectives import Harmony, TokenPrediction
 
-SEEN_STEPS = 5  # that the model sees before it predicts alone, as in the reference's report
+# Number of observed steps before the open-loop prediction, the same as in the reference's report.
+SEEN_STEPS = 5
 SHOWN_SEQUENCES = 6
-_DETACHED_EVERY = 8  # a decoder that teaches nothing needs few frames
+# A detached decoder does not train the world model, so one window in this many is enough.
+_DETACHED_EVERY = 8
 
 
 class WorldModel(nn.Module):
-    """Encoder, RSSM, decoder, reward and continue heads; the continue head's target carries the discount.
+    """Encoder, RSSM, decoder, reward head and continue head, whose target includes the discount.
 
-    `prediction` and `harmony` are there if the settings ask for them, `decoder` unless it is off.
+    `prediction`, `harmony` and `decoder` are None if the settings disable them.
 
     Args:
         env: Observations and actions, such as `reverie.check_env(...).spec`.
-        model: Sizes of the networks; None for those of size12m.
-        config: Objective and weights of the losses; None for DreamerV3's.
-        discount: Gamma per agent step; DreamerV3's is 1 - 1/333.
-        ranks: The processes that each have a part of the batch.
+        model: Network sizes; defaults to size12m.
+        config: Objective and weights of the losses; defaults to DreamerV3's.
+        discount: Gamma per agent step; 1 - 1/333 in DreamerV3.
+        ranks: Process group that divides the batch.
     """
 
     def __init__(
@@ -69,9 +71,9 @@ class WorldModel(nn.Module):
         self.harmony = Harmony() if config.harmony else None
 
     def observe(self, batch: SequenceBatch, noise: Noise) -> tuple[Tensor, RSSMOutput]:
-        """Return tokens, posteriors and priors of columns 1 to T, which start from the context of column 0.
+        """Return tokens, posteriors and priors of columns 1 to T, starting from the context in column 0.
 
-        Without stored latents the window starts like an episode: state and previous action are zero.
+        Without stored latents, the window starts like an episode, with zero state and previous action.
         """
         steps = batch.trained()
         is_first = steps.is_first
@@ -88,10 +90,7 @@ class WorldModel(nn.Module):
     def predict(
         self, feature: Float[Tensor, "*batch feature"]
     ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-        """Return rewards in raw units, and the probabilities that the episode continues, times gamma.
-
-        Without the loss `continue` every episode continues.
-        """
+        """Return rewards in raw units, and gamma times continuation probabilities (1 without that loss)."""
         reward = self.reward.mean(self.reward(feature))
         if not self.config.losses["continue"]:
             return reward, torch.full_like(reward, self.discount)
@@ -100,12 +99,12 @@ class WorldModel(nn.Module):
     def losses(
         self, steps: SequenceBatch, tokens: Tensor, observed: RSSMOutput
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return each loss of `batch.trained()`, (B, T), before its scale, and detached 0-d metrics.
+        """Return the unscaled losses of `batch.trained()`, (B, T), and detached 0-d metrics.
 
         Switched-off losses are absent. `dynamics` and `representation` are KL in nats, at least
-        `kl.free_nats`; `decoder/<key>` are summed squared errors, of some windows if it is detached; `reward`
-        and `continue` are cross-entropies in nats; `barlow` or `infonce`, 0-d, is `TokenPrediction`'s.
-        Metrics are means in nats, summed over latents, the KL before it is clipped.
+        `kl.free_nats`. `decoder/<key>` are summed squared errors; a detached decoder uses only some windows.
+        `reward` and `continue` are cross-entropies in nats. `barlow` or `infonce`, 0-d, is the loss of
+        `TokenPrediction`. Metrics are means in nats, summed over latents; the KL metric is not clipped.
         """
         switches, feature = self.config.losses, observed.posterior.feature
         logits, unimix = (observed.posterior_logits, observed.prior_logits), self.rssm.config.latent_unimix
@@ -119,7 +118,7 @@ class WorldModel(nn.Module):
         losses: dict[str, Tensor] = {}
         if switches["kl"]:
             free = self.config.kl.free_nats
-            # Summed over latents, clipped per step, averaged last; clamp has no gradient below the free nats.
+            # The sum over latents is clipped per step and averaged later. `clamp` stops gradients below it.
             losses["dynamics"] = kl.clamp(min=free)
             losses["representation"] = categorical_kl(posterior, prior.detach()).clamp(min=free)
         if self.prediction is not None:
@@ -144,17 +143,15 @@ class WorldModel(nn.Module):
         return losses, metrics
 
     def weighted(self, means: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the terms of the total, by name: means of losses times their scales, or balanced.
-
-        Names that are not of this model's losses stay as they are.
-        """
+        """Return mean losses by name, scaled and balanced by `harmony`; the controller's are unchanged."""
         kl = self.config.kl
         scales = {
             "dynamics": kl.dynamics_scale,
             "representation": kl.representation_scale,
             "barlow": self.config.barlow.scale,
         }
-        if self.harmony is not None:  # only the ratio of the two counts
+        if self.harmony is not None:
+            # Harmony learns the weight of the KL group, so only the ratio of the two scales matters.
             both = kl.dynamics_scale + kl.representation_scale
             scales |= {name: scales[name] / both for name in ("dynamics", "representation")}
         else:
@@ -164,10 +161,10 @@ class WorldModel(nn.Module):
 
 
 def detached_windows(count: int, ranks: Ranks) -> tuple[slice, float]:
-    """Return which of a rank's `count` windows a detached decoder learns from, and the weight of their mean.
+    """Return a rank's windows (of `count`) for training a detached decoder, and the weight of their mean.
 
-    They are every eighth of the windows of all ranks, which leaves each the same work. The mean over ranks
-    of the weighted means is the mean over all of them; a rank that has none gives one the weight 0.
+    The decoder learns from every eighth window of all ranks. Averaged over ranks, the weighted means equal
+    the mean over all these windows. A rank without such a window uses one with weight 0.
     """
     first = (-ranks.index * count) % _DETACHED_EVERY
     own, every = (len(range(*each, _DETACHED_EVERY)) for each in ((first, count), (0, count * ranks.size)))
@@ -175,13 +172,13 @@ def detached_windows(count: int, ranks: Ranks) -> tuple[slice, float]:
 
 
 def open_loop_animations(world_model: WorldModel, batch: SequenceBatch, noise: Noise) -> dict[str, Tensor]:
-    """Return for each image key truth, prediction and error, one below the other, sequences in a row.
+    """Return animations of truth, prediction and error (stacked vertically) for sequences side by side.
 
-    The first `SEEN_STEPS` frames of the prediction, with a green bar at the top, are reconstructions; the
-    rest, with a red bar, is imagined from the recorded actions alone, wrongly where an episode starts in it.
+    The first `SEEN_STEPS` frames of the prediction, with a green bar at the top, are reconstructions. The
+    rest, with a red bar, is imagined only from recorded actions and invalid after the start of an episode.
 
     Returns:
-        (T, 3 H, n W, 3) uint8 by image key, on the host; empty if nothing is an image or T <= `SEEN_STEPS`.
+        (T, 3 H, n W, 3) uint8 on the host by image key; empty without images or if T <= `SEEN_STEPS`.
     """
     decoder, time = world_model.decoder, batch.reward.shape[1] - 1
     keys = list(decoder.image_channels) if decoder is not None else []
@@ -207,6 +204,7 @@ def _stacked(truth: Tensor, prediction: Tensor) -> Tensor:
     red, green = prediction.new_tensor(((255, 0, 0), (0, 255, 0)))[:, : prediction.shape[-1]]
     prediction[:, :SEEN_STEPS, :bar] = green
     prediction[:, SEEN_STEPS:, :bar] = red
-    frames = torch.cat([truth, prediction, error], 2)  # (n, T, 3 H, W, C)
+    # The shape changes from (n, T, 3 H, W, C) to (T, 3 H, n W, C).
+    frames = torch.cat([truth, prediction, error], 2)
     frames = frames.permute(1, 2, 0, 3, 4).flatten(2, 3)
     return (frames if frames.shape[-1] == 3 else frames[..., :1].expand(*frames.shape[:-1], 3)).cpu()
