@@ -1,4 +1,4 @@
-"""Replay: records in memory that is allocated once, sampled as windows or transitions."""
+"""Replay buffer: memory is allocated once, and records are sampled as windows or transitions."""
 
 from ..utils.public_names import public_names
 

@@ -1,7 +1,7 @@
-"""Batches of windows: consecutive records, as `utils/timestep.py` defines them, of one environment's stream.
+"""Batches of windows. A window has consecutive records (see `utils/timestep.py`) of one environment's stream.
 
-The model's step that consumes column t takes the action of column t - 1; where `is_first`, it ignores both
-that action and its state. Column 0 gives only its stored latent and its action, columns 1 to T are trained.
+The model step for column t uses the action of column t - 1; where `is_first`, it ignores this action and its
+state. Column 0 provides only its stored latent and its action. Columns 1 to T are trained.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class StoredLatent:
-    """Latent states as the buffer stores them, one per row, without graph."""
+    """Detached latent states in the buffer's format, one per row."""
 
     deter: Float[Tensor, "batch deter"]
-    """In `buffer.latent_dtype` out of the buffer, in any float dtype on the way in."""
+    """Any float dtype when added to the buffer; `buffer.latent_dtype` when read."""
 
     stoch: UInt8[Tensor, "batch latents"]
     """Class index of each categorical variable."""
@@ -27,42 +27,42 @@ class StoredLatent:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRecords:
-    """A whole finished episode in the arrival convention: n actions are n + 1 records."""
+    """A complete episode in the arrival convention: n actions make n + 1 records."""
 
     observation: dict[str, Shaped[np.ndarray, "records ..."]]
-    """Each key in the dtype of its spec; the last one is the final observation."""
+    """Each key in the dtype of its spec; the last row is the final observation."""
 
     action: Float32[np.ndarray, "records action"]
-    """Chosen after seeing each record; the last row was never executed and is stored as zeros."""
+    """Chosen after seeing each record; the last row is never executed and stored as zeros."""
 
     reward: Float32[np.ndarray, "records"]
     """Received on arriving at each record, raw units; the first is 0."""
 
     is_terminal: bool
-    """False: the last record was truncated."""
+    """Whether the episode terminated; False if it was truncated."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledPositions:
-    """Starts of the windows of a batch. Stream indices are never reused, so eviction does not change them."""
+    """Starts of a batch's windows. Stream indices are never reused, so they stay valid after evictions."""
 
     env: Int64[np.ndarray, "batch"]
     start: Int64[np.ndarray, "batch"]
-    """Stream index of column 0: how many records of that environment were added before it."""
+    """Stream index of column 0: the number of records added earlier for that environment."""
 
 
 NO_POSITIONS = SampledPositions(env=np.zeros(0, np.int64), start=np.zeros(0, np.int64))
-"""Positions of a batch that was not sampled from a buffer."""
+"""Positions of batches that were not sampled from a buffer."""
 
 STEP_FIELDS = ("action", "reward", "is_first", "is_last", "is_terminal")
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatch:
-    """Windows of T + 1 columns, copied out of the buffer."""
+    """Windows of T + 1 columns, copied from the buffer."""
 
     observation: dict[str, Shaped[Tensor, "batch length ..."]]
-    """Each key in its stored dtype; images are bytes until the encoder converts them."""
+    """Each key in its stored dtype; images stay uint8 until the encoder converts them."""
 
     action: Float32[Tensor, "batch length action"]
     """Chosen after seeing the column; zeros where `is_last`."""
@@ -73,28 +73,28 @@ class SequenceBatch:
     is_first: Bool[Tensor, "batch length"]
 
     is_last: Bool[Tensor, "batch length"]
-    """Final observation of an episode, or the last one known of an episode that was abandoned."""
+    """Final observation of an episode, or the last record of an abandoned episode."""
 
     is_terminal: Bool[Tensor, "batch length"]
-    """Terminated: no future to bootstrap from. Never set for an abandoned episode."""
+    """Terminated, so the return must not be bootstrapped. Never set for abandoned episodes."""
 
     context: StoredLatent | None = None
-    """Stored latent of column 0; None without stored latents."""
+    """Stored latent of column 0; None if latents are not stored."""
 
     positions: SampledPositions = NO_POSITIONS
-    """Starts of the windows, for `EpisodeReplayBuffer.write_back`; stays on the host."""
+    """Starts of the windows on the host, for `EpisodeReplayBuffer.write_back`."""
 
     def to(self, device: torch.device | str) -> "SequenceBatch":
-        """Return the same batch on `device`."""
+        """Return the batch on `device`."""
         return self.map(lambda values: values.to(device))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "SequenceBatch":
-        """Return the same batch with every tensor changed."""
+        """Return the batch with `change` applied to every tensor."""
         context = self.context and StoredLatent(change(self.context.deter), change(self.context.stoch))
         return replace(self, **self._changed(change), context=context)
 
     def select(self, rows: slice, columns: slice) -> "SequenceBatch":
-        """Return a view of some windows and columns; `context` stays if column 0 does, else it is None."""
+        """Return a view of some windows and columns; `context` is None unless column 0 is included."""
         first, _, _ = columns.indices(self.reward.shape[1])
         context, positions = self.context if first == 0 else None, self.positions
         return SequenceBatch(
@@ -104,10 +104,10 @@ class SequenceBatch:
         )
 
     def trained(self) -> "SequenceBatch":
-        """Return columns 1 to T, those that have losses, as a view."""
+        """Return a view of columns 1 to T, for which losses are computed."""
         return self.select(slice(None), slice(1, None))
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-        """Return all fields that have columns, after `change`."""
+        """Return all fields with a column axis, after applying `change`."""
         observation = {key: change(values) for key, values in self.observation.items()}
         return {"observation": observation} | {name: change(getattr(self, name)) for name in STEP_FIELDS}

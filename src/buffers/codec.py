@@ -1,7 +1,7 @@
-"""Code a chunk of consecutive records as its first record and every 64-bit word that changes after it.
+"""Encode a chunk of consecutive records as its first record and all later changes of 64-bit words.
 
-Frames of a game differ in few words, so this is smaller than the frames' differences compressed byte by byte,
-and painting a window copies frames and sets words: nothing of the size of a frame is decompressed.
+Consecutive frames of a game differ in few words. The code is therefore smaller than byte-wise compressed
+differences, and decoding a window only copies frames and sets words, without decompressing whole frames.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,8 @@ from .fields import FieldSpec
 WORD = 8
 LEVEL = 3
 _DIRECT_BYTES = 256
-_CHANGE_BYTES = WORD + 4  # the new word, and how many words after the last change it lies
+# A change is stored as the new word and its distance, in words, from the previous change (4 bytes).
+_CHANGE_BYTES = WORD + 4
 
 Words = UInt64[np.ndarray, "_"]
 Rows = UInt64[np.ndarray, "records _"]
@@ -34,14 +35,15 @@ class Changes:
 
     value: UInt64[np.ndarray, "changes"]
     bounds: list[int]
-    """How many of the changes lie in the records up to each one; 0 for the first."""
+    """Cumulative number of changes up to and including each record, 0 for the first record."""
 
     def paint(self, start: int, targets: list[tuple[slice, Rows]]) -> None:
-        """Write records from `start` on into targets: words of a record, and the rows to fill."""
+        """Write consecutive records, beginning with `start`, to targets (words of a record, rows to fill)."""
         record, where, value = self.first.copy(), self.where, self.value
         sources = [(record[words], target) for words, target in targets]
         done = self.bounds[start]
-        record[where[:done]] = value[:done]  # of several changes of a word the last one stays
+        # If a word changes several times, the last value wins.
+        record[where[:done]] = value[:done]
         for row, until in enumerate(self.bounds[start : start + len(targets[0][1])]):
             if until > done:
                 record[where[done:until]] = value[done:until]
@@ -51,7 +53,7 @@ class Changes:
 
 
 class RecordLayout:
-    """Places of the fields in a record of 64-bit words, large fields first."""
+    """Offsets of the fields in a record of 64-bit words, large fields first."""
 
     def __init__(self, fields: Mapping[str, FieldSpec]) -> None:
         self.fields = dict(fields)
@@ -67,7 +69,7 @@ class RecordLayout:
         self._small = slice(self._words[self.direct[-1]].stop if self.direct else 0, stop)
 
     def pack(self, values: Mapping[str, Tensor], rows: Rows) -> None:
-        """Copy the values of all fields, (records, *field), into rows; padding stays as it is."""
+        """Copy the values of all fields, (records, *field), into rows; padding is not written."""
         into = rows.view(np.uint8)
         for name, spec in self.fields.items():
             start = self._words[name].start * WORD
@@ -81,7 +83,7 @@ class RecordLayout:
         return values
 
     def targets(self, out: Mapping[str, Tensor], count: int) -> tuple[list[tuple[slice, Rows]], Rows]:
-        """Return where `Changes.paint` writes the fields of `out`, and the rows that hold the small ones."""
+        """Return the targets of `Changes.paint` for the fields of `out`, and the rows for small fields."""
         small = np.empty((count, self._small.stop - self._small.start), np.uint64)
         found = [
             (self._words[name], _bytes_of(out[name], count).view(np.uint64))
@@ -91,7 +93,7 @@ class RecordLayout:
         return [*found, (self._small, small)], small
 
     def finish(self, small: Rows, out: Mapping[str, Tensor]) -> None:
-        """Copy the small fields out of the rows that `targets` made for them."""
+        """Copy the small fields from the rows returned by `targets`."""
         named = {name: values for name, values in out.items() if name not in self.direct}
         self._unpack(small, named, offset=self._small.start)
 
@@ -103,28 +105,29 @@ class RecordLayout:
 
 
 class ChunkCodec:
-    """Codes chunks of records of one layout; not for several threads at once."""
+    """Encode and decode chunks of records with one layout; not thread-safe."""
 
     def __init__(self, layout: RecordLayout) -> None:
         self.layout = layout
-        # The checksum lets a flipped bit be found; it is of the content, so it also covers `LEVEL`.
+        # The checksum covers the uncompressed content and detects flipped bits.
         self._compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
         self._decompressor = zstandard.ZstdDecompressor()
 
     def encode(self, rows: Rows) -> bytes:
-        """Return the code of records, never longer than their bytes."""
+        """Return the code of records, which is never longer than the records."""
         position = np.flatnonzero(rows[1:] != rows[:-1])
         value = rows[1:].ravel()[position]
         gap = np.diff(position, prepend=-1).astype("<u4")
-        planes = np.ascontiguousarray(gap.view(np.uint8).reshape(-1, 4).T)  # high bytes are nearly all zero
+        # Byte planes compress better, because nearly all high bytes are zero.
+        planes = np.ascontiguousarray(gap.view(np.uint8).reshape(-1, 4).T)
         code = self._compressor.compress(rows[0].tobytes() + value.tobytes() + planes.tobytes())
         return code if len(code) < rows.nbytes else rows.tobytes()
 
     def decode(self, code: bytes | memoryview, count: int) -> Changes:
-        """Return what `encode` was given for `count` records.
+        """Decode a result of `encode` for `count` records.
 
         Raises:
-            ValueError: If it is no such code; nothing larger than 1.5 times the records is allocated.
+            ValueError: If the code is invalid. Allocations never exceed 1.5 times the size of the records.
         """
         words, most = self.layout.num_words, (count - 1) * self.layout.num_words
         if len(code) == count * words * WORD:
@@ -134,37 +137,38 @@ class ChunkCodec:
         try:
             size = zstandard.frame_content_size(code)
             if not words * WORD <= size <= words * WORD + most * _CHANGE_BYTES:
-                raise ValueError(f"its content has {size:,} bytes")
+                raise ValueError(f"its content is {size:,} bytes long")
             content = self._decompressor.decompress(code)
         except zstandard.ZstdError as error:
             raise ValueError(str(error)) from error
         changes, rest = divmod(len(content) - words * WORD, _CHANGE_BYTES)
         if rest:
-            raise ValueError(f"its content has {len(content):,} bytes")
+            raise ValueError(f"its content is {len(content):,} bytes long")
         first = np.frombuffer(content, np.uint64, words)
         value = np.frombuffer(content, np.uint64, changes, words * WORD)
         planes = np.frombuffer(content, np.uint8, 4 * changes, (words + changes) * WORD).reshape(4, -1)
         gap = planes[0].astype(np.int64)
         for index, plane in enumerate(planes[1:], start=1):
-            if plane.any():  # seldom
+            if plane.any():
                 gap |= plane.astype(np.int64) << (8 * index)
-        is_forward = gap.all()  # a gap of 0 would repeat a place
+        # A gap of 0 would change the same position twice.
+        is_forward = gap.all()
         position = np.cumsum(gap, out=gap)
         position -= 1
         if changes and not (is_forward and position[-1] < most):
-            raise ValueError("its changes lie outside its records")
+            raise ValueError("its changes are outside its records")
         starts = np.arange(count) * words
         bounds = np.searchsorted(position, starts)
         position -= np.repeat(starts[:-1], bounds[1:] - bounds[:-1])
         return Changes(first, position, value, bounds.tolist())
 
     def rows(self, code: bytes | memoryview, count: int) -> Rows:
-        """Return the records of a code; raises as `decode` does."""
+        """Return all records of a code; see `decode` for errors."""
         rows = np.empty((count, self.layout.num_words), np.uint64)
         self.decode(code, count).paint(0, [(slice(None), rows)])
         return rows
 
 
 def _bytes_of(values: Tensor, count: int) -> np.ndarray:
-    """Return the memory of `count` records, contiguous, as (count, bytes of one)."""
+    """View contiguous values of `count` records as (count, bytes per record)."""
     return values.view(torch.uint8).numpy().reshape(count, -1)

@@ -1,4 +1,4 @@
-"""Records as codes of full chunks, and the newest chunk of every stream as it is: `buffer.compressed`."""
+"""Record store for `buffer.compressed`: full chunks are encoded, each stream's newest chunk is raw."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -17,16 +17,13 @@ from .plan import ReplayPlan
 from .storage import allocate
 
 CODED = "coded"
-"""Name of the only field that a file has of coded records."""
+"""Name of the single field that encoded records have in a file."""
 
 _NONE = -1
 
 
 class CompressedStore:
-    """Rows of fields, coded chunk by chunk: a `RecordStore` whose room is bytes.
-
-    A chunk is coded when its last row is written.
-    """
+    """A `RecordStore` that is limited by bytes and encodes each chunk when its last row is written."""
 
     def __init__(self, spec: ReplaySpec, plan: ReplayPlan, directory: Path | None = None) -> None:
         self.fields = step_fields_of(plan.fields)
@@ -37,14 +34,16 @@ class CompressedStore:
         self._data = allocate(pages, spec.config.storage, torch.device("cpu"), directory).numpy()
         self._pages = Pages(self._data, num_chunks)
         raw = spec.num_envs, self._length, self._codec.layout.num_words
-        self._raw = np.full(raw, 0, np.uint64)  # filled, so that its pages are committed now
-        self._slot = np.full(num_chunks, _NONE, np.int32)  # of each chunk, its place in `_raw`
+        # `np.full` writes to the pages, which commits their memory now.
+        self._raw = np.full(raw, 0, np.uint64)
+        # Index of each chunk in `_raw`, or `_NONE`.
+        self._slot = np.full(num_chunks, _NONE, np.int32)
         self._free = np.arange(spec.num_envs, dtype=np.int32)
         self._num_free = spec.num_envs
         self._most_pages = pages_needed(self._raw[0].nbytes)
 
     def nbytes(self) -> int:
-        """See `RecordStore`: codes and raw chunks."""
+        """See `RecordStore`; includes codes and raw chunks."""
         return self._data.nbytes + self._raw.nbytes
 
     def index_nbytes(self) -> int:
@@ -53,7 +52,7 @@ class CompressedStore:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of pages that hold codes."""
+        """Bytes of the pages in use."""
         return (len(self._data) - self._pages.num_free) * PAGE_BYTES
 
     @property
@@ -63,7 +62,7 @@ class CompressedStore:
 
     @property
     def row_bytes(self) -> float | None:
-        """Bytes of pages for each row that is coded; None while none is."""
+        """Bytes of pages per encoded row; None before the first chunk is encoded."""
         coded = self._pages.num_stored * self._length
         return self.used_bytes / coded if coded else None
 
@@ -77,10 +76,10 @@ class CompressedStore:
         return torch.empty(*shape, *spec.shape, dtype=spec.dtype)
 
     def read(self, rows: Int64[Tensor, "..."], out: Mapping[str, Tensor]) -> None:
-        """See `RecordStore`; consecutive rows of a chunk are decoded at once.
+        """See `RecordStore`; consecutive rows of a chunk are decoded together.
 
         Raises:
-            UserError: If a code in memory is not what was written.
+            UserError: If a code in memory is corrupt.
         """
         layout, wanted = self._codec.layout, rows.numpy().ravel()
         targets, small = layout.targets(out, len(wanted))
@@ -101,8 +100,8 @@ class CompressedStore:
             return self._codec.decode(self._pages.get(chunk), self._length)
         except ValueError as error:
             raise UserError(
-                f"Chunk {chunk} of the replay is not what was written to memory ({error}). Resume from the "
-                "newest checkpoint, and test the memory of this machine."
+                f"Chunk {chunk} of the replay is corrupt in memory ({error}). Resume from the newest "
+                "checkpoint, and test the memory of this machine."
             ) from error
 
     def write(self, rows: Int64[Tensor, "rows"], values: Mapping[str, Tensor]) -> None:
@@ -119,21 +118,23 @@ class CompressedStore:
                 self._close(chunk)
 
     def _slot_of(self, chunk: int) -> int:
-        """Return the place of a chunk's rows, a new one if it has none."""
+        """Return the index of a chunk in `_raw`, assigning a free one if necessary."""
         if self._slot[chunk] == _NONE:
             self._num_free -= 1
             assert self._num_free >= 0, "more open chunks than streams"
             self._slot[chunk] = self._free[self._num_free]
-            self._raw[self._slot[chunk]] = 0  # where a stream begins inside its chunk
+            # A stream may begin inside its chunk, so the rows before it must not contain old data.
+            self._raw[self._slot[chunk]] = 0
         return int(self._slot[chunk])
 
     def _close(self, chunk: int) -> None:
-        """Code a full chunk."""
+        """Encode a full chunk."""
         code = self._codec.encode(self._raw[self._slot[chunk]])
-        if pages_needed(len(code)) > self._pages.num_free:  # only while loading: adding makes room before
+        # This happens only while loading, because `add` makes room first.
+        if pages_needed(len(code)) > self._pages.num_free:
             raise UserError(
-                f"the saved records take more than buffer.memory_budget_gib allows, and {self.used_bytes:,} "
-                "bytes of codes are all that fits. Raise buffer.memory_budget_gib."
+                f"the saved records do not fit into buffer.memory_budget_gib: the budget is full after "
+                f"{self.used_bytes:,} bytes of encoded records. Raise buffer.memory_budget_gib."
             )
         self._pages.put(chunk, code)
         self._release(chunk)
@@ -145,14 +146,15 @@ class CompressedStore:
             self._slot[chunk] = _NONE
 
     def records(self, row: int, count: int) -> dict[str, Tensor]:
-        """See `RecordStore`: copies."""
+        """See `RecordStore`; returns copies."""
         return self._codec.layout.unpack(self._packed(row, count), list(self.fields))
 
     def saved(self, row: int, count: int) -> dict[str, Tensor]:
-        """See `RecordStore`: one code, (bytes,) uint8."""
+        """See `RecordStore`; returns one code, (bytes,) uint8."""
         chunk = row // self._length
         if count == self._length and self._slot[chunk] == _NONE:
-            self._decoded(chunk)  # what is not what was written must not become a checkpoint
+            # Decoding verifies the code, so that corrupt memory is not saved in a checkpoint.
+            self._decoded(chunk)
             code = self._pages.get(chunk)
         else:
             code = self._codec.encode(self._packed(row, count))
@@ -187,7 +189,7 @@ class CompressedStore:
 def decode_saved(
     tensors: dict[str, Tensor], fields: Mapping[str, FieldSpec], count: int
 ) -> dict[str, Tensor]:
-    """Return the fields of saved records, coded or not; a `ValueError` for a code of something else."""
+    """Return the fields of saved records, encoded or not; raise `ValueError` for an invalid code."""
     if CODED not in tensors:
         return tensors
     code, codec = tensors[CODED], ChunkCodec(RecordLayout(fields))

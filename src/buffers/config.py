@@ -8,15 +8,15 @@ from ..utils.errors import UserError, require_range, take_choices
 
 
 class ReplayStorage(Enum):
-    """Memory of the arena."""
+    """Host memory (ram), mapped files in the run folder (mmap), or memory of the training GPU (cuda)."""
 
-    ram = "ram"  # anonymous host memory, committed at start
-    mmap = "mmap"  # files in the run folder, mapped into memory; the disk space is reserved at start
-    cuda = "cuda"  # memory of the training GPU: sampling then needs no transfer
+    ram = "ram"
+    mmap = "mmap"
+    cuda = "cuda"
 
 
 class LatentDtype(Enum):
-    """Stored dtype of `deter`, by its name in torch; `stoch` is always class indices of one byte."""
+    """Stored dtype of `deter`, named as in torch; `stoch` is always stored as class indices of one byte."""
 
     float16 = "float16"
     bfloat16 = "bfloat16"
@@ -24,66 +24,65 @@ class LatentDtype(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class ReplayConfig:
-    """Settings of `EpisodeReplayBuffer`; `configs/buffer/*.yaml` sets them."""
+    """Settings of `EpisodeReplayBuffer`, set by `configs/buffer/*.yaml`."""
 
     capacity: int = 100_000
-    """Records kept, over all environments; a record is one stored step, final observations included."""
+    """Maximum number of records (stored steps, including final observations) over all environments."""
 
     memory_budget_gib: float = 8.0
-    """Most memory the buffer may own, index included, in GiB; checked before the first allocation."""
+    """Maximum memory of the buffer, including its index, in GiB; checked before the first allocation."""
 
     storage: ReplayStorage = ReplayStorage.ram
-    """Memory of the arena: ram, mmap or cuda."""
+    """Type of memory that stores the records: ram, mmap or cuda."""
 
     store_latents: bool = True
-    """Keep the latent state of every record, so that a window starts from the model's state there."""
+    """Store the latent state of every record, so that a window can start from the model's state."""
 
     latent_dtype: LatentDtype = LatentDtype.float16
     """Dtype of the stored deterministic state: float16 or bfloat16."""
 
     latent_every: int = 1
-    """Keep the latent state of every n-th record of a stream only, where alone windows then begin; it divides
-    `training.sequence_length`, so that every record is replayed equally often, and `chunk_length`."""
+    """Store the latent state of only every n-th record of a stream, where windows then begin. Must divide
+    `training.sequence_length`, so that all records are replayed equally often, and `chunk_length`."""
 
     compressed: bool = False
-    """Keep full chunks as codes, without loss; `memory_budget_gib` is then what is allocated, and the oldest
-    episodes go when it is full, however many records it holds."""
+    """Compress full chunks without loss. The buffer then allocates all of `memory_budget_gib` and evicts the
+    oldest episodes when it is full, regardless of the number of records."""
 
     cross_episodes: bool = True
-    """Let windows cross the border of two episodes; otherwise the trained steps are of one episode."""
+    """Allow windows to span several episodes. Otherwise all trained steps belong to one episode."""
 
     newest_share: float = 0.0
-    """Share of the windows that are drawn from the newest quarter of each stream, so that a model follows the
-    policy that plays now; the others are drawn from all. The loss weighs them alike."""
+    """Fraction of windows drawn from the newest quarter of each stream, so that the model follows the current
+    policy. The others are drawn uniformly from all windows. All have the same weight in the loss."""
 
     chunk_length: int = 48
-    """Records in a chunk: the unit of the arena, which has two chunks an environment to spare, and of the
-    files in a checkpoint."""
+    """Records per chunk, the unit of memory and of saved files. Each environment has two spare chunks."""
 
     prefill: str | None = None
-    """Folder or file of episodes that a new run begins with, in a format of `reverie-episodes`; or null."""
+    """Folder or file of episodes to load into the replay of a new run, in a format of `reverie-episodes`."""
 
     def __post_init__(self) -> None:
-        """Check the bounds of single fields; those that need the environment are checked by `plan_replay`."""
+        """Check single fields; `plan_replay` checks fields that depend on the environment."""
         take_choices("buffer", self)
         require_range("buffer", self, "capacity", "chunk_length", "latent_every", ge=1)
         require_range("buffer", self, "memory_budget_gib", gt=0)
         require_range("buffer", self, "newest_share", ge=0, le=1)
         if self.compressed and self.storage is ReplayStorage.cuda:
             raise UserError(
-                "buffer.compressed=true needs buffer.storage=ram or mmap, got cuda: codes are read by the "
-                "processor. Set buffer.storage=ram."
+                "buffer.compressed=true needs buffer.storage=ram or mmap, got cuda: only the CPU can "
+                "decompress records. Set buffer.storage=ram."
             )
         if self.chunk_length % self.latent_every:
             nearest = largest_divisor(self.latent_every, self.chunk_length)
             raise UserError(
                 f"buffer.latent_every={self.latent_every} does not divide buffer.chunk_length="
-                f"{self.chunk_length}. Set buffer.latent_every={nearest}, the largest below it that does."
+                f"{self.chunk_length}. Set buffer.latent_every={nearest}, the largest smaller divisor."
             )
 
 
 def largest_divisor(most: int, *numbers: int) -> int:
-    """Return the largest divisor of all numbers that is not above `most`.
+    """Return the largest common divisor of all numbers that is at most `most`.
 
     >>> largest_divisor(12, 64, 48)
     8

@@ -1,4 +1,4 @@
-"""A replay that several ranks have saved in parts, given out to another number of them by whole streams."""
+"""Load a replay saved by several ranks into a different number of ranks, stream by stream."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,12 @@ from .shared_files import LatentFile, Segment, load_latents, load_records, read_
 from .storage import Arena, RecordStore
 
 SavedPart = tuple[Path, Path]
-"""The folder of a checkpoint, and the folder of the files that checkpoints share."""
+"""Folder of a checkpoint, and folder of the files shared by checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What is wanted of one saved part."""
+    """The streams to load from one saved part."""
 
     folder: Path
     shared: Path
@@ -34,18 +34,18 @@ class _Part:
     latents: list[LatentFile]
 
     streams: dict[int, int]
-    """Number of a stream here, by its number there."""
+    """Stream numbers in this rank by stream numbers in the saved part."""
 
 
 def load_streams(
     parts: Sequence[SavedPart], first: int, index: EpisodeIndex, store: RecordStore, latents: Arena | None
 ) -> None:
-    """Load as many streams as `index` has, from number `first` on, counted over all parts in their order.
+    """Fill all streams of `index` with consecutive saved streams, counted over all parts.
 
-    Where they hold more records than the capacity, the longest streams lose their oldest ones.
+    `first` is the first saved stream to load. If the capacity is exceeded, the longest streams are cut.
 
     Raises:
-        UserError: If fields do not fit, or a file was not written by a buffer.
+        UserError: If fields do not match, or a file was not written by a buffer.
     """
     wanted = _wanted(parts, first, len(index.records.head))
     state: dict[str, list[Any]] = {key: [0] * len(index.records.head) for key in index.state_dict()}
@@ -68,7 +68,7 @@ def load_streams(
 
 
 def _wanted(parts: Sequence[SavedPart], first: int, count: int) -> list[_Part]:
-    """Return the parts that hold some of the wanted streams."""
+    """Return the parts that contain some of the requested streams."""
     found, before = [], 0
     for folder, shared in parts:
         path = folder / INDEX_FILE
@@ -81,12 +81,12 @@ def _wanted(parts: Sequence[SavedPart], first: int, count: int) -> list[_Part]:
         found += [_Part(folder, shared, state, *files, streams)] if streams else []
         before += there
     if before < first + count:
-        raise UserError(f"{parts[0][0]} and its other parts hold {before} streams, not {first + count}.")
+        raise UserError(f"{parts[0][0]} and its other parts have {before} streams, not {first + count}.")
     return found
 
 
 def _records(part: _Part, store: RecordStore) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
-    """Yield what `read_records` does, of wanted streams by their numbers here."""
+    """Yield the results of `read_records` for the requested streams, with this rank's stream numbers."""
     length, streams = part.state.get("chunk_length", 1), part.state["streams"]
     read = partial(read_records, part.shared, part.folder / OPEN_FILE, part.segments)
     for env, start, fields in read(streams, length, store.fields):
@@ -95,7 +95,7 @@ def _records(part: _Part, store: RecordStore) -> Iterator[tuple[int, int, dict[s
 
 
 def _latents(part: _Part, latents: Arena) -> Iterator[dict[str, Tensor]]:
-    """Yield what `read_latents` does, of wanted streams by their numbers here."""
+    """Yield the results of `read_latents` for the requested streams, with this rank's stream numbers."""
     tail = part.state["streams"]["tail"]
     for tensors in read_latents(part.shared, part.latents, tail, latents.fields):
         is_wanted = torch.isin(tensors["env"], torch.tensor([*part.streams]))
@@ -105,7 +105,7 @@ def _latents(part: _Part, latents: Arena) -> Iterator[dict[str, Tensor]]:
 
 
 def _leveled(lengths: Int64[np.ndarray, "streams"], capacity: int) -> Int64[np.ndarray, "streams"]:
-    """Return the lengths, the longest cut to one limit so that their sum is within the capacity.
+    """Return the lengths, cut to a common limit such that their sum is within the capacity.
 
     >>> _leveled(np.array([5, 1, 9]), 10)
     array([4, 1, 4])

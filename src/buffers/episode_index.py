@@ -1,4 +1,4 @@
-"""Index the records held: their episodes, and the starts of windows."""
+"""Index of the stored records: episodes and window starts."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,24 +13,23 @@ from .fields import ReplaySpec
 
 @runtime_checkable
 class Room(Protocol):
-    """Memory of chunks, as far as eviction depends on it."""
+    """Interface of chunk memory for eviction."""
 
     def has_room(self, chunks: int) -> bool:
-        """Return whether so many more full chunks fit, whatever is in them."""
+        """Return whether this many more full chunks fit regardless of their contents."""
         ...
 
     def free(self, chunks: Int64[np.ndarray, "chunks"]) -> None:
-        """Forget chunks of which no record is held any more."""
+        """Free chunks whose records have all been dropped."""
         ...
 
 
 class EpisodeIndex:
-    """Streams of records, one per environment, in which episodes follow each other without gaps.
+    """Streams of records, one per environment, in which episodes are contiguous.
 
-    Room, in `room` and in `capacity`, is made by dropping the oldest complete episode of the longest stream
-    that has one; while streams grow alike, that is the oldest of all. Only while no episode is complete does
-    the longest stream lose its oldest record, until there is room. A stream that grows more slowly, or began
-    later, thus keeps as many records as the others.
+    If `room` or `capacity` is exhausted, the longest stream with a complete episode loses its oldest complete
+    episode, which is the oldest overall while all streams grow equally. Without complete episodes, the
+    longest stream loses single records, oldest first. Slower and later streams keep as many as the others.
     """
 
     def __init__(self, spec: ReplaySpec, room: Room) -> None:
@@ -39,42 +38,43 @@ class EpisodeIndex:
         self.start_every, self._reach, self._room = spec.start_every, spec.reach, room
         self.records = ChunkedQueues(*pool)
         self.has_been_short = False
-        """Whether an episode went for want of room while there were fewer records than `capacity`."""
+        """Whether memory ran out, and records were dropped, before `capacity` was reached."""
 
         self.starts = None if spec.config.cross_episodes else EpisodeStarts(*pool)
-        self.begins = np.full(self.records.num_rows, False)  # by row: first record of an episode
+        # `begins` marks rows with first records; `_episode_start` is the stream index of newest episodes.
+        self.begins = np.full(self.records.num_rows, False)
         self._envs = np.arange(spec.num_envs)
         self._num_complete = np.zeros(spec.num_envs, COUNTER_DTYPE)
         self._is_open = np.zeros(spec.num_envs, np.bool_)
-        self._episode_start = np.zeros(spec.num_envs, COUNTER_DTYPE)  # stream index of the newest episode
+        self._episode_start = np.zeros(spec.num_envs, COUNTER_DTYPE)
 
     @staticmethod
     def required_bytes(spec: ReplaySpec) -> int:
-        """Return the future `nbytes`, without allocating."""
+        """Return the `nbytes` of an index without allocating it."""
         pool = spec.num_envs, spec.config.capacity, spec.config.chunk_length
         num_rows, queues = rows_needed(*pool), ChunkedQueues.required_bytes(*pool)
         starts = 0 if spec.config.cross_episodes else queues + num_rows * COUNTER_DTYPE.itemsize
         return queues + starts + num_rows + spec.num_envs * (3 * COUNTER_DTYPE.itemsize + 1)
 
     def nbytes(self) -> int:
-        """Return the bytes held, always in host memory."""
+        """Return the size in bytes; the index is always in host memory."""
         own = [self.begins, self._envs, self._num_complete, self._is_open, self._episode_start]
         starts = self.starts.values.nbytes + self.starts.queues.nbytes() if self.starts else 0
         return sum(array.nbytes for array in own) + self.records.nbytes() + starts
 
     @property
     def total_steps(self) -> int:
-        """Records held."""
+        """Number of stored records."""
         return int(self.records.lengths.sum())
 
     @property
     def num_episodes(self) -> int:
-        """Episodes of which a record is held, open ones included."""
+        """Number of episodes with stored records, including open episodes."""
         return int(self._num_complete.sum() + self._is_open.sum())
 
     @property
     def window_counts(self) -> Int64[np.ndarray, "envs"]:
-        """Windows that can be drawn from each stream."""
+        """Number of different windows in each stream."""
         if self.starts:
             return self.starts.queues.lengths
         last = (self.records.tail - self.window_length) // self.start_every
@@ -82,11 +82,11 @@ class EpisodeIndex:
 
     @property
     def newest_counts(self) -> Int64[np.ndarray, "envs"]:
-        """Windows in the newest quarter of each stream, rounded up."""
+        """Number of windows in the newest quarter of each stream, rounded up."""
         return -(-self.window_counts // 4)
 
     def _first_start(self) -> Int64[np.ndarray, "envs"]:
-        """Return the oldest start of a window in each stream, in units of `start_every`."""
+        """Return the oldest window start in each stream, in units of `start_every`."""
         return -(-self.records.head // self.start_every)
 
     def add(
@@ -95,7 +95,7 @@ class EpisodeIndex:
         is_last: Bool[np.ndarray, "envs"],
         envs: Int64[np.ndarray, "envs"] | None = None,
     ) -> Int64[np.ndarray, "envs"]:
-        """Add one record to each of `envs`, or to all, dropping old ones first; return the rows."""
+        """Add one record to each of `envs` (default: all) after dropping old ones; return the rows."""
         envs = self._envs if envs is None else envs
         index = self.records.tail[envs]
         full = int(((index + 1) % self.records.chunk_length == 0).sum())
@@ -103,7 +103,7 @@ class EpisodeIndex:
         rows = self.records.append(envs)
         begins = is_first | ~self._is_open[envs]
         self.begins[rows] = begins
-        # An episode ends with its last record, or, abandoned, with the first record of the next one.
+        # An episode ends with its last record. An abandoned episode ends when the next episode begins.
         self._num_complete[envs] += (begins & self._is_open[envs]).astype(COUNTER_DTYPE) + is_last
         self._episode_start[envs[begins]] = index[begins]
         self._is_open[envs] = ~is_last
@@ -115,19 +115,19 @@ class EpisodeIndex:
         return rows
 
     def add_episode(self, env: int, length: int) -> Int64[np.ndarray, "length"]:
-        """Add a whole episode to one stream, dropping old ones first; return the rows to write it to.
+        """Add a complete episode to one stream after dropping old ones; return the rows to fill.
 
         Raises:
-            ValueError: Before anything changes: if there is no such stream, the episode is longer than the
-                capacity, or one is open.
+            ValueError: Before any change, for an unknown stream, an open episode or one that is too long.
         """
         if not 0 <= env < len(self._envs):
             raise ValueError(f"environment {env} is not in [0, {len(self._envs)})")
         if length > self.capacity:
-            raise ValueError(f"an episode of {count_text(length, 'record')}, but capacity={self.capacity}")
-        if self._is_open.any():  # room could then be had only by cutting it
+            raise ValueError(f"an episode has {count_text(length, 'record')}, but capacity={self.capacity}")
+        # Making room might otherwise cut an open episode.
+        if self._is_open.any():
             open_envs = np.flatnonzero(self._is_open).tolist()
-            raise ValueError(f"add_episode while an episode of environments {open_envs} is open")
+            raise ValueError(f"add_episode while episodes of environments {open_envs} are open")
         start = int(self.records.tail[env])
         self._make_room(length, length // self.records.chunk_length + 1)
         rows = self.records.extend(env, length)
@@ -141,7 +141,7 @@ class EpisodeIndex:
         return rows
 
     def windows(self, indices: Int64[np.ndarray, "batch"]) -> SampledPositions:
-        """Return the windows of these indices over all starts, one stream after the other, oldest first."""
+        """Return windows by indices over all window starts, stream by stream, oldest first."""
         env, rank = locate(self.window_counts, indices)
         start = (
             self.starts.at(env, rank) if self.starts else (self._first_start()[env] + rank) * self.start_every
@@ -149,13 +149,13 @@ class EpisodeIndex:
         return SampledPositions(env=env, start=start)
 
     def newest(self, indices: Int64[np.ndarray, "batch"]) -> Int64[np.ndarray, "batch"]:
-        """Return the indices, as `windows` takes them, of windows counted over `newest_counts` alone."""
+        """Convert indices over only the newest windows (see `newest_counts`) to indices for `windows`."""
         newest = self.newest_counts
         env, rank = locate(newest, indices)
         return np.cumsum(self.window_counts)[env] - newest[env] + rank
 
     def in_order(self) -> tuple[Int64[np.ndarray, "records"], Int64[np.ndarray, "windows"]]:
-        """Return the rows of all records, stream after stream, and where among them each window begins."""
+        """Return the rows of all records, stream by stream, and the position of each window start in them."""
         lengths = self.records.lengths
         env, rank = locate(lengths, np.arange(self.total_steps))
         rows = self.records.rows(env, self.records.head[env] + rank)
@@ -168,7 +168,7 @@ class EpisodeIndex:
         self.starts.extend(env, starts[starts % self.start_every == 0])
 
     def _make_room(self, count: int, full: int) -> None:
-        """Drop old records until `count` more fit into the capacity, and `full` more chunks into the room."""
+        """Drop old records until `count` more records and `full` more chunks fit."""
         excess = self.total_steps + count - self.capacity
         while excess > 0 or not self._room.has_room(full):
             self.has_been_short |= excess <= 0
@@ -178,7 +178,8 @@ class EpisodeIndex:
                 stop = self._end_of_oldest_episode(env)
                 self._num_complete[env] -= 1
             else:
-                env = int(self.records.lengths.argmax())  # holds a whole window, so it is never emptied
+                # The longest stream contains at least a whole window, so it never becomes empty.
+                env = int(self.records.lengths.argmax())
                 stop = int(self.records.head[env]) + 1
             dropped = stop - int(self.records.head[env])
             self._room.free(self.records.drop(env, dropped))
@@ -187,7 +188,7 @@ class EpisodeIndex:
                 self.starts.drop_before(env, stop)
 
     def _end_of_oldest_episode(self, env: int) -> int:
-        """Return the stream index after the oldest episode; reads each record once in its life."""
+        """Return the stream index after the oldest episode; over time, each record is read only once."""
         head, tail = int(self.records.head[env]), int(self.records.tail[env])
         for index, count, row in self.records.spans(env, head + 1, tail):
             begins = self.begins[row : row + count]
@@ -196,7 +197,7 @@ class EpisodeIndex:
         return tail
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all but `begins`, as numbers and lists."""
+        """Return everything except `begins` as lists of numbers."""
         return {
             "head": self.records.head.tolist(),
             "tail": self.records.tail.tolist(),
@@ -206,14 +207,14 @@ class EpisodeIndex:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a saved index; the caller then fills `begins` and calls `rebuild_starts`."""
+        """Load a saved index; the caller must then fill `begins` and call `rebuild_starts`."""
         self.records.restore(state["head"], state["tail"])
         self._num_complete[:] = state["num_complete"]
         self._is_open[:] = state["is_open"]
         self._episode_start[:] = state["episode_start"]
 
     def count_episodes(self) -> None:
-        """Count the episodes anew from `begins`, after streams have lost their oldest records."""
+        """Recount the episodes from `begins` after streams have lost their oldest records."""
         head, tail = self.records.head.tolist(), self.records.tail.tolist()
         for env, (first, end) in enumerate(zip(head, tail, strict=True)):
             rows = self.records.rows(np.array(env), np.arange(first + 1, end))
@@ -226,8 +227,8 @@ class EpisodeIndex:
         """Rebuild the window starts from `begins`; the window length may differ from the saved run's."""
         if self.starts is None:
             return
-        nothing = [0] * len(self._envs)
-        self.starts.queues.restore(nothing, nothing)
+        zeros = [0] * len(self._envs)
+        self.starts.queues.restore(zeros, zeros)
         episode_start = self.records.head.copy()
         for env, index, count, row in self.records.held_spans():
             stream_index = np.arange(index, index + count)
@@ -240,9 +241,9 @@ class EpisodeIndex:
 
 
 class EpisodeStarts:
-    """The start of every window that trains steps of one episode, oldest first, in one queue per environment.
+    """Starts of the windows whose trained steps belong to one episode: a queue per environment, oldest first.
 
-    There are never more starts than records, so a pool of the records' capacity suffices.
+    There are never more starts than records, so the capacity of the records is sufficient.
     """
 
     def __init__(self, num_envs: int, capacity: int, chunk_length: int) -> None:
@@ -250,11 +251,11 @@ class EpisodeStarts:
         self.values = np.full(self.queues.num_rows, 0, COUNTER_DTYPE)
 
     def extend(self, env: int, starts: Int64[np.ndarray, "starts"]) -> None:
-        """Add starts, oldest first, to one environment."""
+        """Append starts, oldest first, to one environment's queue."""
         self.values[self.queues.extend(env, len(starts))] = starts
 
     def drop_before(self, env: int, index: int) -> None:
-        """Forget the starts before stream index `index`."""
+        """Drop all starts before stream index `index`."""
         count = 0
         for _, length, row in self.queues.spans(env, int(self.queues.head[env]), int(self.queues.tail[env])):
             older = int(np.searchsorted(self.values[row : row + length], index))

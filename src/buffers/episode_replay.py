@@ -1,4 +1,4 @@
-"""The replay buffer: allocated once, evicted by episodes, sampled by copy."""
+"""The replay buffer: allocates once, evicts whole episodes and returns copies."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -28,19 +28,18 @@ _LOG = logging.getLogger(__name__)
 class EpisodeReplayBuffer:
     """Records of several environments in one arena of equal chunks.
 
-    Episodes lie back to back in the chunks of their environment's stream. When a new record would pass
-    `buffer.capacity`, the oldest complete episode of all environments goes as a whole; see `EpisodeIndex` for
-    the one exception. No array given is kept, and nothing returned shares memory with the arena. After
-    construction only `sample` allocates, for the batch that it returns. With `buffer.compressed=true` full
-    chunks are codes, and the same happens when `buffer.memory_budget_gib` leaves no room for the next ones.
+    Episodes are contiguous in the chunks of their environment's stream. If a new record would exceed
+    `buffer.capacity`, the oldest complete episode is evicted; see `EpisodeIndex` for the details. Inputs and
+    results are copied. After construction, only `sample` allocates memory, for its batch. With
+    `buffer.compressed=true`, full chunks are compressed, and a full budget also evicts episodes.
 
     Args:
-        generator: The only source of randomness; the buffer owns it and saves its state. None draws a seed.
-        device: The training device; matters for `buffer.storage=cuda` only.
-        directory: Folder of the mapped files; needed for `buffer.storage=mmap` only.
+        generator: The only source of randomness, owned and saved by the buffer. None draws a seed.
+        device: The training device, used only for `buffer.storage=cuda`.
+        directory: Folder of the mapped files, used only for `buffer.storage=mmap`.
 
     Raises:
-        UserError: Before anything is allocated, if budget, disk or capacity are too small.
+        UserError: Before any allocation, if budget, disk or capacity are too small.
     """
 
     def __init__(
@@ -78,13 +77,13 @@ class EpisodeReplayBuffer:
         latent: StoredLatent | None = None,
         envs: Int64[np.ndarray, "envs"] | None = None,
     ) -> None:
-        """Copy in one record of every environment, or of the distinct `envs` alone, making room first.
+        """Add one record per environment, or only for the distinct `envs`, after evicting old records.
 
-        The action was chosen after seeing `step`; where `is_last` it is never executed, and stored as zeros.
-        `latent`, the posterior state after seeing `step`, is given exactly if `stores_latents`.
+        The action was chosen after seeing `step`. Where `is_last`, it is never executed and stored as zeros.
+        `latent`, the posterior state after seeing `step`, is required if and only if `stores_latents`.
 
         Raises:
-            ValueError: Before anything changes: if an array has another shape or dtype.
+            ValueError: Before any change, if an array has the wrong shape or dtype.
         """
         if (latent is not None) != self.stores_latents:
             given = type(latent).__name__
@@ -95,28 +94,27 @@ class EpisodeReplayBuffer:
             self._check_latents(latent.deter, latent.stoch, len(step.reward))
             if latent.stoch.dtype is not torch.uint8 or not latent.deter.is_floating_point():
                 found = f"{latent.deter.dtype} and {latent.stoch.dtype}"
-                raise ValueError(f"latents of {found}, not floats and uint8")
+                raise ValueError(f"latents are {found}, expected floats and uint8")
         rows = self._index.add(step.is_first, step.is_last, envs)
         self._write(rows, fields)
         if latent is not None:
             self._write_latents(rows, latent.deter, latent.stoch)
 
     def add_episode(self, env: int, episode: EpisodeRecords) -> None:
-        """Copy a whole finished episode into one environment's stream at once.
+        """Add a complete episode to one environment's stream.
 
-        Leaves a buffer of one stream as an `add` of each record would, evictions included. With several
-        streams see `EpisodeIndex` for what counts as oldest. Where latents are stored, these records have
-        zeros, as no model has seen them yet; `write_back` replaces them.
+        For a single stream, this is equivalent to adding each record; see `EpisodeIndex` for several streams.
+        Stored latents are zeros until `write_back` replaces them, because no model has seen the records yet.
 
         Raises:
-            ValueError: Before anything changes: if there is no such stream, an episode is open in any, the
-                episode is longer than what is held for certain, or a field has another shape or dtype.
+            ValueError: Before any change, if the stream does not exist, any stream has an open episode, the
+                episode exceeds the guaranteed capacity, or a field has the wrong shape or dtype.
         """
         fields, length = episode_fields(episode, self._forms), len(episode.reward)
         if self.config.compressed and length > self.plan.guaranteed:
             budget = f"buffer.memory_budget_gib={self.config.memory_budget_gib:g}"
-            held = f"{self.plan.guaranteed} if nothing compresses"
-            raise ValueError(f"an episode of {count_text(length, 'record')}, but {budget} holds {held}")
+            held = f"only {self.plan.guaranteed} incompressible ones"
+            raise ValueError(f"an episode has {count_text(length, 'record')}, but {budget} fits {held}")
         rows = self._index.add_episode(env, length)
         self._write(rows, fields)
         if self.stores_latents:
@@ -124,10 +122,7 @@ class EpisodeReplayBuffer:
             self._write_latents(rows, *zeros)
 
     def episodes(self) -> Iterator[EpisodeRecords]:
-        """Yield copies of the whole episodes held, stream after stream, oldest first.
-
-        Left out are those that are open, were abandoned, or have lost their first records.
-        """
+        """Yield copies of episodes, stream by stream, oldest first; skip open, abandoned and cut episodes."""
         records = self._index.records
         for env, (head, tail) in enumerate(zip(records.head.tolist(), records.tail.tolist(), strict=True)):
             rows = records.rows(np.array(env), np.arange(head, tail))
@@ -145,7 +140,7 @@ class EpisodeReplayBuffer:
         return EpisodeRecords(observation, values["action"], values["reward"], is_terminal)
 
     def _values(self, rows: Int64[np.ndarray, "rows"], names: list[str]) -> list[np.ndarray]:
-        """Return copies of fields of some rows, in host memory."""
+        """Return copies of fields of some rows in host memory."""
         out = {name: self._store.empty(name, (len(rows),)) for name in names}
         self._store.read(self._store.to_index_tensor(rows), out)
         return [values.cpu().numpy() for values in out.values()]
@@ -156,15 +151,15 @@ class EpisodeReplayBuffer:
         if self._index.has_been_short and not self._has_warned:
             self._has_warned = True
             _LOG.warning(
-                "replay: buffer.memory_budget_gib=%g is full with %s records, so old episodes go before "
-                "buffer.capacity=%s is reached; raise the budget to keep more",
+                "replay: buffer.memory_budget_gib=%g is full with %s records, so old episodes are evicted "
+                "before buffer.capacity=%s is reached; raise the budget to keep more",
                 self.config.memory_budget_gib,
                 f"{self.total_steps:,}",
                 f"{self.config.capacity:,}",
             )
 
     def _write_latents(self, rows: Int64[np.ndarray, "rows"], deter: Tensor, stoch: Tensor) -> None:
-        """Store the latents (rows, ...) of distinct records, as far as theirs are kept."""
+        """Store the latents (rows, ...) of distinct records, skipping records without a stored latent."""
         assert self._latents is not None
         every = self._index.start_every
         if every > 1:
@@ -179,34 +174,32 @@ class EpisodeReplayBuffer:
 
     @property
     def num_windows(self) -> int:
-        """Windows that could be drawn now, as a number of different starts."""
+        """Number of different windows that can currently be drawn."""
         return int(self._index.window_counts.sum())
 
     @property
     def can_sample(self) -> bool:
-        """Whether there is a window; dropping a long episode can make this false again for a while."""
+        """Whether the buffer has a window; the eviction of a long episode can make this false again."""
         return self.num_windows > 0
 
     def sample(
         self, batch_size: int, generator: np.random.Generator | None = None, out: SequenceBatch | None = None
     ) -> SequenceBatch:
-        """Return windows drawn with replacement, as copies.
+        """Return copies of windows drawn with replacement.
 
-        Each is drawn uniformly, with probability `buffer.newest_share` over the starts in the newest quarter
-        of each stream, else over all. The share follows DIAMOND (arXiv:2405.12399, its code's
-        `sample_weights`), which names four such parts.
-        The batch is in host memory, or on the GPU with `buffer.storage=cuda`; the memory of `out`, an earlier
-        batch of this size, is reused. The time per window does not depend on the fill.
-        Without `generator` the buffer's own is used.
+        Each window is drawn uniformly: with probability `buffer.newest_share` from the newest quarter of each
+        stream, otherwise from all windows (see `sample_weights` of DIAMOND, arXiv:2405.12399).
+        The batch is in host memory, or on the GPU with `buffer.storage=cuda`. The memory of `out`, a previous
+        batch of the same size, is reused. `generator` defaults to the buffer's. Time does not depend on fill.
 
         Raises:
-            ValueError: If there is no window, or `out` is of another size.
+            ValueError: If the buffer has no window, or `out` has a different size.
         """
         if not self.can_sample:
             window = count_text(self.window_length, "step")
             raise ValueError(f"no window of {window} in {count_text(self.total_steps, 'stored step')}")
         if out is not None and len(out.reward) != batch_size:
-            raise ValueError(f"out holds {count_text(len(out.reward), 'window')}, batch_size={batch_size}")
+            raise ValueError(f"out has {count_text(len(out.reward), 'window')}, but batch_size={batch_size}")
         positions = self._index.windows(self._drawn(batch_size, generator or self._generator))
         rows = self._rows(positions)
         batch = read_windows(self._store, self._latents, rows, positions, out)
@@ -214,7 +207,7 @@ class EpisodeReplayBuffer:
         return batch
 
     def _drawn(self, count: int, generator: np.random.Generator) -> Int64[np.ndarray, "count"]:
-        """Draw the indices of windows."""
+        """Draw window indices."""
         drawn = generator.integers(self.num_windows, size=count)
         if (share := self.config.newest_share) > 0:
             newest = generator.integers(self._index.newest_counts.sum(), size=count)
@@ -222,7 +215,7 @@ class EpisodeReplayBuffer:
         return drawn
 
     def read_context(self, batch: SequenceBatch) -> None:
-        """Read the context of a batch of `sample` into its memory, as `write_back` has left it since."""
+        """Reload the context of a batch from `sample`, including later changes by `write_back`."""
         if self._latents is not None and batch.context is not None:
             rows = self._index.records.rows(batch.positions.env, batch.positions.start)
             first = self._latents.to_index_tensor(rows // self._index.start_every)
@@ -230,10 +223,10 @@ class EpisodeReplayBuffer:
 
     @property
     def num_transitions(self) -> int:
-        """Pairs of consecutive records inside one episode; ValueError unless that is what a window is."""
+        """Number of pairs of consecutive records in one episode; ValueError unless windows are such pairs."""
         if self.window_length != 2 or self.config.cross_episodes:
             raise ValueError(
-                f"transitions need window_length=2 and buffer.cross_episodes=false, not "
+                f"transitions need window_length=2 and buffer.cross_episodes=false, got "
                 f"window_length={self.window_length} and buffer.cross_episodes={self.config.cross_episodes}"
             )
         return self.num_windows
@@ -241,27 +234,28 @@ class EpisodeReplayBuffer:
     def transitions(
         self, indices: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
     ) -> TransitionBatch:
-        """Return the transitions of these indices as a copy; raises as `check_indices`, `num_transitions`."""
+        """Return copies of transitions; for errors see `check_indices` and `num_transitions`."""
         check_indices(indices, self.num_transitions, out)
         rows = self._store.to_index_tensor(self._rows(self._index.windows(indices)))
         return read_transitions(self._read, self._store.fields, rows[:, 0], rows[:, 1], out)
 
     def _read(self, name: str, rows: Int64[Tensor, "rows"], out: Tensor | None = None) -> Tensor:
-        """Copy a field of the given rows into `out`; None: new memory."""
+        """Copy a field of the given rows into `out`, by default a new tensor."""
         out = self._store.empty(name, tuple(rows.shape)) if out is None else out
         self._store.read(rows, {name: out})
         return out
 
     def transition_table(self) -> TransitionTable:
-        """Return a copy of all records now held as plain arrays, with the same transitions."""
-        _ = self.num_transitions  # refuses a buffer without transitions
+        """Return a copy of all records as plain arrays, with the same transitions."""
+        # The property raises for a buffer without transitions.
+        _ = self.num_transitions
         rows, starts = self._index.in_order()
         names = transition_fields(self._store.fields)
         fields = dict(zip(names, self._values(rows, names), strict=True))
         return TransitionTable(fields=fields, starts=starts)
 
     def _rows(self, positions: SampledPositions) -> np.ndarray:
-        """Return the rows (batch, length) of windows that are held."""
+        """Return the rows (batch, length) of existing windows."""
         index = positions.start[:, None] + np.arange(self.window_length)
         return self._index.records.rows(positions.env[:, None], index)
 
@@ -272,28 +266,28 @@ class EpisodeReplayBuffer:
         stoch: Integer[Tensor, "batch time latents"],
         valid: Bool[Tensor, ""] | None = None,
     ) -> None:
-        """Replace the stored latents of columns 1 to T of sampled windows by fresher ones.
+        """Replace the stored latents of columns 1 to T of sampled windows with newer ones.
 
-        Records evicted since the batch was drawn are skipped. Where windows overlap, the later row of the
-        batch wins. Latents may be on any device, and `deter` of any float dtype; a graph is dropped. Nothing
-        is replaced if `valid` is false; with `buffer.storage=cuda` the host does not wait for its value.
+        Records evicted after sampling are skipped. Where windows overlap, the later row of the batch wins.
+        Latents may be on any device and `deter` may have any float dtype; latents are detached. If `valid` is
+        false, latents stay unchanged; with `buffer.storage=cuda`, the host does not wait for its value.
 
         Raises:
-            ValueError: Before anything changes: if latents are not stored, are of another shape, or belong to
-                records that were never added.
+            ValueError: Before any change, for a wrong shape, unknown records or a buffer without latents.
         """
         if not self.stores_latents:
-            raise ValueError("write_back has no place for latents, for buffer.store_latents=False")
+            raise ValueError("write_back requires buffer.store_latents=True")
         self._check_latents(deter, stoch, len(positions.start), self.window_length - 1)
         columns = np.arange(1, self.window_length)
         index = positions.start[:, None] + columns
         if (index[:, -1] >= self._index.records.tail[positions.env]).any():
             raise ValueError("positions of records that were never added")
-        is_kept = index % self._index.start_every == 0  # others would be copied in vain
+        # Select only records that are still stored and whose latents are kept.
+        is_kept = index % self._index.start_every == 0
         is_held = (is_kept & (index >= self._index.records.head[positions.env][:, None])).ravel()
         env = np.repeat(positions.env, len(columns))[is_held]
         rows = self._index.records.rows(env, index.ravel()[is_held])
-        # Keep the last of equal rows; the device would otherwise choose which copy wins.
+        # Keep the last of equal rows, because the order of writes on the device is undefined.
         unique, from_end = np.unique(rows[::-1], return_index=True)
         source = torch.from_numpy(np.flatnonzero(is_held)[::-1][from_end]).to(deter.device)
         chosen = [values.flatten(0, 1).index_select(0, source) for values in (deter, stoch)]
@@ -306,7 +300,7 @@ class EpisodeReplayBuffer:
         self._write_latents(unique, *chosen)
 
     def _unless(self, valid: Tensor, rows: Int64[np.ndarray, "rows"], *fresh: Tensor) -> list[Tensor]:
-        """Return the fresh latents if `valid` is true, else those that these rows hold."""
+        """Return the fresh latents if `valid` is true, otherwise the stored latents of these rows."""
         assert self._latents is not None
         held = {name: self._latents.empty(name, (len(rows),)) for name in LATENT_FIELDS}
         self._latents.read(self._latents.to_index_tensor(rows), held)
@@ -315,27 +309,27 @@ class EpisodeReplayBuffer:
         ]
 
     def _check_latents(self, deter: Tensor, stoch: Tensor, *shape: int) -> None:
-        """Raise ValueError for latents of another shape than (*shape, size)."""
+        """Raise ValueError unless the latents have the shape (*shape, size)."""
         found = tuple(deter.shape), tuple(stoch.shape)
         expected = tuple((*shape, *self.plan.fields[name].shape) for name in LATENT_FIELDS)
         if found != expected:
-            raise ValueError(f"latents of {found}, expected {expected}")
+            raise ValueError(f"latents have shapes {found}, expected {expected}")
 
     @property
     def total_steps(self) -> int:
-        """Records held, over all environments; never more than `buffer.capacity`."""
+        """Number of records over all environments, at most `buffer.capacity`."""
         return self._index.total_steps
 
     def nbytes(self) -> int:
-        """Return all bytes owned: the arena in its kind of memory, and the index in host memory."""
+        """Return the total bytes of the arena (in `buffer.storage`) and the index (in host memory)."""
         latents = self._latents.nbytes() if self._latents else 0
         index = self._index.nbytes() + self._store.index_nbytes() + self._files.changed.nbytes
         return self._store.nbytes() + latents + index
 
     def stats(self) -> dict[str, float]:
-        """Return metrics by the last part of their tag: `fill` in [0, 1], `aux_bytes` all but `obs_bytes`.
+        """Return metrics by the last part of their tag.
 
-        Compressed, once there is a code, also its bytes for each record in it, and how many such records fit.
+        `fill` is in [0, 1], and `aux_bytes` exclude `obs_bytes`. Compressed buffers add `record_bytes`.
         """
         obs_bytes = self.plan.part_bytes["observations"]
         stats = {
@@ -356,25 +350,25 @@ class EpisodeReplayBuffer:
         return stats
 
     def save(self, folder: Path, shared_folder: Path) -> SavedReplay:
-        """Write the records held and the generator's state; see `ReplayFiles.save`."""
+        """Write all records and the generator's state; see `ReplayFiles.save`."""
         return self._files.save(folder, shared_folder)
 
     def commit(self, saved: SavedReplay) -> None:
-        """Build the next save on `saved`; see `ReplayFiles.commit`."""
+        """Make `saved` the base of the next save; see `ReplayFiles.commit`."""
         self._files.commit(saved)
 
     def load(self, folder: Path, shared_folder: Path) -> None:
-        """Load a result of `save` in place of all records; see `ReplayFiles.load`."""
+        """Replace all records with a result of `save`; see `ReplayFiles.load`."""
         self._files.load(folder, shared_folder)
 
     def load_streams(self, parts: Sequence[SavedPart], first: int) -> None:
-        """Load streams out of all that several buffers have saved; see `divided.load_streams`."""
+        """Load streams saved by several buffers; see `divided.load_streams`."""
         load_streams(parts, first, self._index, self._store, self._latents)
 
     def reseed(self, generator: np.random.Generator) -> None:
-        """Take over the state of another generator."""
+        """Copy the state of another generator."""
         self._generator.bit_generator.state = generator.bit_generator.state
 
     def content_hash(self) -> str:
-        """Return the sha256 of all records, in whichever rows, index and generator; 1 s for each GB."""
+        """Return the sha256 of records, index and generator, independent of rows; takes about 1 s per GB."""
         return self._files.content_hash()

@@ -1,4 +1,4 @@
-"""Batches on their way from replay to the device that learns from them."""
+"""Prefetch replay batches to the training device."""
 
 from dataclasses import replace
 
@@ -11,11 +11,10 @@ from .episode_replay import EpisodeReplayBuffer
 
 
 class BatchFeed:
-    """Draws batches of `windows` windows and brings them to `device`.
+    """Sample batches of `windows` windows and copy them to `device`.
 
-    Out of host memory they go to a GPU from one pinned buffer, by a stream of their own: a batch that is
-    drawn ahead travels while the update before it runs. The buffer is filled again when that copy has ended,
-    which waits for no update, so a second one would gain nothing.
+    Transfers from host memory to a GPU use one pinned buffer and a separate stream, so a prefetched batch is
+    copied during the previous update. Copies never wait for updates, so a second buffer would not be faster.
     """
 
     def __init__(self, replay: EpisodeReplayBuffer, windows: int, device: torch.device) -> None:
@@ -24,18 +23,18 @@ class BatchFeed:
         self._stream = torch.cuda.Stream(device) if is_far else None
         self._ahead: SequenceBatch | None = None
         self.sampled: SequenceBatch | None = None
-        """The memory that replay writes its batches into, or wrote the last one into."""
+        """The last batch sampled from replay, whose memory is reused where possible."""
 
     def draw_ahead(self) -> None:
-        """Draw what `next` will return, if it has a way to go; no record may be added in between."""
+        """Prefetch the result of `next` if it needs a transfer; do not add records until then."""
         if self._stream is not None:
             self._ahead = self._draw()
 
     def next(self) -> SequenceBatch:
-        """Return a batch of the latents that replay holds now; on a CPU it is good until the next one.
+        """Return a batch with the current latents of the replay; on a CPU, the next call overwrites it.
 
         Raises:
-            ValueError: If there is no window.
+            ValueError: If the replay has no window.
         """
         batch, self._ahead = self._ahead, None
         if batch is None:
@@ -49,7 +48,7 @@ class BatchFeed:
 
     def _draw(self) -> SequenceBatch:
         if self._stream is None:
-            # A GPU may still judge an update when the next batch is drawn, and name what was in its own.
+            # On a GPU the last update may still be checked, and its error report needs the old batch.
             reused = self.sampled if self._device.type == "cpu" else None
             self.sampled = self._replay.sample(self._windows, out=reused)
             return self.sampled
@@ -60,10 +59,11 @@ class BatchFeed:
         return self.sampled.map(self._moved)
 
     def _moved(self, pinned: Tensor) -> Tensor:
-        """Return a tensor on the device, copied beside what runs there; what comes later waits for it."""
+        """Copy a tensor to the device concurrently with running work; later work waits for the copy."""
         update_stream = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
             moved = pinned.to(self._device, non_blocking=True)
         update_stream.wait_stream(self._stream)  # pyright: ignore[reportArgumentType]
-        moved.record_stream(update_stream)  # its memory serves again when the update has read it
+        # The allocator must not reuse this memory before the update has read it.
+        moved.record_stream(update_stream)
         return moved

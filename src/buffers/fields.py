@@ -1,4 +1,4 @@
-"""Fields of a record, as they follow from the environment and the settings of the replay buffer."""
+"""Fields of a record, derived from the environment and the settings of the replay buffer."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -11,13 +11,14 @@ from ..utils.errors import UserError, require_range
 from ..utils.timestep import ActionSpec, ArraySpec, EnvSpec
 from .config import ReplayConfig
 
-OBSERVATION_PREFIX = "observation."  # of names among the fields of a record, in memory and on disk
+# Prefix of observation keys in the names of fields, in memory and on disk.
+OBSERVATION_PREFIX = "observation."
 LATENT_FIELDS = ("deter", "stoch")
 
 
 @dataclass(frozen=True, slots=True)
 class LatentSpec:
-    """Sizes of the latent state that the buffer keeps with each record."""
+    """Sizes of the latent state stored with each record."""
 
     deter_size: int
     num_latents: int
@@ -26,7 +27,7 @@ class LatentSpec:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySpec:
-    """Everything that determines the fields and the size of a replay buffer."""
+    """All parameters that determine the fields and the size of a replay buffer."""
 
     config: ReplayConfig
     observation: dict[str, ArraySpec]
@@ -37,7 +38,7 @@ class ReplaySpec:
     """Records in a window: training.sequence_length + 1."""
 
     latent: LatentSpec | None = None
-    """None, or `buffer.store_latents=false`, stores no latents."""
+    """Latents are not stored if this is None or `buffer.store_latents=false`."""
 
     def __post_init__(self) -> None:
         require_range("", self, "window_length", ge=2)
@@ -51,28 +52,28 @@ class ReplaySpec:
         window_length: int = 65,
         latent: LatentSpec | None = None,
     ) -> "ReplaySpec":
-        """Return the spec of a buffer for all that an environment gives; None stands for `ReplayConfig()`."""
+        """Return the spec of a buffer for an environment; `config` defaults to `ReplayConfig()`."""
         config = config or ReplayConfig()
         return cls(config, env.observation, env.action, env.num_envs, window_length, latent)
 
     @property
     def start_every(self) -> int:
-        """Records from one possible start of a window to the next: those with a stored latent, if any has."""
+        """Distance in records between possible window starts, which need a latent if latents are stored."""
         return self.config.latent_every if self.latent is not None and self.config.store_latents else 1
 
     @property
     def reach(self) -> int:
-        """Records before an episode at which a window inside it may begin.
+        """Number of records by which a window may begin before the episode of its trained steps.
 
-        The first record of a window is not trained, so that of an episode must be a later one. Pairs of
-        records are transitions, all of one episode.
+        The first record of a window is not trained, so an episode's first record is only trained in windows
+        that begin before it. Windows of two records are transitions and stay within one episode.
         """
         return int(self.window_length > 2)
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """Shape and dtype of a field, of one record unless said otherwise."""
+    """Shape and dtype of a field, for one record unless stated otherwise."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -86,12 +87,12 @@ class FieldSpec:
         return f"{str(self.dtype).removeprefix('torch.')} {self.shape}"
 
     def of(self, count: int) -> "FieldSpec":
-        """Return the same field of `count` records."""
+        """Return the field for `count` records."""
         return FieldSpec((count, *self.shape), self.dtype)
 
 
 def record_fields(spec: ReplaySpec) -> dict[str, FieldSpec]:
-    """Return the fields of a record, observations in their own dtype."""
+    """Return the fields of a record, with observations in their original dtype."""
     fields = {
         OBSERVATION_PREFIX + key: FieldSpec(array.shape, _torch_dtype(key, array.dtype))
         for key, array in spec.observation.items()
@@ -108,24 +109,24 @@ def record_fields(spec: ReplaySpec) -> dict[str, FieldSpec]:
 
 
 def step_fields_of(fields: Mapping[str, FieldSpec]) -> dict[str, FieldSpec]:
-    """Return the fields of a record that never change, latents apart."""
+    """Return the immutable fields of a record, which are all except latents."""
     return {name: spec for name, spec in fields.items() if name not in LATENT_FIELDS}
 
 
 def observation_keys(names: Iterable[str]) -> list[str]:
-    """Return the keys of the observations among the names of fields."""
+    """Return the observation keys among the names of fields."""
     return [name.removeprefix(OBSERVATION_PREFIX) for name in names if name.startswith(OBSERVATION_PREFIX)]
 
 
 def _torch_dtype(key: str, dtype: np.dtype) -> torch.dtype:
-    """Return the torch dtype of an observation, or refuse one that torch cannot copy by index."""
+    """Return the torch dtype of an observation; raise `UserError` if torch cannot index it."""
     try:
         found = torch.from_numpy(np.empty(0, dtype)).dtype
     except TypeError:
         found = None
     if found in (None, torch.uint16, torch.uint32, torch.uint64):
         raise UserError(
-            f"Observation `{key}` of the environment has dtype {dtype}, which replay cannot store: "
-            f"wrap the environment to give uint8, a signed integer or a float."
+            f"Observation `{key}` of the environment has dtype {dtype}, which replay does not support. "
+            f"Wrap the environment to return uint8, a signed integer or a float."
         )
     return found

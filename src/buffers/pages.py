@@ -1,10 +1,10 @@
-"""Byte strings of any length in one arena of equal pages, allocated once."""
+"""Store byte strings of any length in one arena of equal pages, allocated once."""
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 
 PAGE_BYTES = 256
-"""A longer page wastes more at the end of a string, a shorter one needs more numbers."""
+"""Longer pages waste more bytes at the end of a string; shorter pages need larger tables."""
 
 _NUMBER = np.dtype(np.int32)
 BYTES_PER_PAGE = PAGE_BYTES + 2 * _NUMBER.itemsize
@@ -12,46 +12,44 @@ BYTES_PER_STRING = 2 * _NUMBER.itemsize + 1
 
 
 def pages_needed(nbytes: int) -> int:
-    """Return the pages of a string."""
+    """Return the number of pages for a string."""
     return -(-nbytes // PAGE_BYTES)
 
 
 class Pages:
-    """Strings by number, each a chain of pages; `data` is the arena, (pages, PAGE_BYTES).
-
-    Neighbouring pages are given out together, so a string is nearly always in one piece.
-    """
+    """Numbered strings in chains of (mostly adjacent) pages; `data` is the arena, (pages, PAGE_BYTES)."""
 
     def __init__(self, data: UInt8[np.ndarray, "pages bytes"], num_strings: int) -> None:
         self._data = data
         self._next = np.full(len(data), -1, _NUMBER)
-        self._free = np.full(len(data), 0, _NUMBER)  # the last ones are given out first
+        # The free list is a stack.
+        self._free = np.full(len(data), 0, _NUMBER)
         self._first = np.full(num_strings, 0, _NUMBER)
         self._nbytes = np.full(num_strings, 0, _NUMBER)
         self._is_whole = np.full(num_strings, False)
         self.clear()
 
     def clear(self) -> None:
-        """Forget all strings."""
+        """Delete all strings."""
         self._free[:] = np.arange(len(self._data) - 1, -1, -1)
         self.num_free = len(self._free)
         self._nbytes[:] = 0
 
     @property
     def num_stored(self) -> int:
-        """Strings that are stored."""
+        """Number of stored strings."""
         return int(np.count_nonzero(self._nbytes))
 
     def nbytes_of_tables(self) -> int:
-        """Return the bytes held, the arena apart."""
+        """Return the bytes of all tables, excluding the arena."""
         tables = self._next, self._free, self._first, self._nbytes, self._is_whole
         return sum(table.nbytes for table in tables)
 
     def put(self, string: int, code: bytes) -> None:
-        """Store a string in the place of none; the caller has made sure that there is room."""
+        """Store a string under an unused number; the caller must ensure that enough pages are free."""
         count = pages_needed(len(code))
         assert 0 < count <= self.num_free and not self._nbytes[string], (
-            "no room, or a string is there already"
+            "not enough pages, or the number is already in use"
         )
         self.num_free -= count
         pages = self._free[self.num_free : self.num_free + count][::-1]
@@ -66,14 +64,14 @@ class Pages:
         self._is_whole[string] = (np.diff(pages) == 1).all()
 
     def get(self, string: int) -> memoryview:
-        """Return a string, valid until it is freed."""
+        """Return a view of a string, valid until the string is freed."""
         first, nbytes = int(self._first[string]), int(self._nbytes[string])
         is_whole = self._is_whole[string]
         pages = slice(first, first + pages_needed(nbytes)) if is_whole else self._pages(string)
         return self._data[pages].reshape(-1)[:nbytes].data
 
     def free(self, strings: Int64[np.ndarray, "strings"]) -> None:
-        """Forget strings; those that are not stored are skipped."""
+        """Delete strings, ignoring numbers that are not in use."""
         for string in strings[self._nbytes[strings] > 0].tolist():
             pages = self._pages(string)
             self._free[self.num_free : self.num_free + len(pages)] = pages[::-1]

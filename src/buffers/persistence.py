@@ -1,4 +1,4 @@
-"""Save and load the held records, at a cost in proportion to what is new since the last save."""
+"""Save and load records incrementally: the cost is proportional to the changes since the last save."""
 
 import hashlib
 import json
@@ -31,12 +31,12 @@ from .shared_files import (
 from .storage import Arena, RecordStore
 
 INDEX_FILE, OPEN_FILE = "replay.json", "replay_open.safetensors"
-REPLAY_FILES = (INDEX_FILE, OPEN_FILE)  # in the folder of every checkpoint
+REPLAY_FILES = (INDEX_FILE, OPEN_FILE)
 
 
 @dataclass(frozen=True, slots=True)
 class SavedReplay:
-    """A replay on disk: files of its checkpoint, and files that checkpoints share."""
+    """A replay on disk: files of one checkpoint, and files shared by checkpoints."""
 
     shared_folder: Path
     own: dict[str, FileRecord] = field(default_factory=dict)
@@ -45,12 +45,12 @@ class SavedReplay:
 
     @property
     def shared(self) -> dict[str, FileRecord]:
-        """Files in the shared folder, by name."""
+        """Files in the shared folder by name."""
         return {item.file: item.record for item in (*self.segments, *self.latents)}
 
 
 class ReplayFiles:
-    """Saves and loads the records of a buffer; holds about 0.5 kB of host memory for each file on disk."""
+    """Save and load the records of a buffer; needs about 0.5 kB of host memory per file on disk."""
 
     def __init__(
         self, index: EpisodeIndex, store: RecordStore, latents: Arena | None, generator: np.random.Generator
@@ -58,15 +58,15 @@ class ReplayFiles:
         self._index, self._store, self._latents, self._generator = index, store, latents, generator
         rows = index.records.num_rows // index.start_every if latents is not None else 0
         self.changed = np.full(rows, False)
-        """By row of latents: whether they differ from those on disk; empty without latents."""
+        """Whether each row of latents differs from the files on disk; empty without latents."""
 
         self._last: SavedReplay | None = None
 
     def save(self, folder: Path, shared_folder: Path) -> SavedReplay:
-        """Write full chunks and latents that are new to `shared_folder`, and the rest to `folder`.
+        """Write new full chunks and changed latents to `shared_folder`, and the remainder to `folder`.
 
-        Every file is new and on disk on return; nothing is deleted. Records count as saved only once `commit`
-        is called, so that a save that fails or is discarded costs nothing later.
+        All files are new and synced to disk on return; no file is deleted. Records count as saved only after
+        `commit`, so failed or discarded saves have no effect.
 
         Raises:
             OSError: If the disk is full or fails.
@@ -96,19 +96,18 @@ class ReplayFiles:
         return SavedReplay(shared_folder, own, segments, latents)
 
     def commit(self, saved: SavedReplay) -> None:
-        """Build the next save on `saved`; call it once that is safe on disk, before anything is added."""
+        """Make `saved` the base of the next save; call this when it is on disk, before adding records."""
         self._last = saved
         self.changed[:] = False
 
     def load(self, folder: Path, shared_folder: Path) -> None:
-        """Load a result of `save`; chunks and windows may have other lengths than in the saved run.
+        """Load a result of `save`; lengths of chunks and windows may differ from the saved run.
 
-        At most one file is in memory twice. An episode that was open is open again: add a record with
-        `is_first` next and it counts as abandoned.
+        At most one file is in memory twice. Open episodes stay open until a record with `is_first` is added.
 
         Raises:
-            UserError: If fields, number of environments or capacity do not fit, or a file was not written by
-                `save`; nothing is changed then.
+            UserError: If fields, number of environments or capacity do not match, or a file was not written
+                by `save`. The current records are then unchanged.
         """
         path, index, store = folder / INDEX_FILE, self._index, self._store
         state = read_json(path)
@@ -124,7 +123,8 @@ class ReplayFiles:
             )
             fields = self._latents.fields if self._latents is not None else {}
             latent_rows = partial(read_latents, shared_folder, latents, streams["tail"], fields)
-            deque(chain(records(), latent_rows()), maxlen=0)  # checks all files before anything changes
+            # This pass checks all files before anything is changed.
+            deque(chain(records(), latent_rows()), maxlen=0)
         index.load_state_dict(streams)
         store.clear()
         load_records(records(), index, store)
@@ -135,7 +135,7 @@ class ReplayFiles:
         self.commit(SavedReplay(shared_folder.resolve(), {}, segments, latents))
 
     def content_hash(self) -> str:
-        """Return the sha256 of all records in the order of their streams, the index and the generator."""
+        """Return the sha256 of index, generator and all records in stream order."""
         digest = hashlib.sha256()
         state = {"streams": self._index.state_dict(), "generator": self._generator.bit_generator.state}
         digest.update(json.dumps(state, sort_keys=True).encode())
@@ -151,33 +151,33 @@ class ReplayFiles:
         return digest.hexdigest()
 
     def _check(self, folder: Path, state: dict[str, Any]) -> None:
-        """Check that the saved records fit this buffer."""
+        """Check that the saved records are compatible with this buffer."""
         streams, index = state["streams"], self._index
         saved_envs, num_envs = len(streams["head"]), len(index.records.head)
         if saved_envs != num_envs:
             raise UserError(
-                f"{folder} holds the replay of {count_text(saved_envs, 'environment')}, "
+                f"{folder} has the replay of {count_text(saved_envs, 'environment')}, "
                 f"but env.num_envs={num_envs}. "
                 f"Set env.num_envs={saved_envs}."
             )
         total = sum(streams["tail"]) - sum(streams["head"])
         if total > index.capacity:
             raise UserError(
-                f"{folder} holds {count_text(total, 'step')}, over buffer.capacity={index.capacity}. "
+                f"{folder} has {count_text(total, 'step')}, more than buffer.capacity={index.capacity}. "
                 f"Raise buffer.capacity to {total}."
             )
         check_fields(folder, state, self._store, self._latents, index.start_every)
 
 
 def shared_files_of(state: dict[str, Any]) -> tuple[list[Segment], list[LatentFile]]:
-    """Return the files in the shared folder that a saved index names."""
+    """Return the shared files listed in a saved index."""
     segments = [Segment(*rest, record=FileRecord(*record)) for *rest, record in state["segments"]]
     latents = [LatentFile(*rest, record=FileRecord(*record)) for *rest, record in state["latents"]]
     return segments, latents
 
 
 def forms_of(store: RecordStore, latents: Arena | None) -> dict[str, list[Any]]:
-    """Return dtype and shape of every field, as JSON values."""
+    """Return the dtype and shape of every field as JSON values."""
     fields = store.fields | (latents.fields if latents is not None else {})
     return {name: [str(spec.dtype).removeprefix("torch."), *spec.shape] for name, spec in fields.items()}
 
@@ -185,13 +185,13 @@ def forms_of(store: RecordStore, latents: Arena | None) -> dict[str, list[Any]]:
 def check_fields(
     folder: Path, state: dict[str, Any], store: RecordStore, latents: Arena | None, start_every: int
 ) -> None:
-    """Raise a `UserError` unless saved records have these fields, and the latents that are needed."""
+    """Raise a `UserError` unless saved records have the same fields and all required latents."""
     saved, fields = state["fields"], forms_of(store, latents)
     if saved != fields:
         different = sorted(k for k in {*saved, *fields} if saved.get(k) != fields.get(k))
         changes = "; ".join(f"{k} was {saved.get(k)} and is {fields.get(k)}" for k in different)
         raise UserError(
-            f"{folder} was saved with other fields than this run has: {changes}. "
+            f"The fields in {folder} differ from this run's fields: {changes}. "
             "Resume with the env and buffer settings of the saved run."
         )
     every = state.get("latent_every", 1)
@@ -205,7 +205,7 @@ def check_fields(
 def check_index(
     path: Path, streams: dict[str, Any], segments: list[Segment], latents: list[LatentFile]
 ) -> None:
-    """Raise UserError unless an index is consistent; numbers out of bounds would corrupt memory."""
+    """Raise `UserError` unless an index is consistent, because invalid numbers would corrupt memory."""
     head, tail, count = streams["head"], streams["tail"], len(streams["head"])
     numbers = [*head, *tail, *streams["num_complete"], *streams["episode_start"]]
     numbers += [number for s in segments for number in (s.env, s.start, s.stop)]
@@ -223,11 +223,11 @@ def check_index(
         and _is_gapless(head, segments)
     )
     if not is_right:
-        raise corrupt_file_error(path, "its numbers do not fit together")
+        raise corrupt_file_error(path, "its numbers are inconsistent")
 
 
 def _is_gapless(head: list[int], segments: list[Segment]) -> bool:
-    """Whether the segments of each environment follow each other from its oldest record on."""
+    """Return whether each environment's segments are contiguous from its oldest record on."""
     last = list(head)
     for segment in segments:
         if segment.start > last[segment.env] or segment.stop <= last[segment.env]:

@@ -1,4 +1,4 @@
-"""Plan the memory of a replay buffer before anything is allocated."""
+"""Plan the memory of a replay buffer before allocation."""
 
 import math
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from .pages import BYTES_PER_PAGE, BYTES_PER_STRING, PAGE_BYTES, pages_needed
 
 GIB = 2**30
 SLOT_BYTES = 4
-"""Of the number of a raw chunk."""
+"""Bytes of the index of a raw chunk."""
 
 _PARTS = {
     "action": "actions",
@@ -23,31 +23,30 @@ _PARTS = {
     **dict.fromkeys(("is_first", "is_last", "is_terminal"), "flags"),
     **dict.fromkeys(("deter", "stoch"), "latents"),
 }
-"""Part of the arena that each field belongs to, the observations apart."""
+"""Part of the arena for each field, except observations."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """Fields and bytes of a buffer, equal to those that the buffer reports once it is made."""
+    """Fields and bytes of a buffer, equal to the values that the buffer reports after construction."""
 
     fields: dict[str, FieldSpec]
     num_rows: int
-    """Records the arena has room for: the capacity, rounded up to chunks, and two chunks an environment."""
+    """Rows of the arena: the capacity, rounded up to chunks, plus two chunks per environment."""
 
     part_bytes: dict[str, int]
-    """By part: `observations`, `actions`, `rewards`, `flags` and `latents` are the arena, in the memory that
-    `buffer.storage` names, and `index` is in host memory. Compressed, `observations` are all codes, and
-    the newest chunk of every stream as it is."""
+    """Bytes by part: `observations`, `actions`, `rewards`, `flags` and `latents` (in `buffer.storage`), and
+    `index` (host memory). In compressed buffers, `observations` are all codes and raw chunks."""
 
     guaranteed: int
-    """Records that are held whatever they are: the capacity, or fewer if nothing compresses."""
+    """Number of records that always fit: the capacity, or fewer for compressed buffers."""
 
     num_pages: int = 0
-    """Pages of the arena of codes."""
+    """Number of pages for codes."""
 
     @property
     def nbytes(self) -> int:
-        """All bytes."""
+        """Total bytes."""
         return sum(self.part_bytes.values())
 
     @property
@@ -57,7 +56,7 @@ class ReplayPlan:
 
 
 def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
-    """Return the plan of a buffer of any size; allocates nothing."""
+    """Return the plan of a buffer of any size, without checks or allocations."""
     config, fields = spec.config, record_fields(spec)
     num_rows = rows_needed(spec.num_envs, config.capacity, config.chunk_length)
     part_bytes = dict.fromkeys(("observations", *_PARTS.values()), 0)
@@ -65,13 +64,13 @@ def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
     for name, field in fields.items():
         rows = latent_rows if name in LATENT_FIELDS else num_rows
         part_bytes[_PARTS.get(name, "observations")] += rows * field.nbytes
-    # with latents also one byte a row: whether they have changed since a save
+    # Each row of latents needs a flag of one byte for changes since the last save.
     part_bytes["index"] = EpisodeIndex.required_bytes(spec) + latent_rows * ("deter" in fields)
     if not config.compressed:
         return ReplayPlan(fields, num_rows, part_bytes, config.capacity)
     chunk = config.chunk_length * RecordLayout(step_fields_of(fields)).num_words * WORD
     num_chunks, of_chunk = num_rows // config.chunk_length, pages_needed(chunk)
-    # A window in every environment, which may begin and end inside a chunk, and room for the next chunks.
+    # Minimum: a window per environment, which may begin and end inside a chunk, and room for the next chunks.
     fewest = spec.num_envs * (spec.window_length // config.chunk_length + 3)
     part_bytes["index"] += num_chunks * (BYTES_PER_STRING + SLOT_BYTES) + spec.num_envs * SLOT_BYTES
     fixed = spec.num_envs * chunk + part_bytes["latents"] + part_bytes["index"]
@@ -80,15 +79,15 @@ def plan_unchecked(spec: ReplaySpec) -> ReplayPlan:
     part_bytes |= {"actions": 0, "rewards": 0, "flags": 0}
     part_bytes["observations"] = num_pages * PAGE_BYTES + spec.num_envs * chunk
     part_bytes["index"] += num_pages * (BYTES_PER_PAGE - PAGE_BYTES)
-    # The oldest chunk of each stream may be held for its last record, and the next one needs room.
+    # The oldest chunk of each stream may contain only one record, and the next chunk needs room.
     held = (num_pages // of_chunk - 2 * spec.num_envs) * config.chunk_length
     return ReplayPlan(fields, num_rows, part_bytes, min(config.capacity, held), num_pages)
 
 
 def largest_capacity(spec: ReplaySpec, max_bytes: int) -> int:
-    """Return the largest capacity that needs no more than `max_bytes`, 0 if there is none.
+    """Return the largest capacity that needs at most `max_bytes`, or 0 if even the smallest needs more.
 
-    A compressed replay needs its index and latents, and the codes of a window in every environment.
+    A compressed replay counts its index, its latents and the codes of one window per environment.
     """
     chunk = spec.config.chunk_length
 
@@ -100,11 +99,10 @@ def largest_capacity(spec: ReplaySpec, max_bytes: int) -> int:
 
 
 def plan_replay(spec: ReplaySpec) -> ReplayPlan:
-    """Return the plan of a buffer after checking that it is possible; allocates nothing.
+    """Check the settings of a buffer and return its plan, without allocating memory.
 
     Raises:
-        UserError: If the capacity cannot hold a window of every environment, or the buffer would own more
-            than `buffer.memory_budget_gib`.
+        UserError: If the capacity is less than a window per environment, or the memory budget is exceeded.
     """
     config = spec.config
     smallest = spec.num_envs * spec.window_length
@@ -113,17 +111,17 @@ def plan_replay(spec: ReplaySpec) -> ReplayPlan:
         or_shorter = f" or lower training.sequence_length to {longest}" if longest >= 1 else ""
         raise UserError(
             f"training.sequence_length={spec.window_length - 1} with env.num_envs={spec.num_envs} "
-            f"needs windows of {count_text(spec.window_length, 'step')} from each environment, {smallest} "
-            "in all, "
-            f"over buffer.capacity={config.capacity}. Raise buffer.capacity to {smallest}{or_shorter}."
+            f"needs a window of {count_text(spec.window_length, 'step')} per environment, {smallest} "
+            "in total, "
+            f"but buffer.capacity={config.capacity}. Raise buffer.capacity to {smallest}{or_shorter}."
         )
     if (spec.window_length - 1) % spec.start_every:
         chunk = config.chunk_length
         nearest = largest_divisor(spec.start_every, spec.window_length - 1, chunk)
         raise UserError(
             f"buffer.latent_every={spec.start_every} does not divide training.sequence_length="
-            f"{spec.window_length - 1}, so steps would be replayed unequally often. Set buffer.latent_every="
-            f"{nearest}, the largest below it that divides this and buffer.chunk_length={chunk}."
+            f"{spec.window_length - 1}, so some steps would be replayed more often. Set buffer.latent_every="
+            f"{nearest}, the largest smaller divisor of this and of buffer.chunk_length={chunk}."
         )
     plan = plan_unchecked(spec)
     budget = int(config.memory_budget_gib * GIB)
@@ -134,7 +132,7 @@ def plan_replay(spec: ReplaySpec) -> ReplayPlan:
             repair = f"Lower buffer.capacity to {fits:,} or raise the budget."
         else:
             gib = math.ceil(plan.nbytes / GIB * 1000) / 1000
-            repair = f"No capacity with a window of every environment fits: raise the budget to {gib:g}."
+            repair = f"Not even one window per environment fits. Raise the budget to {gib:g}."
         raise UserError(
             f"{count_text(config.capacity, 'step')} of {arrays} need {in_gib(plan.nbytes)} GiB, over "
             f"buffer.memory_budget_gib={config.memory_budget_gib:g}. {repair}"
@@ -143,6 +141,6 @@ def plan_replay(spec: ReplaySpec) -> ReplayPlan:
 
 
 def in_gib(num_bytes: int) -> str:
-    """Return bytes as a number of GiB to read."""
+    """Format bytes as a readable number of GiB."""
     gib = num_bytes / GIB
     return f"{gib:,.1f}" if gib >= 0.1 else f"{gib:.2g}"

@@ -1,4 +1,4 @@
-"""Convert between what a buffer takes and gives, and the fields of its arena."""
+"""Convert between the inputs and outputs of a buffer and the fields of its arena."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,11 +14,11 @@ from .fields import LATENT_FIELDS, OBSERVATION_PREFIX, FieldSpec, observation_ke
 from .storage import Arena, RecordStore
 
 Forms = dict[str, tuple[tuple[int, ...], np.dtype]]
-"""Shape and dtype of one record's share of each field that is given as an array."""
+"""Shape and dtype, per record, of each field that is passed as an array."""
 
 
 def record_forms(fields: Mapping[str, FieldSpec]) -> Forms:
-    """Return the forms of a record, latents apart."""
+    """Return the forms of a record, excluding latents."""
     given = step_fields_of(fields).items()
     return {name: (spec.shape, torch.empty(0, dtype=spec.dtype).numpy().dtype) for name, spec in given}
 
@@ -26,10 +26,10 @@ def record_forms(fields: Mapping[str, FieldSpec]) -> Forms:
 def step_fields(
     step: TimeStep, action: np.ndarray, forms: Forms, count: int, owner: str = "a step"
 ) -> dict[str, Tensor]:
-    """Return the fields of `count` records, latents apart; actions after the last observation become zeros.
+    """Return the fields of `count` records without latents; actions where `is_last` become zeros.
 
     Raises:
-        ValueError: If one has another shape or dtype than in `forms`.
+        ValueError: If the shape or dtype of a field differs from `forms`.
     """
     given = {OBSERVATION_PREFIX + key: values for key, values in step.observation.items()}
     given |= {
@@ -48,7 +48,7 @@ def step_fields(
         )
     given["action"] = np.where(given["is_last"][:, None], np.float32(0), given["action"])
     return {
-        # torch refuses read-only arrays, so those are copied
+        # Read-only arrays are copied, because torch does not accept them.
         name: torch.from_numpy(values if values.flags.carray else np.require(values, requirements=["C", "W"]))
         for name, values in given.items()
     }
@@ -58,11 +58,11 @@ def episode_fields(episode: EpisodeRecords, forms: Forms) -> dict[str, Tensor]:
     """Return the fields of all records of an episode.
 
     Raises:
-        ValueError: If there is no record, or a field has another shape or dtype than in `forms`.
+        ValueError: If the episode is empty, or the shape or dtype of a field differs from `forms`.
     """
     length = len(episode.reward)
     if length == 0:
-        raise ValueError("an episode has at least 1 record")
+        raise ValueError("an episode must have at least 1 record")
     is_last = np.arange(length) == length - 1
     rows = TimeStep(
         observation=episode.observation,
@@ -81,11 +81,12 @@ def read_windows(
     positions: SampledPositions,
     out: SequenceBatch | None,
 ) -> SequenceBatch:
-    """Return the windows in these rows of `store`, in the memory of `out` if it is given, without context."""
+    """Return the windows in these rows of `store` without context, reusing the memory of `out` if given."""
     batch = _empty_batch(store, latents, *rows.shape) if out is None else out
     fields = {OBSERVATION_PREFIX + key: values for key, values in batch.observation.items()}
     store.read(store.to_index_tensor(rows), fields | {name: getattr(batch, name) for name in STEP_FIELDS})
-    batch.is_last[:, :-1] |= batch.is_first[:, 1:]  # an abandoned episode ends where the next one begins
+    # An abandoned episode ends where the next one begins.
+    batch.is_last[:, :-1] |= batch.is_first[:, 1:]
     return replace(batch, positions=positions)
 
 

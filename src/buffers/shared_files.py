@@ -1,4 +1,4 @@
-"""The files that checkpoints share: full chunks of records, and stored latents."""
+"""Files shared by checkpoints: full chunks of records, and stored latents."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ from .episode_index import EpisodeIndex
 from .fields import LATENT_FIELDS, FieldSpec
 from .storage import Arena, RecordStore
 
-BEGINS = "begins"  # the field of a file that says which records begin an episode
+# Name of the field that marks the first records of episodes in a file.
+BEGINS = "begins"
 
 LATENT_FILE_BYTES = 16_000_000
-"""Most bytes of latents in one file, and so the most that is copied at once while saving or loading."""
+"""Maximum bytes of latents per file, which limits the copies made while saving and loading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Records [start, stop) of one environment, by stream index, in one file, latents apart.
+    """Records [start, stop) of one environment, by stream index, in one file without latents.
 
-    They fill a chunk up to its end and never change again, so the file serves every checkpoint that still
-    holds one of them. Only records in partial chunks are written again each time. Records at the begin of a
-    chunk that are no longer held are written too: a resumed buffer then has the same codes.
+    The records fill a chunk to its end and never change, so all checkpoints that contain any of them share
+    the file. Evicted records at the start of a chunk are included, so that resumed buffers have equal codes.
     """
 
     env: int
@@ -44,18 +44,18 @@ class Segment:
 class LatentFile:
     """A file with some rows of latents: fields (rows, ...), and the `env` and `index` of each row.
 
-    A checkpoint adds the rows that changed to a chain of files. Before the rows added since the last complete
-    set are as many as the records held, a complete set begins a new chain: so the bytes written are at most
-    twice those that changed, and a chain is at most twice as long as the capacity.
+    Each checkpoint appends changed rows to a chain of files. Before the appended rows outnumber the stored
+    records, a complete set starts a new chain. The bytes written are therefore at most twice the bytes
+    changed, and a chain has at most twice as many rows as the capacity.
     """
 
     number: int
-    """Files are read in this order; a later one overrides."""
+    """Files are read in this order, and later files override earlier ones."""
 
     rows: int
 
     is_base: bool
-    """Whether it is part of the complete set that begins the chain."""
+    """Whether the file belongs to the complete set that starts the chain."""
 
     file: str
     """Name in the shared folder."""
@@ -64,10 +64,11 @@ class LatentFile:
 
 
 def live_segments(folder: Path, segments: list[Segment], index: EpisodeIndex) -> list[Segment]:
-    """Return the segments that still have a held record and a file; vanished ones are written again."""
+    """Return the segments with stored records and an intact file; missing files are rewritten."""
     head = index.records.head.tolist()
     found, last = [], list(head)
-    for segment in segments:  # oldest first; after a gap everything is written again
+    # Segments are ordered from oldest to newest. All segments after a gap are rewritten.
+    for segment in segments:
         is_held = head[segment.env] < segment.stop and segment.start <= last[segment.env]
         if is_held and _has_size(folder / segment.file, segment.record):
             found.append(segment)
@@ -78,7 +79,7 @@ def live_segments(folder: Path, segments: list[Segment], index: EpisodeIndex) ->
 def write_segments(
     folder: Path, segments: list[Segment], index: EpisodeIndex, store: RecordStore
 ) -> Iterator[Segment]:
-    """Write the full chunks that `segments` do not hold, a file each, and yield them."""
+    """Write the full chunks that are not in `segments`, one file each, and yield their segments."""
     length = index.records.chunk_length
     for env, (start, tail) in enumerate(_unwritten(segments, index.state_dict(), length)):
         for first, count, row in index.records.spans(env, start, tail // length * length):
@@ -90,7 +91,7 @@ def write_segments(
 def write_partial_chunks(
     path: Path, segments: list[Segment], index: EpisodeIndex, store: RecordStore
 ) -> FileRecord:
-    """Write the records outside all segments: less than a chunk of every environment."""
+    """Write the records outside all segments, less than a chunk per environment."""
     tensors: dict[str, Tensor] = {}
     length = index.records.chunk_length
     for env, (start, tail) in enumerate(_unwritten(segments, index.state_dict(), length)):
@@ -110,10 +111,10 @@ def read_records(
 ) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
     """Yield environment, first stream index and fields of all saved records, given the state of the index.
 
-    `chunk_length` is that of the run that saved them. Cost: one decoded file in memory.
+    `chunk_length` is the value of the run that saved the records. One decoded file at a time is in memory.
 
     Raises:
-        UserError: Naming the first file that has other fields than `fields`.
+        UserError: With the name of the first file whose fields differ from `fields`.
     """
     for segment in segments:
         path, count = folder / segment.file, segment.stop - segment.start
@@ -127,13 +128,13 @@ def read_records(
             tensors = _read_fields(open_path, by_env.pop(str(env), {}), fields, tail - start)
             yield env, start, tensors
     if by_env:
-        raise corrupt_file_error(open_path, f"it holds records of {sorted(by_env)} too")
+        raise corrupt_file_error(open_path, f"it has unexpected records of {sorted(by_env)}")
 
 
 def load_records(
     saved: Iterable[tuple[int, int, dict[str, Tensor]]], index: EpisodeIndex, store: RecordStore
 ) -> None:
-    """Fill `store` and `begins` with those records of `read_records` whose chunk `index` holds."""
+    """Fill `store` and `begins` with the results of `read_records` whose chunk is in `index`."""
     length = index.records.chunk_length
     for env, start, tensors in saved:
         first = max(start, int(index.records.head[env]) // length * length)
@@ -152,7 +153,7 @@ def write_latents(
     latents: Arena,
     changed: Bool[np.ndarray, "rows"],
 ) -> list[LatentFile]:
-    """Write the latents that changed, or all if the chain becomes too long; return the new chain."""
+    """Write changed latents, or all latents if the chain becomes too long; return the new chain."""
     every = index.start_every
     spans = [
         (-(-row // every), -(-(row + count) // every)) for _, _, count, row in index.records.held_spans()
@@ -172,7 +173,8 @@ def write_latents(
         latents.read(latents.to_index_tensor(rows), tensors)
         tensors |= {"env": torch.from_numpy(env), "index": torch.from_numpy(position)}
         record = write_tensors(path, tensors)
-        del tensors  # before the next batch is copied
+        # Free this batch before the next one is copied.
+        del tensors
         written.append(LatentFile(number, len(rows), not chain, path.name, record))
         number += 1
     return [*chain, *written]
@@ -184,7 +186,7 @@ def read_latents(
     """Yield the tensors of each file, given the ends of the streams.
 
     Raises:
-        UserError: Naming the first file that holds something else.
+        UserError: With the name of the first file with unexpected contents.
     """
     for link in chain:
         path, owner = folder / link.file, FieldSpec((link.rows,), torch.int64)
@@ -194,12 +196,12 @@ def read_latents(
         env, position = tensors["env"].numpy(), tensors["index"].numpy()
         is_known = (env >= 0) & (env < len(tail)) & (position >= 0)
         if not is_known.all() or not (position < np.array(tail)[env]).all():
-            raise corrupt_file_error(path, "it holds latents of records that never were")
+            raise corrupt_file_error(path, "it has latents of records that were never added")
         yield tensors
 
 
 def load_latents(saved: Iterable[dict[str, Tensor]], index: EpisodeIndex, latents: Arena) -> None:
-    """Fill `latents` with those of held records that are kept; skip the others."""
+    """Fill `latents` with the saved latents of stored records, skipping records without a latent."""
     every = index.start_every
     for tensors in saved:
         env, position = tensors["env"].numpy(), tensors["index"].numpy()
@@ -212,7 +214,7 @@ def load_latents(saved: Iterable[dict[str, Tensor]], index: EpisodeIndex, latent
 def _read_fields(
     path: Path, tensors: dict[str, Tensor], fields: Mapping[str, FieldSpec], count: int
 ) -> dict[str, Tensor]:
-    """Return the fields of `count` saved records, coded or not, and which of them begin an episode."""
+    """Return the fields of `count` saved records, encoded or not, including `BEGINS`."""
     with reading(path):
         found = decode_saved(tensors, fields, count)
     expected = {name: spec.of(count) for name, spec in fields.items()}
@@ -221,7 +223,7 @@ def _read_fields(
 
 
 def _check_forms(path: Path, tensors: Mapping[str, Tensor], expected: Mapping[str, FieldSpec]) -> None:
-    """Raise a `UserError` unless the tensors of a file are exactly those `expected`, by name."""
+    """Raise a `UserError` unless names, shapes and dtypes of a file's tensors match `expected`."""
     found = {name: FieldSpec(tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
     for name in sorted(found.keys() | expected.keys()):
         has, needs = found.get(name), expected.get(name)
@@ -230,7 +232,7 @@ def _check_forms(path: Path, tensors: Mapping[str, Tensor], expected: Mapping[st
 
 
 def _has_size(path: Path, record: FileRecord) -> bool:
-    """Return whether a file exists with its recorded size."""
+    """Return whether a file exists and has its recorded size."""
     try:
         return path.stat().st_size == record.nbytes
     except OSError:
@@ -238,7 +240,7 @@ def _has_size(path: Path, record: FileRecord) -> bool:
 
 
 def _new_path(folder: Path, name: str) -> Path:
-    """Return an unused path: existing files may belong to a checkpoint, so none is overwritten."""
+    """Return an unused path, because existing files may belong to a checkpoint."""
     path, number = folder / f"{name}.safetensors", 2
     while path.exists():
         path, number = folder / f"{name}_{number}.safetensors", number + 1
@@ -246,7 +248,7 @@ def _new_path(folder: Path, name: str) -> Path:
 
 
 def _unwritten(segments: list[Segment], streams: Mapping[str, Any], length: int) -> list[tuple[int, int]]:
-    """Return (start, tail) of the records outside all segments, from the begin of a chunk, by environment."""
+    """Return (start, tail) of the records outside all segments per environment, aligned to chunk starts."""
     ends = zip(streams["head"], streams["tail"], strict=True)
     start = [head // length * length if head < tail else tail for head, tail in ends]
     for segment in segments:
@@ -255,14 +257,14 @@ def _unwritten(segments: list[Segment], streams: Mapping[str, Any], length: int)
 
 
 def _begins(index: EpisodeIndex, row: int, count: int) -> dict[str, Tensor]:
-    """Return which of consecutive rows begin an episode, as a view."""
+    """Return a view of the flags that mark first records of episodes, for consecutive rows."""
     return {BEGINS: torch.from_numpy(index.begins[row : row + count])}
 
 
 def _batches(
     index: EpisodeIndex, chosen: Bool[np.ndarray, "rows"] | None, size: int
 ) -> Iterator[Int64[np.ndarray, "3 batch"]]:
-    """Yield environment, stream index and row of the held latents in `chosen` (None: all), `size` at once."""
+    """Yield environment, stream index and row of stored latents in batches of `size`; None chooses all."""
     waiting, every = np.empty((3, 0), np.int64), index.start_every
     for env, first, count, row in index.records.held_spans():
         rows = np.arange(-(-row // every), -(-(row + count) // every))

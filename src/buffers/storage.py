@@ -1,4 +1,4 @@
-"""Where records are: one tensor for each field, allocated once. `compressed.py` has the other way."""
+"""Record storage: one tensor per field, allocated once. See `compressed.py` for the alternative."""
 
 import math
 import os
@@ -26,20 +26,20 @@ _WRITE_BYTES = 2**23
 
 @runtime_checkable
 class RecordStore(Room, Protocol):
-    """Rows of fields. Reading copies: nothing that leaves a store shares memory with it, but for saving."""
+    """Rows of fields. Results of reading are copies, except for views that are used while saving."""
 
     fields: dict[str, FieldSpec]
 
     def nbytes(self) -> int:
-        """Return the bytes of all rows, used or not."""
+        """Return the bytes of all rows, including unused rows."""
         ...
 
     def index_nbytes(self) -> int:
-        """Return the bytes that tell where rows are."""
+        """Return the bytes of the tables that locate rows."""
         ...
 
     def to_index_tensor(self, rows: Int64[np.ndarray, "..."]) -> Int64[Tensor, "..."]:
-        """Return row numbers as `read` and `write` take them."""
+        """Convert row numbers for `read` and `write`."""
         ...
 
     def empty(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -51,27 +51,26 @@ class RecordStore(Room, Protocol):
         ...
 
     def write(self, rows: Int64[Tensor, "rows"], values: Mapping[str, Tensor]) -> None:
-        """Copy values (rows, *field) of all fields into rows that follow those written before."""
+        """Copy values (rows, *field) of all fields into the rows after the previously written rows."""
         ...
 
     def records(self, row: int, count: int) -> dict[str, Tensor]:
-        """Return consecutive rows of one chunk, views or copies; keep them inside this package."""
+        """Return views or copies of consecutive rows of one chunk, only for use in this package."""
         ...
 
     def saved(self, row: int, count: int) -> dict[str, Tensor]:
-        """Return what a file keeps of consecutive rows of one chunk: their fields, or one code."""
+        """Return the tensors to save for consecutive rows of one chunk: their fields, or one code."""
         ...
 
     def clear(self) -> None:
-        """Forget all."""
+        """Delete all rows."""
         ...
 
 
 class Arena:
-    """A tensor for each field: of anonymous memory (ram), of `device` (cuda), or of files that are mapped.
+    """One tensor per field in host memory (ram), on `device` (cuda) or in memory-mapped files (mmap).
 
-    Storage ram commits its memory, mmap reserves disk space in `directory`, which is free again when the
-    process ends.
+    Host memory is committed immediately. Mapped files reserve disk space in `directory` until exit.
     """
 
     def __init__(
@@ -112,51 +111,51 @@ class Arena:
             torch.index_select(self._tensors[name], 0, rows.reshape(-1), out=values.flatten(0, rows.ndim - 1))
 
     def write(self, rows: Int64[Tensor, "rows"], values: Mapping[str, Tensor]) -> None:
-        """See `RecordStore`; any distinct rows, and the values' autograd graph never reaches the arena."""
+        """See `RecordStore`; accepts any distinct rows, and detaches values from their graph."""
         for name, given in values.items():
             field, value = self._tensors[name], given.detach()
             if field.is_cpu and value.is_cpu and value.dtype is field.dtype and field.dtype in _NUMPY_DTYPES:
-                # `index_copy_` goes through a few large rows 8 times slower.
+                # `index_copy_` is 8 times slower for a few large rows.
                 field.numpy()[rows.numpy()] = value.numpy()
             else:
                 field.index_copy_(0, rows, value.to(self.device))
 
     def records(self, row: int, count: int) -> dict[str, Tensor]:
-        """See `RecordStore`: views."""
+        """See `RecordStore`; returns views."""
         return {name: field[row : row + count] for name, field in self._tensors.items()}
 
     saved = records
 
     def has_room(self, chunks: int) -> bool:
-        """See `RecordStore`: every row has its place."""
+        """See `RecordStore`; always true, because all rows are allocated."""
         return True
 
     def free(self, chunks: Int64[np.ndarray, "chunks"]) -> None:
-        """See `RecordStore`: rows are written over."""
+        """See `RecordStore`; does nothing, because rows are overwritten."""
 
     def clear(self) -> None:
         """See `RecordStore`."""
 
 
 def allocate(spec: FieldSpec, storage: ReplayStorage, device: torch.device, directory: Path | None) -> Tensor:
-    """Return a tensor of zeros in the given kind of memory, committed or reserved now."""
+    """Return a tensor of zeros in the given type of memory, which is committed or reserved immediately."""
     if storage is ReplayStorage.mmap:
         assert directory is not None, "storage=mmap needs a folder"
         return _mapped(spec, directory)
-    # Zeroed, so that the pages are committed now and not at some step of the run.
+    # Zeroing commits the pages now and not at some later step of the run.
     return torch.empty(spec.shape, dtype=spec.dtype, device=device).zero_()
 
 
 def check_storage(spec: ReplaySpec, plan: ReplayPlan, device: torch.device, directory: Path | None) -> None:
-    """Check that the arena has room, before anything is allocated.
+    """Check that the storage is available before anything is allocated.
 
     Raises:
-        UserError: If cuda storage is set for another device, or the disk is too full for mmap.
+        UserError: If cuda storage is set for a different device, or the disk is too full for mmap.
     """
     storage = spec.config.storage
     if storage is ReplayStorage.cuda and device.type != "cuda":
         raise UserError(
-            f"buffer.storage=cuda needs device=cuda, got device={device}. Use buffer.storage=ram."
+            f"buffer.storage=cuda needs device=cuda, got device={device}. Set buffer.storage=ram."
         )
     if storage is ReplayStorage.mmap:
         assert directory is not None, "storage=mmap needs a folder"
@@ -173,15 +172,15 @@ def check_storage(spec: ReplaySpec, plan: ReplayPlan, device: torch.device, dire
                 repair = f"buffer.capacity to {largest_capacity(spec, free):,}"
             raise UserError(
                 f"buffer.storage=mmap with {asked} needs {in_gib(plan.arena_bytes)} GiB in {directory}, "
-                f"where {in_gib(free)} GiB are free. Lower {repair} or free some space."
+                f"where only {in_gib(free)} GiB are free. Lower {repair} or free some space."
             )
 
 
 def _mapped(spec: FieldSpec, directory: Path) -> Tensor:
-    """Return a tensor of zeros over an unlinked file whose disk blocks are reserved."""
+    """Return a tensor of zeros in a file with reserved blocks, unlinked immediately in case of a kill."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor, path = tempfile.mkstemp(dir=directory, suffix=".arena")
-    os.unlink(path)  # at once, so that a killed process leaves no file behind
+    os.unlink(path)
     try:
         _reserve(descriptor, spec.nbytes)
         path, size = f"/dev/fd/{descriptor}", spec.nbytes // spec.dtype.itemsize
@@ -191,10 +190,11 @@ def _mapped(spec: FieldSpec, directory: Path) -> Tensor:
 
 
 def _reserve(descriptor: int, nbytes: int) -> None:
-    """Give a file its blocks now: a disk that fills up later must not kill the process with SIGBUS."""
+    """Allocate a file's blocks now, because a disk that fills up later would cause a SIGBUS."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, nbytes)
         return
-    zeros = memoryview(bytes(min(nbytes, _WRITE_BYTES)))  # macOS reserves blocks for written bytes only
+    # macOS reserves blocks only for written bytes.
+    zeros = memoryview(bytes(min(nbytes, _WRITE_BYTES)))
     while nbytes > 0:
         nbytes -= os.write(descriptor, zeros[:nbytes])

@@ -1,7 +1,6 @@
-"""Transitions: pairs of consecutive records inside one episode.
+"""Transitions: pairs of consecutive records in one episode.
 
-Transition i is the i-th over all streams, one stream after the other, oldest first. Sources with the same
-records give the same batch for the same indices, so a copy in another process serves as well as the buffer.
+They are numbered stream by stream, oldest first, so a copy in another process returns the same batches.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +20,7 @@ _OTHER_FIELDS = ("action", "reward", "is_terminal")
 
 @dataclass(frozen=True, slots=True)
 class TransitionBatch:
-    """Transitions, copied out of their source; observations in their stored dtypes."""
+    """Copies of transitions, with observations in their stored dtypes."""
 
     observation: dict[str, Shaped[Tensor, "batch ..."]]
 
@@ -33,10 +32,10 @@ class TransitionBatch:
 
     next_observation: dict[str, Shaped[Tensor, "batch ..."]]
     is_terminal: Bool[Tensor, "batch"]
-    """Whether `next_observation` has no future to bootstrap from; False where the episode was truncated."""
+    """Whether the episode terminated at `next_observation`; False if it was truncated."""
 
     def to(self, device: torch.device | str) -> "TransitionBatch":
-        """Return the same batch on `device`."""
+        """Return the batch on `device`."""
         return TransitionBatch(
             observation={key: values.to(device) for key, values in self.observation.items()},
             action=self.action.to(device),
@@ -48,67 +47,66 @@ class TransitionBatch:
 
 @dataclass(frozen=True, slots=True)
 class TransitionTable:
-    """A copy of all records of a buffer as plain arrays, to send to processes that train on transitions.
+    """A copy of all records of a buffer as plain arrays, for processes that train on transitions.
 
-    Its transitions equal those of the buffer, bit for bit. The arrays may be read-only.
+    Its transitions are identical to the buffer's, bit for bit. The arrays may be read-only.
     """
 
     fields: dict[str, Shaped[np.ndarray, "records ..."]]
-    """By their names in the arena, in stream order; see `transition_fields`."""
+    """Records in stream order, by the names of their fields in the arena; see `transition_fields`."""
 
     starts: Int64[np.ndarray, "transitions"]
-    """Row of the first record of every transition; the second one is in the row after it."""
+    """Row of the first record of each transition; its second record is in the next row."""
 
     @staticmethod
     def nbytes_of(plan: ReplayPlan, capacity: int) -> int:
-        """Return the most bytes of a table of a buffer of `capacity` records."""
+        """Return the maximum bytes of a table for a buffer of `capacity` records."""
         record = sum(plan.fields[name].nbytes for name in transition_fields(plan.fields))
         return capacity * (record + np.dtype(np.int64).itemsize)
 
     @property
     def num_transitions(self) -> int:
-        """Transitions in the table."""
+        """Number of transitions in the table."""
         return len(self.starts)
 
     def transitions(
         self, indices: Int64[np.ndarray, "batch"], out: TransitionBatch | None = None
     ) -> TransitionBatch:
-        """Return the transitions of these indices, in this order, in host memory; into `out` if it is given.
+        """Return the transitions of these indices, in order, in host memory, reusing `out` if given.
 
         Raises:
-            ValueError: If an index is out of range, or `out` is of another size.
+            ValueError: If an index is out of range, or `out` has a different size.
         """
         check_indices(indices, self.num_transitions, out)
         first = torch.from_numpy(self.starts[indices])
         return read_transitions(self._gather, self.fields, first, first + 1, out)
 
     def _gather(self, name: str, rows: Int64[Tensor, "batch"], out: Tensor | None) -> Tensor:
-        """Copy the given rows of a field; torch's own gather would warn of arrays that are read-only."""
+        """Copy the given rows of a field by numpy, because torch warns about read-only arrays."""
         field, numbers = self.fields[name], rows.numpy()
         if out is None:
             return torch.from_numpy(np.take(field, numbers, axis=0))
-        np.take(field, numbers, axis=0, out=out.numpy(), mode="clip")  # `raise` would copy twice
+        # mode="raise" would copy the rows twice.
+        np.take(field, numbers, axis=0, out=out.numpy(), mode="clip")
         return out
 
 
 def transition_fields(names: Iterable[str]) -> list[str]:
-    """Return those of the arena's field names that transitions use."""
+    """Return the field names of the arena that transitions use."""
     return [name for name in names if name.startswith(OBSERVATION_PREFIX) or name in _OTHER_FIELDS]
 
 
 def check_indices(indices: Int64[np.ndarray, "batch"], count: int, out: TransitionBatch | None) -> None:
-    """Check that indices are in [0, count) and that `out` has a row for each.
+    """Check that indices are in [0, count) and that `out` has one row per index.
 
     Raises:
-        ValueError: Naming the first index that is out of range, or both sizes.
+        ValueError: With the first index that is out of range, or with both sizes.
     """
     wrong = (indices < 0) | (indices >= count)
     if wrong.any():
-        raise ValueError(
-            f"index {indices[wrong][0]} is not in [0, {count}), the range of the transitions held"
-        )
+        raise ValueError(f"index {indices[wrong][0]} is not in [0, {count}), the range of transitions")
     if out is not None and len(out.reward) != len(indices):
-        raise ValueError(f"out holds {count_text(len(out.reward), 'transition')}, indices has {len(indices)}")
+        raise ValueError(f"out has {count_text(len(out.reward), 'transition')}, indices has {len(indices)}")
 
 
 def read_transitions(
@@ -118,9 +116,9 @@ def read_transitions(
     second: Int64[Tensor, "batch"],
     out: TransitionBatch | None,
 ) -> TransitionBatch:
-    """Return the transitions from the records in rows `first` to those in rows `second`.
+    """Return the transitions from the records in rows `first` to the records in rows `second`.
 
-    `gather` copies rows of a field into the tensor given, or into new memory for None.
+    `gather` copies rows of a field into the given tensor, or into a new tensor for None.
     """
     keys = {key: OBSERVATION_PREFIX + key for key in observation_keys(names)}
     return TransitionBatch(

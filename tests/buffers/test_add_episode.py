@@ -95,7 +95,7 @@ def test_an_episode_as_long_as_the_capacity_leaves_nothing_else() -> None:
     ("change", "message"),
     [
         (lambda e: toy_episode(41), "an episode of 41 records, but capacity=40"),
-        (lambda e: toy_episode(0), "an episode has at least 1 record"),
+        (lambda e: toy_episode(0), "an episode must have at least 1 record"),
         (
             lambda e: replace(e, action=e.action[:, :1]),
             r"action of an episode is \(\(5, 1\), .*not \(\(5, 4\)",
@@ -125,7 +125,7 @@ def test_an_open_episode_of_any_stream_refuses_a_whole_one() -> None:
     buffer.add(arrival, action)
     before = full_copy(buffer)
     for env in (0, 1):
-        with pytest.raises(ValueError, match=r"an episode of environments \[1\] is open"):
+        with pytest.raises(ValueError, match=r"episodes of environments \[1\] are open"):
             buffer.add_episode(env, toy_episode(10))
     assert same_content(full_copy(buffer), before)
     arrival, action, _ = world.advance(["truncate", "truncate"])

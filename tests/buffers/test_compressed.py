@@ -175,7 +175,7 @@ def test_a_flipped_bit_in_memory_is_found_and_the_chunk_named() -> None:
     assert isinstance(store, CompressedStore)
     chunk = int(np.flatnonzero(store._pages._nbytes)[0])
     store._data[store._pages._pages(chunk)[0], 20] ^= 1
-    with pytest.raises(UserError, match=f"Chunk {chunk} of the replay is not what was written to memory"):
+    with pytest.raises(UserError, match=f"Chunk {chunk} of the replay is corrupt in memory"):
         for _ in range(50):
             buffer.sample(16)
 
@@ -210,7 +210,7 @@ def test_saved_records_that_take_more_than_the_budget_are_refused_with_the_repai
     add_frames(buffer, noise(900))
     saves = Saves(tmp_path)
     saves.save(buffer)
-    with pytest.raises(UserError, match=r"the saved records take more than buffer.memory_budget_gib"):
+    with pytest.raises(UserError, match=r"the saved records do not fit into buffer.memory_budget_gib"):
         saves.load(frames_buffer(memory_budget_gib=0.0005))
 
 

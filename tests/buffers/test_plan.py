@@ -95,8 +95,8 @@ def test_a_window_longer_than_the_capacity_names_both_keys() -> None:
     with pytest.raises(UserError) as error:
         plan_replay(request(4, 65, capacity=100))
     assert str(error.value) == (
-        "training.sequence_length=64 with env.num_envs=4 needs windows of 65 steps from each environment, "
-        "260 in all, over buffer.capacity=100. Raise buffer.capacity to 260 or lower "
+        "training.sequence_length=64 with env.num_envs=4 needs a window of 65 steps per environment, "
+        "260 in total, but buffer.capacity=100. Raise buffer.capacity to 260 or lower "
         "training.sequence_length to 24."
     )
     plan_replay(request(4, 65, capacity=260))

@@ -244,5 +244,5 @@ def test_a_batch_written_over_an_earlier_one_is_the_batch_that_fresh_memory_gets
 def test_memory_of_another_size_is_not_written_over() -> None:
     buffer = make_buffer()
     fill(buffer, num_envs=1, steps=60)
-    with pytest.raises(ValueError, match="out holds 4 windows, batch_size=8"):
+    with pytest.raises(ValueError, match="out has 4 windows, but batch_size=8"):
         buffer.sample(8, out=buffer.sample(4))
