@@ -1,4 +1,4 @@
-"""Environments of any suite as records, with an explicit seed for each episode."""
+"""Environments of any suite as streams of records, with an explicit seed per episode."""
 
 from ..utils.public_names import public_names
 

@@ -20,24 +20,25 @@ from .config import EnvConfig
 
 
 class AtariBackend:
-    """N emulators of one game on the threads of one native pool; observation `image`, discrete actions."""
+    """N emulators of one game in a native thread pool, with observation `image` and discrete actions."""
 
     def __init__(self, config: EnvConfig) -> None:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        # NEXT_STEP is used because the library lacks DISABLED. It draws fewer no-ops than `noop_max`.
         self._vector: AtariVectorEnv | None = AtariVectorEnv(
             config.game,
             config.num_envs,
             max_num_frames_per_episode=config.max_episode_frames,
             repeat_action_probability=config.sticky_actions,
             full_action_space=config.full_action_space,
-            autoreset_mode=AutoresetMode.NEXT_STEP,  # the library has no DISABLED
+            autoreset_mode=AutoresetMode.NEXT_STEP,
             img_height=config.image_size,
             img_width=config.image_size,
             grayscale=False,
             stack_num=1,
             frameskip=config.action_repeat,
             maxpool=True,
-            noop_max=config.noop_max + 1,  # ale-py draws below it
+            noop_max=config.noop_max + 1,
             episodic_life=False,
             reward_clipping=False,
             use_fire_reset=False,
@@ -57,7 +58,7 @@ class AtariBackend:
     def step_or_reset(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
     ) -> tuple[TimeStep, Failures]:
-        """See `EnvBackend.step_or_reset`; idle emulators act too, since the pool steps all of them."""
+        """See `EnvBackend.step_or_reset`; idle emulators also act, because the pool steps all of them."""
         size = self.spec.num_envs
         is_first = np.zeros(size, np.bool_)
         is_first[list(seeds)] = True
@@ -66,14 +67,14 @@ class AtariBackend:
             reward = np.zeros(size)
             terminated = truncated = np.zeros(size, np.bool_)
         else:
-            # A finished emulator resets itself in this call, with another seed; the masked reset then
-            # replaces that episode by the one of the explicit seed.
+            # A finished emulator resets itself with an unknown seed. The masked reset replaces this episode.
             pixels, reward, terminated, truncated, _ = self._running.step(action.argmax(axis=1))
             if seeds:
                 rising = np.array([seeds[index] for index in sorted(seeds)])
                 pixels, _ = self._running.reset(seed=rising, options={"reset_mask": is_first})
         step = TimeStep(
-            observation={"image": np.array(pixels[:, 0])},  # (N, 1, H, W, 3) of the library's memory
+            # The library reuses the memory of its pixels, (N, 1, H, W, 3), so they are copied.
+            observation={"image": np.array(pixels[:, 0])},
             reward=np.where(is_first, 0, reward).astype(np.float32),
             is_first=is_first,
             is_last=(terminated | truncated) & ~is_first,
@@ -82,11 +83,11 @@ class AtariBackend:
         return step, {}
 
     def replace(self, index: int) -> None:
-        """Never called: the pool fails as a whole and raises."""
+        """Unused, because the pool fails as a whole and raises."""
         raise NotImplementedError
 
     def render(self) -> None:
-        """Return nothing: the image observations are the picture."""
+        """Return None, because the observations are already images."""
 
     def close(self) -> None:
         """Release emulators and threads."""
@@ -100,7 +101,7 @@ class AtariBackend:
 
 
 class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
-    """One emulator as the agent sees it: frames (size, size, 3) uint8, each choice repeated."""
+    """One emulator as a Gymnasium environment: frames (size, size, 3) uint8 and repeated actions."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012, Gymnasium's own form
 
@@ -114,25 +115,25 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self._frame = np.zeros(image.shape, np.uint8)
 
     def get_action_meanings(self) -> list[str]:
-        """Return the names of the choices, such as NOOP and RIGHTFIRE, as Gymnasium's own Atari does."""
+        """Return the names of the actions, e.g. NOOP and RIGHTFIRE, like Gymnasium's Atari environments."""
         return [action.name for action in start_emulator(self._config)[1]]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Begin an episode; a seed below 2**31 is the emulator's own, from a larger one its seed is drawn."""
+        """Start an episode; seeds below 2**31 are passed to the emulator, larger ones determine its seed."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(2**31)) if seed is None or seed >= 2**31 else seed
         return self._advance(np.zeros(self._backend.spec.action.size), {0: drawn})[0], {}
 
     def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
-        """Make a choice, for `action_repeat` frames or to the end of the episode."""
+        """Repeat an action for `action_repeat` frames or until the episode ends."""
         frame, step = self._advance(np.eye(self._backend.spec.action.size)[action], {})
         terminated, ended = bool(step.is_terminal[0]), bool(step.is_last[0])
         return frame, float(step.reward[0]), terminated, ended and not terminated, {}
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return the newest frame, if `render_mode` is rgb_array."""
+        """Return the newest frame if `render_mode` is rgb_array."""
         return self._frame.copy() if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
@@ -146,7 +147,7 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
 
 
 def start_emulator(config: EnvConfig) -> tuple[ale_py.ALEInterface, list[ale_py.Action]]:
-    """Return an emulator of its own, which shows more than the vector environment, and the choices there."""
+    """Return a separate emulator, which exposes more than the vector environment, and its actions."""
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     emulator = ale_py.ALEInterface()
     emulator.setFloat("repeat_action_probability", config.sticky_actions)

@@ -1,4 +1,4 @@
-"""The interface of a suite: N environments that start, act or rest on request; restarts of failed ones."""
+"""Interface of an environment suite, and restarts of failed environments."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -13,7 +13,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class EnvironmentFailed(RuntimeError):
-    """One environment gave no record; `str` says why, as in 'its process died'."""
+    """An environment failed to return a record; `str` is the reason, e.g. 'its process died'."""
 
     def __init__(self, reason: str, details: str = "") -> None:
         super().__init__(reason)
@@ -21,20 +21,20 @@ class EnvironmentFailed(RuntimeError):
         """Traceback of the environment, if it raised."""
 
     def format_message(self, name: str, index: int, and_then: str = "") -> str:
-        """Return the whole message about environment `index` of `name`."""
+        """Return the complete message for environment `index` of `name`."""
         return f"{name}: environment {index} failed: {self}.{and_then}\n{self.details}".rstrip()
 
 
 class EnvironmentCrashed(RuntimeError):
-    """More environments failed than `env.max_restarts` allows; the message names the last one."""
+    """More environments failed than `env.max_restarts` allows; the message describes the last failure."""
 
 
 Failures = dict[int, EnvironmentFailed]
-"""The environments that gave no record, by index."""
+"""Failures by index of the environment."""
 
 
 class EnvBackend(Protocol):
-    """N environments of one suite; the state of each follows from its last seed and the actions since."""
+    """N environments of one suite; the last seed and all actions since then determine the state of each."""
 
     spec: EnvSpec
 
@@ -44,25 +44,24 @@ class EnvBackend(Protocol):
         """Start an episode in some environments and act in the others.
 
         Args:
-            action: (N, A) float32; rows of environments that start or rest are ignored.
-            seeds: By index, the seeds of the episodes that start in this call.
-            idle: Environments whose record is not wanted. Whatever they do, their next call must be a start.
+            action: (N, A) float32; rows of starting or idle environments are ignored.
+            seeds: Seeds of the episodes that start in this call, by index.
+            idle: Environments to ignore in this call. Their state is undefined until they start an episode.
 
         Returns:
-            The records, and the failures. Rows of environments that rest or fail are undefined, except for
-            `is_first`, which marks every start.
+            Records and failures. Rows of idle and failed environments are undefined except for `is_first`.
         """
         ...
 
     def replace(self, index: int) -> None:
-        """Replace an environment that failed by a new one; its next call must be a start."""
+        """Replace a failed environment with a new one, which must start an episode in the next call."""
         ...
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return a (height, width, 3) picture of environment 0; None if there is none.
+        """Return an image, (height, width, 3), of environment 0; None if rendering is not available.
 
         Raises:
-            UserError: If it fails.
+            UserError: If rendering fails.
         """
         ...
 
@@ -72,24 +71,23 @@ class EnvBackend(Protocol):
 
 
 class Restarts:
-    """`EnvBackend.step_or_reset` that replaces environments that fail, up to `limit` times.
+    """`EnvBackend.step_or_reset` with replacement of failed environments, up to `limit` times.
 
-    `then` says in the warning what the owner does with the episode that was open.
+    `then` describes, in the warning, what happens to the open episode.
     """
 
     def __init__(self, backend: EnvBackend, limit: int, then: str) -> None:
         self._backend = backend
         self._limit, self._then = limit, then
         self._count = 0
-        self._crash: str | None = None  # about the first failure beyond the limit
+        self._crash: str | None = None
 
     def step_or_reset(
         self, action: NDArray[np.float32], seeds: Mapping[int, int], idle: Collection[int] = ()
     ) -> tuple[TimeStep, Failures]:
-        """Start and act as `EnvBackend.step_or_reset`; retry a start that fails in the new environment.
+        """Start and act like `EnvBackend.step_or_reset`; retry failed starts in a new environment.
 
-        The failures are of environments that failed while they acted (their next call must be a start) and,
-        once the restarts are used up, of those that could not start.
+        Returns failures of acting environments, which must start next, and final failures of starts.
         """
         step, failures = self._backend.step_or_reset(action, seeds, idle)
         failed = failures
@@ -107,13 +105,13 @@ class Restarts:
         return step, failures
 
     def raise_if_crashed(self) -> None:
-        """Raise `EnvironmentCrashed`, with all environments closed, once the restarts are used up."""
+        """Close all environments and raise `EnvironmentCrashed` if the restarts are used up."""
         if self._crash is not None:
             self._backend.close()
             raise EnvironmentCrashed(self._crash)
 
     def _replace(self, index: int, failure: EnvironmentFailed) -> None:
-        """Replace an environment that failed, unless the restarts are used up."""
+        """Replace a failed environment; if the restarts are used up, set `_crash` to the error message."""
         name = self._backend.spec.name
         if self._count == self._limit:
             used_up = f" env.max_restarts={self._limit} is used up."

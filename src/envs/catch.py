@@ -1,4 +1,4 @@
-"""Catch: a ball falls, a paddle has to be under it. A pixel task that is learned within minutes on a CPU."""
+"""Catch: move a paddle under a falling ball. A pixel task that a CPU learns within minutes."""
 
 from typing import Any
 
@@ -12,18 +12,18 @@ CATCH_ID = "reverie/Catch-v0"
 _ROWS, _COLUMNS, _PADDLE = 8, 8, 2
 _CELL = 8  # pixels
 _IMAGE_SIZE = 64
-# Grey, not black: a decoder that ends in a sigmoid saturates on black and then hardly sees the ball.
+# Grey instead of black, because a decoder with a sigmoid output saturates on black and neglects the ball.
 _BACKGROUND = (96, 96, 96)
 _BALL_COLOUR = (255, 255, 255)
 _PADDLE_COLOUR = (80, 160, 255)
 
 
 class Catch(gymnasium.Env[NDArray[np.uint8], np.int64]):
-    """The ball starts at a random column of the top row and falls one row per step, seven steps in all.
+    """The ball starts in a random column of the top row and falls one row per step, for seven steps.
 
-    Actions are 0 left, 1 stay, 2 right. The reward is 1 when the ball lands on the paddle, -1 when next
-    to it, and 0 before. The paddle, two of eight columns wide, starts in the middle: every ball can be
-    caught, and standing still catches one in four. Observations are (64, 64, 3) uint8.
+    Actions are 0 left, 1 stay, 2 right. The reward is 1 if the ball lands on the paddle, -1 if it misses, and
+    0 before. The paddle is two of eight columns wide and starts in the middle, so that every ball can be
+    caught; standing still catches one in four. Observations are (64, 64, 3) uint8.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Catch(gymnasium.Env[NDArray[np.uint8], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """Put the ball at the top, at the column that the seed gives, and the paddle in the middle."""
+        """Place the ball at the top in a column drawn from the seed, and the paddle in the middle."""
         super().reset(seed=seed)
         self._row = 0
         self._column = int(self.np_random.integers(_COLUMNS))

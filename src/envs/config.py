@@ -1,4 +1,4 @@
-"""Settings of the environments; `configs/env/*.yaml` sets them."""
+"""Settings of the environments, set by `configs/env/*.yaml`."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,8 +15,7 @@ class Suite(Enum):
     catch = "catch"
 
 
-# One after another in this process (best where a step costs less than a message), or each in its own process.
-# The functional form, because `async` is a keyword.
+# The functional form is needed because `async` is a keyword.
 Vectorization = Enum("Vectorization", {"sync": "sync", "async": "async"})
 
 
@@ -31,60 +30,60 @@ class EnvConfig:
     """Atari game in snake_case; used by suite atari."""
 
     id: str = "CartPole-v1"
-    """Gymnasium id, `module:Name-v0` to import a module first; used by suite gymnasium."""
+    """Gymnasium id, or `module:Name-v0` to import a module first; used by suite gymnasium."""
 
-    kwargs: Any = None  # a mapping or null; OmegaConf replaces a typed mapping by none of its own
-    """Arguments with which a Gymnasium environment is made, as in `env.kwargs.size=8`; null for none."""
+    # The type is a mapping or null, but OmegaConf cannot replace a typed mapping with null.
+    kwargs: Any = None
+    """Arguments of the Gymnasium environment, e.g. `env.kwargs.size=8`; null for none."""
 
     wrappers: list[Any] = field(default_factory=list)
-    """Wrappers around a Gymnasium environment, the innermost first: a class as `module.Wrapper`, or with
+    """Wrappers around a Gymnasium environment, innermost first: a class as `module.Wrapper`, or with
     arguments as `{name: module.Wrapper, kwargs: {size: 8}}`."""
 
     num_envs: int = 1
-    """Environments stepped together."""
+    """Number of environments stepped together."""
 
     action_repeat: int = 4
-    """How often each action is repeated; rewards are added up. The presets of Catch and Gymnasium have 1."""
+    """Frames for which each action is repeated, summing rewards; 1 in the presets of Catch and Gymnasium."""
 
     image_size: int = 64
     """Height and width of image observations, in pixels: a multiple of 16 from 48 to 256."""
 
     scale_bytes: bool = True
-    """Scale uint8 images from the bounds of their space to 0..255, as images of other types are. Runs saved
-    before this setting existed keep `false`, which reads their bytes as they are."""
+    """Scale uint8 images from the bounds of their space to 0..255, like images of other types. Runs saved
+    before this setting existed use `false`, which leaves bytes unchanged."""
 
     noop_max: int = 30
-    """Most no-op frames at the start of an Atari episode; their number is drawn from the episode's seed."""
+    """Maximum number of no-op frames at the start of an Atari episode, drawn from the episode's seed."""
 
     sticky_actions: float = 0.0
-    """Probability that an Atari frame repeats the action before; 0 as in Atari-100k."""
+    """Probability that an Atari frame repeats the previous action; 0 in Atari-100k."""
 
     full_action_space: bool = False
-    """Whether all 18 Atari actions are offered instead of those that the game uses."""
+    """Use all 18 Atari actions instead of only the actions that the game uses."""
 
     max_episode_frames: int = 108_000
-    """Frames after which an Atari episode is truncated, no-ops apart; 108,000 are 30 minutes."""
+    """Frames, excluding no-ops, after which an Atari episode is truncated; 108,000 are 30 minutes."""
 
     vectorization: Vectorization = Vectorization["sync"]
-    """How Gymnasium environments run together: sync, or async with a process each."""
+    """Run Gymnasium environments in this process (sync, best for fast steps) or one process each (async)."""
 
     time_limit: int | None = None
     """Frames after which a Gymnasium episode is truncated; null keeps the limit of the registered id."""
 
     worker_timeout: float = 60.0
-    """Seconds without an answer after which a process of `vectorization=async` counts as hung; 0 waits
-    forever. With `sync` a hang cannot be noticed."""
+    """Timeout in seconds for processes of `vectorization=async`, 0 for none. `sync` cannot detect hangs."""
 
     max_restarts: int = 3
-    """Gymnasium environments that may die, hang or raise before the run stops. Each is replaced by a new one,
-    and its episode ends as truncated; a population plays it again."""
+    """Number of times that Gymnasium environments may die, hang or raise before the run stops. Each is
+    replaced, and its episode ends as truncated; a population replays it."""
 
     def __post_init__(self) -> None:
-        """Check the bounds of each field alone."""
+        """Check the bounds of single fields before images of this size are allocated."""
         if not isinstance(self.kwargs, dict | None):
-            raise UserError(f"env.kwargs must be a mapping, as by env.kwargs.size=8, got {self.kwargs}.")
+            raise UserError(f"env.kwargs must be a mapping, e.g. env.kwargs.size=8, got {self.kwargs}.")
         require_range("env", self, "num_envs", "action_repeat", "max_episode_frames", "time_limit", ge=1)
-        if self.image_size not in range(48, 257, 16):  # here, before anything of that size is made
+        if self.image_size not in range(48, 257, 16):
             limit = "env.image_size must be in [48, 256] and a multiple of 16"
             raise UserError(f"{limit}, got {self.image_size}. Set env.image_size=64.")
         require_range("env", self, "noop_max", "max_restarts", "worker_timeout", ge=0)
@@ -92,15 +91,12 @@ class EnvConfig:
 
 
 def check_is_pong(env: EnvConfig, asked: str) -> None:
-    """Refuse to probe what `pong_memory` cannot play again: another game, or one with chance in it.
-
-    `asked` is what the user typed for it.
-    """
+    """Raise a `UserError` that begins with `asked` unless this is replayable: Pong without sticky actions."""
     if (env.suite, env.game) != (Suite.atari, "pong"):
         name = env.game if env.suite is Suite.atari else env.suite.value
-        raise UserError(f"{asked}: a probe reads the memory of Atari Pong, and this run plays {name}.")
+        raise UserError(f"{asked}: a probe reads the memory of Atari Pong, but this run plays {name}.")
     if env.sticky_actions:
         raise UserError(
-            f"{asked}: a probe plays each game again, and env.sticky_actions={env.sticky_actions:g} is "
-            "chance. Train with env.sticky_actions=0."
+            f"{asked}: a probe replays each game, but env.sticky_actions={env.sticky_actions:g} makes it "
+            "random. Train with env.sticky_actions=0."
         )

@@ -1,4 +1,4 @@
-"""Log the seed and the actions of every open episode, and replay them to bring environments back."""
+"""Log seed and actions of every open episode, and replay them to restore environments."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,13 +12,14 @@ from ..utils.timestep import EnvSpec, TimeStep
 from ..utils.units import count_text
 from .backend import Restarts
 
-OpenEpisode = tuple[int, NDArray[np.float32]]  # seed and actions (T, A)
+OpenEpisode = tuple[int, NDArray[np.float32]]
+"""Seed and actions (T, A)."""
 
 _FIRST_ROWS = 256
 
 
 class ActionLog:
-    """The actions of one open episode, in at most twice the bytes that they need."""
+    """Actions of one open episode, allocated with at most twice the required bytes."""
 
     def __init__(self, action_size: int) -> None:
         self._size = action_size
@@ -26,28 +27,28 @@ class ActionLog:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Allocated bytes."""
         return self._rows.nbytes
 
     @property
     def actions(self) -> NDArray[np.float32]:
-        """(T, A) a copy of all of them, oldest first."""
+        """A copy of all actions (T, A), oldest first."""
         return self._rows[: self._length].copy()
 
     def append(self, action: NDArray[np.float32]) -> None:
-        """Add one action (A,)."""
+        """Append one action (A,)."""
         if self._length == len(self._rows):
             self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
         self._rows[self._length] = action
         self._length += 1
 
     def clear(self) -> None:
-        """Forget them and free their memory."""
+        """Delete all actions and free their memory."""
         self._rows, self._length = np.empty((_FIRST_ROWS, self._size), np.float32), 0
 
     @staticmethod
     def most_bytes(action_size: int, steps: int) -> int:
-        """Return the bytes held at most in an episode of `steps` steps."""
+        """Return the maximum number of bytes for an episode of `steps` steps."""
         rows = _FIRST_ROWS
         while rows < steps:
             rows *= 2
@@ -55,7 +56,7 @@ class ActionLog:
 
 
 class EpisodeLog:
-    """Counters, seeds and actions of the episodes of N environments, numbered in the run from `first` on."""
+    """Episode counters, seeds and actions of N environments, whose numbers in the run start at `first`."""
 
     def __init__(self, run_seed: int, num_envs: int, action_size: int, first: int = 0) -> None:
         self._run_seed, self._first = run_seed, first
@@ -65,12 +66,13 @@ class EpisodeLog:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the actions held."""
+        """Bytes of all logged actions."""
         return sum(log.nbytes for log in self._logs)
 
     def begin(self, indices: Sequence[int]) -> dict[int, int]:
-        """Begin the next episode of each of `indices` and return the seeds by index."""
-        from ..utils.seeding import episode_seed  # not at the top: it loads torch, 180 MB in every worker
+        """Start the next episode of each of `indices` and return the seeds by index."""
+        # Imported here because it loads torch, which takes 180 MB in every worker.
+        from ..utils.seeding import episode_seed
 
         for index in indices:
             number = self._first + index
@@ -80,7 +82,7 @@ class EpisodeLog:
         return {index: self._seeds[index] for index in indices}
 
     def add(self, action: NDArray[np.float32], step: TimeStep) -> None:
-        """Log the actions (N, A) that led to `step`; forget those of episodes that ended."""
+        """Log the actions (N, A) that led to `step`; delete the actions of finished episodes."""
         is_first, is_last = step.is_first.tolist(), step.is_last.tolist()
         for index, log in enumerate(self._logs):
             if is_last[index]:
@@ -89,17 +91,17 @@ class EpisodeLog:
                 log.append(action[index])
 
     def close(self, index: int) -> tuple[int, int]:
-        """Forget an episode that does not continue; return its number, counted from 0, and its steps."""
+        """Delete an abandoned episode; return its number, counted from 0, and its number of steps."""
         steps = len(self._logs[index].actions)
         self._logs[index].clear()
         return self._next_episode[index] - 1, steps
 
     def open_episode(self, index: int) -> OpenEpisode:
-        """Return the episode that environment `index` plays."""
+        """Return the open episode of environment `index`."""
         return self._seeds[index], self._logs[index].actions
 
     def state_dict(self) -> dict[str, Any]:
-        """Return counters, seeds and, by 'env000', the actions (T, A) of every open episode."""
+        """Return counters, seeds and the actions (T, A) of every open episode, with keys such as 'env000'."""
         actions = {_key(index): log.actions for index, log in enumerate(self._logs)}
         return {"next_episode": list(self._next_episode), "seeds": list(self._seeds), "actions": actions}
 
@@ -107,7 +109,7 @@ class EpisodeLog:
         """Load a result of `state_dict`.
 
         Raises:
-            UserError: If it was written with another number of environments.
+            UserError: If it was written with a different number of environments.
         """
         counters = [int(counter) for counter in state["next_episode"]]
         held, asked = len(counters), len(self._next_episode)
@@ -131,9 +133,9 @@ def _key(index: int) -> str:
 def replay_actions(
     restarts: Restarts, spec: EnvSpec, episodes: Mapping[int, OpenEpisode]
 ) -> tuple[TimeStep, set[int]]:
-    """Replay `episodes`, by index of the environment, so that all reach their last action in the same call.
+    """Replay `episodes`, by environment index, such that all reach their last action in the same call.
 
-    COST: one call more than the longest episode has actions.
+    Cost: the number of actions in the longest episode, plus one call.
 
     Returns:
         The records of the last call, and the indices of episodes that failed or ended too early.
@@ -145,7 +147,8 @@ def replay_actions(
         seeds, idle = {}, []
         for index in range(spec.num_envs):
             seed, actions = episodes.get(index, (0, action[:0]))
-            turn = call - (calls - len(actions))  # 0 starts, t acts for the t-th time
+            # Turn 0 starts the episode, and turn t performs its t-th action.
+            turn = call - (calls - len(actions))
             if index not in episodes or index in diverged or turn < 0:
                 idle.append(index)
             elif turn == 0:
@@ -159,7 +162,7 @@ def replay_actions(
 
 
 def matches(step: TimeStep, stored: TimeStep, index: int) -> bool:
-    """Whether environment `index` has the observation and reward that are stored, bit by bit."""
+    """Return whether observation and reward of environment `index` equal the stored ones bit for bit."""
     if not stored.is_first[index] and step.reward[index] != stored.reward[index]:
         return False
     values = stored.observation.items()
@@ -167,7 +170,7 @@ def matches(step: TimeStep, stored: TimeStep, index: int) -> bool:
 
 
 def state_form(spec: EnvSpec, lengths: list[int]) -> dict[str, Any]:
-    """Return a state of environments whose open episodes have so many actions, to compare the form with."""
+    """Return an example state for structural checks, with open episodes of the given lengths in actions."""
     numbers, width = [0] * spec.num_envs, spec.action.size
     actions = {_key(index): np.empty((length, width), np.float32) for index, length in enumerate(lengths)}
     arrival = asdict(TimeStep.empty(spec))

@@ -1,4 +1,4 @@
-"""Track returns and lengths of episodes while they are played, and record the frames of one of them."""
+"""Track returns and lengths of running episodes, and record the frames of one episode."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,8 +10,9 @@ from PIL import Image
 
 from ..utils.timestep import EnvSpec, TimeStep
 
-MAX_FRAMES = 1000  # of a recorded episode: bounds the memory held
-RENDERED_SIDE = 128  # most pixels of the longer side of a picture that an environment draws
+# Maximum length of a recording, in frames, and maximum longer side of its rendered images, in pixels.
+MAX_FRAMES = 1000
+RENDERED_SIDE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Episode:
 
 
 class EpisodeTracker:
-    """Adds up rewards and steps of N environments."""
+    """Sum rewards and steps of N environments."""
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
@@ -36,14 +37,14 @@ class EpisodeTracker:
         self._lengths = np.zeros(num_envs, np.int64)
 
     def add(self, step: TimeStep, envs: NDArray[np.int64] | None = None) -> list[Episode]:
-        """Count one record of each environment, or of `envs`, and return the episodes that it finished."""
+        """Count one record per environment (default: all); return the episodes that ended."""
         envs = np.arange(self.num_envs) if envs is None else envs
         self._returns[envs] = np.where(step.is_first, 0.0, self._returns[envs] + step.reward)
         self._lengths[envs] = np.where(step.is_first, 0, self._lengths[envs] + 1)
         return self._episodes(envs[step.is_last])
 
     def open_episodes(self, step: TimeStep) -> list[Episode]:
-        """Return the sums of the episodes that continue after `step`, the last one added."""
+        """Return the sums of the episodes that are still open after `step`, the last added record."""
         return self._episodes(np.flatnonzero(~step.is_last))
 
     def state_dict(self) -> dict[str, Any]:
@@ -51,7 +52,7 @@ class EpisodeTracker:
         return {"returns": self._returns.copy(), "lengths": self._lengths.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the sums."""
+        """Load a result of `state_dict`."""
         self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
 
     def _episodes(self, envs: NDArray[np.int64]) -> list[Episode]:
@@ -59,9 +60,9 @@ class EpisodeTracker:
 
 
 class EpisodeRecorder:
-    """Keeps the images of one whole episode of environment 0, on request.
+    """Record the images of one complete episode of environment 0 on request.
 
-    Without image observations these are what `render` draws, made smaller; without both it keeps nothing.
+    Without image observations, downscaled results of `render` are recorded. Without both, recording is off.
     """
 
     def __init__(
@@ -87,26 +88,28 @@ class EpisodeRecorder:
         self._wanted = self._key is not None or self._render is not None
 
     def give_up(self) -> None:
-        """Forget the frames so far, and draw no more."""
+        """Delete all frames and stop rendering."""
         self._render, self._frames, self._wanted = None, None, False
 
     def add(self, step: TimeStep) -> NDArray[np.uint8] | None:
-        """Keep environment 0's frame; return (time, height, width, 3) when the recorded episode ends."""
+        """Record environment 0's frame; return (time, height, width, 3) when the recorded episode ends."""
         if self._wanted and step.is_first[0]:
             self._wanted, self._frames = False, []
         if self._frames is None:
             return None
         image = self._image(step)
-        if self._frames is None:  # given up
+        # Rendering may have called `give_up`.
+        if self._frames is None:
             return None
         if image is not None:
             self._frames.append(image if image.shape[-1] == 3 else np.repeat(image[..., :1], 3, axis=-1))
         return self.cut() if step.is_last[0] or len(self._frames) >= self._max_frames else None
 
     def _image(self, step: TimeStep) -> NDArray[np.uint8] | None:
-        """Return what environment 0 shows."""
+        """Return the image of environment 0."""
         if self._key is not None:
-            return step.observation[self._key][0].copy()  # a view would keep every environment's frame
+            # A view would keep the frames of all environments alive.
+            return step.observation[self._key][0].copy()
         drawn = self._render() if self._render else None
         if drawn is None or not self._frames:
             return None if drawn is None else _smaller(drawn, self._side)
@@ -114,22 +117,22 @@ class EpisodeRecorder:
         return np.array(Image.fromarray(drawn).resize((width, height), Image.Resampling.BOX))
 
     def cut(self) -> NDArray[np.uint8] | None:
-        """Stop recording; return (time, height, width, 3) of the frames so far, None without any."""
+        """Stop recording; return all frames (time, height, width, 3), or None without frames."""
         frames, self._frames = np.stack(self._frames) if self._frames else None, None
         return frames
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the frames so far."""
+        """Return the recording in progress."""
         return {"wanted": self._wanted, "frames": np.array(self._frames) if self._frames else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a recording."""
+        """Load a result of `state_dict`."""
         self._wanted = state["wanted"]
         self._frames = None if state["frames"] is None else list(state["frames"].copy())
 
 
 def _smaller(picture: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """Return a picture whose longer side has at most `side` pixels."""
+    """Downscale a picture so that its longer side has at most `side` pixels."""
     image = Image.fromarray(picture)
     image.thumbnail((side, side), Image.Resampling.BOX)
     return np.array(image)

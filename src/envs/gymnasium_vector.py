@@ -1,4 +1,4 @@
-"""N Gymnasium environments of one id, in this process or in one subprocess each."""
+"""N Gymnasium environments of one id, in this process or in separate subprocesses."""
 
 import logging
 import os
@@ -21,22 +21,22 @@ from .process_state import KeptState
 from .registered import find_registration
 from .workers import PICTURES, LocalEnv, SubprocessEnv
 
-_STEPS_BETWEEN_CHECKS = 20  # of settings that no update depends on
+# Settings that do not affect updates are checked only every so many steps.
+_STEPS_BETWEEN_CHECKS = 20
 _LOG = logging.getLogger(__name__)
 
 
-# Not in the backend: log handlers are among the baselines, and a search for what holds memory would reach the
-# whole run through them.
+# Not attributes of the backend: through log handlers, a search for leaks would reach the whole run.
 _BASELINES: "WeakKeyDictionary[GymnasiumBackend, dict[int, Any]]" = WeakKeyDictionary()
 
 
 class GymnasiumBackend:
-    """N environments of the id `env_id`, called `name` in messages.
+    """N environments with the id `env_id`, called `name` in messages.
 
-    With `render` the first gives pictures, if no observation is one and the environment can draw them.
+    With `render`, the first environment renders images if it supports them and observations have none.
 
     Raises:
-        UserError: If a package that the environment needs is missing, or the model cannot take its spaces.
+        UserError: If a package for the environment is missing, or its spaces are not supported.
         EnvironmentCrashed: If a process does not start.
     """
 
@@ -53,7 +53,8 @@ class GymnasiumBackend:
         try:
             with self._keeping("when it was made"):
                 self._probe(env_id, render)
-            for index in range(len(self._workers), config.num_envs):  # all start before one is waited for
+            # All processes start before the first wait, so that they start in parallel.
+            for index in range(len(self._workers), config.num_envs):
                 self._workers.append(self._make_worker(index))
             for index, worker in enumerate(self._workers):
                 try:
@@ -65,7 +66,7 @@ class GymnasiumBackend:
             raise
 
     def _probe(self, env_id: str, render: bool) -> None:
-        """Make environment 0, read its spec and try to render; keep it only if it has its own process."""
+        """Create environment 0, read its spec and try to render; keep it only in a separate process."""
         first = self._make_worker(0)
         self._workers.append(first)
         try:
@@ -78,8 +79,7 @@ class GymnasiumBackend:
         is_drawing = render and spec.renders and not spec.has_image
         if is_drawing or not self._in_processes:
             self._workers.pop().terminate()
-        # Gymnasium draws with MuJoCo in the context of OpenGL that is current in the process: once another
-        # environment is closed, or what is left of it is freed, pictures are black.
+        # MuJoCo shares the process's OpenGL context: pictures are black after another environment is closed.
         self._in_processes |= is_drawn_by_mujoco
         if is_drawing:
             self._renders = self._try_to_render()
@@ -108,7 +108,7 @@ class GymnasiumBackend:
         return step, failures
 
     def replace(self, index: int) -> None:
-        """See `EnvBackend.replace`; the new process starts while the others continue."""
+        """See `EnvBackend.replace`; the new process starts in the background."""
         with self._keeping("in close()"):
             self._workers[index].terminate()
         self._workers[index] = self._make_worker(index)
@@ -121,7 +121,7 @@ class GymnasiumBackend:
             with self._keeping("in render()"):
                 return self._workers[0].render()
         except EnvironmentFailed as failure:
-            raise UserError(f"render() of {self.spec.name} fails: {failure}.") from failure
+            raise UserError(f"render() of {self.spec.name} failed: {failure}.") from failure
 
     def close(self) -> None:
         """Close the environments and end their processes."""
@@ -132,7 +132,7 @@ class GymnasiumBackend:
                 worker.terminate()
 
     def _keeping(self, when: str, is_step: bool = False) -> AbstractContextManager[None]:
-        """Return a context for calls into the environments, unless their code runs in other processes."""
+        """Return a context that protects this process from environments that run in it."""
         if self._in_processes:
             return nullcontext()
         return KeptState(self._name, when, is_step=is_step, baselines=_BASELINES[self])
@@ -144,7 +144,7 @@ class GymnasiumBackend:
         return SubprocessEnv(make, f"{self._name} {index}", self._timeout) if self._in_processes else make()
 
     def _try_to_render(self) -> bool:
-        """Return whether an environment that says that it can render can also be made so."""
+        """Return whether an environment that declares a render mode can be created with it."""
         drawing = self._make_worker(0, PICTURES)
         try:
             drawing.outline()
@@ -157,6 +157,6 @@ class GymnasiumBackend:
 
 
 def _do_without_a_screen() -> None:
-    """Let SDL draw into memory where there is no screen; it would look for one, and complain."""
+    """Make SDL render to memory on machines without a screen; otherwise it reports a missing screen."""
     if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

@@ -1,4 +1,4 @@
-"""Where ball and paddles of Atari Pong are, from the memory of the emulated console."""
+"""Read the positions of ball and paddles in Atari Pong from the emulator's memory."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -11,32 +11,33 @@ from .atari import start_emulator
 from .config import EnvConfig
 
 ADDRESSES = {"ball_x": 49, "ball_y": 54, "player_y": 51, "enemy_y": 50}
-"""Address in memory by name; the table of Anand et al. (2019), Unsupervised State Representation Learning in
-Atari. `ball_y` is 0 while no ball is in play."""
+"""Memory addresses by name, from Anand et al. (2019), Unsupervised State Representation Learning in Atari.
+`ball_y` is 0 while no ball is in play."""
 
 BALL_OFFSET = (-48.5, -12.5)
-"""The ball's centre on the screen, (x, y) in pixels of 160 x 210, is (`ball_x`, `ball_y`) plus this."""
+"""Offset from (`ball_x`, `ball_y`) to the ball's centre on the screen, (x, y) in pixels of 160 x 210."""
 
 _SCREEN = (210, 160)
-_TOLERANCE = 1.0  # of 255: the environment rounds each channel
+# Largest difference between colours in 0..255, because the environment rounds each channel.
+_TOLERANCE = 1.0
 
 
 def pong_memory(env: EnvConfig, frames: NDArray[np.uint8], actions: NDArray[np.integer]) -> NDArray[np.uint8]:
-    """Return the memory at each record of a game that was played, by playing it again.
+    """Return the memory at each record of a recorded game by replaying it.
 
-    The native environments do not show their memory. The emulator has no chance in it, so the same actions
-    after the same number of idle frames are the same game; every frame is compared with the observed one.
+    Native environments do not expose their memory. The emulator is deterministic, so the same actions after
+    the same number of idle frames reproduce the game. Every frame is compared with the recording.
 
     Args:
         env: The environment's settings.
-        frames: (T, H, W, 3) observed from the first record on.
-        actions: (T - 1,) indices of the actions between them.
+        frames: (T, H, W, 3) observed frames, beginning with the first record.
+        actions: (T - 1,) indices of the actions between the frames.
 
     Returns:
-        (T, 4) in the order of `ADDRESSES`.
+        (T, 4) bytes in the order of `ADDRESSES`.
 
     Raises:
-        ValueError: If no number of idle frames up to `env.noop_max` leads to these frames.
+        ValueError: If no number of idle frames up to `env.noop_max` reproduces the frames.
     """
     for idle in range(env.noop_max + 1):
         memory = np.zeros((len(frames), len(ADDRESSES)), np.uint8)
@@ -46,13 +47,13 @@ def pong_memory(env: EnvConfig, frames: NDArray[np.uint8], actions: NDArray[np.i
             memory[index] = values
         else:
             return memory
-    raise ValueError("the emulator does not play this game again: its frames are others")
+    raise ValueError("the emulator cannot replay this game: its frames differ from the recording")
 
 
 def _play(
     env: EnvConfig, idle: int, actions: NDArray[np.integer]
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
-    """Yield screen (210, 160, 3) and bytes at `ADDRESSES`, first after the idle frames, then per action."""
+    """Yield the screen (210, 160, 3) and the bytes at `ADDRESSES` after the idle frames and each action."""
     emulator, choices = start_emulator(env)
     addresses = list(ADDRESSES.values())
     for _ in range(idle):
@@ -63,13 +64,13 @@ def _play(
         for _ in range(env.action_repeat):
             emulator.act(choices[action])
             last, screen = screen, emulator.getScreenRGB()
-        # The maximum of the last two frames of one action; an action of one frame has no other.
+        # Use the maximum of the last two frames of an action, or the only frame of an action.
         shown = np.maximum(last, screen) if env.action_repeat > 1 else screen
         yield shown, emulator.getRAM()[addresses]
 
 
 def _resize(screen: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
-    """Return means over equal areas, (size, size, 3)."""
+    """Downscale the screen to (size, size, 3) by averaging equal areas."""
     rows, columns = (_area_weights(length, size) for length in _SCREEN)
     height, width = _SCREEN
     narrow = (rows @ screen.reshape(height, width * 3).astype(np.float32)).reshape(size, width, 3)
@@ -78,7 +79,7 @@ def _resize(screen: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
 
 @cache
 def _area_weights(length: int, size: int) -> NDArray[np.float32]:
-    """Return (size, length): how much of each of `length` pixels lies in each of `size`; rows sum to 1."""
+    """Return the weights (size, length) of each of `length` pixels in each of `size` areas; rows sum to 1."""
     edges = np.arange(size + 1) * length / size
     pixel = np.arange(length)
     overlap = np.minimum(pixel + 1, edges[1:, None]) - np.maximum(pixel, edges[:-1, None])

@@ -1,4 +1,4 @@
-"""Keep calls into environments from changing settings of the whole process."""
+"""Prevent calls into environments from changing process-wide settings."""
 
 import ctypes
 import gc
@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 
-# `signal.getsignal` wraps this one, and takes 2 us more to look up the name of each handler.
+# `signal.getsignal` wraps this function and takes 2 us more to look up the name of each handler.
 from _signal import getsignal  # pyright: ignore[reportMissingImports]
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,8 +25,10 @@ _OWN_LOGGER = logging.getLogger("reverie")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _LIBC = ctypes.CDLL(None)
 _AUTOCAST_DEVICES = ("cpu", "cuda")
-_SIGACTION_BYTES = 256  # more than any platform's struct sigaction
-_DRAWN_ALL = 624  # words that a Mersenne Twister has used up right after it was seeded
+# This is larger than struct sigaction on any platform.
+_SIGACTION_BYTES = 256
+# Position of a Mersenne Twister immediately after seeding.
+_DRAWN_ALL = 624
 _UNKNOWN = object()
 _MAIN = threading.main_thread()
 
@@ -37,14 +39,13 @@ _entered: list[Any] = []
 
 
 class KeptState:
-    """Context manager around a call into the code of an environment; restores the process's settings on exit.
+    """Context manager for calls into the code of an environment; restores process-wide settings on exit.
 
-    Each setting that changed is reported once per environment. Random generators are not restored, because
-    the environment would replay the same numbers: a reseed is only reported.
+    Each changed setting is reported once per environment. Reseeded random generators are only reported, not
+    restored, because the environment would then draw the same numbers again.
 
-    With `is_step` only those settings are compared that spoil an update or lose a signal before the next full
-    comparison, which takes a few microseconds. `baselines` has by thread what the other settings were at the
-    first full comparison, so that the next one also restores what a step has changed.
+    With `is_step`, only settings that could break an update or lose a signal are compared (a few us). Others
+    are compared with `baselines`, the first values by thread, in the next full comparison.
     """
 
     __slots__ = ("_baselines", "_generators", "_is_step", "_name", "_quick", "_slow", "_system", "_when")
@@ -62,14 +63,14 @@ class KeptState:
             if (thread := threading.get_ident()) not in self._baselines:
                 self._baselines[thread] = _read_slow()
             self._slow = self._baselines[thread]
-            # Reading the generators takes as long as a step, so only the first call of a kind is compared.
+            # Reading the generators takes as long as a step, so only the first call of each type is checked.
             if (self._name, self._when) not in _reported:
                 _reported.add((self._name, self._when))
                 self._generators = _just_seeded()
         self._quick = _read_quick()
 
     def __exit__(self, *_: object) -> None:
-        """Restore what changed."""
+        """Restore changed settings."""
         if (now := _read_quick()) != self._quick:
             self._restore(_QUICK, self._quick, now)
         if self._is_step:
@@ -80,7 +81,8 @@ class KeptState:
         if lost := [handler for handler, before, now in each if before != now]:
             with suppress(ValueError):
                 _restore_handlers(self._quick[0])
-            if any(handler != signal.SIG_DFL for handler in lost):  # SDL, which draws, replaces only defaults
+            # SDL, which renders, replaces only default handlers and is not reported.
+            if any(handler != signal.SIG_DFL for handler in lost):
                 self._report(_QUICK[0][0], _RESTORED)
         if self._generators is None:
             return
@@ -110,7 +112,7 @@ class KeptState:
 
 @contextmanager
 def collected_changes() -> Iterator[list[str]]:
-    """Collect reports in a list instead of the log, also those that were already made."""
+    """Collect reports in a list instead of the log, including repeated ones."""
     _reported.clear()
     _collecting.append([])
     try:
@@ -120,7 +122,7 @@ def collected_changes() -> Iterator[list[str]]:
 
 
 def _read_quick() -> tuple[Any, ...]:
-    """Return the values of `_QUICK`; written for speed, because it runs twice in each step."""
+    """Return the values of `_QUICK`; optimised for speed, because it runs twice in each step."""
     if torch := sys.modules.get("torch"):
         # `torch.get_default_device` takes 4 us, and includes the `with torch.device(...)` blocks of callers.
         device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
@@ -137,8 +139,7 @@ def _read_quick() -> tuple[Any, ...]:
         (sys.stdout, sys.stderr),
         (logging.root.manager.disable, _OWN_LOGGER.disabled),
         *of_torch,
-        # `warnings.catch_warnings` in the main thread replaces the filters for a moment, so another thread
-        # cannot tell whose change it sees.
+        # `warnings.catch_warnings` in the main thread replaces the filters, which misleads other threads.
         warnings.filters[:] if threading.current_thread() is _MAIN else _UNKNOWN,
     )
 
@@ -171,25 +172,27 @@ def _folder() -> Any:
 
 
 def _umask() -> int:
-    # It can only be read by setting it. A file that another thread creates in between is private.
+    # Reading the umask requires setting it. Files that other threads create in between are private.
     before = os.umask(0o077)
     os.umask(before)
     return before
 
 
 def _system_handlers() -> list[int | None]:
-    """Return the addresses of the functions that the system calls; C libraries install theirs unseen."""
+    """Return the addresses of the system's signal handlers, which C libraries change unnoticed by Python."""
     found = []
     for number in _SIGNALS:
         action = ctypes.create_string_buffer(_SIGACTION_BYTES)
         _LIBC.sigaction(int(number), None, action)
-        found.append(ctypes.c_void_p.from_buffer(action).value)  # the first field of the struct
+        # The address is the first field of the struct.
+        found.append(ctypes.c_void_p.from_buffer(action).value)
     return found
 
 
 def _restore_handlers(handlers: tuple[Any, ...]) -> None:
     for number, handler in zip(_SIGNALS, handlers, strict=True):
-        if handler is not None:  # one of a C library, which Python cannot install
+        # None is the handler of a C library, which Python cannot install.
+        if handler is not None:
             signal.signal(number, handler)
 
 
@@ -200,7 +203,8 @@ def _restore_streams(streams: Any) -> None:
 def _restore_disabled(state: Any) -> None:
     disabled_below, _OWN_LOGGER.disabled = state
     logging.disable(disabled_below)
-    for logger in _own_children():  # `logging.config` disables all loggers that exist.
+    # `logging.config` disables all existing loggers.
+    for logger in _own_children():
         logger.disabled = False
 
 
@@ -217,7 +221,7 @@ def _restore_own_logger(state: Any) -> None:
 
 
 def _own_children() -> list[logging.Logger]:
-    """Return the loggers of Reverie's modules, which have no configuration of their own."""
+    """Return the loggers of Reverie's modules, which have no separate configuration."""
     known = logging.root.manager.loggerDict
     found = map(known.get, _own_names(len(known)))
     return [each for each in found if isinstance(each, logging.Logger)]
@@ -225,7 +229,7 @@ def _own_children() -> list[logging.Logger]:
 
 @lru_cache(maxsize=1)
 def _own_names(_: int) -> list[str]:
-    """Return the names below `reverie.`; the search takes 0.1 ms. The argument is the number of all names."""
+    """Return the logger names below `reverie.`, cached by the number of all names; a search takes 0.1 ms."""
     return [name for name in list(logging.root.manager.loggerDict) if name.startswith("reverie.")]
 
 
@@ -253,7 +257,8 @@ def _restore_grad_mode(modes: Any) -> None:
     if torch.is_inference_mode_enabled() != is_inference:
         mode = torch.inference_mode(is_inference)
         mode.__enter__()
-        _entered.append(mode)  # As garbage it would restore the environment's mode.
+        # A garbage-collected mode would restore the environment's setting.
+        _entered.append(mode)
     torch.set_grad_enabled(has_grad)
 
 
@@ -309,7 +314,7 @@ _SLOW: _Settings = (
 
 
 def _just_seeded() -> dict[str, Any]:
-    """Return by library the state of each global generator that was seeded and has drawn nothing since."""
+    """Return the states of global generators that were just seeded, by library; None for all others."""
     words, torch = random.getstate()[1], sys.modules.get("torch")
     state: Any = np.random.get_state(legacy=False)
     used, key = state["state"].get("pos"), state["state"].get("key")

@@ -1,4 +1,4 @@
-"""Convert between Gymnasium spaces and the model's form: RGB bytes, float vectors, actions in [-1, 1]."""
+"""Convert between Gymnasium spaces and the model's formats: RGB bytes, float vectors, actions in [-1, 1]."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,35 +14,39 @@ from ..utils.units import count_text
 from .backend import EnvironmentFailed
 
 _CHANNELS = (1, 3)
-_WIDEST_RANGE = 65_535  # of the values of pixels; wider bounds, such as the largest float, mean none
-_UINT8 = np.dtype(np.uint8)  # a dtype compares with a dtype ten times faster than with a type
-_BYTES = (0.0, 255.0)  # bounds of pixels that are stored as they are
-_LEAST_SIDE = 32  # in pixels, of an image that is not of bytes; smaller arrays may be boards or tables
+# Wider ranges of values, e.g. the range of float32, do not indicate pixels.
+_WIDEST_RANGE = 65_535
+# Comparing two dtypes is ten times faster than comparing a dtype with a type.
+_UINT8 = np.dtype(np.uint8)
+_BYTES = (0.0, 255.0)
+# Minimum side, in pixels, of images that are not uint8. Smaller arrays may be boards or tables.
+_LEAST_SIDE = 32
 
 
 def observation_space(space: spaces.Space, image_size: int) -> spaces.Dict:
-    """Return the space of observations as delivered: a flat dict of uint8 images and float vectors.
+    """Return the space of converted observations, a flat dict of uint8 images and float vectors.
 
     Raises:
-        UserError: If a part of `space` is neither a Box nor Discrete, or a Box without numbers.
+        UserError: If a part of `space` is neither a Box nor Discrete, or is an empty Box.
     """
     parts = parts_of(space)
     return spaces.Dict({key: part_space(key, parts, image_size) for key in parts})
 
 
 def full_range(space: spaces.Space) -> spaces.Space:
-    """Return a space whose uint8 parts have the bounds 0 to 255, so that bytes of images are not scaled."""
-    if isinstance(space, spaces.Dict):  # in the same order: a plain dict would be sorted
+    """Return the space with bounds 0 to 255 for all uint8 parts, so that images are not scaled."""
+    if isinstance(space, spaces.Dict):
+        # Pairs preserve the order of keys, whereas Dict sorts a plain dict.
         return spaces.Dict([(key, full_range(part)) for key, part in space.items()])
     is_bytes = isinstance(space, spaces.Box) and space.dtype == _UINT8
     return spaces.Box(0, 255, space.shape, np.uint8) if is_bytes else space
 
 
 def convert_observation(space: spaces.Space, observation: Any, image_size: int) -> dict[str, NDArray]:
-    """Return one observation of `space` as an element of `observation_space(space, image_size)`.
+    """Convert one observation of `space` to an element of `observation_space(space, image_size)`.
 
     Raises:
-        EnvironmentFailed: If it is no element of `space`: of another shape, or an image out of its bounds.
+        EnvironmentFailed: If it is not in `space`: it has the wrong shape, or an image exceeds its bounds.
     """
     parts = parts_of(space)
     values = observation if isinstance(space, spaces.Dict) else dict.fromkeys(parts, observation)
@@ -50,7 +54,7 @@ def convert_observation(space: spaces.Space, observation: Any, image_size: int) 
 
 
 def notices(space: spaces.Space) -> tuple[str, ...]:
-    """Return one sentence for each conversion of observations of `space` that may surprise a user."""
+    """Return one sentence per conversion of observations of `space` that may be unexpected."""
     parts = (
         {f"`{key}` ": part for key, part in space.items()} if isinstance(space, spaces.Dict) else {"": space}
     )
@@ -58,31 +62,31 @@ def notices(space: spaces.Space) -> tuple[str, ...]:
 
 
 def action_spec(space: spaces.Space) -> ActionSpec:
-    """Return the actions as the model sees them.
+    """Return the model's action spec for an action space.
 
     Raises:
         UserError: If `space` is not Discrete, MultiDiscrete, MultiBinary or a Box of floats, or is empty.
     """
     if space.shape is not None and 0 in space.shape:
         raise UserError(
-            f"has actions in {space}, of shape {space.shape}, so an action would have no numbers. "
+            f"has actions in {space}, whose shape {space.shape} is empty. "
             "Give the action space at least one number."
         )
     if parts := _choices(space):
         return ActionSpec(size=sum(parts), is_discrete=True, parts=parts if len(parts) > 1 else ())
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return ActionSpec(size=int(np.prod(space.shape)), is_discrete=False)
-    takes = "Reverie acts in Discrete, MultiDiscrete, MultiBinary and in Box of floats only"
-    repair = "Offer one of them, and make in step() what you need of it."
+    takes = "Reverie supports only Discrete, MultiDiscrete, MultiBinary and Box of floats"
+    repair = "Declare one of them, and convert the action in step()."
     raise UserError(f"has actions in {space}; {takes}. {repair}")
 
 
 def convert_action(space: spaces.Space, action: NDArray[np.float32]) -> Any:
-    """Return the element of `space` meant by `action` (A,).
+    """Convert a model action (A,) to an element of `space`.
 
-    One-hot -> the choice, counted from the start of the space, of each block its own. [-1, 1] -> [low, high]
-    of every bounded dimension; a dimension without both bounds takes the number in [-1, 1], within the bound
-    that it has.
+    One-hot blocks become the chosen values, counted from the start of the space. Numbers in [-1, 1] are
+    scaled to [low, high] of every bounded dimension. Without both bounds, the number in [-1, 1] is used
+    directly and clipped to the single bound, if any.
     """
     if isinstance(space, spaces.Discrete):
         return space.start + action.argmax()
@@ -95,35 +99,35 @@ def convert_action(space: spaces.Space, action: NDArray[np.float32]) -> Any:
     low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
     is_bounded = (space.bounded_below & space.bounded_above).reshape(-1)
     least, most = np.where(is_bounded, low, -1), np.where(is_bounded, high, 1)
-    # `np.clip` would take twice as long as two ufuncs. The difference of the bounds may overflow.
+    # Two ufuncs are twice as fast as `np.clip`. The difference of the bounds may overflow, so it is not used.
     part = (np.minimum(np.maximum(action, -1), 1).astype(np.float64) + 1) / 2
     value = np.minimum(np.maximum((1 - part) * least + part * most, low), high)
     return value.reshape(space.shape).astype(space.dtype)
 
 
 def require_observation(space: spaces.Space, observation: Any, name: str) -> None:
-    """Refuse what is no observation of `space`, that of the environment called `name`.
+    """Check that a value is an observation of `space`, the space of the environment called `name`.
 
     Raises:
-        UserError: Naming the key, shape and dtype that were given, and those of the environment.
+        UserError: With the actual and expected key, shape and dtype.
     """
-    repair = "Pass what reset() or step() of one environment returned, without a batch axis."
+    repair = "Pass an observation from reset() or step() of one environment, without a batch axis."
     parts = parts_of(space)
     if isinstance(space, spaces.Dict):
         keys = list(observation) if isinstance(observation, Mapping) else None
         if keys is None or set(keys) != set(parts):
             found = f"is {type(observation).__name__}" if keys is None else f"has the keys {sorted(keys)}"
-            raise UserError(f"The observation {found}; {name} gives a dict of {sorted(parts)}. {repair}")
+            raise UserError(f"The observation {found}; {name} returns a dict of {sorted(parts)}. {repair}")
     for key, part in parts.items():
         value = observation[key] if isinstance(space, spaces.Dict) else observation
         what = f"The observation `{key}`" if isinstance(space, spaces.Dict) else "The observation"
         wanted = f"{part}" if isinstance(part, spaces.Discrete) else f"{part.dtype} of shape {part.shape}"
         if not _fits(part, value):
-            raise UserError(f"{what} is {_described(value)}; {name} gives {wanted}. {repair}")
+            raise UserError(f"{what} is {_described(value)}; {name} returns {wanted}. {repair}")
 
 
 def _fits(space: spaces.Space, value: Any) -> bool:
-    """Whether a value has the shape of a part, and numbers that its dtype can stand for."""
+    """Return whether a value has the shape of a part, and a dtype that can be cast to the part's."""
     array = _array(value)
     if array is None:
         return False
@@ -141,7 +145,7 @@ def _described(value: Any) -> str:
 
 
 def _array(value: Any) -> NDArray | None:
-    """Return a value as numbers; None for what is none: a dict, or rows of different lengths."""
+    """Return a value as a numeric array; None for anything else, e.g. a dict or rows of different lengths."""
     try:
         array = as_array(value)
     except ValueError:
@@ -150,10 +154,9 @@ def _array(value: Any) -> NDArray | None:
 
 
 def as_array(value: Any) -> NDArray:
-    """Return a value as an array, without a copy if possible.
+    """Return a value as an array, without copying if possible.
 
-    A torch tensor may have a gradient and any device and dtype: narrow floats, which NumPy may not have,
-    become float32.
+    Tensors may have a graph and any device. Narrow floats, some of which NumPy lacks, become float32.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -165,7 +168,7 @@ def as_array(value: Any) -> NDArray:
 
 
 def _choices(space: spaces.Space) -> tuple[int, ...]:
-    """Return the number of values of each choice that an action makes; () for other spaces."""
+    """Return the number of values of each discrete choice in an action; () for other spaces."""
     if isinstance(space, spaces.Discrete):
         return (int(space.n),)
     if isinstance(space, spaces.MultiDiscrete):
@@ -174,17 +177,14 @@ def _choices(space: spaces.Space) -> tuple[int, ...]:
 
 
 def parts_of(space: spaces.Space) -> dict[str, spaces.Space]:
-    """Return the parts of a Dict, or any other space as the only part, under the name of its kind."""
+    """Return the parts of a Dict, or any other space as a single part named `image` or `vector`."""
     if isinstance(space, spaces.Dict):
         return space.spaces
     return {"image" if _is_image(space) else "vector": space}
 
 
 def _is_image(space: spaces.Space) -> bool:
-    """Whether this is a picture of bytes, or of other numbers between two bounds that all pixels share.
-
-    Its shape is (H, W), (H, W, C) or (C, H, W) with C = 1 or 3.
-    """
+    """Return whether an (H, W), (H, W, C) or (C, H, W) Box, C = 1 or 3, is uint8 or has common bounds."""
     if not isinstance(space, spaces.Box) or not 2 <= len(space.shape) <= 3:
         return False
     sides = space.shape
@@ -204,9 +204,10 @@ def _is_channels_first(image: spaces.Box) -> bool:
 
 
 def _bounds(image: spaces.Box) -> tuple[float, float]:
-    """Return the values of black and white: the least and the largest bound of all pixels."""
+    """Return the values of black and white, the smallest and largest bound of all pixels."""
     low, high = float(image.low.item(0)), float(image.high.item(0))
-    if (low, high) == _BYTES or image.dtype != _UINT8:  # other types are images only if all bounds agree
+    # All pixels of images that are not uint8 have the same bounds.
+    if (low, high) == _BYTES or image.dtype != _UINT8:
         return low, high
     low, high = float(image.low.min()), float(image.high.max())
     return (low, high) if low < high else _BYTES
@@ -217,7 +218,7 @@ def _notice(space: spaces.Space) -> str | None:
         return None
     is_image, changes = _is_image(space), []
     if is_image and _is_channels_first(space):
-        changes.append("its channels moved behind")
+        changes.append("its channels moved to the end")
     if is_image and (space.dtype != _UINT8 or _bounds(space) != _BYTES):
         changes.append("{:g} to {:g} stored as bytes 0 to 255".format(*_bounds(space)))
     is_grid = _is_small_grid(space)
@@ -237,22 +238,22 @@ def _notice(space: spaces.Space) -> str | None:
 
 
 def _is_small_grid(space: spaces.Box) -> bool:
-    """Whether this may be a board or a map of codes: whole numbers in few rows and columns."""
+    """Return whether this may be a board or map of codes: integers in few rows and columns."""
     sides = space.shape[1:] if _is_channels_first(space) else space.shape[:2]
     return len(space.shape) in (2, 3) and space.dtype.kind in "iu" and min(sides) < _LEAST_SIDE
 
 
 def part_space(key: str, parts: Mapping[str, spaces.Space], image_size: int) -> spaces.Box:
-    """Return the space of one of the `parts` of an observation as delivered.
+    """Return the space of one of the `parts` of an observation after conversion.
 
     Raises:
-        UserError: If it has no such form; the message suggests a change that works.
+        UserError: If the part is not supported; the message suggests a fix.
     """
     seen = _seen(parts[key], image_size)
     if seen is None:
         raise UserError(
-            f"has an observation `{key}` in {parts[key]}; Reverie takes Box, Discrete and a flat Dict of"
-            " them, and images as (height, width), and with 1 or 3 channels in front or behind. "
+            f"has an observation `{key}` in {parts[key]}; Reverie supports Box, Discrete and a flat Dict of"
+            " them, and images as (height, width), optionally with 1 or 3 channels first or last. "
             f"{_repair(key, parts)}"
         )
     return seen
@@ -271,14 +272,14 @@ def _seen(space: spaces.Space, image_size: int) -> spaces.Box | None:
 
 
 def _repair(key: str, parts: Mapping[str, spaces.Space]) -> str:
-    """Return how to change an observation of `parts` whose part `key` cannot be used."""
+    """Return a suggestion for an observation of `parts` whose part `key` is not supported."""
     space = parts[key]
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        return "Give every part a key of its own in one Dict."
+        return "Give every part a separate key in one Dict."
     if isinstance(space, spaces.Box) and 0 not in space.shape:
-        return "Give every picture a key of its own in a Dict."
+        return "Give every image a separate key in a Dict."
     if kept := [name for name, part in parts.items() if _seen(part, _LEAST_SIDE) is not None]:
-        return f"Leave it out: gymnasium.wrappers.FilterObservation(env, {kept})."
+        return f"Omit it: gymnasium.wrappers.FilterObservation(env, {kept})."
     if space.is_np_flattenable and not isinstance(space, spaces.Box):
         return "Wrap it: gymnasium.wrappers.FlattenObservation(env)."
     return "Declare it as a Box with at least one number."
@@ -295,43 +296,45 @@ def _convert_part(key: str, space: spaces.Space, value: Any, image_size: int) ->
     is_image = _is_image(space)
     if array.shape != space.shape and (is_image or array.size != np.prod(space.shape)):
         raise EnvironmentFailed(
-            f"its observation `{key}` has the shape {array.shape}, but its space says {space.shape}"
+            f"its observation `{key}` has the shape {array.shape}, but its space has {space.shape}"
         )
     if is_image:
         return _resize(_bytes_of(key, space, array), image_size)
     vector = array.reshape(-1).astype(_float_dtype(space))
-    if not np.isfinite(vector).all():  # it would stay in the replay
+    # Non-finite values would be stored in the replay.
+    if not np.isfinite(vector).all():
         raise EnvironmentFailed(f"its observation `{key}` has values that are not finite")
     return vector
 
 
 def _bytes_of(key: str, space: spaces.Box, image: NDArray) -> NDArray[np.uint8]:
-    """Return an image of `space` as bytes of shape (H, W) or (H, W, C)."""
+    """Convert an image of `space` to uint8 of shape (H, W) or (H, W, C)."""
     is_bytes = space.dtype == _UINT8
     if is_bytes and image.dtype.kind not in "iu":
         raise EnvironmentFailed(
-            f"its observation `{key}` is of type {image.dtype}, but its space says {space.dtype}"
+            f"its observation `{key}` has the dtype {image.dtype}, but its space has {space.dtype}"
         )
     low, high = _bounds(space)
     if (low, high) != _BYTES or not is_bytes or image.dtype != _UINT8:
-        slack = (high - low) / 510  # half a byte
-        if not low - slack <= image.min() <= image.max() <= high + slack:  # not a number is refused, too
+        # The tolerance is half a byte. The negated comparison also rejects NaN.
+        slack = (high - low) / 510
+        if not low - slack <= image.min() <= image.max() <= high + slack:
             raise EnvironmentFailed(
                 f"its observation `{key}` has values from {image.min():g} to {image.max():g}, but its space "
-                f"says {low:g} to {high:g}"
+                f"has the bounds {low:g} to {high:g}"
             )
         image = np.rint((image.astype(np.float32) - low) * (255 / (high - low))).clip(0, 255).astype(np.uint8)
     return np.moveaxis(image, 0, 2) if _is_channels_first(space) else image
 
 
 def _float_dtype(space: spaces.Space) -> np.dtype:
-    """Floats of at most 4 bytes keep their type; everything else becomes float32."""
+    """Return the dtype of floats with at most 4 bytes, and float32 for everything else."""
     dtype = np.dtype(space.dtype)
     return dtype if dtype.kind == "f" and dtype.itemsize <= 4 else np.dtype(np.float32)
 
 
 def _resize(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Return (size, size, 3); BOX averages whole areas: an object of one pixel fades but never vanishes."""
+    """Resize to (size, size, 3). BOX averages areas, so that even one-pixel objects never vanish."""
     if image.ndim == 2:
         image = image[:, :, None]
     if image.shape[2] == 1:

@@ -1,4 +1,4 @@
-"""N environments of any suite as records: explicit seeds, reproducible episodes, and exact resumption."""
+"""N environments of any suite with explicit seeds, reproducible episodes and exact resumption."""
 
 import math
 from collections.abc import Mapping
@@ -25,11 +25,10 @@ from .workers import LocalEnv
 
 
 class VectorEnvironment:
-    """N environments that advance together, one record each per call, as `utils/timestep.py` defines it.
+    """N environments that advance together, one record each per call (see `utils/timestep.py`).
 
-    An environment that fails is replaced by a new one. Its episode ends as truncated, with the last
-    observation once more and no reward; the others are not disturbed. All seeds come from `run_seed` and the
-    number of an environment in the run, `first` for the first one here.
+    A failed environment is replaced, and its episode ends as truncated, with its last observation and zero
+    reward. Seeds are derived from `run_seed` and an environment's number in the run, beginning at `first`.
     """
 
     def __init__(self, backend: EnvBackend, run_seed: int, max_restarts: int, first: int = 0) -> None:
@@ -41,12 +40,12 @@ class VectorEnvironment:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the actions of open episodes and of the last step; emulators and workers apart."""
+        """Bytes of the last step and of open episodes' actions, without emulators and workers."""
         return self._episodes.nbytes + (self._last.nbytes if self._last else 0)
 
     @property
     def planned_bytes(self) -> int | None:
-        """The most that `nbytes` can become; None if the length of an episode has no limit."""
+        """Maximum of `nbytes`; None if the length of an episode is unlimited."""
         steps = self.spec.longest_episode
         if steps is None:
             return None
@@ -54,24 +53,23 @@ class VectorEnvironment:
         return actions + TimeStep.empty(self.spec).nbytes
 
     def reset(self) -> TimeStep:
-        """Abandon the open episodes, start the next one in every environment and return its first record."""
-        nothing = np.zeros((self.spec.num_envs, self.spec.action.size), np.float32)
-        return self._advance(nothing, self._episodes.begin(range(self.spec.num_envs)))
+        """Abandon open episodes, start the next episode of every environment and return the first records."""
+        zeros = np.zeros((self.spec.num_envs, self.spec.action.size), np.float32)
+        return self._advance(zeros, self._episodes.begin(range(self.spec.num_envs)))
 
     def step(self, action: NDArray[np.float32]) -> TimeStep:
         """Act in every environment.
 
-        Actions (N, A) are one-hot or in [-1, 1]. Where the last record was `is_last`, the row is ignored and
-        the next episode starts instead.
+        Actions (N, A) are one-hot or in [-1, 1]. After an `is_last` record, the next episode starts instead.
 
         Raises:
-            EnvironmentCrashed: If environments failed more than `max_restarts` times. All are closed then;
-                the step is still complete, and `state_dict` is that of its end.
+            EnvironmentCrashed: If environments failed more than `max_restarts` times. All environments are
+                then closed, but the step is complete, and `state_dict` returns the state after it.
             UserError: If an action is not finite.
         """
-        # The replay would store it, and argmax would hide it. One product is half as slow as `isfinite`.
+        # The replay would store such an action, and argmax hide it. A product is faster than `isfinite`.
         if not math.isfinite(np.vdot(action, action)):
-            repair = "Go back to an earlier checkpoint, or lower the learning rate"
+            repair = "Return to an earlier checkpoint, or lower the learning rate"
             raise UserError(f"{self.spec.name}: the policy chose an action that is not finite. {repair}.")
         is_last = self._require_last().is_last
         seeds = self._episodes.begin(np.flatnonzero(is_last).tolist()) if is_last.any() else {}
@@ -82,24 +80,23 @@ class VectorEnvironment:
         return self._backend.render()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that `restore` needs: lists of integers, and arrays that are never written again."""
+        """Return the state for `restore`: lists of integers, and arrays that are never modified later."""
         last = self._require_last()
         arrival = {each.name: getattr(last, each.name) for each in fields(last)}
         return self._episodes.state_dict() | {"arrival": arrival}
 
     def restore(self, state: Mapping[str, Any]) -> tuple[TimeStep, list[str]]:
-        """Replay the open episodes, and return the step after which the state was taken.
+        """Replay the open episodes, and return the step after which the state was saved.
 
-        An episode that does not lead to the stored observation and reward, bit by bit, ends in that step as
-        truncated; one that has only begun continues from the environment's present observation. COST: the
-        steps of the longest open episode, at the speed of the environments.
+        If the result differs from the stored observation or reward by a bit, the episode ends as truncated,
+        or continues from the new observation if it has no actions. Cost: replaying the longest open episode.
 
         Returns:
             The step, and one sentence for each environment that diverged.
 
         Raises:
-            UserError: If it was written with another number of environments.
-            EnvironmentCrashed: As in `step`.
+            UserError: If the state was saved with a different number of environments.
+            EnvironmentCrashed: See `step`.
         """
         self._episodes.load_state_dict(state)
         stored = TimeStep(**state["arrival"])
@@ -119,7 +116,8 @@ class VectorEnvironment:
         """Start episodes with `seeds` and act in the other environments."""
         step, failures = self._restarts.step_or_reset(action, seeds)
         seen = (self._last or step).observation
-        for index in failures:  # no record: the episode ends with its last observation, as truncated
+        # A failed environment has no new record, so its last observation ends the episode as truncated.
+        for index in failures:
             step.set_observation(index, {key: value[index] for key, value in seen.items()})
             step.is_last[index] = not step.is_first[index]
             step.reward[index], step.is_terminal[index] = 0, False
@@ -129,24 +127,24 @@ class VectorEnvironment:
         return step
 
     def _end_diverged(self, index: int) -> str:
-        """End the episode of an environment that could not be brought back; return the warning."""
+        """End the episode of an environment that could not be restored; return the warning."""
         number, steps = self._episodes.close(index)
         what = f"{self.spec.name}: episode {number} of environment {index}"
         if steps == 0:
-            return f"{what} began with another observation than before; it continues from the new one."
+            return f"{what} began with a different observation than before; it continues from the new one."
         return (
-            f"{what} could not be brought back: its seed and {count_text(steps, 'action')} lead elsewhere "
-            "than before (an environment that is not deterministic, or failed). The episode ends here as "
+            f"{what} could not be restored: replaying its seed and {count_text(steps, 'action')} gave a "
+            "different result (the environment is not deterministic, or failed). The episode ends here as "
             "truncated."
         )
 
     def _require_last(self) -> TimeStep:
-        assert self._last is not None, "reset or restore comes first"
+        assert self._last is not None, "call reset or restore first"
         return self._last
 
 
 def _amended(stored: TimeStep, step: TimeStep, diverged: set[int]) -> TimeStep:
-    """Return `stored` with diverged episodes ended; those that only began get their present observation."""
+    """Return `stored` with diverged episodes ended; episodes without actions get their new observation."""
     observation = {key: value.copy() for key, value in stored.observation.items()}
     amended = replace(stored, observation=observation, is_last=stored.is_last.copy())
     for index in diverged:
@@ -159,15 +157,15 @@ def _amended(stored: TimeStep, step: TimeStep, diverged: set[int]) -> TimeStep:
 def make_environment(
     config: EnvConfig, run_seed: int, render: bool = False, first: int = 0
 ) -> VectorEnvironment:
-    """Return the environments of `config`, not yet reset; raises as `make_backend`."""
+    """Return the environments of `config` before their first reset; see `make_backend` for errors."""
     return VectorEnvironment(make_backend(config, render), run_seed, config.max_restarts, first)
 
 
 def make_backend(config: EnvConfig, render: bool = False) -> EnvBackend:
-    """Return the environments of `config`; with `render` they give pictures where no observation is one.
+    """Return the environments of `config`; with `render`, they render images unless observations have some.
 
     Raises:
-        UserError: If the environment is unknown, a package is missing, or the model cannot take its spaces.
+        UserError: If the environment is unknown, a package is missing, or its spaces are not supported.
     """
     validate_env(config)
     if config.suite is Suite.atari:
@@ -178,7 +176,7 @@ def make_backend(config: EnvConfig, render: bool = False) -> EnvBackend:
 
 
 def make_single(config: EnvConfig, render_mode: str | None = None) -> gymnasium.Env:
-    """Return one environment of `config` with Gymnasium's interface, its actions repeated as in training.
+    """Return one environment of `config` with Gymnasium's interface, repeating actions as in training.
 
     Raises:
         UserError: If the environment is unknown.
@@ -195,13 +193,12 @@ def make_single(config: EnvConfig, render_mode: str | None = None) -> gymnasium.
 
 
 def spec_of(config: EnvConfig) -> EnvSpec:
-    """Return the spec of the environments of `config`, of which one starts for a moment.
+    """Start one environment of `config` temporarily and return the spec.
 
-    A Gymnasium environment also starts an episode and acts once. With `vectorization=async` it is only made,
-    in its own process.
+    A Gymnasium environment with `vectorization=sync` also starts an episode and acts once.
 
     Raises:
-        UserError: As `make_backend`, or if it fails in its first steps.
+        UserError: See `make_backend`; also if the first reset or step fails.
     """
     alone = replace(config, num_envs=1)
     try:
@@ -215,7 +212,7 @@ def spec_of(config: EnvConfig) -> EnvSpec:
 
 
 def _try_out(config: EnvConfig, spec: EnvSpec) -> None:
-    """Refuse an environment that is broken from its first `reset` or `step`."""
+    """Raise a `UserError` if the first `reset` or `step` of an environment fails."""
     env = LocalEnv(find_registration(config.id), config)
     action = np.zeros(spec.action.size, np.float32)
     try:

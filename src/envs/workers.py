@@ -39,38 +39,40 @@ from .spaces import (
 )
 
 Request = int | NDArray[np.float32]
-"""A seed (start an episode with it) or an action (A,)."""
+"""A seed, which starts an episode, or an action (A,)."""
 
 _PICTURE = None
-"""What a process is sent for a picture."""
+"""Request for a rendered image."""
 
 Record = tuple[dict[str, NDArray], float, bool, bool]
 """Observation, reward, terminated, truncated."""
 
 PICTURES = "rgb_array"
-_START_PATIENCE = 10  # limits of a step that a start may take: all workers load their packages at once
+# A start may take this many times the limit of a step, because all workers load packages simultaneously.
+_START_PATIENCE = 10
 _CLOSE_SECONDS = 5.0
-_FLOAT32_END = (2 - 2**-24) * 2.0**127  # the smallest number that float32 rounds to infinity
+# The smallest number that float32 rounds to infinity.
+_FLOAT32_END = (2 - 2**-24) * 2.0**127
 
 
 def as_number(reward: Any) -> float:
-    """Return a reward as a number; an array or a tensor of one number counts as that number.
+    """Return a reward as a number; arrays and tensors with one element are accepted.
 
     Raises:
-        EnvironmentFailed: If it is not a single number that is finite in float32, as the replay stores it.
+        EnvironmentFailed: If it is not a single number that is finite in float32, the replay's dtype.
     """
+    # Strings are rejected, although `float` parses them. Torch raises RuntimeError.
     try:
         number = reward.item() if hasattr(reward, "item") else reward
-        # Python would read a text that spells a number.
         if not isinstance(number, str | bytes | bytearray) and abs(number := float(number)) < _FLOAT32_END:
             return number
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch raises the last one
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         pass
     raise EnvironmentFailed(f"its reward is {reward!r}, which is not a single finite float32 number")
 
 
 class RepeatedActions(gymnasium.Wrapper):
-    """Repeats each action, at most until the episode ends; rewards are summed."""
+    """Repeat each action, at most until the episode ends, and sum the rewards."""
 
     def __init__(self, env: gymnasium.Env, times: int) -> None:
         super().__init__(env)
@@ -81,7 +83,7 @@ class RepeatedActions(gymnasium.Wrapper):
         observation, total, terminated, truncated, info = None, 0.0, False, False, {}
         is_array = isinstance(action, np.ndarray)
         for _ in range(self._times):
-            # A step may change the array in place; the next one needs the action as it was chosen.
+            # A step may modify the array, but the next step needs the original action.
             given = action.copy() if is_array else action
             observation, reward, terminated, truncated, info = self.env.step(given)
             total += as_number(reward)
@@ -92,10 +94,9 @@ class RepeatedActions(gymnasium.Wrapper):
 
 @dataclass(eq=False)
 class LocalEnv:
-    """An environment in this process, made at the first request. Nothing notices when it hangs.
+    """An environment in this process, created at the first request. Hangs are not detected.
 
-    It is made from its registration, not from its id: a subprocess does not know ids that were registered at
-    run time. For the rest see `EnvConfig`.
+    It is created from its registration, because ids registered at run time are missing in a subprocess.
     """
 
     registered: RegisteredSpec
@@ -106,11 +107,11 @@ class LocalEnv:
     _has_begun: bool = field(default=False, init=False)
 
     def make(self) -> gymnasium.Env:
-        """Return the environment, made at the first call."""
+        """Return the environment, which is created at the first call."""
         if self._env is None:
-            # an environment that renders nothing need not accept the argument
-            # A copy for each environment: one that changes a list or mapping would change the others.
+            # Environments must not share arguments, because one might modify a list or mapping.
             options = copy.deepcopy(dict(self.config.kwargs or {}))
+            # Environments without rendering need not accept this argument.
             if self.render_mode:
                 options["render_mode"] = self.render_mode
             env = gymnasium.make(self.registered, max_episode_steps=self.config.time_limit, **options)
@@ -124,10 +125,10 @@ class LocalEnv:
         return self._env
 
     def outline(self) -> tuple[EnvSpec, bool]:
-        """Make the environment; return its spec, and whether MuJoCo draws the pictures that it shows.
+        """Create the environment; return its spec, and whether MuJoCo renders its image observations.
 
         Raises:
-            UserError: If it cannot be made, or the model cannot take its spaces; the id is to stand before.
+            UserError: If it cannot be created or its spaces are not supported; the caller prepends the id.
         """
         config = self.config
         try:
@@ -156,17 +157,17 @@ class LocalEnv:
         return spec, spec.has_image and hasattr(env.unwrapped, "mujoco_renderer")
 
     def wait_until_ready(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing, because there is no process to wait for."""
 
     def send(self, request: Request) -> None:
-        """Remember a request."""
+        """Store a request."""
         self._request = request
 
     def receive(self) -> Record:
-        """Answer it: start an episode or act.
+        """Execute the stored request: start an episode or act.
 
         Raises:
-            EnvironmentFailed: If the environment raised, or gave an observation outside its space.
+            EnvironmentFailed: If the environment raised, or returned an observation outside its space.
         """
         request, reward, terminated, truncated = self._request, 0.0, False, False
         try:
@@ -185,10 +186,10 @@ class LocalEnv:
             raise _failure_of(error) from error
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return a picture, (height, width, 3); None before the first episode.
+        """Return an image, (height, width, 3), or None before the first episode.
 
         Raises:
-            EnvironmentFailed: If the environment raised, or gave something else.
+            EnvironmentFailed: If the environment raised, or returned anything else.
         """
         if not self._has_begun:
             return None
@@ -198,28 +199,28 @@ class LocalEnv:
             raise _failure_of(error) from error
         if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
             found = f"{picture.dtype} of shape {picture.shape}"
-            raise EnvironmentFailed(f"it gives {found} instead of uint8 of (height, width, 3)")
+            raise EnvironmentFailed(f"it returned {found} instead of uint8 of (height, width, 3)")
         return picture
 
     def close_async(self) -> None:
-        """Nothing runs between calls."""
+        """Do nothing, because nothing runs between calls."""
 
     def terminate(self) -> None:
         """Close the environment; may be called twice."""
         if self._env is not None:
-            with contextlib.suppress(*CODE_FAULTS):  # one that failed may fail to close too
+            with contextlib.suppress(*CODE_FAULTS):
                 self._env.close()
             self._env = None
 
 
 class SubprocessEnv:
-    """A `LocalEnv` in its own process; `timeout` seconds without an answer count as hung, 0 waits forever."""
+    """A `LocalEnv` in a separate process, which counts as hung after `timeout` seconds (0: never)."""
 
     def __init__(self, make: Callable[[], LocalEnv], name: str, timeout: float) -> None:
-        # spawn: a forked worker would share the pages of replay and device with this process, and inherit the
-        # locks that its threads hold
+        # A forked worker would share the pages of replay and device, and inherit locks held by threads.
         context = multiprocessing.get_context("spawn")
-        portable: Any = CloudpickleWrapper  # of any callable; its type knows makers of bare environments only
+        # The wrapper supports any callable, but its type only functions that return Gymnasium environments.
+        portable: Any = CloudpickleWrapper
         self._pipe, theirs = context.Pipe()
         self._timeout = timeout
         self._outline: tuple[EnvSpec, bool] | None = None
@@ -227,13 +228,14 @@ class SubprocessEnv:
         with environment_variables({"OMP_NUM_THREADS": "1"}):
             self._process.start()
         theirs.close()
-        atexit.register(self._process.kill)  # multiprocessing would wait for it forever: it ignores SIGTERM
+        # The process ignores SIGTERM, so multiprocessing would wait for it forever at exit.
+        atexit.register(self._process.kill)
 
     def outline(self) -> tuple[EnvSpec, bool]:
-        """See `LocalEnv.outline`; waits until the environment is made.
+        """See `LocalEnv.outline`; waits until the environment is created.
 
         Raises:
-            EnvironmentFailed: If its process died, or is late.
+            EnvironmentFailed: If its process died or timed out.
         """
         if self._outline is not None:
             return self._outline
@@ -245,25 +247,25 @@ class SubprocessEnv:
         return outline
 
     def wait_until_ready(self) -> None:
-        """Wait until the environment is made; raises EnvironmentFailed if it cannot be."""
+        """Wait until the environment is created; raise `EnvironmentFailed` if creation fails."""
         try:
             self.outline()
         except UserError as error:
             raise EnvironmentFailed(f"it {error}") from error
 
     def send(self, request: Request) -> None:
-        """Request a start or an action; never fails."""
-        with contextlib.suppress(OSError):  # dead or hung: `receive` raises
+        """Request a start or an action; never fails, because `receive` reports dead or hung processes."""
+        with contextlib.suppress(OSError):
             self._pipe.send(request)
 
     def receive(self) -> Record:
-        """Return the answer; raises EnvironmentFailed if there is none: then only `terminate` is left."""
+        """Return the answer, or raise `EnvironmentFailed`, after which only `terminate` may be called."""
         if self._outline is None:
             self.wait_until_ready()
         return self._receive(f"its process gave no answer for env.worker_timeout={self._timeout:g} s")
 
     def render(self) -> NDArray[np.uint8] | None:
-        """See `LocalEnv.render`; a process that gives no answer is dead for all further requests."""
+        """See `LocalEnv.render`; a process that does not answer fails all further requests."""
         with contextlib.suppress(OSError):
             self._pipe.send(_PICTURE)
         answer: Any = self.receive()
@@ -273,24 +275,26 @@ class SubprocessEnv:
         try:
             answer = self._pipe.recv()
         except BlockingIOError:
-            self._process.kill()  # a late answer would be taken for that to the next request
+            # A late answer would be mistaken for the answer to the next request.
+            self._process.kill()
             raise EnvironmentFailed(if_late) from None
         except (EOFError, OSError):
-            self._process.join(timeout=1)  # the pipe closes a moment before the exit code is known
+            # The pipe closes shortly before the exit code is available.
+            self._process.join(timeout=1)
             raise EnvironmentFailed(
-                f"its process died {when}(exit code {self._process.exitcode}; a negative one is the signal"
-                " that ended it, and -9 is often the system out of memory)"
+                f"its process died {when}(exit code {self._process.exitcode}; negative codes are signals,"
+                " and -9 often means that the system ran out of memory)"
             ) from None
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def close_async(self) -> None:
-        """Close the pipe; the process ends when it next reads from it."""
+        """Close the pipe; the process exits at its next read."""
         self._pipe.close()
 
     def terminate(self) -> None:
-        """Kill the process, a few seconds after `close_async`. May be called twice."""
+        """Kill the process, allowing a few seconds after `close_async`; may be called twice."""
         if not self._pipe.closed:
             self._pipe.close()
             self._process.kill()
@@ -301,16 +305,17 @@ class SubprocessEnv:
 
 
 def _limit(pipe: Connection, seconds: float) -> None:
-    """Let reading and writing raise BlockingIOError after `seconds`, 0 never; polling would cost more."""
+    """Make reads and writes raise BlockingIOError after `seconds` (0: never); polling would be slower."""
     value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:
-        end.setblocking(True)  # regardless of socket.setdefaulttimeout
+        # This overrides socket.setdefaulttimeout.
+        end.setblocking(True)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
 
 def _serve(make: Callable[[], LocalEnv], pipe: Connection) -> None:
-    """Answer requests until the pipe closes; the main function of the process."""
+    """Answer requests until the pipe closes. This is the main function of the process."""
     _leave_signals_to_parent()
     end_even_if_stuck()
     env = make()
@@ -341,11 +346,12 @@ def _serve(make: Callable[[], LocalEnv], pipe: Connection) -> None:
 
 
 def _leave_signals_to_parent() -> None:
-    """Ignore signals to the whole process group, also where the environment has installed handlers."""
+    """Ignore signals to the process group, replacing any handlers of the environment."""
+    # A handler is used because child programs would inherit SIG_IGN.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, lambda *_: None)  # programs started here would inherit SIG_IGN
+        signal.signal(number, lambda *_: None)
 
 
 def _failure_of(error: BaseException) -> EnvironmentFailed:
-    """Return the exception `error`, which is being handled, as a failure of its environment."""
+    """Convert `error`, the exception being handled, to a failure of the environment."""
     return EnvironmentFailed(f"it raised {type(error).__name__}: {error}", traceback.format_exc())

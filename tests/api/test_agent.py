@@ -87,10 +87,10 @@ def test_memory_is_flat_over_hundreds_of_steps_and_no_graph_is_held(cartpole_run
 @pytest.mark.parametrize(
     ("observation", "message"),
     [
-        (np.zeros(3, np.float32), r"is float32 of shape \(3,\); CartPole-v1 gives float32 of shape \(4,\)"),
+        (np.zeros(3, np.float32), r"is float32 of shape \(3,\); CartPole-v1 returns float32 of shape \(4,\)"),
         (np.zeros((1, 4), np.float32), r"is float32 of shape \(1, 4\); .* without a batch axis"),
         (np.zeros(4, np.complex64), r"is complex64 of shape \(4,\)"),
-        ({"vector": np.zeros(4)}, "is dict; CartPole-v1 gives float32"),
+        ({"vector": np.zeros(4)}, "is dict; CartPole-v1 returns float32"),
         ((np.zeros(4), {}), "is tuple; CartPole-v1"),
         (None, "is NoneType; CartPole-v1"),
     ],
@@ -104,11 +104,11 @@ def test_a_wrong_observation_is_one_sentence_that_names_both(observation: Any, m
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"camera": np.zeros((48, 80))}, r"`camera` is float64 of shape \(48, 80\); toy gives uint8 of"),
+        ({"camera": np.zeros((48, 80))}, r"`camera` is float64 of shape \(48, 80\); toy returns uint8 of"),
         ({"mode": 4}, r"`mode` is 4; toy gives Discrete\(3, start=5\)"),
         (
             {"more": 1},
-            r"has the keys \['camera', 'mode', 'more', 'pose'\]; toy gives a dict of \['camera', 'm",
+            r"has the keys \['camera', 'mode', 'more', 'pose'\]; toy returns a dict of \['camera', 'm",
         ),
     ],
 )

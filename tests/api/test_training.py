@@ -89,7 +89,7 @@ def test_a_class_that_no_module_has_is_given_again() -> None:
     own_id = spec.id
     assert own_id.startswith("python/tests.api.test_training.test_") and own_id.endswith(".locals.Local-v0")
     del gymnasium.registry[own_id]  # as in another process
-    with pytest.raises(reverie.UserError, match=r"Local-v0 is not registered .* Give it, as in reverie.load"):
+    with pytest.raises(reverie.UserError, match=r"Local-v0 is not registered .* Pass it, e.g. reverie.load"):
         reverie.load("local")
     agent = reverie.load("local", env=Local)
     env = agent.make_env()

@@ -31,13 +31,13 @@ def test_roms_that_end_the_process_are_no_games() -> None:
     [
         ("CartPol-v1", "Did you mean `CartPole-v1`"),
         ("CartPole", "Did you mean `CartPole-v"),
-        ("Nothing/At-v0", "needs its module in front"),
-        ("", "needs its module in front"),
-        ("reverie.envs.catch:Catch-v7", "reverie.envs.catch was imported, and registers no such id"),
+        ("Nothing/At-v0", "add the module in front"),
+        ("", "add the module in front"),
+        ("reverie.envs.catch:Catch-v7", "reverie.envs.catch was imported but does not register this id"),
         ("python/reverie.envs.catch.Cach-v0", "has no such class or function. Did you mean `Catch`"),
-        ("python/subprocess.getoutput-v0", "is a function outside of"),  # it would run a command
+        ("python/subprocess.getoutput-v0", "is a function outside"),  # it would run a command
         ("python/os.system-v0", "os has no such class or function"),
-        ("python/reverie.envs.vector.make_single-v0", "is a function outside of the current folder"),
+        ("python/reverie.envs.vector.make_single-v0", "is a function outside the current folder"),
         ("python/..X-v0", "It is a class or function of the program that trained with it"),
         ("python/gone_before.X-v0", "It is a class or function of the program that trained with it"),
     ],
@@ -50,8 +50,8 @@ def test_an_unknown_id_is_refused(env_id: str, hint: str) -> None:
 @pytest.mark.parametrize(
     ("module", "text", "message"),
     [
-        ("gone_before", None, "there is no module gone_before, neither installed nor in the current folder."),
-        ("gone_before.part", None, "there is no module gone_before, neither"),
+        ("gone_before", None, "the module gone_before is neither installed nor in the current folder."),
+        ("gone_before.part", None, "the module gone_before is neither"),
         (
             "needs_engine",
             "import math\nimport no_engine",
@@ -68,7 +68,7 @@ def test_an_unknown_id_is_refused(env_id: str, hint: str) -> None:
         (
             "registers_nothing",
             "",
-            " is not registered with Gymnasium. registers_nothing was imported, and registers no such id.",
+            "not registered with Gymnasium. registers_nothing was imported but does not register this id.",
         ),
     ],
 )
@@ -115,16 +115,16 @@ def not_derived(env):
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("Wrap", "env.wrappers=Wrap names no module; write env.wrappers=[module.Wrap]"),
+        ("Wrap", "env.wrappers=Wrap has no module. Write env.wrappers=[module.Wrap]"),
         (
             "gone_before.Wrap",
-            "env.wrappers=gone_before.Wrap: there is no module gone_before, neither installed",
+            "env.wrappers=gone_before.Wrap: the module gone_before is neither installed",
         ),
         ("own_wraps.Warp", "env.wrappers=own_wraps.Warp: own_wraps has no Warp. Did you mean `Wrap`?"),
-        ("own_wraps.not_derived", "not_derived is no class derived from gymnasium.Wrapper. Derive it"),
-        (3, "env.wrappers has the entry 3; an entry is module.Wrapper, or"),
-        ({"nam": "own_wraps.Wrap"}, "env.wrappers has the entry {'nam'"),
-        ({"name": "own_wraps.Wrap", "kwargs": [1]}, "env.wrappers has the entry {'name'"),
+        ("own_wraps.not_derived", "not_derived is not a subclass of gymnasium.Wrapper. Derive it"),
+        (3, "env.wrappers has the invalid entry 3. Write module.Wrapper, or"),
+        ({"nam": "own_wraps.Wrap"}, "env.wrappers has the invalid entry {'nam'"),
+        ({"name": "own_wraps.Wrap", "kwargs": [1]}, "env.wrappers has the invalid entry {'name'"),
     ],
 )
 def test_what_is_no_wrapper_is_refused(entry: Any, message: str, current_folder: Path) -> None:
@@ -141,9 +141,9 @@ def test_what_is_no_wrapper_is_refused(entry: Any, message: str, current_folder:
             {"suite": Suite.catch, "kwargs": {"size": 3}},
             "env.kwargs and env.wrappers need env=gymnasium, got catch",
         ),
-        ({"kwargs": {"render_mode": "human"}}, "env.kwargs.render_mode is decided by Reverie"),
+        ({"kwargs": {"render_mode": "human"}}, "env.kwargs.render_mode is set by Reverie"),
         ({"kwargs": {"max_episode_steps": 3}}, "Set env.time_limit"),
-        ({"kwargs": 3}, "env.kwargs must be a mapping, as by env.kwargs.size=8, got 3"),
+        ({"kwargs": 3}, "env.kwargs must be a mapping, e.g. env.kwargs.size=8, got 3"),
     ],
 )
 def test_arguments_that_would_not_be_read_are_refused(settings: dict[str, Any], message: str) -> None:

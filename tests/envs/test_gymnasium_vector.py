@@ -100,7 +100,7 @@ def test_arguments_and_wrappers_reach_every_environment(vectorization: Vectoriza
     [
         (
             {"kwargs": {"suton": 1}},
-            r"CartPole-v1 takes no env\.kwargs\.suton; it takes sutton_barto_reward\.",
+            r"CartPole-v1 does not accept env\.kwargs\.suton; its arguments are sutton_barto_reward\.",
         ),
         (
             {"wrappers": ["gymnasium.wrappers.TimeLimit"]},
@@ -108,7 +108,7 @@ def test_arguments_and_wrappers_reach_every_environment(vectorization: Vectoriza
         ),
         (
             {"wrappers": ["gymnasium.wrappers.NormalizeReward", "gymnasium.wrappers.TimeAwareObservation"]},
-            "CartPole-v1 has the wrapper NormalizeReward, which scales by what it has seen",
+            "CartPole-v1 has the wrapper NormalizeReward, which scales by running statistics",
         ),
     ],
 )
@@ -123,7 +123,7 @@ def test_a_picture_that_fails_is_an_error_and_the_environment_continues(vectoriz
     assert environment.render() is None  # before the first episode
     environment.reset()
     with pytest.raises(
-        UserError, match=r"render\(\) of toy_world:ToyBlind-v0 fails: it raised OSError: no screen"
+        UserError, match=r"render\(\) of toy_world:ToyBlind-v0 failed: it raised OSError: no screen"
     ):
         environment.render()
     environment.step(RIGHT[None])

@@ -69,7 +69,7 @@ def test_another_observation_ends_that_episode_as_truncated(
     environment = make(seed)
     arrival, warnings = environment.restore(state)
     assert len(warnings) == 1
-    assert warnings[0].startswith("toy_world:Toy-v0: episode 0 of environment 1 could not be brought back")
+    assert warnings[0].startswith("toy_world:Toy-v0: episode 0 of environment 1 could not be restored")
     assert "2 actions" in warnings[0]
     assert arrival.is_last.tolist() == [False, True]
     assert arrival.is_terminal.tolist() == [False, False]
@@ -108,7 +108,7 @@ def test_an_episode_that_only_began_goes_on_from_what_is_there_now(
     environment = make(seed)
     arrival, warnings = environment.restore(state)
     assert len(warnings) == 1
-    assert "episode 0 of environment 1 began with another observation" in warnings[0]
+    assert "episode 0 of environment 1 began with a different observation" in warnings[0]
     assert arrival.is_first.tolist() == [True, True]
     assert not arrival.is_last.any()
     shift = arrival.observation["pose"] - arrivals[0].observation["pose"]

@@ -112,8 +112,8 @@ def test_pictures_of_other_numbers_and_with_channels_first_are_images(
 def test_what_is_done_with_a_picture_is_said() -> None:
     first = spaces.Dict(camera=float_box(0, 1, 3, 64, 64), pose=float_box(-1, 1, 3), map=bytes_box(64, 64))
     assert notices(first) == (
-        "`camera` Box(0.0, 1.0, (3, 64, 64), float32) is taken as an image, its channels moved behind and "
-        "0 to 1 stored as bytes 0 to 255",
+        "`camera` Box(0.0, 1.0, (3, 64, 64), float32) is taken as an image, its channels moved to the end "
+        "and 0 to 1 stored as bytes 0 to 255",
     )
     stack = float_box(0, 1, 4, 84, 84)
     assert notices(stack) == (f"{stack} is taken as 28,224 numbers, not as an image",)
@@ -129,7 +129,7 @@ def test_bytes_whose_bounds_differ_by_pixel_are_scaled_by_the_outermost_bounds()
 
 
 def test_bytes_out_of_their_bounds_are_a_failure_of_the_environment() -> None:
-    with pytest.raises(EnvironmentFailed, match="values from 2 to 2, but its space says 0 to 1"):
+    with pytest.raises(EnvironmentFailed, match="values from 2 to 2, but its space has the bounds 0 to 1"):
         convert_observation(spaces.Box(0, 1, (64, 64), np.uint8), np.full((64, 64), 2, np.uint8), 64)
 
 
@@ -210,11 +210,11 @@ def test_numbers_that_need_not_be_a_picture_stay_numbers(space: spaces.Box) -> N
 @pytest.mark.parametrize(
     ("space", "value", "message"),
     [
-        (float_box(-1, 1, 3), np.zeros(4), r"`vector` has the shape \(4,\), but its space says \(3,\)"),
+        (float_box(-1, 1, 3), np.zeros(4), r"`vector` has the shape \(4,\), but its space has \(3,\)"),
         (bytes_box(64, 64, 3), np.zeros((64, 64), np.uint8), r"`image` has the shape \(64, 64\)"),
         (bytes_box(64, 64, 3), np.zeros((3, 64, 64), np.uint8), r"`image` has the shape \(3, 64, 64\)"),
-        (bytes_box(64, 64), np.zeros((64, 64)), "`image` is of type float64, but its space says uint8"),
-        (float_box(0, 1, 64, 64), np.full((64, 64), 9.0), "values from 9 to 9, but its space says 0 to 1"),
+        (bytes_box(64, 64), np.zeros((64, 64)), "`image` has the dtype float64, but its space has uint8"),
+        (float_box(0, 1, 64, 64), np.full((64, 64), 9.0), "from 9 to 9, but its space has the bounds 0 to 1"),
         (float_box(0, 1, 64, 64), np.full((64, 64), np.nan), "values from nan to nan"),
         (spaces.Dict(a=float_box(0, 1, 2)), {"a": np.zeros(3)}, r"`a` has the shape \(3,\)"),
         (float_box(-1, 1, 2), np.array([0, np.nan]), "`vector` has values that are not finite"),
@@ -259,7 +259,7 @@ def test_a_part_that_cannot_be_used_is_left_out_by_the_suggestion(part: spaces.S
     space = spaces.Dict(camera=CAMERA, mission=part, speed=float_box(0, 1, 1))
     with pytest.raises(UserError, match="has an observation `mission` in") as refused:
         observation_space(space, 64)
-    suggestion = str(refused.value).rpartition("Leave it out: ")[2].removesuffix(".")
+    suggestion = str(refused.value).rpartition("Omit it: ")[2].removesuffix(".")
 
     class World(gymnasium.Env[Any, Any]):
         observation_space, action_space = space, spaces.Discrete(2)
@@ -285,9 +285,7 @@ def test_flattening_is_not_suggested_where_it_fails(space: spaces.Space) -> None
 
 @pytest.mark.parametrize("space", [float_box(-1, 1, 0), float_box(-1, 1, 3, 0)])
 def test_actions_without_numbers_are_refused(space: spaces.Space) -> None:
-    with pytest.raises(
-        UserError, match=r"so an action would have no numbers\. Give the action space at least"
-    ):
+    with pytest.raises(UserError, match=r"is empty\. Give the action space at least"):
         action_spec(space)
 
 

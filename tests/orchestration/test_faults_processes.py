@@ -295,6 +295,6 @@ def test_a_picture_that_cannot_be_drawn_is_one_warning_and_training_goes_on(tmp_
     run_dir = start(tmp_path / "run", *CARTPOLE, *settings)
     log = (run_dir / "train.log").read_text()
     [warning] = [line for line in log.splitlines() if " WARNING " in line]
-    failed = "render() of toy_world:ToyBlind-v0 fails: it raised OSError: no screen"
+    failed = "render() of toy_world:ToyBlind-v0 failed: it raised OSError: no screen"
     assert f"no video of episodes: {failed}" in warning
     assert log.rstrip().endswith(f"finished: {run_dir}")

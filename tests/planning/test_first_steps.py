@@ -51,7 +51,7 @@ def config_of(part: str, **options: Any) -> EnvConfig:
     [
         ("reset", r"reset\(\): FileNotFoundError: no level.bin \(test_first_steps.py, line \d+\)"),
         ("step", r"step\(\): KeyError: 'speed' \(test_first_steps.py, line \d+\)"),
-        ("shape", r"reset\(\): its observation `vector` has the shape \(3,\), but its space says \(4,\)"),
+        ("shape", r"reset\(\): its observation `vector` has the shape \(3,\), but its space has \(4,\)"),
         ("nan", r"step\(\): its reward is nan, which is not a single finite float32 number"),
         ("reward", r"step\(\): its reward is '1.0', which is not a single finite float32 number"),
     ],
