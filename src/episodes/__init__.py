@@ -1,6 +1,6 @@
-"""Episodes in and out: our own files, and those of danijar/dreamerv3 and Minari.
+"""Import and export episodes: Reverie's format, danijar/dreamerv3 and Minari.
 
-Files may come from a stranger: nothing in them is run, and every size is checked before it is allocated.
+Files may be untrusted: no code in them is executed, and sizes are checked before allocation.
 """
 
 from .episode import EpisodeSpec as EpisodeSpec

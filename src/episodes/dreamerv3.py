@@ -1,11 +1,11 @@
 """The replay of danijar/dreamerv3: `<logdir>/replay/<time>-<uuid>-<successor>-<records>.npz`.
 
-Each file is a chunk of up to 1,024 consecutive records of one stream, by `Chunk.save` in its
-`embodied/core/chunk.py` (commit e3f0224), and names the chunk that follows; episodes cross their borders.
-Row t of `action` was **chosen after** seeing record t, since `Driver._step` calls the policy with it, and is
-zeros where `is_last`. A choice is a whole number; before 2024 it was one-hot. Keys of `enc/`, `dyn/` and
-`dec/` are latents of its networks; `stepid` (before: `id`) and `consec` number the records. An observation
-may have a slash, too: its `from_gym` joins the keys of nested Dicts by one.
+Each file is a chunk of up to 1,024 consecutive records of one stream, written by `Chunk.save` in
+`embodied/core/chunk.py` (commit e3f0224). Its name includes the next chunk, and episodes may span chunks.
+Row t of `action` was **chosen after** seeing record t, because `Driver._step` passes the record to the
+policy. It is zeros where `is_last`. Discrete actions are integers; before 2024 they were one-hot. Keys with
+`enc/`, `dyn/` and `dec/` are network latents; `stepid` (formerly `id`) and `consec` number the records. Keys
+of observations may also contain slashes, because `from_gym` joins the keys of nested Dicts with a slash.
 """
 
 import re
@@ -26,22 +26,22 @@ from .npz import led_arrays, read_steps, write_npz
 _NAME = re.compile(r"(\d{8}T\d{6}F?\d*)-([0-9A-Za-z]{1,22})-([0-9A-Za-z]{1,22})-(\d{1,9})\.npz")
 _OTHER_KEYS = ("id", "stepid", "consec", "reset")
 _LATENTS = ("enc/", "dyn/", "dec/")
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of `elements.UUID`
-
+# The digits of `elements.UUID`.
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 Chunks = dict[str, tuple[Path, str, int]]
-"""File, successor and number of records of each chunk, by its number."""
+"""File, successor and number of records of each chunk, by UUID."""
 
 
 def is_chunk(file: Path) -> bool:
-    """Return whether a file has the name of a chunk."""
+    """Return whether a file is named like a chunk."""
     return _NAME.fullmatch(file.name) is not None
 
 
 def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
-    """Yield the whole episodes, stream after stream, each with the file in which it ends.
+    """Yield the complete episodes, stream by stream, each with the file in which it ends.
 
-    Episodes without a beginning or an end are skipped: those open when a run ended.
+    Episodes without a beginning or an end, such as those open at the end of a run, are skipped.
     """
     chunks: Chunks = {}
     for file in sorted(path.glob("*.npz")) if path.is_dir() else [path]:
@@ -50,13 +50,14 @@ def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]
     followers = {successor for _, successor, _ in chunks.values()}
     for first in [number for number in chunks if number not in followers]:
         yield from _read_stream(chunks, first, skipped)
-    for file, _, _ in chunks.values():  # what remains are circles
+    # Chunks that are still unread form a cycle.
+    for file, _, _ in chunks.values():
         with judging(file):
             raise ValueError("the chunks that follow it lead back to it")
 
 
 def _read_stream(chunks: Chunks, number: str, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
-    """Yield the episodes from one chunk on, and take what is read out of `chunks`."""
+    """Yield the episodes of a stream from one chunk on, and remove the chunks that were read."""
     pieces: list[dict[str, NDArray]] = []
     while number in chunks:
         file, number, length = chunks.pop(number)
@@ -89,16 +90,13 @@ def _length(pieces: list[dict[str, NDArray]]) -> int:
 def _join(pieces: list[dict[str, NDArray]]) -> RawEpisode:
     whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     if whole["is_terminal"][:-1].any():
-        raise ValueError("an episode goes on behind its terminal record")
+        raise ValueError("an episode continues after its terminal record")
     observation = {name: values for name, values in whole.items() if name not in STEP_KEYS}
     return RawEpisode(observation, whole["action"], whole["reward"], bool(whole["is_terminal"][-1]))
 
 
 def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
-    """Write episodes back to back as one stream, a chunk for each; return their number.
-
-    There are no latents in it: train there with `replay_context=0`.
-    """
+    """Write one chunk per episode, without latents (use `replay_context=0`); return their number."""
     count, number = 0, uuid.uuid4()
     for count, episode in enumerate(episodes, 1):
         arrays = led_arrays(episode)
@@ -107,7 +105,8 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
         index = np.arange(len(episode.reward), dtype=">u4").view(np.uint8).reshape(-1, 4)
         identity = np.tile(np.frombuffer(number.bytes, np.uint8), (len(index), 1))
         arrays["stepid"] = np.concatenate([identity, index], axis=1)
-        following = uuid.uuid4()  # that of the last chunk is not there, as in a run that goes on
+        # The successor of the last chunk does not exist, which is normal for an active run.
+        following = uuid.uuid4()
         name = f"{_base62(number)}-{_base62(following)}-{len(index)}.npz"
         write_npz(folder / f"20000101T000000F{count:06d}-{name}", arrays)
         number = following
@@ -115,7 +114,7 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
 
 
 def _base62(number: uuid.UUID) -> str:
-    """Return a number as `elements.UUID` writes it, 22 digits."""
+    """Format a number with 22 digits like `elements.UUID`."""
     digits, rest = "", number.int
     for _ in range(22):
         rest, digit = divmod(rest, len(_DIGITS))
@@ -124,7 +123,7 @@ def _base62(number: uuid.UUID) -> str:
 
 
 def can_hold(key: str) -> bool:
-    """Return whether an observation can have this name."""
+    """Return whether the format allows this observation key."""
     return key not in STEP_KEYS and _is_read(key)
 
 

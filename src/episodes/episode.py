@@ -1,4 +1,4 @@
-"""One episode as a file has it, its checks, and what all episodes of a set have in common."""
+"""Raw episodes from files, their checks, and the common spec of a set of episodes."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,30 +17,31 @@ from ..utils.timestep import ActionSpec, ArraySpec
 from ..utils.units import count_text
 
 MOST_BYTES = 2**31
-"""Most bytes of the arrays of one episode, or of one file of several; 27,000 steps of Atari have 0.33e9."""
+"""Maximum bytes of the arrays of an episode, or of a file with several; 27,000 Atari steps need 0.33e9."""
 
 MOST_AXES = 6
-_DESCRIPTION_BYTES = 2**24  # the bounds of each pixel, written out, take 1e6
+# Bounds of single pixels take about 1e6 bytes as text.
+_DESCRIPTION_BYTES = 2**24
 _KINDS = "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64".split()
 DTYPES = {np.dtype(name).str: np.dtype(name) for name in _KINDS}
-"""The dtypes that are read, by their descriptions in files: plain numbers, little-endian."""
+"""Supported dtypes by their descriptions in files: plain little-endian numbers."""
 
-_REPAIR = "Take it out, or write it again with the program that made it."
+_REPAIR = "Remove it, or write it again with the program that created it."
 UNFINISHED = "records of unfinished episodes"
-"""Name under which readers count the records of episodes that have no beginning or no end."""
+"""Key under which readers count the records of episodes without a beginning or an end."""
 
 STEP_KEYS = ("action", "reward", "is_first", "is_last", "is_terminal")
 _WRONG_CONTENT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, RuntimeError)
 
 
 class RawEpisode(NamedTuple):
-    """A whole episode in the arrival convention of `utils/timestep.py`, its actions as its file has them."""
+    """A complete episode in the arrival convention of `utils/timestep.py`, with unconverted actions."""
 
     observation: dict[str, NDArray]
     """(records, ...) by key."""
 
     action: NDArray
-    """Chosen after seeing each record: whole numbers (records,), or (records, size); the last counts not."""
+    """Chosen after seeing each record: integers (records,), or (records, size); the last row is ignored."""
 
     reward: NDArray
     """(records,) received on arriving at each record."""
@@ -50,7 +51,7 @@ class RawEpisode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSpec:
-    """What all episodes of a set have in common."""
+    """Observations and actions of all episodes in a set."""
 
     observation: dict[str, ArraySpec]
     action: ActionSpec
@@ -58,9 +59,9 @@ class EpisodeSpec:
 
 @contextmanager
 def judging(path: Path, *more: type[Exception]) -> Iterator[None]:
-    """Turn each error that a file's content leads to, `more` included, into a `UserError` of one sentence.
+    """Convert errors caused by a file's content, including `more`, to a `UserError` with one sentence.
 
-    Nothing else may happen inside: a fault of the program itself would be blamed on the file.
+    The block must not do anything else, because bugs would be attributed to the file.
     """
     try:
         yield
@@ -72,56 +73,57 @@ def judging(path: Path, *more: type[Exception]) -> Iterator[None]:
     except (*_WRONG_CONTENT, *more) as error:
         name = "" if type(error) is ValueError else f"{type(error).__name__}: "
         reason = printable(next(iter(str(error).splitlines()), ""))
-        raise UserError(f"{path} is refused: {name}{reason}. {_REPAIR}") from error
+        raise UserError(f"{path} is invalid: {name}{reason}. {_REPAIR}") from error
 
 
 def read_description(path: Path) -> Any:
-    """Return the value of a JSON file, of at most 16 MiB; raises as `judging` does."""
+    """Return the value of a JSON file of at most 16 MiB; see `judging` for errors."""
     with judging(path), open_regular(path, _DESCRIPTION_BYTES) as file:
         return parse_json(file.read())
 
 
 def check_size(name: str, shape: tuple[int, ...], dtype: np.dtype) -> int:
-    """Return the bytes of an array that a file describes, before anything is allocated for it.
+    """Return the bytes of an array described in a file, before it is allocated.
 
     Raises:
-        ValueError: If its dtype is none of `DTYPES`, or its shape has a negative or too many numbers.
+        ValueError: If the dtype is not in `DTYPES`, or the shape has a negative size or too many axes.
     """
     if dtype.str not in DTYPES:
-        raise ValueError(f"`{name}` has the dtype {dtype}, and only {', '.join(_KINDS)} are read")
+        raise ValueError(f"`{name}` has the dtype {dtype}, but only {', '.join(_KINDS)} are supported")
     if len(shape) > MOST_AXES or min(shape, default=0) < 0:
-        raise ValueError(f"`{name}` has the shape {shape}, and 0 to {MOST_AXES} sizes of 0 or more are read")
+        raise ValueError(f"`{name}` has the shape {shape}, but at most {MOST_AXES} sizes >= 0 are allowed")
     return math.prod(shape) * dtype.itemsize
 
 
 def check_total(nbytes: int) -> None:
-    """Raise ValueError if arrays that are read together exceed `MOST_BYTES`."""
+    """Raise `ValueError` if the total size of arrays exceeds `MOST_BYTES`."""
     if nbytes > MOST_BYTES:
-        raise ValueError(f"its arrays have {nbytes:,} bytes, and at most {MOST_BYTES:,} are read")
+        raise ValueError(f"its arrays have {nbytes:,} bytes, but at most {MOST_BYTES:,} are allowed")
 
 
 def to_records(raw: RawEpisode, action: ActionSpec) -> EpisodeRecords:
-    """Return an episode as replay takes it: float32 rewards and actions, one-hot ones where discrete.
+    """Convert an episode for replay: float32 rewards and actions, one-hot if discrete.
 
     Raises:
-        ValueError: If lengths differ, a number is not finite, or an action is none of `action`.
+        ValueError: If lengths differ, a number is not finite, or an action does not match `action`.
     """
     length = raw.reward.size
     if not length or raw.reward.ndim != 1 or not raw.observation:
-        raise ValueError("an episode has records, each with one reward and at least one observation")
+        raise ValueError("an episode must have records with one reward and at least one observation each")
     for name, values in {**raw.observation, "action": raw.action}.items():
         if values.shape[:1] != (length,):
             raise ValueError(
                 f"it has {count_text(length, 'reward')}, but `{name}` has the shape {values.shape}"
             )
-    with np.errstate(over="ignore"):  # found below
+    # Overflows are detected below as non-finite numbers.
+    with np.errstate(over="ignore"):
         reward = raw.reward.astype(np.float32)
         actions = _actions(raw.action, action, length - 1)
     for name, values in {**raw.observation, "reward": reward, "action": actions}.items():
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            raise ValueError(f"`{name}` holds numbers that are not finite, from which nothing can be learned")
+            raise ValueError(f"`{name}` has numbers that are not finite")
     if reward[0] != 0:
-        raise ValueError(f"its first reward is {reward[0]:g}, but before the first record nothing was done")
+        raise ValueError(f"its first reward is {reward[0]:g}, but no action precedes the first record")
     return EpisodeRecords(raw.observation, actions, reward, bool(raw.is_terminal))
 
 
@@ -134,7 +136,7 @@ def _actions(values: NDArray, action: ActionSpec, taken: int) -> NDArray[np.floa
         begin = 0
         for size, chosen in zip(blocks, values[:taken].reshape(taken, len(blocks)).T, strict=True):
             if taken and not 0 <= int(chosen.min()) <= int(chosen.max()) < size:
-                raise ValueError(f"its actions go up to {chosen.max()}, but there are {size} to choose from")
+                raise ValueError(f"its actions go up to {chosen.max()}, but there are only {size} choices")
             result[np.arange(taken), begin + chosen.astype(np.int64)] = 1
             begin += size
         return result
@@ -147,27 +149,27 @@ def _actions(values: NDArray, action: ActionSpec, taken: int) -> NDArray[np.floa
 
 
 def is_one_hot(rows: NDArray, blocks: tuple[int, ...]) -> bool:
-    """Return whether each block of each row has one 1 and is else 0."""
+    """Return whether each block of each row is one-hot."""
     sums = np.add.reduceat(rows, np.cumsum((0, *blocks[:-1])), axis=1)
     return bool(((rows == 0) | (rows == 1)).all() and (sums == 1).all())
 
 
 def several(sizes: Iterable[int]) -> ActionSpec:
-    """Return the actions of several choices at once; a ValueError if one of them has nothing to choose."""
+    """Return the spec of several discrete choices; raise `ValueError` for a choice without values."""
     parts = tuple(sizes)
     if min(parts, default=0) < 1:
-        raise ValueError("its action is none")
+        raise ValueError("its action is invalid")
     return ActionSpec(sum(parts), True, parts if len(parts) > 1 else ())
 
 
 def spec_of(records: EpisodeRecords, action: ActionSpec) -> EpisodeSpec:
-    """Return what a set has in common of which this is an episode."""
+    """Return the common spec of a set of episodes from one of them."""
     parts = {key: ArraySpec(values.shape[1:], values.dtype) for key, values in records.observation.items()}
     return EpisodeSpec(parts, action)
 
 
 def difference(found: Mapping[str, ArraySpec], needed: Mapping[str, ArraySpec]) -> str | None:
-    """Return "observation `image` is uint8 (96, 96, 3) instead of uint8 (64, 64, 3)", None if all agree."""
+    """Return e.g. "observation `image` is uint8 (96, 96, 3) instead of uint8 (64, 64, 3)"; None if equal."""
     for key in sorted(found.keys() | needed.keys()):
         if (is_now := found.get(key)) != (wanted := needed.get(key)):
             texts = [f"{part.dtype} {part.shape}" if part else "missing" for part in (is_now, wanted)]

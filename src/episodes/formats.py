@@ -1,4 +1,4 @@
-"""Which format a path has, and how each is read and written."""
+"""Detect the format of episodes on disk, and read and write them."""
 
 import os
 from collections import Counter
@@ -16,7 +16,7 @@ from .episode import UNFINISHED, EpisodeSpec, RawEpisode, difference, is_one_hot
 
 
 class Format(Enum):
-    """A layout of episodes on disk."""
+    """File format of episodes."""
 
     own = "own"
     dreamerv3 = "dreamerv3"
@@ -29,39 +29,39 @@ CONVERTER = "examples/convert_dreamerv3_torch.py"
 """Script that converts episodes of NM512/dreamerv3-torch."""
 
 MOST_CHOICES = 100_000
-"""Most discrete actions that are read."""
+"""Maximum number of discrete actions."""
 
 
 class Episodes(NamedTuple):
-    """Episodes on disk; iterating reads them, one at a time."""
+    """Episodes on disk, which are read one at a time."""
 
     path: Path
     format: Format
 
     action: ActionSpec | None
-    """What the files themselves say of the actions; None if they do not."""
+    """Action spec stored in the files; None if the format does not store it."""
 
     skipped: Counter[str]
-    """Arrays that the last reading skipped, by name, with the number of their files; also `UNFINISHED`."""
+    """Number of files per array name that the last read skipped; also counts `UNFINISHED` records."""
 
     def raw(self) -> Iterator[tuple[Path, RawEpisode]]:
-        """Yield the episodes as they are, with their files; raises as the reader of the format does."""
+        """Yield unconverted episodes with their files; see the reader of each format for errors."""
         self.skipped.clear()
         return _MODULES[self.format].read(self.path, self.skipped)
 
     @property
     def skipped_text(self) -> str:
-        """What the last reading skipped, such as "dyn/deter, stepid, 3 records of unfinished episodes"."""
-        counts = +self.skipped  # those above zero
+        """Skipped data of the last read, e.g. "dyn/deter, stepid, 3 records of unfinished episodes"."""
+        # Unary plus drops counts of zero.
+        counts = +self.skipped
         count = counts.pop(UNFINISHED, 0)
         return ", ".join(sorted(counts) + [f"{count:,} {UNFINISHED}"] * (count > 0))
 
     def read(self, action: ActionSpec) -> Iterator[EpisodeRecords]:
-        """Yield the episodes, checked, all with the observations of the first one.
+        """Yield checked episodes, which must all have the same observations as the first one.
 
         Raises:
-            UserError: Naming the file of the first episode that is no episode with these actions; or if there
-                is no episode.
+            UserError: With the file of the first episode that is invalid or differs, or without episodes.
         """
         first: EpisodeSpec | None = None
         for file, raw in self.raw():
@@ -70,40 +70,38 @@ class Episodes(NamedTuple):
                 spec = spec_of(records, action)
                 first = first or spec
                 if differs := difference(spec.observation, first.observation):
-                    raise ValueError(f"its {differs} in the episodes before it")
+                    raise ValueError(f"its {differs} in the previous episodes")
             yield records
         if first is None:
-            raise UserError(f"{self.path} holds no whole episode. Name a folder that has one.")
+            raise UserError(f"{self.path} has no complete episode. Choose another folder.")
 
 
 def find_episodes(path: Path, key: str = "path") -> Episodes:
-    """Return the episodes at a path, a folder or a file, by the names of what lies there.
+    """Return the episodes at a path, a folder or a file, detecting the format from file names.
 
-    `key` is what the user typed before the path.
+    `key` is the setting that the user typed before the path.
 
     Raises:
-        UserError: If nothing there is named as one of the formats names it.
+        UserError: If no file name matches any format.
     """
-    if os.path.isfile(path / own.INDEX):  # of a name that is too long pathlib would raise
+    # `os.path.isfile` is used because pathlib raises for names that are too long.
+    if os.path.isfile(path / own.INDEX):
         return Episodes(path, Format.own, own.read_index(path)[0].action, Counter())
     if (file := minari.find(path)) is not None:
         return Episodes(file, Format.minari, minari.read_action(file), Counter())
     files = sorted(path.glob("*.npz")) if os.path.isdir(path) else [path] if path.suffix == ".npz" else []
     if not files:
         names = f"{own.INDEX}, *.npz or {minari.DATA_FILE}"
-        found = "holds no episodes: there is no " + names if os.path.exists(path) else "does not exist"
-        raise UserError(f"{key}={path} {found}. Name the folder that has them.")
+        found = "has no episodes: it has no " + names if os.path.exists(path) else "does not exist"
+        raise UserError(f"{key}={path} {found}. Choose a folder with episodes.")
     if not all(map(dreamerv3.is_chunk, files)):
         found = f"has npz files, but no {own.INDEX}, and they are not named like dreamerv3's replay"
-        raise UserError(f"{key}={path} {found}. Convert dreamerv3-torch's with {CONVERTER}.")
+        raise UserError(f"{key}={path} {found}. Convert files of dreamerv3-torch with {CONVERTER}.")
     return Episodes(path, Format.dreamerv3, None, Counter())
 
 
 def find_action(episodes: Episodes) -> ActionSpec:
-    """Return what the files say of the actions, or what all actions in them allow to conclude.
-
-    Whole numbers are choices up to the largest one taken; rows of one 1 and else 0 are choices, too.
-    """
+    """Return the stored action spec, or infer it; integers (up to the largest) and one-hot are choices."""
     if episodes.action is not None:
         return episodes.action
     size, is_discrete = 0, True
@@ -113,27 +111,25 @@ def find_action(episodes: Episodes) -> ActionSpec:
             if taken.dtype.kind in "iu":
                 size = max(size, 1 + int(taken.max(initial=0)))
                 if size > MOST_CHOICES:
-                    raise ValueError(
-                        f"its actions go up to {size - 1:,}, and fewer than {MOST_CHOICES:,} are read"
-                    )
+                    raise ValueError(f"its actions go up to {size - 1:,}, but must be below {MOST_CHOICES:,}")
             else:
-                rows = raw.action.reshape(len(raw.action), -1)[:-1]  # of one record: none, but of a size
+                # An episode with one record has zero rows, but their size is still known.
+                rows = raw.action.reshape(len(raw.action), -1)[:-1]
                 size = rows.shape[1]
                 is_discrete = is_discrete and size > 1 and is_one_hot(rows, (size,))
     if not size:
-        raise UserError(f"{episodes.path} holds no whole episode with actions. Name a folder that has one.")
+        raise UserError(f"{episodes.path} has no complete episode with actions. Choose another folder.")
     return ActionSpec(size, is_discrete)
 
 
 def write_episodes(folder: Path, form: Format, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
-    """Write episodes of one spec into a new folder, all or none; return their number.
+    """Write episodes of one spec to a new folder atomically; return their number.
 
     Raises:
-        UserError: If the folder holds anything or cannot be written, or the format has no place for the name
-            of an observation.
+        UserError: If the folder is not empty or cannot be written, or an observation key is not allowed.
     """
     if wrong := [key for key in spec.observation if not _MODULES[form].can_hold(key)]:
-        raise UserError(f"`{wrong[0]}` is no name of an observation in format={form.value}. Choose another.")
+        raise UserError(f"`{wrong[0]}` is not a valid observation in format={form.value}. Rename it.")
     require_new(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -142,16 +138,16 @@ def write_episodes(folder: Path, form: Format, episodes: Iterable[EpisodeRecords
             return _MODULES[form].write(begun, episodes, spec)
     except OSError as error:
         reason = error.strerror or error
-        raise UserError(f"to={folder} cannot be written: {reason}. Name another folder.") from error
+        raise UserError(f"to={folder} cannot be written: {reason}. Choose another folder.") from error
 
 
 def require_new(folder: Path) -> None:
-    """Refuse a folder that holds anything already, or has no name, before the work."""
+    """Raise a `UserError`, before any work, for a folder that is not empty or has no name."""
     if folder.name in ("", ".."):
-        raise UserError(f"to={folder} names no new folder. Name one, as in to={folder}/episodes.")
+        raise UserError(f"to={folder} is not a new folder. Write, e.g., to={folder}/episodes.")
     try:
         is_taken = (folder.is_dir() and any(folder.iterdir())) or folder.is_file()
     except OSError as error:
-        raise UserError(f"to={folder} cannot be written: {error.strerror}. Name another folder.") from error
+        raise UserError(f"to={folder} cannot be written: {error.strerror}. Choose another folder.") from error
     if is_taken:
-        raise UserError(f"to={folder} is not empty, and nothing is written over. Name a new folder.")
+        raise UserError(f"to={folder} is not empty, and files are never overwritten. Choose a new folder.")

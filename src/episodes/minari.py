@@ -1,13 +1,13 @@
 """Minari datasets in HDF5: `<dataset>/data/main_data.hdf5` and `metadata.json`.
 
-By `minari/dataset/_storages/hdf5_storage.py` and `docs/content/dataset_standards.md` of Farama's Minari
-(commit 1880118): a group `episode_<n>` for each episode, in it `observations` (an array, or a group of them)
-with one row more than `actions`, `rewards`, `terminations` and `truncations`. Row t of these is the step
-**from** observation t: the action chosen after seeing it, and the reward received on arriving at the next.
-Images recorded as JPEG are not read. The spaces are JSON in `metadata.json` (`minari/serialization.py`).
+Source: `minari/dataset/_storages/hdf5_storage.py` and `docs/content/dataset_standards.md` of Farama's Minari
+(commit 1880118). Each episode is a group `episode_<n>` with `observations` (an array or a group of arrays),
+which have one row more than `actions`, `rewards`, `terminations` and `truncations`. Row t of these is the
+step **from** observation t: the action chosen after seeing it, and the reward received on arriving at the
+next. JPEG images are not supported. Spaces are JSON in `metadata.json` (`minari/serialization.py`).
 
-Minari's library is not used. It imports and calls what `env_spec` in the metadata names if a space is
-missing, follows links to other files, and reads arrays of any size; what it writes is not compressed.
+The Minari library does not compress, and it is unsafe for untrusted files. If a space is missing, it imports
+and calls `env_spec` from the metadata. It also follows links to other files and reads arrays of any size.
 """
 
 import json
@@ -29,23 +29,26 @@ from .episode import EpisodeSpec, RawEpisode, check_size, check_total, judging, 
 
 DATA_FILE, METADATA = "main_data.hdf5", "metadata.json"
 _NAME = re.compile(r"episode_(\d{1,9})")
-_NO_LETTER = re.compile(r"[^\w-]")  # what the name of a dataset cannot have
-_FILTERS = {1, 2, 3, 32000}  # gzip, shuffle, fletcher32 and lzf; others are loaded as libraries
+# Characters that are not allowed in the name of a dataset.
+_NO_LETTER = re.compile(r"[^\w-]")
+# gzip, shuffle, fletcher32 and lzf. HDF5 would load any other filter as a library.
+_FILTERS = {1, 2, 3, 32000}
 _NOT_PLAIN = "text or JPEG images, which lose detail; record the dataset with jpeg_encoding=False"
 _ARRAYS = ("observations", "actions", "rewards", "terminations", "truncations")
 _SPACES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
-_VERSION = "0.5.3"  # of Minari, the oldest that has `jpeg_encoding`
+# The oldest version of Minari that supports `jpeg_encoding`.
+_VERSION = "0.5.3"
 
 
 def find(path: Path) -> Path | None:
-    """Return the HDF5 file that a path means: the file itself, or that of a dataset's folder."""
+    """Return the HDF5 file at a path, which is the file itself or a dataset's folder."""
     places = (path, path / DATA_FILE, path / "data" / DATA_FILE)
     files = (place for place in places if place.suffix in (".hdf5", ".h5") and os.path.isfile(place))
     return next(files, None)
 
 
 def read_action(file: Path) -> ActionSpec | None:
-    """Return the actions that the metadata describes, None without metadata."""
+    """Return the action spec of the metadata, or None without metadata."""
     space, _ = _spaces(file)
     if space is None:
         return None
@@ -54,18 +57,17 @@ def read_action(file: Path) -> ActionSpec | None:
         if kind in ("Discrete", "MultiDiscrete"):
             return several(int(size) for size in (space["nvec"] if kind == "MultiDiscrete" else [space["n"]]))
         if kind != "Box":
-            raise ValueError(f"its actions are a {kind}, and Discrete, MultiDiscrete and Box are read")
+            raise ValueError(f"its actions are a {kind}, not a Discrete, MultiDiscrete or Box")
         if not (size := int(np.prod(space["shape"], dtype=np.int64))):
-            raise ValueError("its actions have no numbers")
+            raise ValueError("its actions are empty")
         return ActionSpec(size, is_discrete=False)
 
 
 def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
-    """Yield the episodes in the order of their numbers; continuous actions are scaled to [-1, 1].
+    """Yield the episodes in the order of their numbers, scaling continuous actions to [-1, 1].
 
     Raises:
-        UserError: If h5py is missing, or the file holds what no dataset has: links, data in other files,
-            other filters, dtypes or shapes.
+        UserError: If h5py is missing, or the file has links or unsupported filters, dtypes or shapes.
     """
     h5py, (space, parts) = _h5py(), _spaces(path)
     with judging(path), open_regular(path) as opened, h5py.File(opened, "r") as file:
@@ -76,30 +78,31 @@ def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]
 
 
 def _arrays(h5py: Any, episode: Any) -> dict[str, Any]:
-    """Return the datasets of an episode, unread, by name: `observations/<key>` for the parts of a Dict.
+    """Return the unread datasets of an episode by name; parts of a Dict are `observations/<key>`.
 
     Raises:
-        ValueError: If one is missing, no dataset of plain numbers in this file, or all are too large.
+        ValueError: If one is missing or is not an array of numbers in this file, or all are too large.
     """
     found: dict[str, Any] = {}
     nbytes = 0
     for name in _ARRAYS:
         member = _member(h5py, episode, name)
         names = [f"{name}/{key}" for key in member] if isinstance(member, h5py.Group) else [name]
-        if names != [name] and (name != "observations" or "_index_0" in member):  # the first of a Tuple
+        # `_index_0` is the first part of a Tuple.
+        if names != [name] and (name != "observations" or "_index_0" in member):
             raise ValueError(
-                f"`{name}` is a group, as of a Tuple; arrays and a Dict of observations are read"
+                f"`{name}` is a group, e.g. of a Tuple; only arrays and a Dict of observations are supported"
             )
         for part in names:
             dataset = _member(h5py, episode, part)
             if not isinstance(dataset, h5py.Dataset):
-                raise ValueError(f"`{part}` is a group of groups, and arrays are read")
+                raise ValueError(f"`{part}` is a group of groups, but only arrays are supported")
             created = dataset.id.get_create_plist()
             filters = {created.get_filter(index)[0] for index in range(created.get_nfilters())}
             if dataset.external or dataset.is_virtual or not filters <= _FILTERS:
-                raise ValueError(f"`{part}` lies in other files, or behind filters other than gzip and lzf")
+                raise ValueError(f"`{part}` is in other files, or uses filters other than gzip and lzf")
             if dataset.dtype == object:
-                raise ValueError(f"`{part}` holds {_NOT_PLAIN}")
+                raise ValueError(f"`{part}` contains {_NOT_PLAIN}")
             nbytes += check_size(part, dataset.shape, dataset.dtype)
             check_total(nbytes)
             check_total(int(np.prod(dataset.chunks or (0,), dtype=object)) * dataset.dtype.itemsize)
@@ -108,27 +111,27 @@ def _arrays(h5py: Any, episode: Any) -> dict[str, Any]:
 
 
 def _member(h5py: Any, group: Any, name: str) -> Any:
-    """Return a member of a group; a ValueError for a link to another place or file."""
+    """Return a member of a group; raise `ValueError` for a link to another location or file."""
     link = group.get(name, getlink=True)
     if link is None:
-        raise ValueError(f"it has no `{name}`, but {', '.join(group)[:80] or 'nothing'}")
+        raise ValueError(f"it has no `{name}`, only {', '.join(group)[:80] or 'an empty group'}")
     if not isinstance(link, h5py.HardLink):
-        raise ValueError(f"`{name}` is a link, and what it leads to is not read")
+        raise ValueError(f"`{name}` is a link, and links are not followed")
     return group[name]
 
 
 def _read_episode(arrays: dict[str, Any], parts: dict[str, Any], space: dict[str, Any] | None) -> RawEpisode:
-    """Return one episode in the arrival convention, with the spaces of its observations and actions."""
+    """Read one episode in the arrival convention, given the spaces of observations and actions."""
     actions, rewards, terminations, truncations = (arrays.pop(name)[...] for name in _ARRAYS[1:])
     ends = terminations.astype(np.bool_) | truncations.astype(np.bool_)
     if rewards.ndim != 1 or ends.shape != rewards.shape or ends[:-1].any():
         found = f"rewards {rewards.shape} and ends {ends.shape}"
-        raise ValueError(f"{found} need one number per step, and an end only at the last")
+        raise ValueError(f"{found} must have one number per step, and an end only in the last step")
     observation, actions = {}, _scaled(actions, space)
     for name, dataset in arrays.items():
         key = name.partition("/")[2]
         if dataset.ndim == 2 and len(parts.get(key, {}).get("shape", ())) == 3:
-            raise ValueError(f"`{name}` holds {_NOT_PLAIN}")
+            raise ValueError(f"`{name}` contains {_NOT_PLAIN}")
         default = "image" if dataset.ndim == 4 and dataset.dtype == np.uint8 else "vector"
         observation[key or default] = dataset[...]
     last = np.zeros((1, *actions.shape[1:]), actions.dtype)
@@ -137,22 +140,22 @@ def _read_episode(arrays: dict[str, Any], parts: dict[str, Any], space: dict[str
 
 
 def _scaled(actions: NDArray, space: dict[str, Any] | None) -> NDArray:
-    """Return choices from 0 on, and numbers of bounded dimensions in [-1, 1] (see `convert_action`)."""
+    """Shift choices to start at 0, and scale bounded dimensions to [-1, 1] (see `convert_action`)."""
     if actions.dtype.kind in "iu":
         return actions - (space or {}).get("start", 0)
     if space is None:
-        raise ValueError(f"continuous actions need the bounds in {METADATA} next to it, and there are none")
+        raise ValueError(f"continuous actions need bounds, but {METADATA} in the same folder has none")
     low, high = (np.asarray(space[end], np.float64).reshape(-1) for end in ("low", "high"))
     is_bounded = np.isfinite(low) & np.isfinite(high) & (low < high)
     low, high = np.where(is_bounded, low, -1), np.where(is_bounded, high, 1)
-    # In this form numbers within -1 and 1 stay bit for bit what they are.
+    # This formula leaves numbers with bounds -1 and 1 unchanged bit for bit.
     return (actions.reshape(len(actions), low.size) - (high + low) / 2) / ((high - low) / 2)
 
 
 def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -> int:
-    """Write a dataset in one file, images as they are; return the number of its episodes.
+    """Write a dataset to one file with unencoded images; return the number of episodes.
 
-    Its continuous actions are those of the model, in [-1, 1], as its space says.
+    Continuous actions are the model's actions in [-1, 1], which are the bounds of the action space.
     """
     h5py, size, sizes = _h5py(), spec.action.size, spec.action.parts
     count, steps = 0, 0
@@ -198,7 +201,7 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
 
 
 def _box(part: ArraySpec, bound: float = np.inf) -> dict[str, Any]:
-    """Return the space of all values of a dtype, or of floats up to a bound."""
+    """Return the space of all values of a dtype, or of floats within a bound."""
     kind, limits = part.dtype.kind, np.iinfo(part.dtype) if part.dtype.kind in "iu" else None
     low, high = (limits.min, limits.max) if limits else (0, 1) if kind == "b" else (-bound, bound)
     ends = {"low": np.full(part.shape, low).tolist(), "high": np.full(part.shape, high).tolist()}
@@ -206,15 +209,15 @@ def _box(part: ArraySpec, bound: float = np.inf) -> dict[str, Any]:
 
 
 def can_hold(key: str) -> bool:
-    """Return whether an observation can have this name: a slash would make it a group."""
+    """Return whether the format allows this observation key; a slash would create a group."""
     return bool(key) and "/" not in key
 
 
 def _spaces(file: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Return the space of the actions, None if unknown, and those of the observations, by key or "".
+    """Return the action space (None if unknown) and the observation spaces by key or "".
 
     Raises:
-        UserError: If the metadata next to the file is damaged, or an observation is not a plain array.
+        UserError: If the metadata is damaged, or an observation is not a plain array.
     """
     path = file.with_name(METADATA)
     metadata = read_description(path) if path.exists() else {}
@@ -226,14 +229,14 @@ def _spaces(file: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
         for key, kind in [(key, part["type"]) for key, part in parts.items()]:
             if kind not in _SPACES:
                 what = f"observation `{key}` is a {kind}" if key else f"observations are a {kind}"
-                raise ValueError(f"its {what}, and {', '.join(_SPACES)} and a flat Dict of them are read")
+                raise ValueError(f"its {what}, but only {', '.join(_SPACES)} and a flat Dict are supported")
         return action, parts
 
 
 def _h5py() -> Any:
-    """Return the library; a `UserError` if it is not installed."""
+    """Import h5py; raise a `UserError` if it is not installed."""
     try:
         import h5py
     except ImportError as error:
-        raise UserError("Minari's files need h5py: pip install -c constraints.txt -e '.[minari]'.") from error
+        raise UserError("Minari files need h5py: pip install -c constraints.txt -e '.[minari]'.") from error
     return h5py

@@ -1,7 +1,7 @@
-"""Reverie's own episodes: a folder that dreamerv3-torch reads too, with `episodes.json`, its description.
+"""Reverie's episode format: a folder that dreamerv3-torch can read too, described by `episodes.json`.
 
-One npz file for each episode, named `episode_000001-<records>.npz`. Row t of `action` is the one that **led
-to** record t; row 0 is zeros. `episodes.json` is written last, so a folder that has it is whole.
+Each episode is an npz file named `episode_000001-<records>.npz`. Row t of `action` is the action that **led
+to** record t; row 0 is zeros. `episodes.json` is written last, so a folder that contains it is complete.
 """
 
 from collections import Counter
@@ -22,18 +22,18 @@ INDEX, VERSION = "episodes.json", 1
 
 
 def read_index(path: Path) -> tuple[EpisodeSpec, list[Path]]:
-    """Return what a folder says of its episodes, and their files; a `UserError` if that cannot be used."""
+    """Return the spec and the files of a folder of episodes; raise a `UserError` if they are invalid."""
     index, files = read_description(path / INDEX), sorted(path.glob("*.npz"))
     with judging(path / INDEX):
         if index["version"] != VERSION:
-            raise ValueError(f"it has version {index['version']}, and version {VERSION} is read")
+            raise ValueError(f"it has version {index['version']}, but only version {VERSION} is supported")
         parts = {
             str(key): ArraySpec(tuple(map(_whole, part["shape"])), DTYPES[part["dtype"]])
             for key, part in index["observation"].items()
         }
         action = index["action"]
         if type(action["is_discrete"]) is not bool:
-            raise ValueError("its action is none")
+            raise ValueError("its action is invalid")
         sizes = several(map(_whole, action.get("parts") or [action["size"]]))
         if (count := _whole(index["episodes"])) != len(files):
             raise ValueError(f"it lists {count_text(count, 'episode')}, and the folder has {len(files):,}")
@@ -41,14 +41,14 @@ def read_index(path: Path) -> tuple[EpisodeSpec, list[Path]]:
 
 
 def read(path: Path, skipped: Counter[str]) -> Iterator[tuple[Path, RawEpisode]]:
-    """Yield the episodes in the order in which they were written, with their files."""
+    """Yield the episodes and their files in the order of writing."""
     spec, files = read_index(path)
     for file in files:
         arrays = read_steps(file, {*spec.observation, *STEP_KEYS}.__contains__, skipped, spec.observation)
         with judging(file):
             is_first, is_terminal, led = arrays["is_first"], arrays["is_terminal"], arrays["action"]
             if is_first[:1].tolist() != [True] or is_first[1:].any() or is_terminal[:-1].any():
-                raise ValueError("it is not one episode from its first to its last record")
+                raise ValueError("it is not a single complete episode")
             chosen = np.concatenate([led[1:], np.zeros_like(led[:1])])
             observation = {key: arrays[key] for key in spec.observation}
             yield file, RawEpisode(observation, chosen, arrays["reward"], bool(is_terminal[-1]))
@@ -72,12 +72,12 @@ def write(folder: Path, episodes: Iterable[EpisodeRecords], spec: EpisodeSpec) -
 
 
 def can_hold(key: str) -> bool:
-    """Return whether an observation can have this name."""
+    """Return whether the format allows this observation key."""
     return key not in STEP_KEYS
 
 
 def _whole(number: object) -> int:
-    """Return a whole number of 0 or more; a ValueError for all else."""
+    """Return a non-negative integer; raise `ValueError` for anything else."""
     if type(number) is not int or number < 0 or number > np.iinfo(np.int64).max:
-        raise ValueError(f"{number!r} is no size")
+        raise ValueError(f"{number!r} is not a valid size")
     return number

@@ -14,26 +14,26 @@ from .formats import find_episodes
 
 
 def prefill(replay: EpisodeReplayBuffer, path: Path, spec: ReplaySpec) -> None:
-    """Add all episodes at `path` to an empty replay, each to the next environment's stream.
+    """Add all episodes at `path` to an empty replay, distributing them over the environments' streams.
 
-    Wider floats become those of the environment, and vectors of any shape are laid flat, as `envs` does.
+    Wider floats are cast to the environment's dtype, and vectors of any shape are flattened as in `envs`.
 
     Raises:
-        UserError: If there are none, they are not of this environment, or more than the capacity.
+        UserError: If there are no episodes, they are from a different environment or exceed the capacity.
     """
     episodes, key = find_episodes(path, "buffer.prefill"), f"buffer.prefill={path}"
     if episodes.action and episodes.action != spec.action:
         found, needed = episodes.action.text, spec.action.text
-        repair = "Name episodes of this environment."
-        raise UserError(f"{key} has actions ({found}) other than the environment's ({needed}). {repair}")
+        repair = "Choose episodes of this environment."
+        raise UserError(f"{key} has actions ({found}) unlike the environment's ({needed}). {repair}")
     count, fitting, total = 0, 0, 0
     for episode in episodes.read(spec.action):
         parts = episode.observation.items()
         fitted = {name: _fit(values, spec.observation.get(name)) for name, values in parts}
         episode = replace(episode, observation=fitted)
         if differs := difference(spec_of(episode, spec.action).observation, spec.observation):
-            repair = "as the environment has it. Name episodes of this environment."
-            raise UserError(f"{key} is of another environment: its {differs} {repair}")
+            repair = "in this environment. Choose episodes of this environment."
+            raise UserError(f"{key} is from a different environment: its {differs} {repair}")
         count += 1
         total += len(episode.reward)
         if total <= spec.config.capacity:
@@ -43,19 +43,19 @@ def prefill(replay: EpisodeReplayBuffer, path: Path, spec: ReplaySpec) -> None:
         raise UserError(
             f"{key} has {count_text(count, 'episode')} of {count_text(total, 'record')}, over "
             f"buffer.capacity={spec.config.capacity}"
-            f", in which the first {fitting:,} fit. Raise buffer.capacity to {total}."
+            f", and only the first {fitting:,} fit. Raise buffer.capacity to {total}."
         )
     if replay.total_steps < total:
         budget = f"buffer.memory_budget_gib={spec.config.memory_budget_gib:g}"
         raise UserError(
             f"{key} has {count_text(total, 'record')}, "
-            f"and {budget} holds the codes of {replay.total_steps:,} of them. "
-            "Raise buffer.memory_budget_gib, or name fewer episodes."
+            f"but {budget} fits only {replay.total_steps:,} of them compressed. "
+            "Raise buffer.memory_budget_gib, or choose fewer episodes."
         )
 
 
 def _fit(values: np.ndarray, needed: ArraySpec | None) -> np.ndarray:
-    """Return values in the form of the environment's, where only the width of floats or the axes differ."""
+    """Convert values to the environment's dtype and shape if only the width of floats or the axes differ."""
     if needed is None or needed.dtype.kind != "f" or values.dtype.kind != "f":
         return values
     with np.errstate(over="ignore"):

@@ -42,9 +42,9 @@ def test_a_run_is_exported_shown_and_imported(
         (["show"], "path is missing: write path=<folder>."),
         (
             ["show", "path=nowhere"],
-            "path=nowhere does not exist. Name the folder that has them.",
+            "path=nowhere does not exist. Choose a folder with episodes.",
         ),
-        (["show", f"path={'e' * 300}"], f"path={'e' * 300} does not exist. Name the folder that has them."),
+        (["show", f"path={'e' * 300}"], f"path={'e' * 300} does not exist. Choose a folder with episodes."),
         (
             ["export", "run=nowhere", "to=e"],
             "run=nowhere is not a folder. Name the folder of a run, as in run=experiments/<run>.",

@@ -48,7 +48,7 @@ def test_files_of_another_layout_are_refused_with_the_way_to_convert_them(
     for name in names:
         np.savez_compressed(tmp_path / name, vector=SEEN, reward=REWARD)
     for path in (tmp_path, tmp_path / "a-4.npz"):
-        with pytest.raises(UserError, match=r"Convert dreamerv3-torch's with \S+\.py\.$") as refused:
+        with pytest.raises(UserError, match=r"Convert files of dreamerv3-torch with \S+\.py\.$") as refused:
             find_episodes(path)
         assert str(refused.value).startswith(f"path={path} has npz files")
     assert (Path(__file__).parents[2] / CONVERTER).is_file()
@@ -121,7 +121,7 @@ def test_dreamerv3_with_a_chunk_missing_keeps_what_is_whole(tmp_path: Path) -> N
     min(tmp_path.glob("*-2.npz")).unlink()
     assert_is_the_episode(only(tmp_path, Format.dreamerv3))
     min(tmp_path.glob("*-4.npz")).unlink()
-    with pytest.raises(UserError, match="holds no whole episode"):
+    with pytest.raises(UserError, match="has no complete episode"):
         list(find_episodes(tmp_path).read(CHOICES))
 
 
@@ -222,9 +222,9 @@ CHOICE = {"type": "Discrete", "dtype": "int64", "start": 0, "n": 3}
             CHOICE,
             "its observation `a` is a Dict, and Box",
         ),
-        (BOX, TEXT, "its actions are a Text, and Discrete, MultiDiscrete and Box are read"),
+        (BOX, TEXT, "its actions are a Text, not a Discrete, MultiDiscrete or Box"),
         (BOX, PAIR, "its actions are a Tuple, and Discrete"),
-        (BOX, BOX | {"shape": [0], "low": [], "high": []}, "its actions have no numbers"),
+        (BOX, BOX | {"shape": [0], "low": [], "high": []}, "its actions are empty"),
     ],
 )
 def test_minari_names_the_space_that_it_cannot_read(

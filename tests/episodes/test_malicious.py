@@ -109,12 +109,12 @@ def test_an_array_of_pickled_objects_runs_nothing(tmp_path: Path) -> None:
     ("data", "reason"),
     [
         (npy("(1152921504606846976,)"), "it has 4,611,686,018,427,387,904 bytes"),
-        (npy(f"({10**30}, {10**30})"), "`vector` says it has 4,000,000,000,000"),
-        (npy("(-1, -8)"), "has the shape (-1, -8), and 0 to 6 sizes of 0 or more"),
-        (npy("(4, 2)", bytes(31)), "says it has 32 bytes, of (4, 2) float32, but 31 follow"),
+        (npy(f"({10**30}, {10**30})"), "the header of `vector` declares 4,000,000,000,000"),
+        (npy("(-1, -8)"), "has the shape (-1, -8), but at most 6 sizes >= 0"),
+        (npy("(4, 2)", bytes(31)), "declares 32 bytes, (4, 2) float32, but 31 follow"),
         (npy("(4, 2)", bytes(33)), "but 33 follow"),
         (npy("(1152921504606846976, 0)", b""), "it has 4 rewards, but `vector` has the shape"),
-        (npy("(1, 1, 1, 1, 1, 1, 8)"), "0 to 6 sizes"),
+        (npy("(1, 1, 1, 1, 1, 1, 8)"), "at most 6 sizes"),
         (npy("(4, 2)", start=FLOATS.replace("<f4", ">f4")), "`vector` has the dtype >f4"),
         (npy("(4, 2)", start=FLOATS.replace("<f4", "|O")), "`vector` has the dtype object"),
         (npy("(4, 2)", start=FLOATS.replace("<f4", "<U1")), "`vector` has the dtype <U1"),
@@ -122,10 +122,10 @@ def test_an_array_of_pickled_objects_runs_nothing(tmp_path: Path) -> None:
         (npy("().__class__"), "malformed node or string"),
         (npy("__import__('os').mkdir('ran')"), "malformed node or string"),
         (npy("(4, 2)", start=FLOATS.replace("<f4", "V2000000000")), "`vector` has the dtype |V2000000000"),
-        (npy("(" * 5000), "is refused: "),
-        (npy("-" * 9000 + "1"), "is refused: "),
-        (npy("(4, 2)" + " " * 20_000), "is refused: Header info length (20"),
-        (npy("(4, 2)", version=2), "`vector` is not an array of version 1.0"),
+        (npy("(" * 5000), "is invalid: "),
+        (npy("-" * 9000 + "1"), "is invalid: "),
+        (npy("(4, 2)" + " " * 20_000), "is invalid: Header info length (20"),
+        (npy("(4, 2)", version=2), "`vector` is not in version 1.0"),
         (b"", "EOF: reading magic string"),
         (b"\x93NUMPY\x01\x00\xff\xff", "EOF: reading array header"),
     ],
@@ -166,7 +166,7 @@ def test_a_zip_that_says_it_is_smaller_than_it_is(tmp_path: Path) -> None:
 
 def test_zips_that_numpy_does_not_write(tmp_path: Path) -> None:
     path = with_member(tmp_path, npy("(4, 2)"), compress_type=zipfile.ZIP_LZMA)
-    assert "compressed in a way that numpy does not" in refusal(path)
+    assert "compressed by a method that numpy does not use" in refusal(path)
     path = with_member(tmp_path, npy("(4, 2)"))
     data = bytearray(path.read_bytes())
     data[data.rindex(b"PK\x01\x02") + 8] |= 1
@@ -174,20 +174,20 @@ def test_zips_that_numpy_does_not_write(tmp_path: Path) -> None:
     assert "`vector` is encrypted" in refusal(path)
     with pytest.warns(UserWarning, match="Duplicate name"):
         path = with_member(tmp_path, npy("(4, 2)"), name="reward.npy")
-    assert "two arrays of one name" in refusal(path)
+    assert "two arrays with the same name" in refusal(path)
     many: dict[str, Any] = {f"key_{index}": np.zeros(4) for index in range(300)}
     path = saved(tmp_path, **many)
-    assert "it holds 306 arrays, and at most 256 are read" in refusal(path)
+    assert "it has 306 arrays, but at most 256 are allowed" in refusal(path)
     with zipfile.ZipFile(path, "a") as archive:
         archive.comment = b"more"
-    assert "does not end as an npz file does" in refusal(path)
+    assert "does not end like an npz file" in refusal(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\5\6", b"text" * 20, bytes(4096)])
 def test_files_that_are_no_zip(tmp_path: Path, content: bytes) -> None:
     path = saved(tmp_path)
     path.write_bytes(content)
-    assert "does not end as an npz file does" in refusal(path)
+    assert "does not end like an npz file" in refusal(path)
 
 
 def test_a_file_cut_or_changed_anywhere(tmp_path: Path) -> None:
@@ -228,22 +228,22 @@ def test_links_and_pipes(tmp_path: Path) -> None:
         ({"reward": None}, "it has no `reward`, but action, is_first, is_last, is_terminal, vector."),
         ({"action": None}, "it has no `action`"),
         ({"is_first": None}, "it has no `is_first`"),
-        ({"vector": None}, "it has no `vector`, but action, is_first"),
+        ({"vector": None}, "it has no `vector`. Its arrays: action, is_first"),
         ({"vector": np.ones((3, 2))}, "it has 4 rewards, but `vector` has the shape (3, 2)"),
         ({"vector": np.float32(1)}, "it has 4 rewards, but `vector` has the shape ()"),
-        ({"vector": np.full((4, 2), np.inf)}, "`vector` holds numbers that are not finite"),
-        ({"reward": np.array([0, np.nan, 0, 0])}, "`reward` holds numbers that are not finite"),
-        ({"reward": np.array([0, 1e300, 0, 0])}, "`reward` holds numbers that are not finite"),
+        ({"vector": np.full((4, 2), np.inf)}, "`vector` has numbers that are not finite"),
+        ({"reward": np.array([0, np.nan, 0, 0])}, "`reward` has numbers that are not finite"),
+        ({"reward": np.array([0, 1e300, 0, 0])}, "`reward` has numbers that are not finite"),
         ({"reward": np.array([2.0, 0, 0, 0])}, "its first reward is 2"),
-        ({"reward": np.zeros((4, 1))}, "each with one reward"),
+        ({"reward": np.zeros((4, 1))}, "records with one reward"),
         ({"action": np.full((4, 3), np.nan, np.float32)}, "not one-hot vectors, one of 3"),
         ({"action": np.ones((4, 3), np.float32)}, "not one-hot vectors, one of 3"),
         ({"action": np.ones((4, 2), np.float32)}, "its actions are float32 (2,), not one of 3"),
-        ({"action": np.array([0, 1, 3, 0])}, "its actions go up to 3, but there are 3 to choose from"),
-        ({"action": np.array([0, -1, 2, 0])}, "but there are 3 to choose from"),
-        ({"is_first": np.array([1, 0, 1, 0])}, "not one episode from its first to its last record"),
-        ({"is_first": np.zeros(4)}, "not one episode from its first to its last record"),
-        ({"is_terminal": np.array([0, 1, 0, 0])}, "not one episode from its first to its last record"),
+        ({"action": np.array([0, 1, 3, 0])}, "its actions go up to 3, but there are only 3 choices"),
+        ({"action": np.array([0, -1, 2, 0])}, "but there are only 3 choices"),
+        ({"is_first": np.array([1, 0, 1, 0])}, "not a single complete episode"),
+        ({"is_first": np.zeros(4)}, "not a single complete episode"),
+        ({"is_terminal": np.array([0, 1, 0, 0])}, "not a single complete episode"),
         ({"is_terminal": np.zeros((4, 2))}, "`is_terminal` has the shape (4, 2)"),
     ],
 )
@@ -255,7 +255,7 @@ def test_actions_without_bound_take_no_memory(tmp_path: Path) -> None:
     name = f"20240711T091409F123-{1:022d}-{2:022d}-4.npz"
     path = saved(tmp_path, name, action=np.array([0, 1, 2**60, 0]))
     with pytest.raises(
-        UserError, match=r"actions go up to 1,152,921,504,606,846,976, and fewer than 100,000"
+        UserError, match=r"actions go up to 1,152,921,504,606,846,976, but must be below 100,000"
     ):
         find_action(find_episodes(path))
 
@@ -263,23 +263,23 @@ def test_actions_without_bound_take_no_memory(tmp_path: Path) -> None:
 def test_episodes_that_differ_from_each_other(tmp_path: Path) -> None:
     saved(tmp_path, "a-4.npz")
     saved(tmp_path, "b-4.npz", vector=np.ones((4, 3), np.float32))
-    with pytest.raises(UserError, match=r"b-4.npz is refused: its observation `vector` is float32 \(3,\)"):
+    with pytest.raises(UserError, match=r"b-4.npz is invalid: its observation `vector` is float32 \(3,\)"):
         list(find_episodes(tmp_path).read(CHOICES))
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"version": 2}, "it has version 2, and version 1 is read"),
+        ({"version": 2}, "it has version 2, but only version 1 is supported"),
         ({"episodes": 2}, "it lists 2 episodes, and the folder has 1"),
-        ({"episodes": 10**39}, "is no size"),
-        ({"action": {"size": 0, "is_discrete": True}}, "its action is none"),
-        ({"action": {"size": 2**70, "is_discrete": True}}, "is no size"),
-        ({"action": {"size": 3, "is_discrete": "yes"}}, "its action is none"),
-        ({"action": {"size": 3, "is_discrete": True, "parts": [3, -1]}}, "is no size"),
-        ({"action": {"size": 3, "is_discrete": True, "parts": [3, 0]}}, "its action is none"),
+        ({"episodes": 10**39}, "is not a valid size"),
+        ({"action": {"size": 0, "is_discrete": True}}, "its action is invalid"),
+        ({"action": {"size": 2**70, "is_discrete": True}}, "is not a valid size"),
+        ({"action": {"size": 3, "is_discrete": "yes"}}, "its action is invalid"),
+        ({"action": {"size": 3, "is_discrete": True, "parts": [3, -1]}}, "is not a valid size"),
+        ({"action": {"size": 3, "is_discrete": True, "parts": [3, 0]}}, "its action is invalid"),
         ({"action": [3]}, "TypeError"),
-        ({"observation": {"image": {"shape": [-1], "dtype": "|u1"}}}, "-1 is no size"),
+        ({"observation": {"image": {"shape": [-1], "dtype": "|u1"}}}, "-1 is not a valid size"),
         ({"observation": {"image": {"shape": [1], "dtype": "|O"}}}, "KeyError"),
         ({"observation": {"other": {"shape": [1], "dtype": "|u1"}}}, "it has no `other`"),
     ],
@@ -302,7 +302,7 @@ def test_folders_without_episodes(tmp_path: Path) -> None:
     assert "nowhere does not exist" in refusal(tmp_path / "nowhere")
     (tmp_path / "a.txt").touch()
     for path in (tmp_path, tmp_path / "a.txt"):
-        assert "holds no episodes: there is no episodes.json, *.npz or main_data.hdf5" in refusal(path)
+        assert "has no episodes: it has no episodes.json, *.npz or main_data.hdf5" in refusal(path)
 
 
 def hdf5(folder: Path, change: Callable[[Any], None] | None = None) -> Path:
@@ -346,13 +346,13 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
     (
         "observations",
         lambda g: g.create_dataset("observations", (4, 2), "f8", external=[("/etc/passwd", 0, 64)]),
-        "`observations` lies in other files",
+        "`observations` is in other files",
     ),
-    ("observations", virtual, "`observations` lies in other files"),
+    ("observations", virtual, "`observations` is in other files"),
     (
         "observations",
         lambda g: g.create_dataset("observations", (4, 2), "i4", scaleoffset=0, chunks=(4, 2)),
-        "or behind filters other than gzip and lzf",
+        "or uses filters other than gzip and lzf",
     ),
     (
         "observations",
@@ -367,7 +367,7 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
     (
         "observations",
         lambda g: g.create_dataset("observations", (4,), h5py.vlen_dtype(np.uint8)),
-        "holds text or JPEG images, which lose detail; record the dataset with jpeg_encoding=False",
+        "contains text or JPEG images, which lose detail; record the dataset with jpeg_encoding=False",
     ),
     ("observations", lambda g: g.create_dataset("observations", (4,), TEXT), "text or JPEG images"),
     ("observations", lambda g: g.create_dataset("observations", (4,), h5py.ref_dtype), "text or JPEG"),
@@ -391,7 +391,7 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
     (
         "rewards",
         lambda g: g.create_dataset("rewards", data=np.ones((3, 1))),
-        "need one number per step",
+        "must have one number per step",
     ),
     (
         "actions",
@@ -402,12 +402,12 @@ HDF5: list[tuple[str, Callable[[Any], Any], str]] = [
     (
         "actions",
         lambda g: g.create_dataset("actions", data=np.zeros((3, 3))),
-        "need the bounds in metadata.json",
+        "need bounds, but metadata.json in the same folder has none",
     ),
     (
         "terminations",
         lambda g: g.create_dataset("terminations", data=np.ones(3, bool)),
-        "need one number per step",
+        "must have one number per step",
     ),
 ]
 
@@ -434,8 +434,8 @@ def test_hdf5_that_is_none(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("space", "reason"),
     [
-        ({"type": "Text"}, "its actions are a Text, and Discrete, MultiDiscrete and Box are read"),
-        ({"type": "MultiDiscrete", "nvec": [3, 0]}, "its action is none"),
+        ({"type": "Text"}, "its actions are a Text, not a Discrete, MultiDiscrete or Box"),
+        ({"type": "MultiDiscrete", "nvec": [3, 0]}, "its action is invalid"),
         ({"type": "MultiDiscrete", "nvec": [3, 2]}, "its actions are int64 (), not one of 3 and one of 2"),
         (
             {"type": "Box", "shape": [2], "low": [0], "high": [1]},
@@ -481,7 +481,7 @@ def test_hdf5_changed_anywhere(tmp_path: Path) -> None:
 def test_without_h5py_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = hdf5(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-    with pytest.raises(UserError, match=r"Minari's files need h5py: pip install .*\[minari\]"):
+    with pytest.raises(UserError, match=r"Minari files need h5py: pip install .*\[minari\]"):
         list(find_episodes(path).read(CHOICES))
 
 

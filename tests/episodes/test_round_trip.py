@@ -106,10 +106,12 @@ def test_a_dataset_of_minari_is_named_after_its_folder(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_empty_is_not_written_to(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    with pytest.raises(UserError, match=r"is not empty, and nothing is written over. Name a new folder\.$"):
+    with pytest.raises(
+        UserError, match=r"is not empty, and files are never overwritten. Choose a new folder\.$"
+    ):
         write_episodes(tmp_path, Format.own, [episode(CATCH, 3)], CATCH)
     for folder in (Path("."), tmp_path / "new" / ".."):
-        with pytest.raises(UserError, match="names no new folder"):
+        with pytest.raises(UserError, match="is not a new folder"):
             write_episodes(folder, Format.own, [episode(CATCH, 3)], CATCH)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
@@ -138,6 +140,6 @@ def test_episodes_that_end_in_an_error_leave_no_folder(tmp_path: Path, form: For
 )
 def test_an_observation_that_would_be_lost_is_not_written(tmp_path: Path, form: Format, key: str) -> None:
     spec = EpisodeSpec({key: ArraySpec((2,), np.dtype(np.float32))}, ActionSpec(2, False))
-    with pytest.raises(UserError, match=f"`{key}` is no name of an observation in format={form.value}"):
+    with pytest.raises(UserError, match=f"`{key}` is not a valid observation in format={form.value}"):
         write_episodes(tmp_path, form, [episode(spec, 3)], spec)
     assert list(tmp_path.iterdir()) == []

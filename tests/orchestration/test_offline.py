@@ -150,7 +150,7 @@ def test_offline_learning_from_nothing_is_refused(
         (
             EpisodeSpec({"vector": ArraySpec((5,), np.dtype(np.float32))}, ActionSpec(2, True)),
             (),
-            "its observation `vector` is float32 (5,) instead of float32 (4,) as the environment has it.",
+            "its observation `vector` is float32 (5,) instead of float32 (4,) in this environment.",
         ),
         (
             EpisodeSpec({"image": ArraySpec((4,), np.dtype(np.float32))}, ActionSpec(2, True)),
@@ -160,17 +160,17 @@ def test_offline_learning_from_nothing_is_refused(
         (
             EpisodeSpec(VECTOR.observation, ActionSpec(3, True)),
             (),
-            "has actions (one of 3) other than the environment's (one of 2). Name episodes",
+            "has actions (one of 3) unlike the environment's (one of 2). Choose episodes",
         ),
         (
             EpisodeSpec(VECTOR.observation, ActionSpec(2, False)),
             (),
-            "has actions (2 numbers in [-1, 1]) other than",
+            "has actions (2 numbers in [-1, 1]) unlike",
         ),
         (
             VECTOR,
             ("buffer.capacity=100",),
-            "has 8 episodes of 161 records, over buffer.capacity=100, in which the first 4 fit. Raise "
+            "has 8 episodes of 161 records, over buffer.capacity=100, and only the first 4 fit. Raise "
             "buffer.capacity to 161.",
         ),
     ],
@@ -198,9 +198,7 @@ def test_a_prefill_beyond_what_a_compressed_budget_holds_is_refused(
         start(Path("run"), *CARTPOLE, "buffer.prefill=e", *small)
     *_, warning, message = capsys.readouterr().err.splitlines()
     assert failure.value.code == 2 and "buffer.memory_budget_gib" in warning
-    assert (
-        "buffer.prefill=e has 20,000 records, and buffer.memory_budget_gib=0.0014 holds the codes" in message
-    )
+    assert "buffer.prefill=e has 20,000 records, but buffer.memory_budget_gib=0.0014 fits only" in message
     assert not Path("run").exists()
 
 
