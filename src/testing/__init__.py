@@ -1,1 +1,1 @@
-"""Tools that try the promises of a run: faults, certificate, fingerprint."""
+"""Tools that verify a run's guarantees: injected faults, memory certificate and fingerprint."""

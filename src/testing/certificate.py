@@ -1,4 +1,4 @@
-"""The certificate that memory is flat: as lines, as numbers, and as one page that opens offline."""
+"""Memory certificate of a run as text, as JSON and as a self-contained HTML page."""
 
 import json
 import platform
@@ -26,16 +26,16 @@ CERTIFICATE_JSON, CERTIFICATE_HTML = "certificate.json", "certificate.html"
 
 
 class Outcome(Enum):
-    """What a certificate says of memory."""
+    """Verdict of a certificate on memory."""
 
     flat = "flat"
     not_flat = "not flat"
     undecided = "undecided"
-    """Nothing grows for certain, but some resource's series is too short or too restless to call it flat."""
+    """Growth is not certain, but some resource's series is too short or too noisy to count as flat."""
 
     @staticmethod
     def worst(outcomes: Iterable["Outcome"]) -> "Outcome":
-        """Return the one that counts: not flat before undecided before flat."""
+        """Return the worst outcome: not flat, then undecided, then flat."""
         return max(outcomes, key=(Outcome.flat, Outcome.undecided, Outcome.not_flat).index)
 
 
@@ -53,25 +53,25 @@ class Certificate:
     findings: list[Finding]
 
     unaccounted_mb: float
-    """Host memory in use beyond components and start-up; it must stay under `bound_mb`."""
+    """Host memory in use beyond components and start-up, in MB; must be at most `bound_mb`."""
 
     bound_mb: float
     instruments_fraction: float
-    """The part of the run's time that all this watching took."""
+    """Fraction of the run's time used by the memory instruments."""
 
     to_decide: ToDecide
 
     others: tuple[Outcome, ...] = ()
-    """Outcomes of the other ranks, from rank 1 on, in the certificate of the first."""
+    """Outcomes of ranks 1 and up, in the certificate of rank 0."""
 
     @property
     def outcome(self) -> Outcome:
-        """The worst of this process's own and those of the others."""
+        """The worst outcome of all ranks."""
         return Outcome.worst([self._own, *self.others])
 
     @property
     def _own(self) -> Outcome:
-        """Whether every resource is flat, nothing was found, and the bound is kept; or not, or open."""
+        """The outcome of this process: flat resources, no leaks and unaccounted memory within the bound."""
         verdicts = {each.judgement.verdict for each in self.judged}
         has_leak = any(finding.verdict is TrendClass.leak for finding in self.findings)
         if has_leak or self.unaccounted_mb > self.bound_mb or verdicts - {*AT_REST, TrendClass.undecided}:
@@ -79,11 +79,11 @@ class Certificate:
         return Outcome.undecided if TrendClass.undecided in verdicts else Outcome.flat
 
     def lines(self) -> list[str]:
-        """Return the outcome as text, one line a resource."""
+        """Return the outcome as text with one line per resource."""
         return [
             f"{count_text(self.steps, 'agent step')}, {count_text(self.updates, 'update')} on {self.device}",
             *(f"{each.resource.name}: {', '.join(each.texts())}" for each in self.judged),
-            f"host memory not accounted for: {self.unaccounted_mb:.1f} MB, bound {self.bound_mb:g} MB",
+            f"unaccounted host memory: {self.unaccounted_mb:.1f} MB, bound {self.bound_mb:g} MB",
             f"the memory instruments took {self.instruments_fraction:.2%} of the run's time",
             *(finding.text() for finding in self.findings),
             *self._ranks(),
@@ -91,18 +91,18 @@ class Certificate:
         ]
 
     def _ranks(self) -> list[str]:
-        """Return the outcomes of all of several ranks, one line each."""
+        """Return the outcome of each rank, one line each; empty for a single process."""
         found = enumerate([self._own, *self.others])
         return [f"rank {index}: {outcome.value}" for index, outcome in found if self.others]
 
     def sentence(self) -> str:
-        """Return the outcome, and of an undecided one what would decide it."""
+        """Return the outcome as a sentence; if it is undecided, with the run that would decide it."""
         if self.outcome is Outcome.undecided:
             return f"UNDECIDED: {self.to_decide.text()}"
         return "PASSED: memory is flat" if self.outcome is Outcome.flat else "FAILED"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON can hold it, the series included."""
+        """Return the certificate, including the series, as JSON values."""
         same = ("command", "fault", "updates", "unaccounted_mb", "bound_mb", "instruments_fraction")
         return {
             "outcome": self.outcome.value,
@@ -117,14 +117,14 @@ class Certificate:
         }
 
     def save(self, folder: Path) -> None:
-        """Write `certificate.json`, and `certificate.html`, which refers to no other file or host."""
+        """Write `certificate.json` and the self-contained page `certificate.html`."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CERTIFICATE_JSON).write_text(json.dumps(self.as_dict(), indent=1) + "\n")
         (folder / CERTIFICATE_HTML).write_text(_page(self), encoding="utf-8")
 
 
 def versions(device: str) -> dict[str, str]:
-    """Return what the run ran on."""
+    """Return the versions of software and hardware."""
     return {
         "reverie": __version__,
         "python": sys.version.split()[0],
@@ -183,7 +183,7 @@ def _page(certificate: Certificate) -> str:
 
 
 def _plot(each: Judged) -> bytes:
-    """Return the series as a picture, the part that was not judged in grey."""
+    """Plot the series as PNG, with a grey background for the part that was not judged."""
     figure = Figure(figsize=(9, 2.2), layout="constrained")
     axis = figure.add_subplot()
     axis.plot(each.steps, each.values, color="#1f5fa8", linewidth=1)

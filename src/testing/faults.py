@@ -1,4 +1,4 @@
-"""The faults of the incident reports, injected into a real run on purpose: `certify.fault=<name>`."""
+"""Inject the memory leaks of past incident reports into a real run: `certify.fault=<name>`."""
 
 import functools
 import weakref
@@ -20,45 +20,48 @@ from ..workflows.world_models import DreamerWorkflow
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A leak that can be switched on, in the runs of one workflow."""
+    """A leak that can be enabled in runs of one workflow."""
 
     inject: Callable[[Any], object]
-    """Changes an orchestrator of the workflow that has not begun."""
+    """Modifies an orchestrator of the workflow before it starts."""
 
     culprit: str
-    """What the diagnosis has to name: a part of the path, or a word for what has no path."""
+    """Text that the diagnosis must contain: a part of the path, or a description without a path."""
 
     verdict: str = "leak"
     workflow: WorkflowName = WorkflowName.dreamer
 
 
 class Detached(StrEnum):
-    """How much acting's `observe` detaches of what it returns and of the state it caches."""
+    """Which results and cached states `observe` detaches while acting."""
 
-    full = "full"  # what Reverie does
-    half_returned = "half (returned, not cached)"  # the fault of the incident
-    half_stoch = "half (stoch, not deter)"  # the cached latents, not the recurrent state next to them
+    full = "full"
+    """Reverie's behaviour."""
+    half_returned = "half (returned, not cached)"
+    """The fault of the incident."""
+    half_stoch = "half (stoch, not deter)"
+    """Detaches the cached latents but not the recurrent state."""
     none = "none"
 
 
 def rssm_cache_not_detached(run: WorldModelOrchestrator) -> None:
-    """Take away both guards of acting: no_grad, and detaching what the RSSM returns and caches."""
+    """Remove both safeguards of acting: `no_grad`, and detaching the RSSM's results and cached state."""
     act_unguarded(run, Detached.none)
 
 
 def rssm_returns_detached_cache_not(run: WorldModelOrchestrator) -> None:
-    """Detach what the RSSM returns and not what it caches: the fault of the incident."""
+    """Detach the RSSM's results but not its cached state, which was the incident's fault."""
     act_unguarded(run, Detached.half_returned)
 
 
 def loss_tensors_kept(run: PopulationOrchestrator) -> None:
-    """Keep every loss, undetached, after its backward pass: the fault of the incident."""
+    """Keep every loss, without detaching it, after its backward pass, which was the incident's fault."""
     kept = attach(run.parts.workflow, "losses_kept", [])
     after_call(run.parts.workflow.td3, "total", lambda total: kept().append(total))
 
 
 def loss_tensors_kept_without_backward(run: PopulationOrchestrator) -> None:
-    """Compute each critic's loss once more for the log and keep it: no backward pass frees its graph."""
+    """Compute each critic loss again for logging and keep it; no backward pass ever frees its graph."""
     kept = attach(run.parts.workflow, "losses_kept", [])
     td3: Any = run.parts.workflow.td3
     update = td3.update
@@ -85,28 +88,28 @@ FAULTS: dict[str, Fault] = {
 
 
 def find_fault(name: str) -> Fault:
-    """Return a fault by its name; refuse a name that none has."""
+    """Return a fault by name, or raise a `UserError` for an unknown name."""
     if name not in FAULTS:
-        known = f"choose one of {', '.join(FAULTS)}.{did_you_mean(name, FAULTS)}"
-        raise UserError(f"certify.fault={name}: there is no such fault; {known}")
+        known = f"Choose one of {', '.join(FAULTS)}.{did_you_mean(name, FAULTS)}"
+        raise UserError(f"certify.fault={name} is not a known fault. {known}")
     return FAULTS[name]
 
 
 def act_unguarded(run: WorldModelOrchestrator, detached: Detached) -> None:
-    """Let a run act with gradients, and detach only so much."""
+    """Make a run act with gradients and detach only the given parts."""
     act_with_graph(run.parts.workflow)
     observe_detaching(run.parts.workflow, detached)
 
 
 def act_with_graph(workflow: DreamerWorkflow) -> None:
-    """Let `collect_step` run with gradients: the function that `torch.no_grad` wraps."""
+    """Replace `collect_step` with the function wrapped by `torch.no_grad`, so that it builds graphs."""
     open_workflow: Any = workflow
     unguarded = type(open_workflow).collect_step.__wrapped__
     open_workflow.collect_step = functools.partial(unguarded, workflow)
 
 
 def observe_detaching(workflow: DreamerWorkflow, detached: Detached) -> None:
-    """Let acting's `observe` detach only so much; that of learning stays as it is."""
+    """Make `observe` detach only the given parts while acting; learning is unaffected."""
     rssm: Any = workflow.world_model.rssm
     observe = rssm.observe
 
@@ -125,14 +128,15 @@ def observe_detaching(workflow: DreamerWorkflow, detached: Detached) -> None:
 
 
 def attach(owner: Any, name: str, value: Any) -> Callable[[], Any]:
-    """Give an object one more attribute, and return a function that reads it."""
+    """Add an attribute to an object, and return a function that reads it."""
     setattr(owner, name, value)
-    known = weakref.proxy(owner)  # the fault's own code must not be a second path to what it keeps
+    # A strong reference would create a second path to the leaked objects.
+    known = weakref.proxy(owner)
     return lambda: getattr(known, name)
 
 
 def after_call(owner: Any, method: str, act: Callable[[Any], None]) -> None:
-    """Call `act` with what each call of a method returns."""
+    """Call `act` with the result of each call of a method."""
     original = getattr(owner, method)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:

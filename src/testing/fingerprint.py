@@ -1,6 +1,6 @@
-"""Hashes of all that a run has become: two runs with equal ones went the same way, bit for bit.
+"""Hashes of a run's complete state: runs with equal hashes are identical bit for bit.
 
-`python -m reverie.testing.fingerprint RUN [RUN ...]` prints the hashes of each.
+`python -m reverie.testing.fingerprint RUN [RUN ...]` prints the hashes of each run.
 """
 
 import hashlib
@@ -26,17 +26,17 @@ from ..utils.logging import read_lines
 from ..utils.logging.writer import METRICS_FILE
 
 NOT_REPRODUCIBLE = ("speed/", "time/", "memory/", "debug/", "train/memory/")
-"""Beginnings of tags whose values depend on the machine and the moment."""
+"""Prefixes of tags whose values are not reproducible, such as timings and memory."""
 
 
 def fingerprint(run_dir: Path) -> dict[str, str]:
     """Return sha256 hashes of the newest checkpoint's model, loop and replay, of the metrics and the lineage.
 
-    Replay is hashed by what it holds, record after record, not by how its files came about. Of a run that
-    several ranks share there are as many hashes of each.
+    Replay is hashed record by record, independently of the layout of its files. A run with several ranks has
+    one set of hashes per rank.
 
     Raises:
-        UserError: If there is no run or no whole checkpoint.
+        UserError: If the folder is not a run or has no complete checkpoint.
     """
     hashes = _of_folder(run_dir)
     for folder in sorted((run_dir / RANKS).glob("*")):
@@ -45,8 +45,8 @@ def fingerprint(run_dir: Path) -> dict[str, str]:
 
 
 def _of_folder(run_dir: Path) -> dict[str, str]:
-    """Return the hashes of a run, or of the part of one rank."""
-    # Named, the CPU also reads the replay of a GPU.
+    """Return the hashes of a run, or of one rank's part of a run."""
+    # With an explicit device, the CPU can also load a replay that was stored on a GPU.
     config, checkpoint = load_run(str(run_dir), device=Device.cpu), latest_checkpoint(run_dir)
     if isinstance(config, DreamerTrainConfig):
         config = share_of(config, checkpoint.state().get(RANKS_KEY, 1))
@@ -65,7 +65,7 @@ def _of_folder(run_dir: Path) -> dict[str, str]:
 
 
 def hash_of(state: Any) -> str:
-    """Return the hash of a nest of tensors, arrays and plain values: names, dtypes, shapes and bytes."""
+    """Hash names, dtypes, shapes and bytes of nested tensors, arrays and plain values."""
     digest = hashlib.sha256()
     _add(digest, "", state)
     return digest.hexdigest()
@@ -90,17 +90,17 @@ def _add(digest: "hashlib._Hash", path: str, value: Any) -> None:
 
 
 def reproducible(lines: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:
-    """Return log lines without what depends on machine and moment; a line of nothing else is left out."""
+    """Return log lines without irreproducible values, dropping lines that become empty."""
     kept = [{k: v for k, v in line.items() if not k.startswith(NOT_REPRODUCIBLE)} for line in lines]
     return [line for line in kept if len(line) > 1]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a line of JSON for each run folder; exit code 1 if two runs are not equal, 2 for a mistake."""
+    """Print a line of JSON per run folder; exit with 1 if runs differ, and with 2 for invalid arguments."""
     folders = sys.argv[1:] if arguments is None else arguments
     with exit_on_user_error():
         if not folders or any(folder.startswith("-") for folder in folders):
-            raise UserError("name the folders of runs: python -m reverie.testing.fingerprint RUN RUN")
+            raise UserError("Pass the folders of runs: python -m reverie.testing.fingerprint RUN RUN")
         found = {folder: fingerprint(Path(folder)) for folder in folders}
     for folder, hashes in found.items():
         sys.stdout.write(json.dumps({"run": folder} | hashes) + "\n")

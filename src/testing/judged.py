@@ -1,4 +1,4 @@
-"""The memory series of a finished run, each with its judgement, and how long a run has to be for one."""
+"""Verdicts on the memory series of a finished run, and the length of a run that would decide them."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from ..utils.logging.writer import METRICS_FILE
 from ..utils.units import count_text
 
 AT_REST = (TrendClass.flat, TrendClass.plateauing)
-"""What does not grow, or less and less."""
+"""Verdicts on series that do not grow, or whose growth slows down."""
 
 FIRST_TIMES = (
     "learning_starts",
@@ -25,12 +25,12 @@ FIRST_TIMES = (
     "evaluation_interval",
     "checkpoint_interval",
 )
-"""Settings of Dreamer's training with the steps of first events. Memory is judged after the last one."""
+"""Settings of Dreamer's training that define the steps of first events; memory is judged after the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A series in the resource's unit, and what to think of it from the step `judged_from` on."""
+    """A series in the resource's unit, and its verdict from the step `judged_from` on."""
 
     resource: WatchedCounter
     steps: NDArray[np.int64]
@@ -40,14 +40,14 @@ class Judged:
 
     @property
     def per_1000_steps(self) -> tuple[float, float, float]:
-        """Slope and the ends of its interval, in the unit per 1,000 agent steps."""
+        """Slope and bounds of its interval, in the resource's unit per 1,000 agent steps."""
         spacing = float(np.diff(self.steps).mean()) if len(self.steps) > 1 else 1.0
         factor = 1000 / spacing / self.resource.scale
         low, high = self.judgement.interval
         return self.judgement.slope_bytes_per_sample * factor, low * factor, high * factor
 
     def texts(self) -> tuple[str, str, str]:
-        """Return the verdict, the last value, and slope with interval."""
+        """Return the verdict, the last value, and the slope with its interval."""
         unit = self.resource.unit
         slope, low, high = self.per_1000_steps
         slopes = f"{slope:+.4f} {unit} per 1,000 steps ({low:+.4f} to {high:+.4f})"
@@ -58,7 +58,7 @@ class Judged:
 
 
 def instruments_fraction(run_dir: Path) -> float:
-    """Return the part of the run's wall time that counters, tracker, verdicts and graph searches took."""
+    """Return the fraction of wall time used by counters, tracker, verdicts and graph searches."""
     samples = _samples(run_dir)
     steps = np.array([0, *(line["step"] for line in samples)])
     seconds = np.diff(steps) / [line["speed/steps_per_second"] for line in samples]
@@ -66,7 +66,7 @@ def instruments_fraction(run_dir: Path) -> float:
 
 
 def judged_series(run_dir: Path, watched: list[WatchedCounter], settled_step: int) -> list[Judged]:
-    """Return the series of every resource that the system counts, judged after `settled_step`."""
+    """Return the series of all resources available on this system, judged after `settled_step`."""
     samples = _samples(run_dir)
     steps = np.array([line["step"] for line in samples], np.int64)
     found: dict[str, Judged] = {}
@@ -86,39 +86,40 @@ def judged_series(run_dir: Path, watched: list[WatchedCounter], settled_step: in
 
 
 def _samples(run_dir: Path) -> list[dict[str, float]]:
-    """Return the log lines that have a sample of memory."""
+    """Return the log lines with a memory sample."""
     return [line for line in read_lines(run_dir / METRICS_FILE) if accounted_tag("cpu") in line]
 
 
 @dataclass(frozen=True, slots=True)
 class ToDecide:
-    """A longer run, and why it takes one."""
+    """A longer run that would decide the verdict, and the reason."""
 
     steps: int
     settings: str
-    """What to type for it."""
+    """Command-line settings of the longer run."""
 
     samples: int
-    """Samples that the run at hand was judged by, which lie after the step `judged_from`."""
+    """Number of samples after the step `judged_from` in the current run."""
 
     judged_from: int
 
     def text(self) -> str:
-        """Return both in a sentence each."""
-        lie = f"{count_text(self.samples, 'sample')} after step {self.judged_from:,}"
+        """Return the reason and the settings, one sentence each."""
+        found = f"{count_text(self.samples, 'sample')} after step {self.judged_from:,}"
         if self.samples < MIN_SAMPLES:
-            return f"{lie}, a verdict takes {MIN_SAMPLES}. Repeat it with {self.settings}."
-        return f"{lie} neither rest nor grow in order. Repeat it with {self.settings}, twice as many."
+            return f"{found}, but a verdict needs {MIN_SAMPLES}. Repeat it with {self.settings}."
+        return f"{found} are neither flat nor clearly growing. Repeat it with {self.settings}, twice as many."
 
 
 def to_decide(config: TrainConfig, steps: NDArray[np.int64], judged_from: int, longest: int) -> ToDecide:
-    """Return the run that has 24 samples to judge, or twice those after `judged_from` in the run `config`.
+    """Return a run with 24 samples to judge, or with twice the samples after `judged_from` in `config`'s run.
 
-    `steps` are those of its samples, at least one. A run of Dreamer has at most `longest` agent steps, with
-    more frequent samples instead.
+    `steps` are the steps of the samples in that run, at least one. A Dreamer run is limited to `longest`
+    agent steps and samples more frequently instead.
     """
     samples = int((steps > judged_from).sum())
-    wanted = 1 + (MIN_SAMPLES if samples < MIN_SAMPLES else 2 * samples)  # 1: what is due comes a little late
+    # One more sample is planned, because samples are slightly late.
+    wanted = 1 + (MIN_SAMPLES if samples < MIN_SAMPLES else 2 * samples)
     if not isinstance(config, DreamerTrainConfig):
         generations = len(steps) - samples + wanted
         end = math.ceil(generations * int(steps[-1]) / len(steps))
@@ -127,7 +128,8 @@ def to_decide(config: TrainConfig, steps: NDArray[np.int64], judged_from: int, l
     spacing = max(training.log_interval, config.env.num_envs)
     begin, end = judged_from, judged_from + wanted * spacing
     for due in sorted(getattr(training, name) for name in FIRST_TIMES):
-        if begin < due < end:  # a first time that the longer run reaches: it is judged after that
+        # If the longer run reaches another first event, it is judged after this event.
+        if begin < due < end:
             begin, end = due, due + wanted * spacing
     if end > longest:
         spacing = max(config.env.num_envs, (longest - begin) // wanted)

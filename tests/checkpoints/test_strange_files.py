@@ -247,7 +247,7 @@ def test_runs_are_compared_by_what_they_hold(
         compare([str(long), str(good_run)])
     assert differs.value.code == 1
     capsys.readouterr()
-    assert "name the folders of runs" in error_of(capsys, lambda: compare([]))
+    assert "Pass the folders of runs" in error_of(capsys, lambda: compare([]))
 
 
 def test_a_current_folder_that_is_gone_is_told_before_anything_is_loaded(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ SHORT = [setting for setting in SETTINGS if not setting.startswith("training.tot
         ("certify.step=5", "certify.step=5 is not a setting of certify.* Did you mean `?certify.steps"),
         ("certify.steps=0", "certify.steps must be at least 1, got 0"),
         ("certify.bound_mb=-1", "certify.bound_mb must be > 0, got -1"),
-        ("certify.fault=rssm_cache", "certify.fault=rssm_cache: there is no such fault"),
+        ("certify.fault=rssm_cache", "certify.fault=rssm_cache is not a known fault"),
         ("certify.out=Makefile/certificate", r"certify.out=Makefile/certificate cannot be a folder \(Not a"),
         ("resume=some/run", "resume=some/run: a new run is certified; type the settings of that one"),
         ("--fast", "unknown flag --fast"),
@@ -55,7 +55,7 @@ def test_a_run_that_is_too_short_is_undecided_and_names_the_length_that_decides(
         main([*SHORT, "certify.steps=60", f"run_dir={tmp_path / 'run'}"])
     assert stopped.value.code == 8
     printed = capsys.readouterr().out
-    found = re.search(r"UNDECIDED: (\d+) samples after step (\d+), a verdict takes 24", printed)
+    found = re.search(r"UNDECIDED: (\d+) samples after step (\d+), but a verdict needs 24", printed)
     assert found and "FAILED" not in printed
     written = json.loads((tmp_path / "run" / "certificate.json").read_text())
     assert (written["outcome"], written["passed"]) == ("undecided", False)
@@ -173,5 +173,5 @@ def test_a_short_certificate_of_a_preset_reaches_a_verdict(
     with suppress(SystemExit):
         main([*run, "certify.steps=500"])
     printed = capsys.readouterr().out
-    assert "a verdict takes 24" not in printed and re.search("^(PASSED|FAILED|UNDECIDED)", printed, re.M)
+    assert "but a verdict needs 24" not in printed and re.search("^(PASSED|FAILED|UNDECIDED)", printed, re.M)
     assert json.loads((tmp_path / "run" / "certificate.json").read_text())["updates"] > 50
