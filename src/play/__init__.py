@@ -1,4 +1,4 @@
-"""The game and the dream side by side: the session, and the page that shows it."""
+"""Play a game and the model's dream side by side: the session and its web page."""
 
 from .actions import action_names as action_names
 from .actions import key_map as key_map

@@ -1,4 +1,4 @@
-"""What the actions of an environment are called, and which keys mean them."""
+"""Names of an environment's actions, and the keys that select them."""
 
 from contextlib import closing
 from itertools import product
@@ -10,7 +10,7 @@ _DIGITS = 10
 
 
 def action_names(env: EnvConfig, count: int) -> list[str]:
-    """Return the names that the environment gives its `count` actions, as Atari does, else their numbers."""
+    """Return the environment's names of its `count` actions, e.g. in Atari, or else their numbers."""
     with closing(make_single(env)) as one:
         meanings = getattr(one.unwrapped, "get_action_meanings", list)
         names = [str(name) for name in meanings()]
@@ -18,11 +18,11 @@ def action_names(env: EnvConfig, count: int) -> list[str]:
 
 
 def key_map(names: list[str]) -> dict[str, int]:
-    """Return the action for each set of keys that may be held, "" for none: arrows and space, or digits.
+    """Return the action for each combination of pressed keys (arrows and space, or digits); "" is no key.
 
-    With Atari's names every set has an action: what the game does not know is left out. A game that only
-    knows right and left, as Pong, takes up and down for them. Without an action that does nothing, digits
-    stand for the first ten.
+    With Atari's names, every combination has an action, ignoring keys that the game does not support. In a
+    game with only right and left, such as Pong, up and down also select them. Without a no-op action, digits
+    select the first ten actions.
 
     >>> key_map(["NOOP", "FIRE", "UP", "UPFIRE"])["up+left+fire"]
     3

@@ -1,4 +1,4 @@
-"""The page of `reverie-play`: it asks for each step, so nothing runs while nobody looks."""
+"""Web server of `reverie-play`. The page requests each step, so the server is idle without a viewer."""
 
 import asyncio
 import base64
@@ -21,12 +21,14 @@ from ..utils.errors import UserError, printable
 from ..utils.video import encode_image, save_video, upscale
 from .session import LONGEST_DREAM, DreamSession, Frame
 
-FPS = 15  # an Atari agent step is 4 frames of 60 Hz
+# An Atari agent step has 4 frames at 60 Hz.
+FPS = 15
 SEEDS = 2**32
-_LARGEST_MESSAGE = 1024  # bytes
-_HEARTBEAT_SECONDS = 20.0  # a connection that is lost is noticed within two
+_LARGEST_MESSAGE_BYTES = 1024
+# A lost connection is detected within two heartbeats.
+_HEARTBEAT_SECONDS = 20.0
 _CLOSE_SECONDS = 1.0
-_GIF_PIXELS = 256  # height of one picture
+_GIF_HEIGHT_PIXELS = 256
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _AUTHORITY = r"(?:\[(?P<ipv6>[\da-f:.]+)\]|(?P<name>[\w.~-]+))(?::(?P<port>\d{0,5}))?"
 _HOST = re.compile(_AUTHORITY, re.ASCII | re.IGNORECASE)
@@ -37,17 +39,16 @@ Message = dict[str, Any]
 
 
 class PlayServer:
-    """Shows a session to one page; a newer page takes it over.
+    """Connect a session to one web page; a newer page takes over.
 
-    Every message of the page is answered by one: a frame, or `{"error": ...}`. The session works in a thread
-    of its own, one request after the other.
+    Every message is answered by a frame or `{"error": ...}`, one at a time, by a separate thread.
 
     Args:
-        session: The session, restarted.
-        facts: What the page shows of run and environment, and needs to choose actions: `actions`, `keys`.
+        session: The session, already restarted.
+        facts: Information about run and environment for the page, including `actions` and `keys`.
 
     Attributes:
-        token: Secret that every request must carry as `?token=`; empty while only this machine is answered.
+        token: Secret that every request must include as `?token=`; empty if only this machine has access.
     """
 
     def __init__(self, session: DreamSession, facts: Message) -> None:
@@ -59,9 +60,9 @@ class PlayServer:
         self._viewer: web.WebSocketResponse | None = None
 
     async def serve(self, host: str, port: int, announce: Callable[[int], None]) -> None:
-        """Answer pages until it is cancelled; `announce` gets the port once it is open, for 0 a free one.
+        """Serve pages until cancelled, and call `announce` with the open port; port 0 chooses a free one.
 
-        Listening beyond loopback sets `token`.
+        Listening beyond the loopback interface sets `token`.
 
         Raises:
             UserError: If the port cannot be opened.
@@ -76,11 +77,12 @@ class PlayServer:
         try:
             try:
                 await web.TCPSite(runner, host, port).start()
-            except (OSError, UnicodeError) as error:  # UnicodeError: no host can have this name
+            except (OSError, UnicodeError) as error:
+                # UnicodeError is raised for invalid host names.
                 reason = getattr(error, "strerror", None) or error
                 raise UserError(
                     f"port={port} of host={host} cannot be opened: {reason}. "
-                    "Choose another; port=0 takes a free one."
+                    "Choose another port; port=0 selects a free one."
                 ) from error
             announce(runner.addresses[0][1])
             await asyncio.Event().wait()
@@ -90,9 +92,9 @@ class PlayServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Require well-formed headers, and the token or the name of this machine.
+        """Require well-formed headers, and either the token or a loopback host name.
 
-        Without the token, a foreign page whose own name leads to this machine would be of the same origin.
+        Otherwise DNS rebinding would give a foreign page the same origin as this server.
         """
         origin = request.headers.get("Origin", "null")
         host = _host_of(_HOST.fullmatch(request.host))
@@ -116,10 +118,10 @@ class PlayServer:
         return web.Response(body=body, content_type="image/gif", headers=headers)
 
     async def _socket(self, request: web.Request) -> web.WebSocketResponse:
-        """Play with one page, until it leaves or another one comes."""
+        """Serve one page until it disconnects or another page takes over."""
         _require_own_page(request)
         socket = web.WebSocketResponse(
-            heartbeat=_HEARTBEAT_SECONDS, max_msg_size=_LARGEST_MESSAGE, timeout=_CLOSE_SECONDS
+            heartbeat=_HEARTBEAT_SECONDS, max_msg_size=_LARGEST_MESSAGE_BYTES, timeout=_CLOSE_SECONDS
         )
         await socket.prepare(request)
         before, self._viewer = self._viewer, socket
@@ -129,7 +131,8 @@ class PlayServer:
             await before.close()
         try:
             facts = self._facts | {"fps": FPS, "horizon": self._session.horizon}
-            with contextlib.suppress(ConnectionError):  # the page may leave while it is answered
+            # The page may disconnect while it is being answered.
+            with contextlib.suppress(ConnectionError):
                 await socket.send_json(facts | {"longest_dream": LONGEST_DREAM, "seeds": SEEDS})
                 await socket.send_json(await self._answer('{"do": "dream"}'))
                 async for message in socket:
@@ -141,17 +144,17 @@ class PlayServer:
         return socket
 
     async def _answer(self, text: str) -> Message:
-        """Return a frame, or what is wrong with the message or the environment."""
+        """Return a frame, or an error of the message or the environment."""
         try:
             return _as_message(await self._run(self._request(text)))
         except (UserError, EnvironmentCrashed) as error:
             return {"error": str(error).partition("\n")[0]}
 
     def _request(self, text: str) -> Callable[[], Frame]:
-        """Return what a message asks for.
+        """Return the session's method for a message.
 
         Raises:
-            UserError: If it asks for nothing that there is.
+            UserError: If the request is unknown or invalid.
         """
         session = self._session
         try:
@@ -176,8 +179,8 @@ class PlayServer:
             case {"do": "new"}:
                 return session.new_game
         raise UserError(
-            f"This was not understood: {printable(text) or 'no text'}. Steps take action 0 to "
-            f"{self._actions - 1} or null, the horizon is 1 to {LONGEST_DREAM:,}, a seed 0 to {SEEDS - 1:,}."
+            f"Invalid request: {printable(text) or 'no text'}. Actions are 0 to "
+            f"{self._actions - 1} or null, horizons 1 to {LONGEST_DREAM:,}, seeds 0 to {SEEDS - 1:,}."
         )
 
     def _set_horizon(self, steps: int) -> Frame:
@@ -186,7 +189,7 @@ class PlayServer:
 
     def _encode_gif(self) -> bytes:
         pictures = self._session.frames()
-        scale = max(1, _GIF_PIXELS // pictures.shape[1])
+        scale = max(1, _GIF_HEIGHT_PIXELS // pictures.shape[1])
         with TemporaryDirectory() as folder:
             path = Path(folder, "dream.gif")
             save_video(path, (upscale(each, scale) for each in pictures), FPS)
@@ -211,18 +214,19 @@ def _host_of(match: re.Match[str] | None) -> str | None:
 
 
 def _require_own_page(request: web.Request) -> None:
-    """Refuse pages of other sites, by headers that no page can forge.
+    """Reject pages of other sites by headers that pages cannot forge.
 
-    A download from the same origin has no Origin, only a Referer or Sec-Fetch-Site.
+    A download from the same origin has no Origin header, only Referer or Sec-Fetch-Site.
     """
     sender = request.headers.get("Origin") or request.headers.get("Referer", "")
     is_own = sender.split("/")[2:3] == [request.host]
     if not is_own and (sender or request.headers.get("Sec-Fetch-Site") != "same-origin"):
-        raise web.HTTPForbidden(text="Only the page of this address may play.")
+        raise web.HTTPForbidden(text="Only the page at this address may play.")
 
 
 def _is_in(number: int, low: int, high: int) -> bool:
-    return low <= number <= high and not isinstance(number, bool)  # true is an int, too
+    # `True` is an int, too.
+    return low <= number <= high and not isinstance(number, bool)
 
 
 def _as_message(frame: Frame) -> Message:

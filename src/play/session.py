@@ -1,4 +1,4 @@
-"""A game and the dream of it, step by step: no web, no keys, no clock."""
+"""A game and the model's dream of it, step by step, independent of the web page."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,47 +23,47 @@ LONGEST_DREAM = 10_000
 _STREAMS = ("real", "dream", "agent")
 
 Pair = tuple[float, float]
-"""A number of the game and the same of the dream."""
+"""A number for the game and the corresponding number for the dream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What there is to see after a step."""
+    """Pictures and numbers to show after a step."""
 
     pictures: NDArray[np.uint8]
-    """(H, 3 W, 3): the game, the dream, and the absolute difference."""
+    """(H, 3 W, 3): the game, the dream and the absolute difference."""
 
     action: int | None
-    """The last action; None where an episode or a dream has begun."""
+    """The last action; None at the start of an episode or a dream."""
 
     step: int
-    """Steps of the episode."""
+    """Number of steps in the episode."""
 
     age: int
-    """Steps since the dream began; 0 shows what the model drew of the frame it saw."""
+    """Number of steps since the dream started; at 0 it shows the reconstruction of the game's frame."""
 
     is_last: bool
-    """Whether the episode of the game ends here; the next step begins another."""
+    """Whether the game's episode ends here; the next step starts another episode."""
 
     reward: Pair
-    """Received, and predicted by the reward head."""
+    """Reward of the game, and prediction of the reward head in the dream."""
 
     score: Pair
-    """Sums of both since the dream began."""
+    """Sums of both rewards since the dream started."""
 
     value: Pair
-    """Discounted future rewards that the critic expects."""
+    """Discounted future rewards estimated by the critic."""
 
     continuation: Pair
-    """Probability that the episode continues, as the model believes it of the game, and in the dream."""
+    """Probability that the episode continues, predicted by the model for the game and for the dream."""
 
     surprise: float
-    """KL divergence in nats between what the model believes after it saw the game's frame, and before."""
+    """KL divergence, in nats, between the model's posterior and its prior for the game's frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """The game after a step, and what the model believes of it."""
+    """The game after a step, and the model's state."""
 
     arrival: TimeStep
     state: LatentState
@@ -71,17 +71,17 @@ class _Moment:
 
     surprise: float
     step: int
-    """Steps of the episode."""
+    """Number of steps in the episode."""
 
 
 class DreamSession:
-    """One game, next to what the world model dreams of it under the same actions.
+    """One game, and the world model's dream of it under the same actions.
 
-    The model sees each frame of the game, but the dream knows only the one that it began from. After
-    `horizon` steps it begins again. `restart` comes first.
+    The model observes each frame of the game, but the dream uses only the frame from which it started. It
+    restarts after `horizon` steps. Call `restart` first.
 
-    Memory: the last `KEPT_FRAMES` pictures, allocated here, and the actions of the open episode that the
-    environment keeps, once more at the moment where the dream began.
+    Memory: the last `KEPT_FRAMES` pictures, allocated here, and two copies of the open episode's actions, one
+    in the environment and one from the start of the dream.
     """
 
     def __init__(self, workflow: DreamerWorkflow, env: EnvConfig, image: str, horizon: int) -> None:
@@ -93,7 +93,7 @@ class DreamSession:
         self._environment: VectorEnvironment | None = None
 
     def restart(self, seed: int) -> Frame:
-        """Begin with another seed, of the games, the agent's actions and the dreams."""
+        """Start over with a new seed for games, agent actions and dreams."""
         self.close()
         device = self._workflow.device
         self._noise = {
@@ -104,23 +104,23 @@ class DreamSession:
         return self.new_game()
 
     def new_game(self) -> Frame:
-        """Leave the game for another one."""
-        none = torch.zeros(1, self._workflow.env.action.size, device=self._workflow.device)
-        self._now = self._believe(self._running.reset(), none, self._workflow.world_model.rssm.initial(1), 0)
+        """Abandon the game and start another one."""
+        zeros = torch.zeros(1, self._workflow.env.action.size, device=self._workflow.device)
+        self._now = self._believe(self._running.reset(), zeros, self._workflow.world_model.rssm.initial(1), 0)
         return self.begin_dream()
 
     def begin_dream(self) -> Frame:
-        """Begin the dream at the present moment of the game; `back` returns to it."""
+        """Start the dream at the game's current step, to which `back` returns."""
         self._start: tuple[_Moment, Mapping[str, Any]] = (self._now, self._running.state_dict())
         return self._dream_of_start()
 
     def back(self) -> Frame:
-        """Return with both to the moment where the dream began; the same actions lead to the same game.
+        """Reset game and dream to the start of the dream; the same actions then reproduce the same game.
 
-        COST: the steps of the episode so far, at the speed of the environment.
+        Cost: the environment replays the episode from its beginning.
 
         Raises:
-            UserError: If the environment is not deterministic; the episode ends then.
+            UserError: If the environment is not deterministic. The episode then ends.
         """
         moment, state = self._start
         arrival, diverged = self._running.restore(state)
@@ -130,14 +130,14 @@ class DreamSession:
         return self._dream_of_start()
 
     def skip(self) -> Frame:
-        """Let the agent play `SKIPPED_STEPS` steps that nobody sees, and begin the dream there."""
+        """Let the agent play `SKIPPED_STEPS` steps without showing them, then start the dream."""
         for _ in range(SKIPPED_STEPS):
             self._advance(self._agent_action())
         return self.begin_dream()
 
     @torch.no_grad()
     def step(self, action: int | None) -> Frame:
-        """Act in game and dream; None lets the agent choose, from what it saw of the game.
+        """Act in game and dream; None lets the agent choose an action from the game's state.
 
         Raises:
             EnvironmentCrashed: If the environment fails too often.
@@ -164,7 +164,7 @@ class DreamSession:
 
     @property
     def _running(self) -> VectorEnvironment:
-        assert self._environment is not None, "restart comes first"
+        assert self._environment is not None, "call restart first"
         return self._environment
 
     @torch.no_grad()
@@ -174,14 +174,14 @@ class DreamSession:
         return actor(state.feature).sample(noise)
 
     def _advance(self, action: Tensor) -> None:
-        """Act (1, A) in the game, and let the model see where that leads."""
+        """Act (1, A) in the game and let the model observe the result."""
         arrival = self._running.step(action.cpu().numpy())
         steps = 0 if arrival.is_first[0] else self._now.step + 1
         self._now = self._believe(arrival, action, self._now.state, steps)
 
     @torch.no_grad()
     def _believe(self, arrival: TimeStep, action: Tensor, before: LatentState, steps: int) -> _Moment:
-        """Return what the model believes of an arrival, and how much it is surprised."""
+        """Return the model's state and surprise after an arrival."""
         world_model, device = self._workflow.world_model, self._workflow.device
         rssm = world_model.rssm
         seen = {k: torch.from_numpy(v).to(device).unsqueeze(1) for k, v in arrival.observation.items()}
@@ -203,7 +203,7 @@ class DreamSession:
 
     @torch.no_grad()
     def _show(self, action: int | None) -> Frame:
-        """Return the present frame, and keep its pictures."""
+        """Return the current frame and store its pictures."""
         world_model, critic = self._workflow.world_model, self._workflow.controller.critic
         now, arrival = self._now, self._now.arrival
         feature = torch.cat([now.state.feature, self._dream.feature])
@@ -214,6 +214,7 @@ class DreamSession:
         pictures = self._pictures()
         self._kept[self._kept_count % KEPT_FRAMES] = pictures
         self._kept_count += 1
+        # The target of the continuation head includes the discount, which is divided out here.
         return Frame(
             pictures=pictures,
             action=action,
@@ -223,7 +224,7 @@ class DreamSession:
             reward=reward,
             score=self._score,
             value=_pair(critic.mean(critic(feature))),
-            continuation=_pair((continuation / world_model.discount).clamp(max=1)),  # its target has gamma
+            continuation=_pair((continuation / world_model.discount).clamp(max=1)),
             surprise=now.surprise,
         )
 
@@ -242,23 +243,23 @@ def _pair(numbers: Tensor) -> Pair:
 
 
 def dreamer_with_pictures(agent: Agent, asked: str) -> tuple[DreamerWorkflow, str]:
-    """Return the agent as one that can be played, and the name of the image it is shown by.
+    """Check that an agent can be played; return it and the key of its image observation.
 
-    `asked` is what the user typed for it.
+    `asked` is the user's input that selected the agent.
 
     Raises:
-        UserError: If it has no world model, no image, no decoder, or actions that are no choices.
+        UserError: If it has no world model, image, decoder or single discrete action.
     """
     if not isinstance(agent, DreamerWorkflow):
-        raise UserError(f"{asked} is a population: it has no world model that could dream.")
+        raise UserError(f"{asked} is a population, which has no world model and cannot dream.")
     images = [key for key, spec in agent.env.observation.items() if spec.is_image]
     if not images:
         raise UserError(f"{asked}: {agent.env.name} has no image observation to show.")
     if not agent.env.action.is_onehot:
-        raise UserError(f"{asked}: {agent.env.name} takes no single choice; keys need one of a few actions.")
+        raise UserError(f"{asked}: {agent.env.name} has no single discrete action that keys could select.")
     if agent.world_model.decoder is None:
         raise UserError(
-            f"{asked} was trained with world_model.decoder=off: nothing draws its dreams. "
+            f"{asked} was trained with world_model.decoder=off, so its dreams cannot be shown. "
             "Train with world_model.decoder=detached."
         )
     return agent, images[0]

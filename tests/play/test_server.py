@@ -113,7 +113,7 @@ def test_a_malformed_message_is_answered_and_changes_nothing() -> None:
         page, _, first = await connect(client, url)
         for text in MALFORMED:
             await page.send_str(text)
-            assert "This was not understood" in (await page.receive_json())["error"], text
+            assert "Invalid request" in (await page.receive_json())["error"], text
         await page.send_bytes(b'{"do": "new"}')
         assert "no text" in (await page.receive_json())["error"]
         assert (await ask(page, do="step", action=0))["step"] == first["step"] + 1

@@ -156,15 +156,15 @@ def test_memory_is_flat(session: DreamSession) -> None:
 @pytest.mark.parametrize(
     ("agent", "message"),
     [
-        (object(), "run=x is a population: it has no world model that could dream."),
+        (object(), "run=x is a population, which has no world model and cannot dream."),
         (tiny_workflow(), "run=x: tiny has no image observation to show."),
         (
             tiny_workflow(IMAGE, is_discrete=False),
-            "run=x: tiny takes no single choice; keys need one of a few actions.",
+            "run=x: tiny has no single discrete action that keys could select.",
         ),
         (
             tiny_workflow(IMAGE, world_model={"objective": Objective.barlow, "decoder": DecoderUse.off}),
-            "run=x was trained with world_model.decoder=off: nothing draws its dreams. "
+            "run=x was trained with world_model.decoder=off, so its dreams cannot be shown. "
             "Train with world_model.decoder=detached.",
         ),
     ],
