@@ -1,4 +1,4 @@
-"""Memory counters and leak checks, from heapwatch; the settings and the guard of a run."""
+"""Memory settings, leak guard and CUDA snapshots of a run, based on heapwatch."""
 
 from ..utils.public_names import public_names
 

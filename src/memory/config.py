@@ -7,14 +7,14 @@ from ..utils.errors import require_range
 
 
 class OnLeak(Enum):
-    """What a run does when a leak is certain."""
+    """Reaction of a run to a certain leak."""
 
     warn = "warn"
     stop = "stop"
 
 
 class OnPlan(Enum):
-    """What happens before a run that needs more memory than there is."""
+    """Reaction to a run whose planned memory exceeds the limit."""
 
     refuse = "refuse"
     warn = "warn"
@@ -22,26 +22,26 @@ class OnPlan(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class MemoryConfig:
-    """Settings of plan, tracker, verdict and snapshots (`configs/memory/*.yaml`). An interval of 0: never."""
+    """Settings of plan, tracker, verdicts and snapshots (`configs/memory/*.yaml`). Intervals of 0 disable."""
 
     plan: OnPlan = OnPlan.refuse
-    """Whether a run whose plan is over the limit is refused, or only warned of."""
+    """Refuse a run whose plan exceeds the memory limit, or only warn."""
     tracking_enabled: bool = True
-    """Whether the sizes of the run's parts are followed and judged."""
+    """Track the sizes of the run's components and check them for leaks."""
     report_interval: int = 10_000
-    """Agent steps between reports of what holds what."""
+    """Agent steps between reports of memory by component."""
     leak_threshold_mb: float = 1.0
-    """Growth over the judged window, in MB of 1e6 bytes, below which nothing counts as growing
+    """Minimum growth over the judged window, in MB of 1e6 bytes, to count as growth
     (`classify_trend` in `heapwatch/leaks/verdict.py`)."""
     leak_share: float = 0.05
-    """Share of the memory that is left, in [0, 1], which steady growth has to take before it is a leak for
-    certain. Growth that has a name is one after 480 samples, too; with 0 any growth is one at once."""
+    """Fraction of the free memory, in [0, 1], that steady growth must use before it is a certain leak. Growth
+    with a known holder is also certain after 480 samples; with 0 any growth is certain immediately."""
     check_interval: int = 100
     """Updates between searches for autograd graphs that outlive their update."""
     on_leak: OnLeak = OnLeak.warn
-    """Whether a certain leak, or a graph that outlives its update, is logged or ends the run."""
+    """Log a warning or stop the run after a certain leak or a graph that outlives its update."""
     snapshot_interval: int = 0
-    """Agent steps between CUDA memory snapshots; without CUDA there are none."""
+    """Agent steps between CUDA memory snapshots; ignored without CUDA."""
 
     def __post_init__(self) -> None:
         require_range("memory", self, "report_interval", "check_interval", "snapshot_interval", ge=0)

@@ -1,4 +1,4 @@
-"""The memory guard of a training run, set up from `memory.*`."""
+"""Memory guard of a training run, configured by `memory.*`."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class RunGuard(MemoryGuard):
-    """Watches the memory of a run as `memory.*` asks; without `memory.tracking_enabled` it does nothing.
+    """Check the memory of a run as configured by `memory.*`; disabled by `memory.tracking_enabled=false`.
 
     Args:
         config: The settings.
-        events: What this run will do for a first time, by the names given to `mark_first`.
+        events: Names of the first-time events of this run, as passed to `mark_first`.
     """
 
     def __init__(self, config: MemoryConfig, events: Sequence[str] = ()) -> None:
@@ -49,7 +49,7 @@ class RunGuard(MemoryGuard):
         components: Mapping[str, Component],
         is_after_pause: bool = False,
     ) -> dict[str, float]:
-        """Take a sample at the loop's fixed phase; return further values to log."""
+        """Take a sample at a fixed phase of the loop; return additional values to log."""
         if not self._config.tracking_enabled:
             return {}
         return super().sample(step, counters, roots, components, is_after_pause)

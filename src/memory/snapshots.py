@@ -1,4 +1,4 @@
-"""Save snapshots of a training run on CUDA, at a cost that stays the same however long it runs."""
+"""Save CUDA memory snapshots of a training run, at a cost that does not depend on its length."""
 
 from pathlib import Path
 
@@ -8,31 +8,31 @@ from ..utils.durable_io import replacing
 
 
 class SnapshotRecorder:
-    """Writes `snapshot_step_<N>.pickle` into a folder; does nothing on a machine without CUDA.
+    """Write `snapshot_step_<N>.pickle` to a folder, which is created at the first snapshot.
 
-    Live blocks carry the Python stack that allocated them; those of backward have none, as it runs in C++
-    threads. No history is kept: it takes several KB of host memory for each entry, and is itself a leak.
+    Live blocks include the Python stack of their allocation, except in the backward pass (C++ threads).
+    History would leak several kB of host memory per entry and is off. Without CUDA, methods have no effect.
 
-    Cost: about 2 us for each allocation while it records.
+    Cost: about 2 us per allocation.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder  # created at the first snapshot
+        self._folder = folder
 
     def start(self) -> None:
-        """Let every later allocation of this process carry its stack; call it before the first."""
+        """Record the stack of every later allocation in this process; call this before the first one."""
         if torch.cuda.is_available():
             torch.cuda.memory._record_memory_history(
                 enabled="state", context="state", stacks="python", max_entries=1
             )
 
     def save(self, step: int) -> Path | None:
-        """Save what is held now as the snapshot of `step`, whole or not at all; None without CUDA.
+        """Atomically save the current memory as the snapshot of `step`; return None without CUDA.
 
-        Cost: 25 MB of disk and a few seconds for 400,000 blocks; less than 1 MB where little is held.
+        Cost: 25 MB of disk and a few seconds for 400,000 blocks; less than 1 MB for few blocks.
 
         Raises:
-            OSError: If it cannot be written.
+            OSError: If the file cannot be written.
         """
         if not torch.cuda.is_available():
             return None
