@@ -1,1 +1,1 @@
-"""What a run leaves on disk: its folder, its checkpoints, and their copy on another file system."""
+"""Run folders, checkpoints and their copies on remote file systems."""

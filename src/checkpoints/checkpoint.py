@@ -1,10 +1,10 @@
-"""Checkpoints: a folder that appears by one rename and names all its files with their checksums.
+"""Atomic checkpoints: each folder is created by one rename and lists all its files with checksums.
 
-    <run>/checkpoints/step_000002000/   manifest.json and the files of this checkpoint alone
-    <run>/checkpoints/replay/           files of the replay that several checkpoints share, each written once
+    <run>/checkpoints/step_000002000/   manifest.json and the files of only this checkpoint
+    <run>/checkpoints/replay/           replay files shared by several checkpoints, each written once
 
-No file is ever written twice, so whatever happens while one checkpoint is written, the others stay whole.
-Nothing is read by pickle: JSON and safetensors cannot run code.
+Files are never overwritten, so a failure while writing a checkpoint cannot damage the others. Pickle is not
+used, because only JSON and safetensors are safe against code execution.
 """
 
 import hashlib
@@ -61,11 +61,11 @@ class Checkpoint:
 
     @property
     def state_path(self) -> Path:
-        """The file to name when the state of the loop is not right."""
+        """File to report in errors about the state of the loop."""
         return self.folder / f"{STATE}.json"
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the loop; its tuples are lists."""
+        """Return the state of the loop, with tuples converted to lists."""
         return load_state(self.folder, STATE)
 
     def model(self, device: torch.device) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Checkpoint:
         return load_state(self.folder, MODEL, device)
 
     def restore_workflow(self, workflow: Agent) -> None:
-        """Copy the saved state into a workflow; a `UserError` if it does not fit or is not finite."""
+        """Copy the saved state into a workflow; raise a `UserError` if it is incompatible or not finite."""
         state = self.model(workflow.device)
         try:
             check_finite(state)
@@ -84,55 +84,57 @@ class Checkpoint:
             workflow.load_state_dict(state)
 
     def restore_replay(self, replay: EpisodeReplayBuffer) -> None:
-        """Read the replay's records back into `replay`, which then writes only what is new."""
+        """Load the saved records into `replay`, whose later saves are then incremental."""
         replay.load(self.folder, self.folder.parent / SHARED_FOLDER)
 
     def manifest(self) -> dict[str, Any]:
-        """Return the manifest; `Damaged` if it is not what was written, a `UserError` for another format."""
+        """Return the manifest; raise `Damaged` if it is corrupt, and a `UserError` for a different format."""
         path = self.folder / MANIFEST
         try:
             manifest = parse_json(read_regular(path))
             checksum = manifest.pop("checksum")
         except FileNotFoundError as error:
-            if (self.folder / "loop.json").exists():  # format 1 had it, and no manifest
+            # Format 1 had this file but no manifest.
+            if (self.folder / "loop.json").exists():
                 raise UserError(
-                    f"{self.folder} has format 1, of an older Reverie, and lacks what an exact resume needs; "
+                    f"{self.folder} has format 1 of an older Reverie, which does not support exact resuming; "
                     f"this Reverie {__version__} reads format {FORMAT}. Start a new run."
                 ) from error
             raise Damaged(f"{path} is missing") from error
         except OSError as error:
             raise Damaged(f"{path} cannot be read: {error.strerror}") from error
         except MALFORMED as error:
-            raise Damaged(f"{path} is not what was written: it is no manifest") from error
+            raise Damaged(f"{path} is not what was written: it is not a manifest") from error
         if checksum != _checksum(manifest):
             raise Damaged(f"{path} is not what was written: its checksum differs")
         if not _is_well_formed(manifest, self.step):
-            raise Damaged(f"{path} is not what was written: it is no manifest of step {self.step}")
+            raise Damaged(f"{path} is not what was written: it is not a manifest of step {self.step}")
         if manifest["format"] != FORMAT:
             raise UserError(
-                f"{self.folder} has format {manifest['format']}, this Reverie {__version__} reads format "
+                f"{self.folder} has format {manifest['format']}, but this Reverie {__version__} reads format "
                 f"{FORMAT}. Use Reverie {printable(manifest['reverie'])}, which wrote it."
             )
         return manifest
 
     def files(self) -> dict[str, tuple[Path, FileRecord]]:
-        """Return all files but the manifest by their names in `checkpoints/`; raises as `manifest` does."""
+        """Return all files except the manifest by name in `checkpoints/`; see `manifest` for errors."""
         found: dict[str, tuple[Path, FileRecord]] = {}
         for name, record in self.manifest()["files"].items():
             folder, _, file = name.rpartition("/")
-            is_shared = folder == SHARED_FOLDER  # else: the folder may have been moved aside
+            is_shared = folder == SHARED_FOLDER
+            # `self.folder` is used for other files, because it may have been moved aside.
             path = (self.folder.parent / folder if is_shared else self.folder) / file
             found[name] = path, FileRecord(record["bytes"], record["sha256"])
         return found
 
     def verify(self) -> None:
-        """Check size and checksum of every file, reading each once; raises as `manifest` does."""
+        """Check size and checksum of every file, reading each once; see `manifest` for errors."""
         for path, record in self.files().values():
             verify_file(path, record)
 
 
 Verify = Callable[[Checkpoint], None]
-"""Checks a checkpoint, and raises as `Checkpoint.verify` does."""
+"""Function that checks a checkpoint and raises the errors of `Checkpoint.verify`."""
 
 
 def save_checkpoint(
@@ -144,17 +146,16 @@ def save_checkpoint(
     keep: int,
     best: bool = False,
 ) -> Checkpoint:
-    """Write a checkpoint, then delete those that are no longer wanted, and what a crash left unfinished.
+    """Write a checkpoint, then delete obsolete checkpoints and unfinished files of crashed saves.
 
-    Kept are the newest `keep`, this one included, and the last one that was the `best`. Those of later steps
-    go: the run has turned away from them. On any error everything is as it was before.
+    The newest `keep` checkpoints up to this step and the last `best` one are kept. Errors leave no changes.
 
     Raises:
         OSError: If the disk is full or fails.
-        TypeError: If `state` (of the loop) or `model` (of the workflow) holds what `save_state` cannot write.
+        TypeError: If `state` (of the loop) or `model` (of the workflow) has a value of unsupported type.
 
-    Cost: the bytes of `model`, `state`, the open chunks and what is new in the replay, and 0.3 kB for each
-    shared file. Memory: less than 64 MB.
+    Cost: the bytes of `model`, `state`, open chunks and new replay data, and 0.3 kB per shared file. Memory:
+    less than 64 MB.
     """
     root = run_dir / CHECKPOINTS
     folder = root / f"step_{step:09d}"
@@ -174,11 +175,13 @@ def save_checkpoint(
         _write_manifest(unfinished / MANIFEST, step, best, files)
         fsync_dir(shared)
         fsync_dir(unfinished)
-        if folder.exists():  # the same step again: the old one is deleted only once the new one has its name
+        # An older checkpoint of this step is deleted only after the new checkpoint has been renamed.
+        if folder.exists():
             os.replace(folder, root / f"{_REPLACED}{unfinished.name}")
         os.replace(unfinished, folder)
     except BaseException:
-        _clean(root)  # a full disk gets its space back
+        # The disk may be full, so unfinished files are deleted immediately.
+        _clean(root)
         raise
     replay.commit(saved)
     fsync_dir(root)
@@ -187,16 +190,16 @@ def save_checkpoint(
 
 
 def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
-    """Return the checkpoints of a run, oldest first; each is complete unless something damaged it.
+    """Return the checkpoints of a run, oldest first; each is complete unless it was damaged later.
 
     Raises:
-        UserError: If something else has the name of their folder.
+        UserError: If the name of their folder belongs to a file or a broken link.
     """
     found: dict[int, Checkpoint] = {}
     root = run_dir / CHECKPOINTS
     if os.path.lexists(root) and not root.is_dir():
-        raise UserError(f"{root} is no folder, or a link to one that is not there. Put the folder back.")
-    # In this order one that was moved aside counts if its step has no other.
+        raise UserError(f"{root} is not a folder, or is a broken link. Restore the folder.")
+    # In this order, a checkpoint that was moved aside is used only if its step has no other.
     for path in sorted(root.glob("*step_*")):
         if name := _NAME.fullmatch(path.name):
             step = int(name[1] or name[2])
@@ -205,16 +208,16 @@ def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
 
 
 def latest_checkpoint(run_dir: Path, verify: Verify = Checkpoint.verify) -> Checkpoint:
-    """Return the newest whole checkpoint, and warn of newer ones; a `UserError` if none can be read."""
+    """Return the newest intact checkpoint, and warn about newer damaged ones; `UserError` without any."""
     checkpoint, faults = newest_whole(run_dir, verify)
     if checkpoint is None:
         text = f"{run_dir} has no checkpoint yet; a run writes one every training.checkpoint_interval steps."
         if is_stored_result(run_dir):
-            repair = "docs/results/README.md says how to get them from the git history"
+            repair = "docs/results/README.md explains how to get them from the git history"
             text = f"{run_dir} has no weights; {repair}."
         if faults:
-            repair = "Nothing was changed. Put the files back from a copy, or start a new run."
-            text = f"No checkpoint of {run_dir} is whole: {'; '.join(faults)}. {repair}"
+            repair = "No file was changed. Restore the files from a copy, or start a new run."
+            text = f"All checkpoints of {run_dir} are damaged: {'; '.join(faults)}. {repair}"
         raise UserError(text)
     for fault in faults:
         _LOG.warning("damaged checkpoint: %s; using %s", fault, checkpoint.folder)
@@ -222,12 +225,12 @@ def latest_checkpoint(run_dir: Path, verify: Verify = Checkpoint.verify) -> Chec
 
 
 def is_stored_result(run_dir: Path) -> bool:
-    """Return whether a folder has a compressed log, as the results in the repository have."""
+    """Return whether a folder has a compressed log, like the results in the repository."""
     return (run_dir / f"{METRICS_FILE}{COMPRESSED}").exists()
 
 
 def newest_whole(run_dir: Path, verify: Verify = Checkpoint.verify) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest checkpoint that is whole, if there is one, and what is wrong with newer ones."""
+    """Return the newest intact checkpoint (or None), and the errors of newer damaged checkpoints."""
     faults: list[str] = []
     for checkpoint in reversed(list_checkpoints(run_dir)):
         try:
@@ -252,12 +255,13 @@ def _write_manifest(path: Path, step: int, best: bool, files: dict[str, FileReco
 
 
 def _is_well_formed(manifest: dict[str, Any], step: int) -> bool:
-    """Whether all keys have their types, all required files are listed, and no file lies elsewhere."""
+    """Return whether keys have the right types, required files are listed, and all are in known folders."""
     kinds = {"format": int, "step": int, "best": bool, "reverie": str, "files": dict}
     if any(type(manifest.get(name)) is not kind for name, kind in kinds.items()) or manifest["step"] != step:
         return False
+    # The contents of manifests with other formats are unknown.
     if manifest["format"] != FORMAT:
-        return True  # another Reverie knows what else it holds
+        return True
     folder, files = f"step_{step:09d}", manifest["files"]
     own = {f"{name}{suffix}" for name in (MODEL, STATE) for suffix in (".json", ".safetensors")}
     return {f"{folder}/{name}" for name in (*own, *REPLAY_FILES)} <= files.keys() and all(
@@ -273,7 +277,7 @@ def _checksum(manifest: dict[str, Any]) -> str:
 
 
 def _unwanted(run_dir: Path, step: int, keep: int) -> list[Checkpoint]:
-    """Return the checkpoints that need not be kept any longer."""
+    """Return the checkpoints to delete."""
     checkpoints = list_checkpoints(run_dir)
     upto = [checkpoint for checkpoint in checkpoints if checkpoint.step <= step]
     wanted = upto[-keep:] + [checkpoint for checkpoint in upto if _is_best(checkpoint)][-1:]
@@ -288,10 +292,7 @@ def _is_best(checkpoint: Checkpoint) -> bool:
 
 
 def _clean(root: Path, unwanted: Sequence[Checkpoint] = ()) -> None:
-    """Delete what only unwanted checkpoints need, or leave it for the next time.
-
-    A checkpoint that was moved aside, and not replaced, gets its name back.
-    """
+    """Delete `unwanted` checkpoints, if possible, and rename back those moved aside but not replaced."""
     try:
         for old in unwanted:
             os.replace(old.folder, old.folder.with_name(old.folder.name + UNFINISHED))
@@ -307,6 +308,7 @@ def _clean(root: Path, unwanted: Sequence[Checkpoint] = ()) -> None:
             if f"{SHARED_FOLDER}/{path.name}" not in needed and _SHARED.fullmatch(path.name):
                 path.unlink()
     except (Damaged, UserError):
-        return  # it is not known which files that checkpoint needs
+        # The files of a damaged checkpoint are unknown, so shared files cannot be deleted safely.
+        return
     except OSError as error:
         _LOG.warning("an old checkpoint could not be deleted: %s", error)

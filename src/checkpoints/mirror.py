@@ -1,7 +1,6 @@
-"""`checkpoint.mirror` and `resume=<URL>`: the copy of a run in a remote folder over fsspec.
+"""`checkpoint.mirror` and `resume=<URL>`: copy a run to and from a remote folder with fsspec.
 
-An upload sends files first and the manifest that names them last, so a remote checkpoint with a manifest is
-whole. A daemon thread uploads, and training never waits for the network.
+A daemon thread uploads manifests after their files, so remote checkpoints with a manifest are complete.
 """
 
 import hashlib
@@ -46,20 +45,20 @@ from .run_folder import CONFIG_FILE, EXPERIMENTS, LINEAGE_FILE, require_free
 _LOG = logging.getLogger(__name__)
 IDENTITY_FILE = "mirror.json"
 EXTRA_FILES = (IDENTITY_FILE, CONFIG_FILE, METRICS_FILE, LINEAGE_FILE)
-"""Files that are copied in addition to the checkpoints, where the run has them."""
+"""Files that are copied in addition to the checkpoints, if they exist."""
 
 _CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/(step_\d{{9,18}}|{SHARED_FOLDER})/[^/]+")
 PIECE_BYTES = 2**23
-"""Bytes of a file that are sent at once."""
+"""Block size of uploads, in bytes."""
 
 _OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"))
-"""They show only whole files and have no folders: `makedirs` might make a bucket."""
+"""Stores with atomic files and without folders, where `makedirs` might create a bucket."""
 
 START_SECONDS, LIST_SECONDS = 5.0, 30.0
-"""Time for a remote to list its files, at the start of a run and in `restore`."""
+"""Timeouts for listing remote files at the start of a run and in `restore`."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds between retries, each pause twice as long as the last."""
+"""First and longest pause between retries, in seconds; pauses double."""
 
 _JOIN_SECONDS = 1.0
 
@@ -73,20 +72,20 @@ class UploadCancelled(Exception):
 
 
 class Identity(NamedTuple):
-    """Contents of `mirror.json`, in the run folder and in its copy."""
+    """Contents of `mirror.json` in the run folder and in its copy."""
 
     name: str
     """Name of the folder in `checkpoint.mirror`, kept when the local folder is renamed."""
 
     run: str
-    """Random word, so that two runs never write into one remote folder."""
+    """Random id, which prevents two runs from writing to the same remote folder."""
 
 
 def identity_of(run_dir: Path) -> Identity:
-    """Return the identity in a run's folder, or a new one without writing it.
+    """Return the identity stored in a run's folder, or a new identity without writing it.
 
-    A new name is the path in `experiments/`, with two parts for a job of a multirun, or else the last part. A
-    file that Reverie did not write raises a `UserError`.
+    A new name is the path relative to `experiments/` (two parts for a job of a multirun), or else the last
+    part of the path. Raises a `UserError` for an invalid file.
     """
     path = run_dir / IDENTITY_FILE
     if not os.path.lexists(path):
@@ -97,19 +96,19 @@ def identity_of(run_dir: Path) -> Identity:
         saved = parse_json(read_regular(path))
         identity = Identity(str(saved["name"]), str(saved["run"]))
         if not {"", ".", ".."}.isdisjoint(identity.name.split("/")):
-            raise ValueError("it names no folder")
+            raise ValueError("its name is not a folder")
     return identity
 
 
 def save_identity(identity: Identity, run_dir: Path) -> None:
-    """Write `mirror.json` into a run's folder, whole or not at all; raises as `replace_file` does."""
+    """Atomically write `mirror.json` to a run's folder; see `replace_file` for errors."""
     replace_file(run_dir / IDENTITY_FILE, [json.dumps(identity._asdict()).encode()])
 
 
 class RemoteFolder:
-    """Files in `url`/`name`, which need not exist, by relative names.
+    """Files in `url`/`name` by relative names; the folder need not exist.
 
-    Every method may raise whatever the file system raises. Cost: memory of twice `PIECE_BYTES`.
+    All methods may raise the errors of the file system. Cost: memory of twice `PIECE_BYTES`.
     """
 
     def __init__(self, url: str, name: str = "") -> None:
@@ -119,13 +118,13 @@ class RemoteFolder:
 
     @cached_property
     def files(self) -> Any:
-        """The file system with this folder as its root, without caches: the server may change."""
+        """The file system with this folder as its root, without caches because the server may change."""
         system, path = url_to_fs(self._url, skip_instance_cache=True, use_listings_cache=False)
         folder = "/".join(filter(None, (path.rstrip("/"), self._name)))
         return DirFileSystem(folder, system, skip_instance_cache=True)
 
     def sizes(self, owner: Identity | None = None) -> dict[str, int]:
-        """Return the bytes of every regular file; a `MirrorConflict` for a run other than the `owner`."""
+        """Return the size of each regular file, in bytes; raise `MirrorConflict` for another run's folder."""
         found: dict[str, Any] = {}
         with suppress(FileNotFoundError):
             found = self.files.find("", detail=True)
@@ -138,7 +137,7 @@ class RemoteFolder:
         return sizes
 
     def put(self, path: Path, name: str) -> None:
-        """Send a local file, which appears under its name only once it is whole."""
+        """Upload a local file, which appears under its name only when it is complete."""
         begun = f"{name}{UNFINISHED}" if self._has_folders else name
         with open_regular(path) as source:
             if self._has_folders:
@@ -149,7 +148,7 @@ class RemoteFolder:
             self.files.mv(begun, name)
 
     def delete(self, name: str) -> None:
-        """Delete a file, and its folder if it is then empty."""
+        """Delete a file and its folder, if the folder is then empty."""
         self.files.rm_file(name)
         if self._has_folders:
             with suppress(OSError):
@@ -158,11 +157,10 @@ class RemoteFolder:
 
 @dataclass
 class Uploader:
-    """Sends the new files of a run: files first, then the manifest that names them, deletions last.
+    """Upload the new files of a run: files first, then the manifest that lists them, and deletions last.
 
-    A file counts as sent if it has its size on the remote, and this process sent it or a manifest there names
-    its checksum: a run that continues from an older checkpoint writes the same names again. `is_cancelled` is
-    called before every file.
+    A file counts as uploaded if its remote size matches, and this process uploaded it or a remote manifest
+    lists its checksum (continued runs reuse names). `is_cancelled` is called before every file.
     """
 
     run_dir: Path
@@ -171,11 +169,11 @@ class Uploader:
     _sent: dict[str, FileRecord] = field(default_factory=dict)
 
     def upload(self, remote: RemoteFolder, newest: Checkpoint, prune: bool) -> None:
-        """Send the checkpoints of a run up to `newest`, the newest first, and its configuration and logs.
+        """Upload the checkpoints of a run up to `newest`, newest first, and its configuration and logs.
 
-        Whenever this ends early, every remote checkpoint with a manifest is whole. A checkpoint that the run
-        deletes during the upload, or that is damaged here, is skipped with a warning. A file that the remote
-        does not delete is logged. Raises `MirrorConflict`, `UploadCancelled` and the remote's errors.
+        Remote checkpoints with a manifest are complete even if the upload is interrupted. Local checkpoints
+        that are damaged, or deleted during the upload, are skipped with a warning. Failed remote deletions
+        are logged. Raises `MirrorConflict`, `UploadCancelled` and the remote's errors.
         """
         sizes = remote.sizes(self.identity)
         upto = [each for each in reversed(list_checkpoints(self.run_dir)) if each.step <= newest.step]
@@ -203,14 +201,15 @@ class Uploader:
             _LOG.info("step %s: copied to %s, %.1f MB", f"{newest.step:,}", remote.shown, nbytes / 1e6)
 
     def _compare(self, remote: RemoteFolder, sizes: dict[str, int], wanted: dict[str, FileRecord]) -> None:
-        """Find the files that are there; delete manifests that name a wanted file with other contents."""
+        """Find uploaded files; delete manifests that list a wanted file with different contents."""
         for name in _manifests_in(sizes):
             content = remote.files.cat_file(name)
             try:
                 files = parse_json(content)["files"].items()
                 records = {f"{CHECKPOINTS}/{file}": FileRecord(r["bytes"], r["sha256"]) for file, r in files}
             except MALFORMED:
-                continue  # It is damaged, and will be written again or deleted.
+                # The manifest is damaged and will be uploaded again or deleted.
+                continue
             records[name] = _record_of(content)
             if any(wanted.get(file, record) != record for file, record in records.items()):
                 remote.delete(name)
@@ -227,7 +226,7 @@ class Uploader:
         remote.put(path, name)
 
     def _prune(self, remote: RemoteFolder, unwanted: set[str]) -> None:
-        """Delete files of other checkpoints, manifests first: half a checkpoint has none."""
+        """Delete files of other checkpoints, manifests first, so that partial checkpoints have none."""
         try:
             for name in sorted(unwanted, key=lambda name: not name.endswith(MANIFEST)):
                 if _CHECKPOINT_FILE.fullmatch(name) and not self.is_cancelled():
@@ -244,10 +243,9 @@ class _Job(NamedTuple):
 
 
 class Mirror:
-    """Copies what a run saves to a remote folder; a context manager whose end waits a limited time.
+    """Copy a run's checkpoints to a remote folder; a context manager whose exit waits for a limited time.
 
-    This process has locked `run_dir`. Only the newest checkpoint waits, and an error leads to retries. The
-    constructor raises as `identity_of` and `save_identity` do.
+    This process must have locked `run_dir`. Only the newest checkpoint is queued, and errors are retried.
     """
 
     def __init__(self, config: CheckpointConfig, run_dir: Path) -> None:
@@ -260,15 +258,16 @@ class Mirror:
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
 
     def __enter__(self) -> "Mirror":
-        """Start the thread, which asks the remote for its files."""
+        """Start the thread, which lists the remote files first."""
         self._wake.set()
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for the last copy, at most `checkpoint.mirror_timeout` seconds; not after a second Ctrl-C."""
-        self._wake.set()  # It tries once more, whatever pause the thread is in.
-        job = None if self._is_closed else self._job  # A conflict has closed it.
+        """Wait up to `checkpoint.mirror_timeout` seconds for the last copy, except after a second Ctrl-C."""
+        # Wake the thread from any pause for a last attempt. After a conflict it is already closed.
+        self._wake.set()
+        job = None if self._is_closed else self._job
         try:
             if job and kind is not KeyboardInterrupt and not job.done.is_set():
                 _LOG.info("waiting up to %g s for the last copy; Ctrl-C ends the wait", self._timeout)
@@ -284,17 +283,17 @@ class Mirror:
                 _LOG.warning(text, f"{step:,}", reason, os.path.relpath(self._run_dir))
 
     def upload(self, checkpoint: Checkpoint, prune: bool = True) -> None:
-        """Let the thread copy a checkpoint and the run's earlier ones; return immediately.
+        """Queue a copy of a checkpoint and the run's earlier checkpoints; return immediately.
 
-        `prune` deletes remote checkpoints that the run does not have. A run that was just resumed must not:
-        the remote may have a newer one, whole, that is damaged here.
+        `prune` deletes remote checkpoints that the run does not have. Do not use it right after resuming,
+        because the remote may have a newer, intact copy of a checkpoint that is damaged here.
         """
         self._job = _Job(checkpoint, prune, threading.Event())
         self._wake.set()
 
     def _work(self) -> None:
-        """Copy one job after the other until the end; log when an outage begins and when it ends."""
-        # Local variables: the search for leaks walks through this object, and would count the network's.
+        """Process jobs until the mirror is closed; log the beginning and the end of outages."""
+        # These are local variables, so that the search for leaks does not count the network's objects.
         uploader = Uploader(self._run_dir, self._identity, lambda: self._is_closed)
         remote, pause, outage = RemoteFolder(self._url, self._identity.name), 0.0, ""
         while not self._is_closed:
@@ -310,14 +309,15 @@ class Mirror:
             except UploadCancelled:
                 return
             except MirrorConflict as error:
-                text = "%s contains another run: nothing is copied; choose another checkpoint.mirror"
+                text = "%s contains another run, so copying is disabled; choose another checkpoint.mirror"
                 _LOG.error(text, error)
-                # The end of the run may wait for a newer job.
+                # Finish the newest job, because `__exit__` may be waiting for it.
                 self._is_closed, job, outage = True, self._job, ""
             except Exception as error:
                 pause = FIRST_PAUSE if is_woken else min(2 * pause, LONGEST_PAUSE)
                 outage = describe_error(error)
-                remote = RemoteFolder(self._url, self._identity.name)  # Its connection may be lost for good.
+                # The old connection may be unusable.
+                remote = RemoteFolder(self._url, self._identity.name)
             if outage and not self._outage and not self._is_closed:
                 _LOG.warning("upload to %s failed (%s), retrying", remote.shown, outage)
             elif self._outage and not outage and not self._is_closed:
@@ -328,31 +328,32 @@ class Mirror:
 
 
 def check_mirror(config: TrainConfig) -> None:
-    """Refuse a mirror whose protocol cannot be used, or which contains another run, by a `UserError`.
+    """Raise a `UserError` for a mirror with an unsupported protocol or with another run.
 
-    A remote that does not answer within `START_SECONDS` is not an error: the run logs it and retries.
+    A remote that does not answer within `START_SECONDS` is not an error, because the run retries later.
     """
     url = config.checkpoint.mirror
     if url is None:
         return
     require_protocol("checkpoint.mirror", url)
+    # A new folder will have the time in its name, so it cannot conflict.
     if config.run_dir is None:
-        return  # The folder will have the time in its name.
+        return
     identity = identity_of(Path(config.run_dir))
     try:
         call_with_timeout(START_SECONDS, partial(RemoteFolder(url, identity.name).sizes, identity))
     except MirrorConflict as error:
-        repair = f"Continue that one by resume={error}, or choose another checkpoint.mirror or run_dir."
+        repair = f"Continue that run with resume={error}, or choose another checkpoint.mirror or run_dir."
         raise UserError(f"checkpoint.mirror: {error} already contains another run. {repair}") from error
     except Exception:
         return
 
 
 def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
-    """Make a run folder of the remote copy of a run, whole or not at all; return it, and lines to log.
+    """Atomically download the remote copy of a run; return its new run folder and lines to log.
 
-    Without `run_dir` it is `experiments/` and the last part of the URL, which is the name of the run. A
-    `UserError` if the folder is in use, or the remote has no whole checkpoint or does not answer.
+    `run_dir` defaults to `experiments/` with the last part of the URL. Raises a `UserError` if the folder is
+    in use, the remote has no complete checkpoint or it does not answer.
     """
     check_url("resume", url)
     require_protocol("resume", url)
@@ -363,11 +364,11 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
         sizes = call_with_timeout(LIST_SECONDS, remote.sizes)
         manifests = _manifests_in(sizes)
         if CONFIG_FILE not in sizes or not manifests:
-            what = "no whole checkpoint yet" if CONFIG_FILE in sizes else "no copy of a run"
-            raise UserError(f"resume={remote.shown}: there is {what}. Look for its name and try again.")
+            what = "no complete checkpoint yet" if CONFIG_FILE in sizes else "no copy of a run"
+            raise UserError(f"resume={remote.shown}: there is {what}. Check the name and try again.")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with replacing(folder) as received:
-            # A checkpoint without a manifest is not whole, and stays there.
+            # Checkpoints without a manifest are incomplete and not downloaded.
             folders = {f"{CHECKPOINTS}/{SHARED_FOLDER}", *(name.rpartition("/")[0] for name in manifests)}
             for name in folders:
                 (received / name).mkdir(parents=True)
@@ -377,7 +378,7 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
             newest, faults = newest_whole(received)
             faults = [fault.replace(str(received), remote.shown) for fault in faults]
             if newest is None:
-                raise UserError(f"No checkpoint of {remote.shown} is whole: {'; '.join(faults)}.")
+                raise UserError(f"All checkpoints of {remote.shown} are damaged: {'; '.join(faults)}.")
             for damaged in list_checkpoints(received):
                 if damaged.step > newest.step:
                     shutil.rmtree(damaged.folder)
@@ -385,20 +386,20 @@ def restore(url: str, run_dir: str | None) -> tuple[str, list[str]]:
         raise
     except Exception as error:
         raise UserError(
-            f"resume={remote.shown} could not be restored: {describe_error(error)}. Nothing was left behind; "
-            "repair that and try again."
+            f"resume={remote.shown} could not be restored: {describe_error(error)}. No files were kept; "
+            "fix the problem and try again."
         ) from error
     notices = [f"damaged checkpoint: {fault}; using step {newest.step:,}" for fault in faults]
     return str(folder), [*notices, f"restored step {newest.step:,} of {remote.shown} into {folder}"]
 
 
 def _manifests_in(sizes: dict[str, int]) -> list[str]:
-    """Return the names of the remote manifests; the checkpoints that have one are whole."""
+    """Return the names of the remote manifests; checkpoints with a manifest are complete."""
     return [name for name in sizes if _CHECKPOINT_FILE.fullmatch(name) and name.endswith(f"/{MANIFEST}")]
 
 
 def _local_files(checkpoint: Checkpoint) -> dict[str, tuple[Path, FileRecord]]:
-    """Return the files of a checkpoint by their remote names, the manifest last; none if it is damaged."""
+    """Return a checkpoint's files by their remote names, the manifest last; {} if it is damaged."""
     path, name = checkpoint.folder / MANIFEST, f"{CHECKPOINTS}/step_{checkpoint.step:09d}/{MANIFEST}"
     with suppress(Damaged, UserError, OSError):
         files = {f"{CHECKPOINTS}/{file}": record for file, record in checkpoint.files().items()}

@@ -1,4 +1,4 @@
-"""`pretrained:<name>`, `hub:<owner>/<name>`: networks alone, wherever a folder of a run is asked for."""
+"""Resolve `pretrained:<name>` and `hub:<owner>/<name>` to weights-only folders, accepted like run folders."""
 
 import os
 import shutil
@@ -14,19 +14,20 @@ PREFIX, HUB_PREFIX = "pretrained:", "hub:"
 CONFIG_FILE = "config.yaml"
 WEIGHTS_FILE = "weights.safetensors"
 CARD_FILE = "card.json"
-_NEEDED = (WEIGHTS_FILE, CONFIG_FILE)  # a card may be missing
+_NEEDED = (WEIGHTS_FILE, CONFIG_FILE)
+"""Required files; the card is optional."""
 
 
 def pretrained_names() -> list[str]:
-    """Return the names that can follow `pretrained:`."""
+    """Return the valid names after `pretrained:`."""
     return sorted(path.name for path in _root().iterdir() if (path / WEIGHTS_FILE).is_file())
 
 
 def resolve_pretrained(source: str) -> str:
-    """Return the folder that `pretrained:<name>` or `hub:<owner>/<name>` stands for; any other path as it is.
+    """Return the folder of `pretrained:<name>` or `hub:<owner>/<name>`, and any other path unchanged.
 
     Raises:
-        UserError: If the package has no such networks, or they cannot be fetched from the hub.
+        UserError: If the package does not include these networks, or downloading from the hub fails.
     """
     if source.startswith(HUB_PREFIX):
         return str(_fetch_networks(source))
@@ -42,18 +43,18 @@ def resolve_pretrained(source: str) -> str:
 
 
 def holds_networks_alone(source: str) -> bool:
-    """Return whether a name stands for networks without replay: of the package, the hub or an export."""
+    """Return whether a source has only weights: from the package, from the hub or from an export."""
     folder = Path(source)
     has_weights = os.path.isfile(folder / WEIGHTS_FILE) and not os.path.isdir(folder / CHECKPOINTS)
     return has_weights or source.startswith((PREFIX, HUB_PREFIX))
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """Return the card of networks of the package, or that were exported; {} for any other folder."""
+    """Return the card of included or exported networks, or {} for any other folder."""
     path = folder / CARD_FILE
     card = read_json(path) if path.is_file() else {}
     if not isinstance(card, dict) or not isinstance(card.get("step"), int | None):
-        raise corrupt_file_error(path, "no card")
+        raise corrupt_file_error(path, "it is not a card")
     return card
 
 
@@ -62,14 +63,13 @@ def _root() -> Path:
 
 
 def _fetch_networks(source: str) -> Path:
-    """Return a folder with the networks of a repository, `hub:<owner>/<name>` with or without `@<revision>`.
+    """Download the networks of a repository, `hub:<owner>/<name>[@<revision>]`, and return their folder.
 
-    No other file is fetched. What was fetched before is used again, also without a network. Endpoint, token
-    and cache are those of huggingface_hub (`HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`, `HF_HUB_OFFLINE`).
+    Other files are not downloaded. Cached downloads are reused and also work offline. Endpoint, token and
+    cache are configured by huggingface_hub (`HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`, `HF_HUB_OFFLINE`).
 
     Raises:
-        UserError: If huggingface_hub is missing, the name is none, there is no such repository, revision or
-            file, or nothing can be fetched.
+        UserError: If huggingface_hub is missing, the name is invalid or unknown, or the download fails.
     """
     try:
         import huggingface_hub as hub
@@ -79,23 +79,23 @@ def _fetch_networks(source: str) -> Path:
         raise UserError(f"hub:<owner>/<name> needs huggingface_hub. {repair}") from error
     name, _, revision = source.removeprefix(HUB_PREFIX).partition("@")
     refusals = {
-        errors.HFValidationError: "is no repository: write hub:<owner>/<name>.",
-        errors.RevisionNotFoundError: f"has no revision {revision}. Leave it out for the newest.",
-        # A GatedRepoError is one too.
-        errors.RepositoryNotFoundError: "is not on the hub, or not for you. "
+        errors.HFValidationError: "is not a repository. Write hub:<owner>/<name>.",
+        errors.RevisionNotFoundError: f"has no revision {revision}. Omit it for the newest.",
+        # This includes GatedRepoError.
+        errors.RepositoryNotFoundError: "does not exist on the hub, or you have no access. "
         "Check the name, or log in: hf auth login.",
-        errors.LocalEntryNotFoundError: "cannot be fetched: the hub does not answer, and no earlier copy "
-        "is here. Try again with a network, or name a folder of networks.",
+        errors.LocalEntryNotFoundError: "cannot be downloaded: the hub does not answer, and there is no "
+        "cached copy. Try again with a network, or pass a folder of networks.",
     }
     try:
         patterns = [*_NEEDED, CARD_FILE]
         snapshot = Path(hub.snapshot_download(name, revision=revision or None, allow_patterns=patterns))
     except (errors.HFValidationError, OSError) as error:
         known = (text for kind, text in refusals.items() if isinstance(error, kind))
-        raise UserError(f"{source} {next(known, f'cannot be fetched: {first_line(error)}')}") from error
+        raise UserError(f"{source} {next(known, f'cannot be downloaded: {first_line(error)}')}") from error
     if missing := [file for file in _NEEDED if not (snapshot / file).is_file()]:
-        raise UserError(f"{source} has no {missing[0]}. reverie-export writes what can be loaded.")
-    # The cache of the hub consists of links, which no reader follows: this folder has regular files.
+        raise UserError(f"{source} has no {missing[0]}. reverie-export writes all required files.")
+    # The hub's cache uses links, which Reverie does not follow, so the files are copied to this folder.
     folder = hub.cached_assets_path("reverie", name, snapshot.name)
     for file in patterns:
         if (snapshot / file).is_file() and not (folder / file).exists():

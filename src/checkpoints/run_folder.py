@@ -1,4 +1,4 @@
-"""The folder of a run: its name, its `config.yaml`, reading that back, and the checkpoint that fits it."""
+"""Run folders: create and lock them, read and write `config.yaml`, and find the matching checkpoint."""
 
 import errno
 import json
@@ -43,7 +43,7 @@ from .pretrained import holds_networks_alone, resolve_pretrained
 
 LINEAGE_FILE, LOCK_FILE = "lineage.jsonl", ".lock"
 MOVED = "the folder was moved or deleted while the run wrote to it"
-_BEFORE_CONFIG = {LOCK_FILE, LOG_FILE, "ranks"}  # what a run writes before its configuration
+_BEFORE_CONFIG = {LOCK_FILE, LOG_FILE, "ranks"}
 EXPERIMENTS = Path("experiments")
 _EXIT_SECONDS = 10
 _LOG = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ NETWORKS = (
     "world_model.barlow.dims",
     "world_model.harmony",
 )
-"""What decides which networks there are, and their sizes."""
+"""Settings that determine the networks and their sizes."""
 
 COLLECTORS = "collect.collectors"
 FIXED_BY_CHECKPOINT = (
@@ -66,10 +66,10 @@ FIXED_BY_CHECKPOINT = (
     "population.size",
     "td3.hidden_units",
 )
-"""What a checkpoint is made of."""
+"""Settings that must match the checkpoint."""
 
 FIXED = ("name", "workflow", "run_dir", "resume", *FIXED_BY_CHECKPOINT)
-"""What a resumed run cannot change."""
+"""Settings that a resumed run cannot change."""
 
 RESUMABLE_EXCEPTIONS = (
     "buffer.memory_budget_gib",
@@ -79,20 +79,20 @@ RESUMABLE_EXCEPTIONS = (
     "buffer.newest_share",
 )
 GROUP = "buffer"
-"""The one group that a resumed run may choose from, as far as its settings may change."""
+"""The only group that a resumed run may select; it changes only settings that may change."""
 
 SETTINGS_KEY = "made_with"
-"""Where the state of the loop has what `checkpoint_settings` returns."""
+"""Key of the `checkpoint_settings` in the state of the loop."""
 
 
 def check_run_folder(config: TrainConfig) -> None:
-    """Refuse a `run_dir` that cannot be a folder, or already holds a run other than the one to resume."""
+    """Raise a `UserError` for a new run's `run_dir` that is in use or cannot be created."""
     if config.run_dir is not None and config.resume is None:
         require_free(Path(config.run_dir))
 
 
 def require_free(folder: Path) -> None:
-    """Refuse a folder for a new run that cannot be one, or already has contents."""
+    """Raise a `UserError` if the folder of a new run cannot be created or is not empty."""
     _check_name(folder, f"run_dir={folder}")
     require_no_run(folder)
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -100,22 +100,22 @@ def require_free(folder: Path) -> None:
         raise UserError(f"run_dir={folder} cannot be a folder: {existing} is a file.")
     if existing == folder and not _is_free(folder):
         raise UserError(
-            f"run_dir={folder} is not empty and does not contain a run. Choose a new folder, as in "
+            f"run_dir={folder} is not empty and does not contain a run. Choose a new folder, e.g. "
             f"run_dir={folder / 'run'}."
         )
 
 
 def require_no_run(folder: Path) -> None:
-    """Refuse the folder of another run, or of networks."""
+    """Raise a `UserError` for a folder with a run or with networks."""
     if any(os.path.lexists(folder / name) for name in (CONFIG_FILE, CHECKPOINTS)):
         found, repair = "a run", f"Continue it with resume={folder}, or choose"
         if holds_networks_alone(str(folder)):
             found, repair = "networks", "Choose"
-        raise UserError(f"run_dir={folder} already holds {found}. {repair} another folder.")
+        raise UserError(f"run_dir={folder} already contains {found}. {repair} another folder.")
 
 
 def _is_free(folder: Path) -> bool:
-    """Return whether a folder is empty, or a run was started there and ended before its first file."""
+    """Return whether a folder is empty, or has only the first files of a run that ended at its start."""
     with _writing(folder):
         found = {path.name for path in folder.iterdir()}
     begun = {name for name in found if name.endswith(UNFINISHED)}
@@ -123,9 +123,9 @@ def _is_free(folder: Path) -> bool:
 
 
 def create_run_folder(config: TrainConfig) -> Path:
-    """Create the folder of a run, or find that of a resumed one; set `config.run_dir` to it and return it.
+    """Create the folder of a run, or find a resumed run's folder; set `config.run_dir` to it and return it.
 
-    Without `run_dir` it is `experiments/<name>-<time>`, with `-2`, `-3`, ... behind it where that exists.
+    `run_dir` defaults to `experiments/<name>-<time>`, with a suffix `-2`, `-3`, ... if that exists.
     """
     first = EXPERIMENTS / f"{config.name}-{datetime.now():%Y%m%d_%H%M%S}"
     later = (first.with_name(f"{first.name}-{number}") for number in count(2))
@@ -138,7 +138,7 @@ def create_run_folder(config: TrainConfig) -> Path:
 
 
 def require_run_folder(folder: Path) -> None:
-    """Raise `FileNotFoundError` if a run's folder was moved: paths would part the run in two."""
+    """Raise `FileNotFoundError` if a run's folder was moved, because writing would split the run."""
     if not (folder / LOCK_FILE).exists():
         raise FileNotFoundError(errno.ENOENT, MOVED, str(folder))
 
@@ -151,13 +151,14 @@ def locked(folder: Path) -> Iterator[None]:
         UserError: If another process keeps the lock for longer than a killed run's processes take to exit.
     """
     lock, in_use = FileLock(folder / LOCK_FILE), f"run_dir={folder} is in use by another process"
+    # `Timeout` is an OSError and must be caught before `_writing` handles it.
     with _writing(folder):
         try:
             if not _try_lock(lock):
                 _LOG.warning("%s; waiting up to %d s for it to exit", in_use, _EXIT_SECONDS)
                 lock.acquire(timeout=_EXIT_SECONDS)
-        except Timeout as error:  # a kind of OSError, so it must not reach `_writing`
-            raise UserError(f"{in_use}. Wait for its end, or choose another folder.") from error
+        except Timeout as error:
+            raise UserError(f"{in_use}. Wait until it exits, or choose another folder.") from error
     try:
         yield
     finally:
@@ -165,14 +166,14 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _try_lock(lock: FileLock) -> bool:
-    """Acquire a lock if it is free; return whether it was."""
+    """Acquire a lock if it is free; return whether it was acquired."""
     with suppress(Timeout):
         lock.acquire(timeout=0)
     return lock.is_locked
 
 
 def save_config(config: TrainConfig, folder: Path) -> None:
-    """Write `config.yaml`, whole or not at all."""
+    """Atomically write `config.yaml`."""
     with _writing(folder):
         replace_file(folder / CONFIG_FILE, [saved_text(OmegaConf.structured(config))])
 
@@ -192,16 +193,16 @@ def load_run(
     fixed: Iterable[str] = FIXED,
     key: str = "run",
 ) -> TrainConfig:
-    """Return the configuration of the run in `folder`, which may have moved, with some values changed.
+    """Return the configuration of the run in `folder`, which may have moved, with some changes.
 
-    On a device other than where it ran what that one alone can do is dropped: bfloat16, and replay in its
-    memory. `key` is what the user typed before the folder, "" from Python. A `UserError` if there is no
-    run, or a change is not a setting, not of its type, or `fixed`.
+    On a device other than the run's, unsupported features (bfloat16, replay in GPU memory) are disabled.
+    `key` precedes the folder in messages. Raises `UserError` without a run, or for invalid or fixed changes.
     """
     config = _read(folder, key)
     config.run_dir = folder
+    # With an explicit device, the agent acts in this process only.
     if device is not None and "engine" in config:
-        config.engine = Engine.local  # whoever names a device plays in this process
+        config.engine = Engine.local
     if device is not None and "collect" in config:
         config.collect.collectors, config.collect.address = 0, None
     if device is not None and actual_device(device) is not config.device:
@@ -223,7 +224,7 @@ def load_run(
 def _single_settings(
     changes: Iterable[Override], config: DictConfig, fixed: Iterable[str] = FIXED
 ) -> list[Override]:
-    """Return changes, with a choice of the group `buffer` as those settings of it that may change, first."""
+    """Replace a choice of the group `buffer` by its settings that may change, and put these first."""
     singles, of_group = [], []
     for change in changes:
         if change.key_or_group != GROUP:
@@ -242,10 +243,12 @@ def _single_settings(
 
 
 def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
-    """Return the configuration with which the run in `folder` continues, and its changes as sentences."""
-    before = _read(folder, "resume")  # unchecked: its device may be gone
+    """Return the configuration for resuming the run in `folder`, and its changes as sentences."""
+    # The saved configuration is not validated, because its device may be missing here.
+    before = _read(folder, "resume")
+    # A stored result without checkpoints must not start from scratch, so this raises.
     if is_stored_result(Path(folder)):
-        latest_checkpoint(Path(folder))  # It raises if there is none: the run must not begin again here.
+        latest_checkpoint(Path(folder))
     changes = _single_settings(changes, before)
     config = load_run(folder, changes, key="resume")
     config.resume = folder
@@ -261,15 +264,15 @@ def resume_run(folder: str, changes: Iterable[Override]) -> tuple[TrainConfig, l
 
 
 def _require_longer(folder: str, before: DictConfig, after: TrainConfig) -> None:
-    """Refuse a new length that the run in `folder` has passed already: it would only rewrite its settings."""
+    """Raise a `UserError` for a new length that the run in `folder` has already passed."""
     asked, steps = after.training.total_timesteps, [each.step for each in list_checkpoints(Path(folder))]
     if steps and asked < min(steps[-1], before.training.total_timesteps):
         past = f"{folder} has a checkpoint of step {steps[-1]:,}"
-        raise UserError(f"training.total_timesteps={asked:,} is over: {past}. Give more, or leave it out.")
+        raise UserError(f"training.total_timesteps={asked:,} is already reached: {past}. Raise or omit it.")
 
 
 def unknown_maker_of(folder: str) -> str | None:
-    """Return the id of what makes the environments of a run, if it is a class or function not known here."""
+    """Return the id of a run's environment if it is a class or function that cannot be imported here."""
     if not os.path.isfile(Path(folder) / CONFIG_FILE):
         return None
     env_id = _read(folder, "resume").env.id
@@ -277,10 +280,9 @@ def unknown_maker_of(folder: str) -> str | None:
 
 
 def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, list[str]]:
-    """Return the configuration of a new run that continues networks alone on this machine, and a notice.
+    """Return a config for a new run that starts from pretrained weights, and a notice.
 
-    They are `pretrained:<name>`, `hub:<owner>/<name>` or an exported folder. Their replay and the moments of
-    their optimisers are not there, so all but the networks may change.
+    They have neither replay nor optimiser state, so all settings except the networks' may change.
     """
     changes = list(changes)
     devices = [Device(change.value()) for change in changes if change.key_or_group == "device"]
@@ -290,16 +292,17 @@ def begin_with(name: str, changes: Iterable[Override]) -> tuple[TrainConfig, lis
         resolve_pretrained(name), changes, device, fixed=("workflow", "resume", *NETWORKS), key="resume"
     )
     if not isinstance(config, DreamerTrainConfig):
-        raise UserError(f"{name} is a population; only networks of Dreamer can be continued.")
+        raise UserError(f"{name} is a population, but only Dreamer networks can be continued.")
     config.run_dir, config.model.init = config.run_dir if is_placed else None, name
     config.resume = None
+    # The number of threads was chosen for the machine on which the networks were trained.
     if all(change.key_or_group != "threads" for change in changes):
-        config.threads = None  # The machine where the networks were trained chose its own.
-    return config, [f"a new run with the networks and settings of {name}; replay and optimisers are new"]
+        config.threads = None
+    return config, [f"new run with the networks and settings of {name}; replay and optimisers start empty"]
 
 
 def _check_name(folder: Path, asked: str) -> None:
-    """Refuse a name that the file system cannot even be asked about."""
+    """Raise a `UserError` for a name that the file system does not support."""
     existing = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
     try:
         for part in (folder, *(existing / name for name in folder.parts)):
@@ -313,16 +316,17 @@ def _read(folder: str, key: str) -> DictConfig:
     path = Path(folder)
     asked = f"{key}={folder}" if key else folder
     example = f"{key}=experiments/<run>" if key else 'reverie.load("experiments/<run>")'
-    repair = f" Name the folder of a run, as in {example}."
+    repair = f" Pass the folder of a run, e.g. {example}."
     _check_name(path, asked)
     if not path.is_dir():
         runs = {each.parent.name: each.parent for each in path.parent.glob(f"*/{CONFIG_FILE}")}
         near = [runs[name] for name in get_close_matches(path.name, runs, n=1)]
-        if (path.parent / CONFIG_FILE).is_file():  # a part of a run was named
+        # The path may be a part of a run folder.
+        if (path.parent / CONFIG_FILE).is_file():
             near = [path.parent]
         raise UserError(f"{asked} is not a folder." + (f" Did you mean `{near[0]}`?" if near else repair))
     if not os.path.lexists(path / CONFIG_FILE):
-        raise UserError(f"{asked} holds no run: it has no {CONFIG_FILE}.{repair}")
+        raise UserError(f"{asked} is not a run: it has no {CONFIG_FILE}.{repair}")
     try:
         return read_config(path / CONFIG_FILE)
     except UserError as error:
@@ -330,23 +334,24 @@ def _read(folder: str, key: str) -> DictConfig:
 
 
 def check_change(change: Override, fixed: Iterable[str] = FIXED) -> None:
-    """Refuse what a resumed run cannot change."""
+    """Raise a `UserError` for a change that a resumed run does not allow."""
     key = change.key_or_group
     if change.is_delete() or change.is_add() or isinstance(change.value(), dict):
-        raise UserError(f"{change.input_line}: a saved run takes only changes of the form key=value.")
+        raise UserError(f"{change.input_line}: a saved run accepts only changes of the form key=value.")
+    # The settings that a choice of this group changes depend on the run.
     if key == GROUP:
-        return  # which of its settings would change depends on the run
+        return
     sections = {name.partition(".")[0] for name in setting_types() if "." in name}
     if key in ("experiment", "workflow", *sections):
         raise UserError(
-            f"{change.input_line}: a saved run keeps its groups and sections; change single settings, "
-            "as in training.total_timesteps=200000."
+            f"{change.input_line}: a saved run keeps its groups and sections. Change single settings, "
+            "e.g. training.total_timesteps=200000."
         )
     check_setting(change)
     if _is_in(key, fixed):
         raise UserError(
-            f"{as_typed(change)}: {key} cannot change, the checkpoint was made with it. "
-            "Leave it out, or start a new run."
+            f"{as_typed(change)}: {key} cannot change, because the checkpoint depends on it. "
+            "Omit it, or start a new run."
         )
 
 
@@ -355,7 +360,7 @@ def _is_in(key: str, fixed: Iterable[str]) -> bool:
 
 
 def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings that a checkpoint is made of, by their keys, as JSON has them."""
+    """Return the settings that must match the checkpoint, by key, as JSON values."""
     return {
         key: value.value if isinstance(value, Enum) else value
         for key, value in leaves(config)
@@ -364,18 +369,20 @@ def checkpoint_settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def checkpoint_of(config: TrainConfig, run_dir: Path, verify: Verify = Checkpoint.verify) -> Checkpoint:
-    """Return the newest whole checkpoint of a run; a `UserError` if it has none, or another run's."""
+    """Return the newest intact checkpoint of a run; raise a `UserError` without one or for another run's."""
     checkpoint = latest_checkpoint(run_dir, verify)
     asked = json.loads(json.dumps(checkpoint_settings(config)))
     with reading(checkpoint.state_path):
         saved = dict(checkpoint.state()[SETTINGS_KEY])
-        keys = sorted(saved)  # a setting that is newer than the checkpoint is not among them
-    if not asked.get(COLLECTORS):  # who plays in this process does without
+        # Settings added after the checkpoint was saved are not compared.
+        keys = sorted(saved)
+    # Collectors are disabled when the agent acts in this process only.
+    if not asked.get(COLLECTORS):
         keys = [key for key in keys if key != COLLECTORS]
     for key in keys:
         if saved[key] != asked.get(key):
             raise UserError(
-                f"{checkpoint.folder} was made with {key}={saved[key]}, but {run_dir / CONFIG_FILE} says "
-                f"{key}={asked.get(key)}. Put the {CONFIG_FILE} of that run back, or its checkpoints."
+                f"{checkpoint.folder} was saved with {key}={saved[key]}, but {run_dir / CONFIG_FILE} has "
+                f"{key}={asked.get(key)}. Restore the {CONFIG_FILE} of that run, or its checkpoints."
             )
     return checkpoint

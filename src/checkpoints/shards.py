@@ -1,9 +1,9 @@
-"""The folders and checkpoints of a run that several ranks share.
+"""Folders and checkpoints of a run with several ranks.
 
-    <run>/                  the first rank's: the configuration, the networks, its part of replay and acting
-    <run>/ranks/001/        another rank's: the same files, but of the networks only the state of acting
+    <run>/                  rank 0: configuration, networks, and its part of replay and acting state
+    <run>/ranks/001/        rank 1: the same files, but only the acting state instead of the networks
 
-The first rank writes its checkpoint last, so a step that it has is whole on all ranks.
+Rank 0 writes its checkpoint last, so a checkpoint of rank 0 is complete on all ranks.
 """
 
 import os
@@ -29,14 +29,11 @@ from .run_folder import checkpoint_of, create_run_folder, load_run
 RANKS = "ranks"
 TORCHRUN_FILE = ".torchrun"
 RANKS_KEY = "ranks"
-"""Where the state of the loop has the number of ranks."""
+"""Key of the number of ranks in the state of the loop."""
 
 
 def create_folder_of_rank(config: TrainConfig, ranks: Ranks) -> Path:
-    """Create this rank's folder of a run, set `config.run_dir` to it and return it.
-
-    All but the first rank show nothing on the terminal, and write no event files.
-    """
+    """Create this rank's run folder and set `config.run_dir`; only rank 0 logs to terminal and events."""
     root = Path(ranks.text_of_first(str(create_run_folder(config)) if ranks.is_first else ""))
     folder = folder_of_rank(root, ranks.index)
     config.run_dir = str(folder)
@@ -48,31 +45,31 @@ def create_folder_of_rank(config: TrainConfig, ranks: Ranks) -> Path:
 
 
 def note_torchrun(folder: Path) -> None:
-    """Note in a rank's folder which `torchrun` has begun the run, if that may start its command again."""
+    """Record in a rank's folder which `torchrun` started the run, if it may restart its command."""
     if name := _torchrun():
         replace_file(folder / TORCHRUN_FILE, [name.encode()])
 
 
 def was_begun_here(run_dir: Path) -> bool:
-    """Return whether the `torchrun` that has started this process has begun the run in a folder."""
+    """Return whether the run in a folder was started by the same `torchrun` as this process."""
     notes = [run_dir / TORCHRUN_FILE, *run_dir.glob(f"{RANKS}/*/{TORCHRUN_FILE}")]
     name = _torchrun().encode()
     return any(name == read_regular(note) for note in notes if name and note.is_file())
 
 
 def _torchrun() -> str:
-    """Return the name of a folder that `torchrun` makes for itself; "" if it starts nothing again."""
+    """Return the name of `torchrun`'s folder as its id, or "" if it does not restart its command."""
     may_restart = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
     return os.environ.get("TORCHELASTIC_ERROR_FILE", "").rpartition("/attempt_")[0] if may_restart else ""
 
 
 def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Checkpoint | None:
-    """Return this rank's part of the newest checkpoint that is whole on all; None if there is none yet.
+    """Return this rank's part of the newest checkpoint that is intact on all ranks; None without any.
 
-    Another number of ranks may have made it: whole environments, with their streams, are then given out anew.
+    If it was written by a different number of ranks, environments are redistributed with their streams.
 
     Raises:
-        UserError: If none is whole, they were moved, or this number of ranks cannot share the run.
+        UserError: If all checkpoints are damaged or were moved, or this number of ranks cannot share the run.
     """
     whole, known = None, ""
     if ranks.is_first and list_checkpoints(run_dir):
@@ -95,7 +92,7 @@ def checkpoint_of_rank(config: TrainConfig, run_dir: Path, ranks: Ranks) -> Chec
 
 
 def _require_none_was_moved(run_dir: Path) -> None:
-    """Refuse a run without its checkpoints, if a first one was due: its log would be lost."""
+    """Raise a `UserError` if a run should have checkpoints but has none, because its log would be lost."""
     interval = load_run(str(run_dir), key="resume").training.checkpoint_interval
     log, folder = run_dir / METRICS_FILE, run_dir / CHECKPOINTS
     if not interval or folder.exists() or not log.exists():
@@ -103,29 +100,29 @@ def _require_none_was_moved(run_dir: Path) -> None:
     last = max((line["step"] for line in read_lines(log)), default=0)
     if last > interval:
         raise UserError(
-            f"{run_dir} has no folder {CHECKPOINTS}, but its {METRICS_FILE} goes to step {last:,}, "
-            f"beyond training.checkpoint_interval={interval:,}. Put {folder} back, or start a new run."
+            f"{run_dir} has no folder {CHECKPOINTS}, but its {METRICS_FILE} reaches step {last:,}, "
+            f"beyond training.checkpoint_interval={interval:,}. Restore {folder}, or start a new run."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class PartOfRun(Checkpoint):
-    """A rank's part of a checkpoint, which as many ranks have made."""
+    """A rank's part of a checkpoint written by the same number of ranks."""
 
     first: Checkpoint
-    """The part of the first rank, with the networks."""
+    """The part of rank 0, with the networks."""
 
     def model(self, device: torch.device) -> dict[str, Any]:
-        """Return the networks, and the state of acting of this rank."""
+        """Return the networks and this rank's acting state."""
         own = Checkpoint.model(self, device)
         return own if self.first.folder == self.folder else self.first.model(device) | own
 
 
 @dataclass(frozen=True, slots=True)
 class DividedAnew(Checkpoint):
-    """What one rank takes over of a checkpoint that another number of ranks has made.
+    """One rank's share of a checkpoint written by a different number of ranks.
 
-    Exact are networks, records, latents and open episodes. Windows are drawn by new generators.
+    Networks, records, latents and open episodes are exact. Windows are drawn by new generators.
     """
 
     parts: tuple[Checkpoint, ...]
@@ -134,10 +131,10 @@ class DividedAnew(Checkpoint):
     """Number of this rank's first environment in the run."""
 
     count: int
-    """How many environments it has."""
+    """Number of this rank's environments."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the loop with the environments of this rank."""
+        """Return the state of the loop with this rank's environments."""
         states = [part.state() for part in self.parts]
         whole = states[0]
         whole["environment"] = self._environment([state["environment"] for state in states])
@@ -148,7 +145,7 @@ class DividedAnew(Checkpoint):
         return whole
 
     def model(self, device: torch.device) -> dict[str, Any]:
-        """Return the networks, and the state of acting in the environments of this rank."""
+        """Return the networks, and the acting state for this rank's environments."""
         models = [part.model(device) for part in self.parts]
         rows = {name: [model["online"][name] for model in models] for name in models[0]["online"]}
         own = slice(self.begin, self.begin + self.count)
@@ -158,12 +155,12 @@ class DividedAnew(Checkpoint):
         return models[0] | {"online": online}
 
     def restore_replay(self, replay: EpisodeReplayBuffer) -> None:
-        """Read the streams of this rank's environments into `replay`."""
+        """Load the streams of this rank's environments into `replay`."""
         folders = [(part.folder, part.folder.parent / SHARED_FOLDER) for part in self.parts]
         replay.load_streams(folders, self.begin)
 
     def _environment(self, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return the state of this rank's environments out of those of all."""
+        """Select the state of this rank's environments from the states of all parts."""
         own = slice(self.begin, self.begin + self.count)
         numbers = {
             name: [number for state in states for number in state[name]][own]
@@ -176,31 +173,31 @@ class DividedAnew(Checkpoint):
         return {**numbers, "actions": named, "arrival": arrival}
 
     def _own(self, found: list[Any]) -> Any:
-        """Return the rows of this rank out of arrays, or of dictionaries of them, of all parts."""
+        """Select this rank's rows from the arrays, or dictionaries of arrays, of all parts."""
         if isinstance(found[0], dict):
             return {name: self._own([each[name] for each in found]) for name in found[0]}
         return np.concatenate(found)[self.begin : self.begin + self.count].copy()
 
 
 def folder_of_rank(root: Path, index: int) -> Path:
-    """Return where a rank writes, in a folder that all share."""
+    """Return a rank's folder in the shared run folder."""
     return root / RANKS / f"{index:03d}" if index else root
 
 
 def folder_of_run(folder: Path, ranks: Ranks) -> Path:
-    """Return the folder that all share; `folder` is this rank's part of it, or not divided yet."""
+    """Return the shared run folder; `folder` is it, or the part of it that belongs to this rank."""
     return folder if ranks.is_first or folder.parent.name != RANKS else folder.parents[1]
 
 
 def _verify(first: Checkpoint) -> None:
-    """Check the parts of all ranks; raises as `Checkpoint.verify` does."""
+    """Check the parts of all ranks; see `Checkpoint.verify` for errors."""
     first.verify()
     for index in range(1, _ranks_of(first)):
         _part(folder_of_rank(first.folder.parents[1], index), first.step).verify()
 
 
 def _ranks_of(first: Checkpoint) -> int:
-    """Return how many ranks have made a checkpoint."""
+    """Return the number of ranks that wrote a checkpoint."""
     with reading(first.state_path):
         return int(first.state().get(RANKS_KEY, 1))
 

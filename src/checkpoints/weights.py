@@ -1,4 +1,4 @@
-"""Networks of an earlier run, or of the package: `model.init`, and what `reverie-evaluate` plays."""
+"""Load weights of earlier runs or included networks, for `model.init` and `reverie-evaluate`."""
 
 import os
 from collections.abc import Mapping
@@ -16,28 +16,28 @@ from .pretrained import WEIGHTS_FILE, resolve_pretrained
 
 
 def networks_of(agent: Any) -> dict[str, dict[str, Tensor]]:
-    """Return an agent's live parameters and buffers by part and name; a `UserError` for a population."""
+    """Return an agent's parameters and buffers by part and name; raise a `UserError` for a population."""
     state = agent.state_dict()
     if "world_model" not in state:
-        raise UserError("A population has no world model: name the folder of its run, not networks.")
+        raise UserError("A population has no world model. Pass the folder of its run instead of networks.")
     return {name: state[name] for name in ("world_model", "controller")}
 
 
 @torch.no_grad()
 def load_weights(source: str, parts: Mapping[str, Mapping[str, Tensor]], asked: str | None = None) -> None:
-    """Copy parameters and buffers into live state dicts, by `<name of the part>/<name in it>`.
+    """Copy parameters and buffers, by `<part>/<name>`, into the tensors of state dicts.
 
-    `source` is a safetensors file, the folder of a run, whose newest whole checkpoint counts, a folder that
-    holds `weights.safetensors`, `pretrained:<name>` or `hub:<owner>/<name>`; what else it holds is skipped.
-    `asked` is what the user typed for it, if that was not `model.init=<source>`.
+    `source` is a safetensors file, a run folder (the newest intact checkpoint is used), a folder with
+    `weights.safetensors`, `pretrained:<name>` or `hub:<owner>/<name>`. Other tensors in it are ignored.
+    `asked` is the user's input for the source if it was not `model.init=<source>`.
 
     Raises:
-        UserError: Before anything changes: if there is no such file, or a tensor of it does not fit or has
-            values that are not finite.
+        UserError: Before any change, if the source is missing, or a tensor is incompatible or not finite.
     """
     path, typed = Path(resolve_pretrained(source)), asked or f"model.init={source}"
-    if not os.path.exists(path):  # pathlib would raise for a name that is too long
-        raise UserError(f"{typed} does not exist. Name a safetensors file or the folder of a run.")
+    # `os.path.exists` is used because pathlib raises for names that are too long.
+    if not os.path.exists(path):
+        raise UserError(f"{typed} does not exist. Pass a safetensors file or the folder of a run.")
     if path.is_dir():
         weights = path / WEIGHTS_FILE
         path = weights if weights.is_file() else latest_checkpoint(path).folder / f"{MODEL}.safetensors"
@@ -46,10 +46,10 @@ def load_weights(source: str, parts: Mapping[str, Mapping[str, Tensor]], asked: 
     try:
         check_structure(found, own)
     except ValueError as error:
-        repair = "The config.yaml of their folder is that of other networks."
+        repair = "The config.yaml in their folder belongs to different networks."
         if not asked:
             settings = "the environment, the model.* settings, and world_model.objective, decoder and harmony"
-            repair = f"Choose {settings} that it was trained with."
+            repair = f"Use {settings} with which it was trained."
         raise UserError(f"{typed} does not fit the networks: {error}. {repair}") from error
     try:
         check_finite(found)

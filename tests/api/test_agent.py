@@ -132,7 +132,7 @@ def test_numbers_of_another_width_are_taken() -> None:
         (
             "experiments/none",
             {},
-            r"^experiments/none is not a folder\. Name the folder of a run, as in reverie.load",
+            r"^experiments/none is not a folder\. Pass the folder of a run, e.g. reverie.load",
         ),
         ("pretrained:catch", {"device": "gpu"}, "device=gpu is none of auto, cpu, cuda. Did you mean `cuda`"),
         ("pretrained:catch", {"device": None}, "device=None is none of auto"),

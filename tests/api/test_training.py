@@ -73,7 +73,7 @@ def test_a_class_of_a_module_is_found_by_every_process() -> None:
     with pytest.raises(reverie.UserError, match=r"env=CartPole-v1: resume=catch .* of python/reverie.envs"):
         reverie.train(resume="catch", env="CartPole-v1", total_timesteps=80)
     with pytest.raises(
-        reverie.UserError, match=r"total_timesteps=40 is over: catch has a checkpoint of step 60"
+        reverie.UserError, match=r"total_timesteps=40 is already reached: catch has a checkpoint of step 60"
     ):
         reverie.train(resume="catch", total_timesteps=40)
     assert "total_timesteps: 60" in Path("catch/config.yaml").read_text()
@@ -127,7 +127,7 @@ def test_an_exported_folder_is_continued_as_networks_alone(monkeypatch: pytest.M
     assert "init: exported" in (again.run_dir / "config.yaml").read_text()
     assert "python/reverie.envs.catch.Catch-v0" in (again.run_dir / "config.yaml").read_text()
     assert run.agent.step == again.agent.step == 40
-    with pytest.raises(reverie.UserError, match=r"run_dir=exported already holds networks\. Choose"):
+    with pytest.raises(reverie.UserError, match=r"run_dir=exported already contains networks\. Choose"):
         reverie.train(resume="exported", run_dir="exported")
     shutil.copy("exported/weights.safetensors", "whole")  # a run stays one
     assert reverie.train(resume="whole", total_timesteps=60).run_dir == Path("whole")

@@ -287,8 +287,9 @@ def test_if_all_are_damaged_each_is_named_and_nothing_changes(tmp_path: Path) ->
     with pytest.raises(UserError) as error:
         latest_checkpoint(tmp_path)
     assert str(error.value) == (
-        f"No checkpoint of {tmp_path} is whole: {root}/step_000000020/state.json has 0 bytes instead of 16; "
-        f"{root}/step_000000010/model.json is missing. Nothing was changed. Put the files back from a copy, "
+        f"All checkpoints of {tmp_path} are damaged: "
+        f"{root}/step_000000020/state.json has 0 bytes instead of 16; "
+        f"{root}/step_000000010/model.json is missing. No file was changed. Restore the files from a copy, "
         "or start a new run."
     )
     assert files_in(tmp_path) == before
@@ -316,7 +317,7 @@ def test_a_result_without_weights_says_where_they_are(use: Callable[[Path], obje
     results = Path(__file__).parents[2] / "docs" / "results"
     folder = shutil.copytree(results / "dreamer_catch" / "seed_0", tmp_path / "seed_0")
     before = files_in(folder)
-    with pytest.raises(UserError, match=r"seed_0 has no weights; docs/results/README\.md says how to get"):
+    with pytest.raises(UserError, match=r"no weights; docs/results/README\.md explains how to get"):
         use(folder)
     assert files_in(folder) == before
     assert "weights.safetensors" in (results / "README.md").read_text()
@@ -328,7 +329,7 @@ def test_the_format_of_a_newer_reverie_is_refused(tmp_path: Path, monkeypatch: p
         newer.setattr("reverie.checkpoints.checkpoint.__version__", "9.8")
         save(tmp_path, 10)
     message = (
-        r"step_000000010 has format 4, this Reverie \S+ reads format 3\. Use Reverie 9\.8, which wrote it"
+        r"step_000000010 has format 4, but this Reverie \S+ reads format 3\. Use Reverie 9\.8, which wrote it"
     )
     with pytest.raises(UserError, match=message):
         latest_checkpoint(tmp_path)

@@ -72,9 +72,12 @@ def test_a_repository_is_fetched_once_and_played_as_the_package_s_own(
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("hub:someone/cat", r"hub:someone/cat is not on the hub, or not for you\. Check the name"),
+        (
+            "hub:someone/cat",
+            r"hub:someone/cat does not exist on the hub, or you have no access\. Check the name",
+        ),
         (f"{SOURCE}@v2", "hub:someone/catch@v2 has no revision v2"),
-        ("hub:a/b/c", "hub:a/b/c is no repository: write hub:<owner>/<name>"),
+        ("hub:a/b/c", r"hub:a/b/c is not a repository\. Write hub:<owner>/<name>"),
     ],
 )
 def test_what_the_hub_does_not_have_is_one_sentence(
@@ -100,15 +103,15 @@ def test_a_repository_of_something_else_is_one_sentence(
 def test_a_population_of_a_stranger_is_one_sentence(tmp_path: Path) -> None:
     folder = served(tmp_path / "served")
     shutil.copy(POPULATION, folder / CONFIG_FILE)
-    with pytest.raises(reverie.UserError, match="A population has no world model: name the folder"):
+    with pytest.raises(reverie.UserError, match=r"A population has no world model\. Pass the folder"):
         reverie.load(folder, device="cpu")
-    with pytest.raises(reverie.UserError, match="served is a population; only networks of Dreamer"):
+    with pytest.raises(reverie.UserError, match="served is a population, but only Dreamer networks"):
         begin_with(str(folder), [])
 
 
 @pytest.mark.usefixtures("nobody")
 def test_without_a_network_and_an_earlier_copy_it_is_one_sentence() -> None:
-    with pytest.raises(reverie.UserError, match="the hub does not answer, and no earlier copy is here"):
+    with pytest.raises(reverie.UserError, match="the hub does not answer, and there is no cached copy"):
         resolve_pretrained(SOURCE)
 
 

@@ -99,7 +99,7 @@ def test_a_manifest_of_another_form_is_no_manifest(data: bytes, good_run: Path, 
     path = checkpoint.folder / "manifest.json"
     for content in (data, b'{"checksum": ""}'):
         path.write_bytes(content)
-        with pytest.raises(UserError, match=r"No checkpoint of .* is whole") as refused:
+        with pytest.raises(UserError, match=r"All checkpoints of .* are damaged") as refused:
             latest_checkpoint(tmp_path)
         assert_named(str(refused.value), path)
 

@@ -56,7 +56,7 @@ def test_if_no_checkpoint_is_whole_nothing_is_left(copy: Path) -> None:
     for path in copy.glob("checkpoints/step_*/state.json"):
         path.write_bytes(b"{}")
     with pytest.raises(
-        UserError, match=r"No checkpoint of file://.*/pole is whole: .*state\.json has 2 bytes"
+        UserError, match=r"All checkpoints of file://.*/pole are damaged: .*state\.json has 2 bytes"
     ):
         restore(f"file://{copy}", "here")
     assert [path.name for path in Path().iterdir()] == ["remote"]
@@ -69,10 +69,10 @@ START = ("run_dir=new", *CARTPOLE)
     ("arguments", "message"),
     [
         (["resume=file://{remote}/none"], "there is no copy of a run"),
-        (["resume=file://{remote}/early"], "there is no whole checkpoint yet"),
+        (["resume=file://{remote}/early"], "there is no complete checkpoint yet"),
         (
             ["resume=file://{remote}/pole", "run_dir=there"],
-            "run_dir=there already holds a run. Continue it with resume=there",
+            "run_dir=there already contains a run. Continue it with resume=there",
         ),
         (
             ["resume=file://{remote}/pole", "run_dir=remote"],
@@ -84,7 +84,7 @@ START = ("run_dir=new", *CARTPOLE)
         ([*START, "checkpoint.mirror=s3://me:{marker}@bucket/runs"], "credentials or a query"),
         ([*START, "checkpoint.mirror='s3://bucket/runs?token={marker}'"], "credentials or a query"),
         ([*START, "checkpoint.mirror=/backup"], "Write a folder as checkpoint.mirror=file:///backup."),
-        ([*START, "checkpoint.mirror=s3://"], "names no folder"),
+        ([*START, "checkpoint.mirror=s3://"], "its name is not a folder"),
         ([*START, "checkpoint.mirror=s4://bucket"], "The most useful are s3, gs"),
         ([*START, "checkpoint.mirror=oss://bucket"], "a package that is missing: Install ossfs to access"),
         (
@@ -93,7 +93,7 @@ START = ("run_dir=new", *CARTPOLE)
         ),
         (
             ["run_dir=pole", *CARTPOLE, "checkpoint.mirror=file://{remote}"],
-            "/pole already contains another run. Continue that one by resume=file://",
+            "/pole already contains another run. Continue that run with resume=file://",
         ),
         (["resume=there", "checkpoint.mirror=file://{remote}"], "already contains another run"),
     ],

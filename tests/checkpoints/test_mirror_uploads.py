@@ -233,7 +233,7 @@ def test_a_folder_of_another_run_is_never_written_to(
     with Mirror(config_of(copy.parent), run) as mirror:
         mirror.upload(list_checkpoints(run)[-1])
     assert list(files_in(copy)) == ["mirror.json"]
-    assert "contains another run: nothing is copied" in caplog.text
+    assert "contains another run, so copying is disabled" in caplog.text
 
 
 def test_a_file_larger_than_a_piece_goes_there_and_back(s3: S3Server, tmp_path: Path) -> None:

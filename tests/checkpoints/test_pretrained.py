@@ -80,7 +80,7 @@ def test_resuming_the_networks_of_the_package_is_a_new_run_with_their_settings(
     small = ("device=cpu", "compile=none", "buffer.capacity=2000", "buffer.compressed=true")
     ended = server.run("train", f"resume=pretrained:{name}", f"run_dir={tmp_path / 'run'}", *small, *short)
     assert ended.code == 0, ended.error
-    assert f"a new run with the networks and settings of pretrained:{name}" in ended.error
+    assert f"new run with the networks and settings of pretrained:{name}" in ended.error
     config, theirs = load_run(str(tmp_path / "run")), load_run(str(folder_of(name)), device=Device.cpu)
     assert isinstance(config, DreamerTrainConfig) and isinstance(theirs, DreamerTrainConfig)
     assert (config.model.init, config.seed, config.resume) == (f"pretrained:{name}", 3, None)

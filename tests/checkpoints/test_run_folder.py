@@ -139,14 +139,14 @@ def test_a_file_cannot_be_the_run_folder(empty_folder: Path) -> None:
 def test_what_is_left_of_a_run_is_not_written_over(empty_folder: Path, left: str) -> None:
     (empty_folder / "run").mkdir()
     (empty_folder / "run" / left).symlink_to("not_mounted")
-    with pytest.raises(UserError, match="run_dir=run already holds a run"):
+    with pytest.raises(UserError, match="run_dir=run already contains a run"):
         check_run_folder(replace(RUN, run_dir="run"))
 
 
 def test_a_folder_of_checkpoints_that_is_not_there_is_no_empty_one(empty_folder: Path) -> None:
     assert list_checkpoints(empty_folder) == []
     (empty_folder / "checkpoints").symlink_to("not_mounted")
-    with pytest.raises(UserError, match=r"checkpoints is no folder, or a link to one that is not there\."):
+    with pytest.raises(UserError, match=r"checkpoints is not a folder, or is a broken link\."):
         list_checkpoints(empty_folder)
 
 
@@ -161,7 +161,7 @@ def test_only_runs_are_proposed_in_place_of_a_folder_that_is_not_there(empty_fol
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "holds no run: it has no config.yaml"),
+        (None, "is not a run: it has no config.yaml"),
         ("", "is empty"),
         ("seed: [1", r"^run=\S+: Line 1 of \S+ is no YAML"),
         ("seed: [1\n", r"^run=\S+: Line 1 of \S+ is no YAML"),

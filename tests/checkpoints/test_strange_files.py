@@ -97,7 +97,7 @@ def test_a_remote_copy_is_read_with_the_same_care(make: Any, good_run: Path, tmp
     path = latest_checkpoint(copy).folder / "state.json"
     path.unlink()
     make(path)
-    with pytest.raises(UserError, match=r"is whole: .*state\.json is missing"):
+    with pytest.raises(UserError, match=r"are damaged: .*state\.json is missing"):
         restore(f"file://{copy}", str(tmp_path / "restored"))
     assert not (tmp_path / "restored").exists()
 

@@ -196,7 +196,7 @@ MISTAKES = {
     "unknown folder of files": (["--config-dir=nowhere"], ["--config-dir=nowhere is not a folder"]),
     "resume of nothing": (
         ["resume=nowhere"],
-        ["resume=nowhere is not a folder. Name the folder of a run, as in resume=experiments/<run>."],
+        ["resume=nowhere is not a folder. Pass the folder of a run, e.g. resume=experiments/<run>."],
     ),
     "jobs in one folder": (
         ["-m", "seed=1,2", "run_dir=x"],
@@ -429,7 +429,7 @@ def test_a_run_that_moved_is_resumed_where_it_is(finished: str, empty_folder: Pa
         (["model=size12m"], "model=size12m: a saved run keeps its groups and sections"),
         (["experiment=dreamer_catch"], "a saved run keeps its groups"),
         (["+training.batch_size=3"], "only changes of the form key=value"),
-        (["model.units=128"], "model.units cannot change, the checkpoint was made with it"),
+        (["model.units=128"], "model.units cannot change, because the checkpoint depends on it"),
         (["seed=4"], "seed cannot change"),
         (["training.batchsize=3"], "Did you mean `training.batch_size`?"),
         (["training.batch_size=x"], "training.batch_size must be a whole number, got `x`"),
@@ -453,4 +453,4 @@ def test_a_folder_that_holds_a_run_is_not_written_over(
     finished: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     message = error_of(capsys, CPU, f"run_dir={finished}")
-    assert "run_dir=earlier already holds a run. Continue it with resume=earlier" in message
+    assert "run_dir=earlier already contains a run. Continue it with resume=earlier" in message

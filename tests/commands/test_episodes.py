@@ -47,7 +47,7 @@ def test_a_run_is_exported_shown_and_imported(
         (["show", f"path={'e' * 300}"], f"path={'e' * 300} does not exist. Choose a folder with episodes."),
         (
             ["export", "run=nowhere", "to=e"],
-            "run=nowhere is not a folder. Name the folder of a run, as in run=experiments/<run>.",
+            "run=nowhere is not a folder. Pass the folder of a run, e.g. run=experiments/<run>.",
         ),
         (
             ["export", "run=r", "to=e", "format=minary"],

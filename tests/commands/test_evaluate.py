@@ -398,11 +398,11 @@ def test_a_missing_run_is_named(
     wrong = cartpole_run.with_name("rum")
     message = error_of(capsys, lambda: command(f"run={wrong}"))
     assert message == f"run={wrong} is not a folder. Did you mean `{cartpole_run}`?"
-    repair = "Name the folder of a run, as in run=experiments/<run>."
+    repair = "Pass the folder of a run, e.g. run=experiments/<run>."
     assert error_of(capsys, lambda: command("run=nosuch")) == f"run=nosuch is not a folder. {repair}"
     assert (
         error_of(capsys, lambda: command(f"run={tmp_path}"))
-        == f"run={tmp_path} holds no run: it has no config.yaml. {repair}"
+        == f"run={tmp_path} is not a run: it has no config.yaml. {repair}"
     )
     shutil.copy(cartpole_run / "config.yaml", tmp_path)
     assert error_of(capsys, lambda: command(f"run={tmp_path}")).startswith(
@@ -444,4 +444,4 @@ def test_weights_next_to_the_config_of_other_networks_are_refused_by_the_name_th
     config.write_text(config.read_text().replace("units: 64", "units: 32"))
     message = error_of(capsys, lambda: command("run=moved", "device=cpu"))
     assert message.startswith("run=moved does not fit the networks: ") and " instead of " in message
-    assert message.endswith("The config.yaml of their folder is that of other networks.")
+    assert message.endswith("The config.yaml in their folder belongs to different networks.")

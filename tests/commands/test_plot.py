@@ -283,7 +283,7 @@ def test_metric_list_lists_every_tag(two_groups: Path, capsys: pytest.CaptureFix
         (["nowhere"], "nowhere does not exist. Name folders of runs"),
         (["nowhere/*"], "nowhere/* does not exist."),
         (["empty"], "empty holds no run: there is no metrics.jsonl in it."),
-        (["bare"], "bare holds no run: it has no config.yaml."),
+        (["bare"], "bare is not a run: it has no config.yaml."),
         (["silent"], "silent/metrics.jsonl has no whole line yet."),
         (["wrong"], "Line 1 of wrong/metrics.jsonl is none that Reverie wrote."),
         (

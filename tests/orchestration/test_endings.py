@@ -167,7 +167,7 @@ def test_checkpoints_of_another_run_are_refused_and_nothing_is_written(
     capsys.readouterr()
     message = error_of(capsys, lambda: resume(first, "training.total_timesteps=400"))
     assert message == (
-        f"{first}/checkpoints/step_000000060 was made with seed=2, but {first}/config.yaml says seed=0. "
-        "Put the config.yaml of that run back, or its checkpoints."
+        f"{first}/checkpoints/step_000000060 was saved with seed=2, but {first}/config.yaml has seed=0. "
+        "Restore the config.yaml of that run, or its checkpoints."
     )
     assert files_in(first) == before

@@ -97,9 +97,9 @@ def test_another_experiment_in_the_folder_of_a_run_is_refused(catch: Path, serve
     ended = server.run("train", f"resume={catch}", "experiment=dreamer_cartpole")
     assert_refused(ended, "experiment=dreamer_cartpole: a saved run keeps its groups and sections")
     ended = server.run("train", *CARTPOLE, f"run_dir={catch}")
-    assert_refused(ended, f"run_dir={catch} already holds a run. Continue it with resume={catch}")
+    assert_refused(ended, f"run_dir={catch} already contains a run. Continue it with resume={catch}")
     ended = server.run("train", f"resume={catch}", "env.num_envs=2")
-    assert_refused(ended, "env.num_envs cannot change, the checkpoint was made with it")
+    assert_refused(ended, "env.num_envs cannot change, because the checkpoint depends on it")
     assert files_in(catch) == before
 
 
@@ -113,7 +113,7 @@ def test_checkpoints_of_another_run_are_refused_by_the_setting_that_differs(
     before = files_in(mixed)
     for command in (("train", f"resume={mixed}"), ("evaluate", f"run={mixed}")):
         ended = server.run(*command)
-        assert_refused(ended, "was made with ", "config.yaml")
+        assert_refused(ended, "was saved with ", "config.yaml")
         assert files_in(mixed) == before
 
 
@@ -172,7 +172,7 @@ def test_if_all_checkpoints_are_damaged_each_is_named_and_nothing_changes(
     ):
         ended = server.run(*command)
         assert_refused(
-            ended, f"No checkpoint of {run_dir} is whole: ", *map(str, harmed), "Nothing was changed"
+            ended, f"All checkpoints of {run_dir} are damaged: ", *map(str, harmed), "No file was changed"
         )
         assert files_in(run_dir) == before
     checkpoint_at(run_dir, 16)  # still listed: nothing was thrown away

@@ -54,7 +54,7 @@ def test_a_run_begins_with_the_networks_of_another(catch_run: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("model.init=nowhere",), "model.init=nowhere does not exist. Name a safetensors file or"),
+        (("model.init=nowhere",), "model.init=nowhere does not exist. Pass a safetensors file or"),
         (("model.init={run}/" + WEIGHTS, "model.units=8"), "does not fit the networks: .* instead of "),
         (("model.init={run}/config.yaml",), "config.yaml is not a file that Reverie wrote"),
     ],

@@ -60,7 +60,9 @@ def test_a_run_whose_checkpoints_were_moved_away_keeps_its_log(
     before = {path: path.read_bytes() for path in moved.rglob("*") if path.is_file()}
     with pytest.raises(SystemExit, match="2"):
         resume(moved)
-    assert re.search(r"no folder checkpoints, but its metrics\.jsonl .* Put .* back", capsys.readouterr().err)
+    assert re.search(
+        r"no folder checkpoints, but its metrics\.jsonl .* Restore .*checkpoints", capsys.readouterr().err
+    )
     assert {path: path.read_bytes() for path in moved.rglob("*") if path.is_file()} == before
     (tmp_path / "elsewhere").rename(moved / "checkpoints")
     resume(moved)

@@ -332,7 +332,7 @@ def test_a_damaged_part_of_any_rank_leads_to_the_checkpoint_before(
         part.write_bytes(b"")
     first, other = (process.end() for process in ranks_of(server, 2, f"resume={folder}"))
     assert (first.code, other.code) == (2, RANK_EXIT_CODE)
-    assert f"error: No checkpoint of {folder} is whole: {parts[0]} has 0 bytes" in first.error
+    assert f"error: All checkpoints of {folder} are damaged: {parts[0]} has 0 bytes" in first.error
 
 
 def test_what_one_rank_alone_has_to_say_is_said_with_its_number(
